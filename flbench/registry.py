@@ -1,0 +1,291 @@
+"""Named components: methods, norms, models, data sets, partitions and probes.
+
+A component is a frozen dataclass whose fields are its YAML hyperparameters. It registers under a name::
+
+    @METHODS.register("fedprox")
+    @dataclass(frozen=True)
+    class FedProx(Method):
+        mu: Annotated[float, Field(ge=0)] = 0.01
+
+and is written in YAML as ``fedprox``, as ``{name: fedprox, mu: 0.1}``, or, where the class names a ``shorthand`` field,
+as ``name:value`` (``dirichlet:0.1``). Other packages add components through the entry-point groups ``flbench.methods``,
+``flbench.norms``, ``flbench.models``, ``flbench.datasets``, ``flbench.partitions`` and ``flbench.probes``.
+
+Nothing here, and no module that only defines components, imports torch: a sweep of 100,000 runs is checked, hashed and
+planned without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, cached_property
+from importlib.metadata import entry_points
+from pathlib import PurePath
+from typing import Any, ClassVar, Generic, TypeVar
+
+import pydantic
+
+
+class UnknownName(KeyError):
+    """A name that a registry does not hold; the message lists those it does, the nearest first."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(unknown(kind, name, known))
+
+    def __str__(self) -> str:
+        """The message itself (KeyError would show its repr)."""
+        return str(self.args[0])
+
+
+class InvalidComponent(ValueError):
+    """A component's value that does not fit; ``path`` says which of its fields (empty for the whole)."""
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """Base of everything a registry holds.
+
+    ``version`` enters the run id: raise it when a mend changes numbers, and the old results retire. A field equal to
+    its default stays out of the id, so that a new field keeps old ids; a changed *default* therefore needs a new version.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    shorthand: ClassVar[str | None] = None
+
+    def settings(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, by name, as plain JSON values."""
+        out = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != default_of(field):
+                out[field.name] = plain(value)
+        return out
+
+    def identity(self) -> dict[str, Any]:
+        """What of this component defines a run's numbers: name, version and the settings."""
+        return {"name": self.name, "version": self.version, **self.settings()}
+
+    def label(self) -> str:
+        """The shortest YAML form, for people: ``gn``, ``dirichlet:0.1``, ``fedprox(mu=0.1)``."""
+        settings = self.settings()
+        head = self.name
+        if self.shorthand is not None:
+            head = f"{head}:{format_scalar(getattr(self, self.shorthand))}"
+            settings.pop(self.shorthand, None)
+        return head + (f"({', '.join(f'{k}={format_scalar(v)}' for k, v in settings.items())})" if settings else "")
+
+
+C = TypeVar("C", bound=Component)
+
+
+class Registry(Generic[C]):
+    """The components of one kind, by name; loads its module and its entry points on first use."""
+
+    def __init__(self, kind: str, module: str, group: str) -> None:
+        self.kind, self.module, self.group = kind, module, group
+        self._classes: dict[str, type[C]] = {}
+
+    def register(self, name: str) -> Callable[[type[C]], type[C]]:
+        """Enter a class under ``name``; a name can be taken once."""
+
+        def enter(cls: type[C]) -> type[C]:
+            if reserved := {"name", "version"} & {field.name for field in dataclasses.fields(cls)}:
+                raise ValueError(f"{self.kind} {name!r} cannot have a field called {reserved.pop()!r}: it names the component")
+            taken = self._classes.setdefault(name, cls)
+            if (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise ValueError(f"{self.kind} {name!r} is registered twice: {taken!r} and {cls!r}")
+            cls.name = name
+            self._classes[name] = cls
+            return cls
+
+        return enter
+
+    @cached_property
+    def classes(self) -> dict[str, type[C]]:
+        """Every registered class by name."""
+        importlib.import_module(self.module)
+        for point in entry_points(group=self.group):
+            point.load()
+        return self._classes
+
+    def names(self) -> list[str]:
+        """All names, in the order of registration."""
+        return list(self.classes)
+
+    def __getitem__(self, name: str) -> type[C]:
+        try:
+            return self.classes[name]
+        except KeyError:
+            raise UnknownName(self.kind, name, self.classes) from None
+
+    def read(self, raw: Any) -> tuple[type[C], dict[str, Any]]:
+        """The class that a YAML form names and the fields it gives, names checked and values not.
+
+        Raises:
+            UnknownName: no such component.
+            InvalidComponent: not a form of a component, or a field that it does not have.
+        """
+        if isinstance(raw, str):
+            name, colon, rest = raw.partition(":")
+            cls = self[name]
+            if colon and cls.shorthand is None:
+                raise InvalidComponent(f"{self.kind} {name!r} takes no value after a colon, got {raw!r}")
+            fields = {str(cls.shorthand): _scalar(rest)} if colon else {}
+        elif isinstance(raw, dict) and isinstance(raw.get("name"), str):
+            cls = self[raw["name"]]
+            fields = {key: value for key, value in raw.items() if key != "name"}
+        else:
+            forms = f"expected a {self.kind} as a name or as {{name: ..., its fields}}"
+            raise InvalidComponent(f"{forms}, got {raw!r}; known: {', '.join(self.names())}")
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in fields:
+            if key not in known:
+                raise InvalidComponent(unknown(f"field of {self.kind} {cls.name!r}", str(key), known), (str(key),))
+        return cls, fields
+
+    def parse(self, raw: Any) -> C:
+        """A component from its YAML form, or the component itself; raises UnknownName or InvalidComponent."""
+        if isinstance(raw, Component):
+            if type(raw) not in self.classes.values():
+                raise InvalidComponent(f"expected a {self.kind}, got {raw!r}")
+            return raw  # type: ignore[return-value]
+        cls, fields = self.read(raw)
+        try:
+            component: C = adapter(cls).validate_python(fields)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            raise InvalidComponent(explain(first), tuple(str(part) for part in first["loc"])) from None
+        for key, value in fields.items():
+            if _coerced(value, getattr(component, key)):
+                raise InvalidComponent(f"expected {_type_of(getattr(component, key))}, got {value!r}", (key,))
+        return component
+
+
+@cache
+def adapter(cls: type[Any]) -> pydantic.TypeAdapter[Any]:
+    """Pydantic's validator of a component's fields."""
+    return pydantic.TypeAdapter(cls)
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """A dataclass field's default, or ``dataclasses.MISSING``."""
+    return field.default_factory() if callable(field.default_factory) else field.default
+
+
+def plain(value: Any) -> Any:
+    """A setting as JSON holds it: lists for tuples, text for paths."""
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def _scalar(text: str) -> int | float | str:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _coerced(raw: Any, value: Any) -> bool:
+    """Whether pydantic turned one kind of scalar into another: the text '1' or the truth value yes into a number."""
+    if isinstance(raw, (list, tuple)) and isinstance(value, (list, tuple)):
+        return any(map(_coerced, raw, value))
+    return isinstance(value, (bool, int, float, str)) and _type_of(raw) != _type_of(value)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, (int, float)):
+        return "a number"
+    return "text" if isinstance(value, str) else type(value).__name__
+
+
+_EXPECTED: Mapping[str, str] = {
+    "greater_than": "a value greater than {gt}",
+    "greater_than_equal": "a value of at least {ge}",
+    "less_than": "a value less than {lt}",
+    "less_than_equal": "a value of at most {le}",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "text",
+    "dict_type": "a mapping (key: value)",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+}
+
+
+def explain(error: Any) -> str:
+    """One pydantic error as 'what was expected, what was got'."""
+    kind, got = error["type"], error.get("input")
+    if kind in ("missing", "missing_argument"):
+        return "a value is required here"
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    if kind not in _EXPECTED:
+        return f"{str(error['msg']).replace('Input should be', 'expected')}, got {got!r}"
+    context = {key: f"{value:g}" if isinstance(value, float) else value for key, value in error.get("ctx", {}).items()}
+    message = f"expected {_EXPECTED[kind].format(**context)}, got {got!r}"
+    choices = [part for part in str(context.get("expected", "")).split("'") if part.isidentifier() and part != "or"]
+    return message + (did_you_mean(got, choices) if kind == "literal_error" and isinstance(got, str) else "")
+
+
+def format_scalar(value: Any) -> str:
+    """A setting as people write it: 0.1, 1e-05, [128, 128]."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(format_scalar, value)) + "]"
+    return str(value)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The message about a name that does not exist: the nearest one where one is near, then all, the nearest first."""
+    known = by_similarity(name, known)
+    if not known:
+        return f"unknown {what} {name!r}; there are none"
+    return f"unknown {what} {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` where a known name is near, else nothing."""
+    near = [other for other in by_similarity(name, known)[:1] if _similarity(name, other) >= 0.5]
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def by_similarity(name: str, known: Iterable[str]) -> list[str]:
+    """``known``, those most like ``name`` first."""
+    return sorted(known, key=lambda other: -_similarity(name, other))
+
+
+def _similarity(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name.lower()[:80], other.lower()).ratio()
+
+
+# The registries themselves. Each loads lazily, by module name, because those modules import this one.
+METHODS: Registry[Any] = Registry("method", "flbench.methods", "flbench.methods")
+NORMS: Registry[Any] = Registry("norm", "flbench.models.norms", "flbench.norms")
+MODELS: Registry[Any] = Registry("model", "flbench.models", "flbench.models")
+DATASETS: Registry[Any] = Registry("dataset", "flbench.data.datasets", "flbench.datasets")
+PARTITIONS: Registry[Any] = Registry("partition", "flbench.data.partition", "flbench.partitions")
+PROBES: Registry[Any] = Registry("probe", "flbench.probes", "flbench.probes")

@@ -1,0 +1,29 @@
+"""Stateless randomness: every random choice is a pure function of (seed, purpose, indices).
+
+The generator is Philox, which is counter-based: the key holds the seed and the purpose, the upper words of the counter
+hold the indices (client, round, step). No state is carried from one choice to the next, so the order of execution
+cannot matter, evaluation cannot disturb training, resuming needs no generator state, and two methods with one seed
+see the same partition, cohorts and batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+
+import numpy as np
+
+
+def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
+    """A fresh generator for one choice; at most three ``indices``, each in [0, 2**64)."""
+    if len(indices) > 3:
+        raise ValueError(f"at most three indices, got {indices}")
+    counter = np.zeros(4, dtype=np.uint64)
+    counter[1 : 1 + len(indices)] = indices  # word 0 counts the draws themselves
+    return np.random.Generator(np.random.Philox(key=np.array([seed, code(purpose)], dtype=np.uint64), counter=counter))
+
+
+@cache
+def code(purpose: str) -> int:
+    """A fixed 64-bit number for a purpose or a parameter's name."""
+    return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
