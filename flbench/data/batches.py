@@ -1,0 +1,81 @@
+"""Which rows a client sees in which local step, and what they look like when it does.
+
+Everything is a function of (seed, client, round), so executors, devices and resumed runs see the same batches.
+
+Shape suffixes: N clients, E local steps, B batch, C channels, H, W pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flbench.streams import stream
+
+#: Zero padding on each side before a random crop back to the image's own size.
+CROP_PADDING = 4
+
+
+def federated_rows(
+    rows: NDArray[np.int64], *, seed: int, client: int, round: int, steps: int, batch_size: int
+) -> NDArray[np.int64]:
+    """Rows (E, B) of one client in one round, from a fresh permutation of its ``rows``.
+
+    Batches are taken without replacement; a permutation of n rows gives floor(n / B) of them, the remainder is dropped
+    and a new permutation begins. With n < B, batches are filled from consecutive whole permutations.
+    """
+    generator = stream(seed, "batches", client, round)
+    size, need = len(rows), steps * batch_size
+    usable = size - size % batch_size if size >= batch_size else size
+    permutations = np.tile(rows, (-(-need // usable), 1))
+    generator.permuted(permutations, axis=1, out=permutations)
+    return permutations[:, :usable].reshape(-1)[:need].reshape(steps, batch_size)
+
+
+def consecutive_rows(
+    rows: NDArray[np.int64], *, seed: int, first_step: int, steps: int, batch_size: int
+) -> NDArray[np.int64]:
+    """Rows (E, B) of steps ``first_step`` ... of one long training that goes through permutation after permutation."""
+    per_epoch = max(len(rows) // batch_size, 1)
+    batches = []
+    for step in range(first_step, first_step + steps):
+        epoch, position = divmod(step, per_epoch)
+        if not batches or position == 0:
+            order = stream(seed, "epochs", epoch).permutation(rows)
+        batches.append(np.resize(order[position * batch_size :][:batch_size], batch_size))
+    return np.stack(batches)
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Random choices of the flip-and-crop augmentation, one a sample: mirror it or not, and where the crop begins."""
+
+    flip: Tensor  # bool (...,)
+    offset: Tensor  # int64 (..., 2): row and column, each in [0, 2 * CROP_PADDING]
+
+
+def draw_crops(shape: tuple[int, ...], *, seed: int, client: int, round: int) -> Crops:
+    """The augmentation of one client's round, for samples laid out in ``shape``."""
+    generator = stream(seed, "augment", client, round)
+    flip = generator.integers(0, 2, size=shape, dtype=np.int64).astype(bool)
+    offset = generator.integers(0, 2 * CROP_PADDING + 1, size=(*shape, 2), dtype=np.int64)
+    return Crops(flip=torch.from_numpy(flip), offset=torch.from_numpy(offset))
+
+
+def crop_and_flip(images_MCHW: Tensor, crops: Crops) -> Tensor:  # noqa: N803
+    """Zero-pad by CROP_PADDING, crop to the own size at each sample's offset, mirror where asked; any dtype."""
+    height, width = images_MCHW.shape[-2:]
+    padded = torch.nn.functional.pad(images_MCHW, (CROP_PADDING,) * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view (M, C, 9, 9, H, W)
+    samples = torch.arange(len(images_MCHW), device=images_MCHW.device)
+    cropped = windows[samples, :, crops.offset[:, 0], crops.offset[:, 1]]
+    return torch.where(crops.flip[:, None, None, None], cropped.flip(-1), cropped)
+
+
+def to_float(images: Tensor, white: int, dtype: torch.dtype) -> Tensor:
+    """Pixels as numbers in [0, 1]."""
+    return images.to(dtype) / white

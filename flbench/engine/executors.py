@@ -1,0 +1,201 @@
+"""Two ways to run the same local training for many clients: one by one in a pool, or stacked.
+
+Both yield finished clients in client order, in chunks with a leading client axis, and the server sums in that order.
+One client's training never depends on the others or on the pool's size: so neither does a bit of the result.
+
+Shape suffixes: N clients of a chunk, E local steps, B batch, M images of an evaluation batch, Y classes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from flbench.engine.local import Finish, Start, Task, local_train
+from flbench.methods.base import Tree
+from flbench.models.network import Forward, pure_forward, stacked_forward
+
+#: Images (E, B, ...) and labels (E, B) of one client's round, by its position in the cohort.
+Batches = Callable[[int], tuple[Tensor, Tensor]]
+
+#: Clients trained as one stack. A chunk of fixed size keeps the arithmetic, and so the bits, independent of memory.
+CHUNK = 64
+
+#: Images in one forward pass of an evaluation.
+EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Finished clients: their positions in the cohort, and their ends with a leading client axis."""
+
+    positions: slice
+    finish: Finish
+
+
+class Executor(Protocol):
+    """What both executors can do."""
+
+    name: str
+
+    def train(self, task: Task, clients: int, start: Callable[[int], Start], batches: Batches) -> Iterator[Chunk]:
+        """Train the cohort's clients 0 ... clients-1; yields them in that order."""
+        ...
+
+    def predict(self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+        """Logits (models, images, Y) in evaluation mode of models given as (parameters, buffers)."""
+        ...
+
+
+def make_executor(name: str, build: Callable[[], nn.Module], *, pool: int, autocast: torch.dtype | None) -> Executor:
+    """The executor of that name; ``build`` makes the network (its tensors are never used, only its structure)."""
+    if name == "stacked":
+        return StackedExecutor(build(), autocast)
+    return LoopExecutor([build() for _ in range(pool)], autocast)
+
+
+class LoopExecutor:
+    """One client after another in each of several Python threads, every thread with a network of its own.
+
+    Torch releases the interpreter in its kernels, so threads run in parallel. Each computes with one torch thread, so the
+    order of every sum is that of a pool of one, which is the reference that all else is tested against. A network shared
+    by two threads would not do: ``functional_call`` swaps tensors inside the module.
+    """
+
+    name = "loop"
+
+    def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None) -> None:
+        self._idle: SimpleQueue[nn.Module] = SimpleQueue()
+        for network in networks:
+            self._idle.put(network)
+        self._ahead = 2 * len(networks)
+        self._autocast = autocast
+        self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
+
+    def train(self, task: Task, clients: int, start: Callable[[int], Start], batches: Batches) -> Iterator[Chunk]:
+        """Train the clients; at most a few finished ones wait for their turn, so memory does not grow with clients."""
+
+        def one(position: int, network: nn.Module) -> Finish:
+            network.train()
+            images, labels = batches(position)
+            if images.dim() == 5:  # (E, B, C, H, W): the layout in which CPU convolutions are fastest
+                images = images.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, images.shape[:2])
+            begin = start(position)
+            return local_train(pure_forward(network), _identity, task, _channels_last(begin), images, labels)
+
+        for position, finish in enumerate(self._map(one, range(clients))):
+            yield Chunk(slice(position, position + 1), _unsqueeze(finish))
+
+    def predict(self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+        """Batches of images spread over the pool."""
+        ready = [(_contiguous_channels_last(params), buffers) for params, buffers in models]
+
+        def one(job: tuple[tuple[Tree, Tree], Tensor], network: nn.Module) -> Tensor:
+            (params, buffers), batch = job
+            network.eval()
+            pixels = prepare(batch).contiguous(memory_format=torch.channels_last)
+            with torch.no_grad(), _autocast(batch, self._autocast):
+                logits: Tensor = pure_forward(network)(params, buffers, pixels)[1]
+            return logits
+
+        parts = images.split(EVALUATION_BATCH)
+        logits = list(self._map(one, [(model, part) for model in ready for part in parts]))
+        return torch.stack([torch.cat(logits[i : i + len(parts)]) for i in range(0, len(logits), len(parts))])
+
+    def _map(self, function: Callable[[Any, nn.Module], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+        """Results in the order of the jobs, with a bounded number of them started ahead."""
+
+        def borrow(job: Any) -> Any:
+            network = self._idle.get()
+            try:
+                return function(job, network)
+            finally:
+                self._idle.put(network)
+
+        running: deque[Future[Any]] = deque()
+        try:
+            for job in jobs:
+                running.append(self._pool.submit(borrow, job))
+                if len(running) > self._ahead:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            for future in running:
+                future.cancel()
+
+
+class StackedExecutor:
+    """Clients along a leading axis of every tensor, trained as one computation in chunks."""
+
+    name = "stacked"
+
+    def __init__(self, network: nn.Module, autocast: torch.dtype | None) -> None:
+        self._network = network
+        self._forward: Forward = stacked_forward(network)
+        self._single: Forward = pure_forward(network)
+        self._autocast = autocast
+
+    def train(self, task: Task, clients: int, start: Callable[[int], Start], batches: Batches) -> Iterator[Chunk]:
+        """Train the clients chunk by chunk."""
+        self._network.train()
+        for first in range(0, clients, CHUNK):
+            positions = range(first, min(first + CHUNK, clients))
+            images, labels = (torch.stack(parts) for parts in zip(*map(batches, positions), strict=True))
+            begin = _stack([start(position) for position in positions])
+            finish = local_train(self._forward, vmap, task, begin, images, labels)
+            yield Chunk(slice(positions.start, positions.stop), finish)
+
+    def predict(self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+        """Model by model, batch by batch."""
+        self._network.eval()
+        with torch.no_grad(), _autocast(images, self._autocast):
+            return torch.stack(
+                [
+                    torch.cat([self._single(params, buffers, prepare(part))[1] for part in images.split(EVALUATION_BATCH)])
+                    for params, buffers in models
+                ]
+            )
+
+
+def _identity(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return hook
+
+
+def _autocast(like: Tensor, dtype: torch.dtype | None) -> torch.autocast:
+    return torch.autocast(like.device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def _contiguous_channels_last(tree: Tree) -> Tree:
+    last = torch.channels_last
+    return {name: leaf.contiguous(memory_format=last) if leaf.dim() == 4 else leaf for name, leaf in tree.items()}
+
+
+def _channels_last(start: Start) -> Start:
+    return Start(**{**vars(start), "params": _contiguous_channels_last(start.params)})
+
+
+def _unsqueeze(finish: Finish) -> Finish:
+    def add_axis(value: Any) -> Any:
+        return {k: v.unsqueeze(0) for k, v in value.items()} if isinstance(value, dict) else value.unsqueeze(0)
+
+    return Finish(**{field.name: add_axis(getattr(finish, field.name)) for field in fields(Finish)})
+
+
+def _stack(starts: Sequence[Start]) -> Start:
+    def join(name: str) -> Any:
+        values = [getattr(start, name) for start in starts]
+        if isinstance(values[0], dict):
+            return {key: torch.stack([value[key] for value in values]) for key in values[0]}
+        return torch.stack(values)
+
+    trees = {name: join(name) for name in ("params", "buffers", "velocity", "state", "counts_Y")}
+    return Start(**trees, steps=starts[0].steps)

@@ -1,0 +1,177 @@
+"""The local training of one client, or of a stack of clients, as one pure function.
+
+The same code serves both: a hook of the method is *lifted*, by the identity for one client, by ``torch.func.vmap`` for a
+stack. Clients do not share anything, so the gradient of the sum of their losses is each client's own gradient.
+
+Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D features; a dot stands for the sample's
+own axes (C, H, W).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from flbench.methods.base import Context, Method, Tree
+from flbench.models.network import Forward
+
+#: Turns a function of one client's tensors into one of a client's or of a stack's.
+Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Plain SGD as ``torch.optim.SGD`` defines it; the learning rate is constant."""
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all clients of a round share.
+
+    Attributes:
+        method: the federated method.
+        sgd: the local optimizer.
+        x: server parameters at the start of the round.
+        server: server state as far as the method broadcasts it.
+        autocast: dtype of mixed precision, or None.
+    """
+
+    method: Method
+    sgd: Sgd
+    x: Tree
+    server: Tree
+    autocast: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a client (or a stack of clients) begins; nothing of it is changed by training.
+
+    Attributes:
+        params: all parameters, the client's own ones among them.
+        buffers: all buffers.
+        velocity: momentum, or an empty tree for zero.
+        state: the method's client state.
+        counts_Y: training samples a class.
+        steps: number of local steps.
+    """
+
+    params: Tree
+    buffers: Tree
+    velocity: Tree
+    state: Tree
+    counts_Y: Tensor  # noqa: N815
+    steps: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Where it ends: what ``Start`` holds, after training, the message, and the mean training loss of the steps."""
+
+    params: Tree
+    buffers: Tree
+    velocity: Tree
+    state: Tree
+    message: Tree
+    loss: Tensor
+
+
+def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_EB: Tensor, labels_EB: Tensor) -> Finish:  # noqa: N803
+    """Run the local steps.
+
+    Args:
+        forward: the network as a function of parameters, buffers and images.
+        lift: how a hook written for one client is applied.
+        task: what the clients of the round share.
+        start: this client's (or stack's) beginning.
+        images_EB: (E, B, ...) or (N, E, B, ...), ready for the network.
+        labels_EB: (E, B) or (N, E, B).
+
+    Returns:
+        The end of the round; for a stack every tensor has the leading axis N.
+    """
+    method, sgd = task.method, task.sgd
+    names = list(start.params)
+    params = {name: leaf.clone() for name, leaf in start.params.items()}
+    buffers = {name: leaf.clone() for name, leaf in start.buffers.items()}  # batch normalization updates them in place
+    velocity = {name: leaf.clone() for name, leaf in start.velocity.items()}
+    lifted = _LiftedHooks(method, lift, task, start)
+    step_axis = labels_EB.dim() - 2
+    losses = []
+    for images, labels in zip(images_EB.unbind(step_axis), labels_EB.unbind(step_axis), strict=True):
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+        with torch.autocast(images.device.type, dtype=task.autocast, enabled=task.autocast is not None):
+            features, logits = forward(leaves, buffers, images)
+        loss = cross_entropy(lifted.logits(_at_least_float(logits)), labels)
+        objective = lifted.add_penalty(loss, leaves, features)
+        grads = torch.autograd.grad(objective.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            weights = list(params.values())
+            if sgd.weight_decay:
+                grads = torch._foreach_add(grads, weights, alpha=sgd.weight_decay)
+            direction = lifted.direction(dict(zip(names, grads, strict=True)))
+            if sgd.momentum:
+                velocity = {n: sgd.momentum * velocity[n] + d if velocity else d for n, d in direction.items()}
+                direction = velocity
+            torch._foreach_add_(weights, list(direction.values()), alpha=-sgd.lr)
+        losses.append(loss.detach())
+    with torch.no_grad():
+        state, message = lifted.finish(params)
+    return Finish(params, buffers, velocity, state, message, torch.stack(losses).mean(0))
+
+
+def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:  # noqa: N803
+    """Mean over the batch: 0-d for one client, (N,) for a stack."""
+    each = F.cross_entropy(logits_BY.flatten(0, -2), labels_B.flatten(), reduction="none")
+    return each.view(labels_B.shape).mean(-1)
+
+
+def _at_least_float(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+class _LiftedHooks:
+    """The method's hooks, applied to one client or a stack; a hook that is the default costs nothing."""
+
+    def __init__(self, method: Method, lift: Lift, task: Task, start: Start) -> None:
+        self._method, self._lift, self._start = method, lift, start
+        self._context = Context(
+            x=task.x, server=task.server, client={}, counts_Y=start.counts_Y, lr=task.sgd.lr, steps=start.steps
+        )
+
+    def _own(self, hook: str) -> bool:
+        return getattr(type(self._method), hook) is not getattr(Method, hook)
+
+    def _apply(self, hook: Callable[..., Any], *trees: Any) -> Any:
+        """``hook(*trees, ctx)`` with each client's own context."""
+
+        def one_client(state: Tree, counts_Y: Tensor, *mine: Any) -> Any:  # noqa: N803
+            return hook(*mine, replace(self._context, client=state, counts_Y=counts_Y))
+
+        return self._lift(one_client)(self._start.state, self._start.counts_Y, *trees)
+
+    def logits(self, z: Tensor) -> Tensor:
+        out: Tensor = self._apply(self._method.logits, z) if self._own("logits") else z
+        return out
+
+    def add_penalty(self, loss: Tensor, leaves: Tree, features: Tensor) -> Tensor:
+        return loss + self._apply(self._method.penalty, leaves, features) if self._own("penalty") else loss
+
+    def direction(self, grads: Tree) -> Tree:
+        out: Tree = self._apply(self._method.direction, grads) if self._own("direction") else grads
+        return out
+
+    def finish(self, params: Tree) -> tuple[Tree, Tree]:
+        if not self._own("finish"):
+            return self._start.state, {}
+        out: tuple[Tree, Tree] = self._apply(self._method.finish, params)
+        return out

@@ -1,0 +1,353 @@
+"""The server's side: rounds of federated training, and centralized training in the same dress.
+
+A trainer is a value (its state) and two verbs, ``step`` and ``evaluate``. All random choices are functions of (seed,
+client, round), so the state is all there is to save.
+
+Shape suffixes: N clients, S participants, E local steps, B batch, M samples, C channels, H, W pixels, Y classes.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flbench import metrics
+from flbench.data.batches import consecutive_rows, crop_and_flip, draw_crops, federated_rows, to_float
+from flbench.engine.executors import Executor
+from flbench.engine.local import Sgd, Start, Task
+from flbench.methods.base import Method, Tree
+from flbench.streams import stream
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set on the device.
+
+    Attributes:
+        train_MCHW: uint8 training images; ``train_labels_M``: int64.
+        test_MCHW: uint8 test images; ``test_labels_M``: int64.
+        classes: number of classes.
+        white: the uint8 value that means 1.0.
+        dtype: of the pixels as the network sees them.
+        augment: whether training images are flipped and cropped at random.
+    """
+
+    train_MCHW: Tensor  # noqa: N815
+    train_labels_M: Tensor  # noqa: N815
+    test_MCHW: Tensor  # noqa: N815
+    test_labels_M: Tensor  # noqa: N815
+    classes: int
+    white: int
+    dtype: torch.dtype
+    augment: bool
+
+    def batches(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> tuple[Tensor, Tensor]:  # noqa: N803
+        """Images (E, B, C, H, W) and labels (E, B) of these training rows, gathered and augmented at once."""
+        index = torch.from_numpy(rows_EB.reshape(-1)).to(self.train_MCHW.device)
+        pixels = self.train_MCHW[index]
+        if self.augment:
+            pixels = crop_and_flip(pixels, draw_crops((len(index),), seed=seed, client=client, round=round))
+        shape = rows_EB.shape
+        return self.prepare(pixels).unflatten(0, shape), self.train_labels_M[index].unflatten(0, shape)
+
+    def prepare(self, images_MCHW: Tensor) -> Tensor:  # noqa: N803
+        """Raw images as the network sees them."""
+        return to_float(images_MCHW, self.white, self.dtype)
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a round leaves for those who watch: its training loss, and the models that the participants sent.
+
+    ``client_params`` (leading axis S) and ``weights_S`` are there only when they were asked for.
+    """
+
+    loss: float
+    client_params: Tree | None = None
+    weights_S: Tensor | None = None  # noqa: N815
+
+
+class Trainer(ABC):
+    """Federated or centralized training of one experiment.
+
+    Attributes:
+        round: rounds done.
+        x: shared parameters. ``buffers``: shared buffers.
+    """
+
+    def __init__(self, *, images: Images, executor: Executor, x: Tree, buffers: Tree, seed: int) -> None:
+        self.images, self.executor, self.seed = images, executor, seed
+        self.round = 0
+        self.x, self.buffers = x, buffers
+        self.bytes_up = self.bytes_down = 0
+        self.seconds = 0.0
+        self._losses: list[float] = []  # of the rounds since the last evaluation
+
+    def step(self, *, keep_clients: bool = False) -> RoundReport:
+        """One round; ``keep_clients`` also returns what the participants sent."""
+        began = time.perf_counter()
+        report = self._train_round(keep_clients)
+        self.round += 1
+        self._losses.append(report.loss)
+        self.seconds += time.perf_counter() - began
+        return report
+
+    def is_finite(self) -> bool:
+        """Whether the last round's loss and all shared parameters are finite numbers."""
+        totals = torch.stack([leaf.sum() for leaf in self.x.values()])
+        return bool(torch.isfinite(totals).all()) and bool(np.isfinite(self._losses[-1:]).all())
+
+    def evaluate(self) -> metrics.Record:
+        """The metrics after the last round, with the mean training loss since the evaluation before."""
+        record = {"round": self.round, **self._measure(), "train_loss": float(np.mean(self._losses))}
+        self._losses = []
+        return {**record, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 4)}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
+        counters = {"round": self.round, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        return {**counters, "seconds": self.seconds, "losses": list(self._losses), "trees": self._trees()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self.round, self.seconds, self._losses = state["round"], state["seconds"], list(state["losses"])
+        self.bytes_up, self.bytes_down = state["bytes_up"], state["bytes_down"]
+        for name, tree in self._trees().items():
+            saved = state["trees"][name]
+            if name != "velocity" and {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in tree.items()}:
+                raise ValueError(f"the checkpoint's {name} has other tensors than this experiment's")
+            setattr(self, name, {key: leaf.to(self.images.train_MCHW.device) for key, leaf in saved.items()})
+
+    @abstractmethod
+    def _train_round(self, keep_clients: bool) -> RoundReport: ...
+
+    @abstractmethod
+    def _measure(self) -> metrics.Record: ...
+
+    @abstractmethod
+    def _trees(self) -> dict[str, Tree]:
+        """The trees of the state, by attribute name."""
+
+    def _logits(self, models: Sequence[tuple[Tree, Tree]], images: Tensor) -> Tensor:
+        return self.executor.predict(models, images, self.images.prepare)
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Who has which rows: of the training set to train on, of the training set held out, of the test set."""
+
+    train: tuple[Rows, ...]
+    val: tuple[Rows, ...]
+    test: tuple[Rows, ...]
+
+
+class FederatedTrainer(Trainer):
+    """Rounds of cohort, local training, aggregation and server step.
+
+    Attributes:
+        server: the method's server state.
+        states: the method's client states, every leaf with a leading axis N.
+        local: parameters and buffers that stay on the clients, likewise.
+    """
+
+    def __init__(
+        self,
+        *,
+        method: Method,
+        sgd: Sgd,
+        autocast: torch.dtype | None,
+        local_names: frozenset[str],
+        clients: Clients,
+        steps: int,
+        batch_size: int,
+        participation: float,
+        images: Images,
+        executor: Executor,
+        params: Tree,
+        buffers: Tree,
+        seed: int,
+    ) -> None:
+        shared = {name: leaf for name, leaf in params.items() if name not in local_names}
+        shared_buffers = {name: leaf for name, leaf in buffers.items() if name not in local_names}
+        super().__init__(images=images, executor=executor, x=shared, buffers=shared_buffers, seed=seed)
+        self._method, self._sgd, self._autocast = method, sgd, autocast
+        self._clients, self._steps, self._batch_size = clients, steps, batch_size
+        count = len(clients.train)
+        self._cohort_size = max(1, round(count * participation))
+        self._param_names, self._buffer_names = list(params), list(buffers)
+        self.server = method.init_server(shared)
+        self.states = _repeat(method.init_client(shared), count)
+        self.local = _repeat({n: leaf for n, leaf in {**params, **buffers}.items() if n in local_names}, count)
+        self._counts_NY = self._count_labels()
+        self._test_rows = [self._to_device(rows) for rows in clients.test]
+
+    def cohort(self) -> Rows:
+        """The clients of the coming round, in ascending order."""
+        count = len(self._clients.train)
+        if self._cohort_size == count:
+            return np.arange(count)
+        drawn = stream(self.seed, "cohort", self.round).choice(count, self._cohort_size, replace=False)
+        return np.sort(drawn)
+
+    def _train_round(self, keep_clients: bool) -> RoundReport:
+        cohort = self.cohort()
+        sizes = torch.tensor([len(self._clients.train[k]) for k in cohort], dtype=torch.float64)
+        weights_S = (sizes / sizes.sum()).to(next(iter(self.x.values())))
+        broadcast = self.server if self._method.broadcasts_state else {}
+        task = Task(self._method, self._sgd, self.x, broadcast, self._autocast)
+        starts, batches = (lambda i: self._start(int(cohort[i]))), (lambda i: self._batches(int(cohort[i])))
+        delta = {name: torch.zeros_like(leaf) for name, leaf in self.x.items()}
+        buffers = {name: torch.zeros_like(leaf) for name, leaf in self.buffers.items()}
+        message: Tree = {}
+        loss = torch.zeros((), dtype=torch.float64)
+        kept: list[Tree] = []
+        for chunk in self.executor.train(task, len(cohort), starts, batches):
+            end, weights, members = chunk.finish, weights_S[chunk.positions], torch.from_numpy(cohort[chunk.positions])
+            for name, leaf in self.x.items():
+                delta[name] += torch.tensordot(weights, end.params[name] - leaf, dims=1)
+            for name in buffers:
+                buffers[name] += torch.tensordot(weights, end.buffers[name], dims=1)
+            for name, leaf in end.message.items():
+                message[name] = message.get(name, 0) + leaf.sum(0) / len(cohort)
+            for name in self.states:
+                self.states[name][members] = end.state[name]
+            for name in self.local:
+                self.local[name][members] = {**end.params, **end.buffers}[name]
+            loss += torch.dot(weights.double(), end.loss.double()).cpu()
+            if keep_clients:
+                kept.append(end.params)
+        participation = len(cohort) / len(self._clients.train)
+        self.x, self.server = self._method.server_step(self.x, delta, message, self.server, participation)
+        self.buffers = buffers
+        model = _bytes(self.x) + _bytes(self.buffers)
+        self.bytes_down += len(cohort) * (model + _bytes(broadcast))
+        self.bytes_up += len(cohort) * (model + _bytes(message))
+        if not keep_clients:
+            return RoundReport(loss.item())
+        joined = {name: torch.cat([params[name] for params in kept]) for name in self.x}
+        return RoundReport(loss.item(), joined, weights_S)
+
+    def _start(self, client: int) -> Start:
+        own = {name: leaf[client] for name, leaf in self.local.items()}
+        return Start(
+            params={name: own[name] if name in own else self.x[name] for name in self._param_names},
+            buffers={name: own[name] if name in own else self.buffers[name] for name in self._buffer_names},
+            velocity={},
+            state={name: leaf[client] for name, leaf in self.states.items()},
+            counts_Y=self._counts_NY[client],
+            steps=self._steps,
+        )
+
+    def _batches(self, client: int) -> tuple[Tensor, Tensor]:
+        key = {"seed": self.seed, "client": client, "round": self.round}
+        rows = federated_rows(self._clients.train[client], **key, steps=self._steps, batch_size=self._batch_size)
+        return self.images.batches(rows, **key)
+
+    def _measure(self) -> metrics.Record:
+        labels = self.images.test_labels_M
+        starts = [self._start(client) for client in range(len(self._clients.train) if self.local else 1)]
+        models = [(start.params, start.buffers) for start in starts]
+        logits = self._logits(models, self.images.test_MCHW)
+        if self.local:
+            record = metrics.personal_models(logits, labels, self._test_rows)
+        else:
+            record = metrics.shared_model(logits[0], labels, self._test_rows)
+        if any(len(rows) for rows in self._clients.val):
+            record["val_acc"] = self._held_out_accuracy(models)
+        return record
+
+    def _held_out_accuracy(self, models: Sequence[tuple[Tree, Tree]]) -> float | None:
+        """Mean over clients of the accuracy of the client's model on its held-out training rows."""
+        rows = [self._to_device(rows) for rows in self._clients.val]
+        accuracies = []
+        for client, own in enumerate(rows):
+            if len(own):
+                model = models[client] if self.local else models[0]
+                logits = self._logits([model], self.images.train_MCHW[own])[0]
+                accuracies.append(float((logits.argmax(-1) == self.images.train_labels_M[own]).double().mean()))
+        return sum(accuracies) / len(accuracies) if accuracies else None
+
+    def _trees(self) -> dict[str, Tree]:
+        names = ("x", "buffers", "server", "states", "local")
+        return {name: getattr(self, name) for name in names}
+
+    def _count_labels(self) -> Tensor:
+        labels = self.images.train_labels_M.cpu()
+        counts = [torch.bincount(labels[torch.from_numpy(rows)], minlength=self.images.classes) for rows in self._clients.train]
+        return torch.stack(counts).to(self.images.train_MCHW.device)
+
+    def _to_device(self, rows: Rows) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows)).to(self.images.train_MCHW.device)
+
+
+class CentralizedTrainer(Trainer):
+    """One model on all the data, ``steps`` steps of SGD a round; momentum goes on from round to round."""
+
+    def __init__(
+        self,
+        *,
+        sgd: Sgd,
+        autocast: torch.dtype | None,
+        train_rows: Rows,
+        val_rows: Rows,
+        steps: int,
+        batch_size: int,
+        images: Images,
+        executor: Executor,
+        params: Tree,
+        buffers: Tree,
+        seed: int,
+    ) -> None:
+        super().__init__(images=images, executor=executor, x=params, buffers=buffers, seed=seed)
+        self._sgd, self._autocast, self._steps, self._batch_size = sgd, autocast, steps, batch_size
+        self._train_rows, self._val_rows = train_rows, val_rows
+        self.velocity: Tree = {}
+
+    def _train_round(self, keep_clients: bool) -> RoundReport:
+        counts = torch.bincount(self.images.train_labels_M, minlength=self.images.classes)
+        start = Start(self.x, self.buffers, self.velocity, state={}, counts_Y=counts, steps=self._steps)
+        task = Task(Method(), self._sgd, self.x, server={}, autocast=self._autocast)
+        (chunk,) = self.executor.train(task, 1, lambda _: start, lambda _: self._batches())
+        first = {name: {key: leaf[0] for key, leaf in getattr(chunk.finish, name).items()} for name in ("params", "buffers", "velocity")}
+        self.x, self.buffers, self.velocity = first["params"], first["buffers"], first["velocity"]
+        report = RoundReport(chunk.finish.loss[0].item())
+        return RoundReport(report.loss, chunk.finish.params, torch.ones(1)) if keep_clients else report
+
+    def _batches(self) -> tuple[Tensor, Tensor]:
+        first = self.round * self._steps
+        rows = consecutive_rows(
+            self._train_rows, seed=self.seed, first_step=first, steps=self._steps, batch_size=self._batch_size
+        )
+        return self.images.batches(rows, seed=self.seed, client=0, round=self.round)
+
+    def _measure(self) -> metrics.Record:
+        model = [(self.x, self.buffers)]
+        record = metrics.whole_set(self._logits(model, self.images.test_MCHW)[0], self.images.test_labels_M)
+        if len(self._val_rows):
+            rows = torch.from_numpy(self._val_rows).to(self.images.train_MCHW.device)
+            held_out = metrics.whole_set(
+                self._logits(model, self.images.train_MCHW[rows])[0], self.images.train_labels_M[rows]
+            )
+            record["val_acc"] = held_out["acc"]
+        return record
+
+    def _trees(self) -> dict[str, Tree]:
+        return {"x": self.x, "buffers": self.buffers, "velocity": self.velocity}
+
+
+def _repeat(tree: Tree, count: int) -> Tree:
+    return {name: leaf.unsqueeze(0).repeat(count, *[1] * leaf.dim()) for name, leaf in tree.items()}
+
+
+def _bytes(tree: Tree) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())

@@ -1,0 +1,35 @@
+"""FedBN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flbench.methods.base import Method
+from flbench.registry import METHODS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@METHODS.register("fedbn")
+@dataclass(frozen=True)
+class FedBN(Method):
+    """FedBN (Li et al. 2021, Algorithm 1): FedAvg whose batch-normalization layers never leave the client.
+
+    Affine parameters and running statistics alike stay, and are found by the layer's type, never by a parameter's name.
+    Without batch normalization in the model it is FedAvg.
+    """
+
+    def local_names(self, model: nn.Module) -> frozenset[str]:
+        """Every parameter and buffer of every batch-normalization layer."""
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        from flbench.models.layers import BatchNorm
+
+        return frozenset(
+            f"{path}.{name}"
+            for path, module in model.named_modules()
+            if isinstance(module, (BatchNorm, _BatchNorm))
+            for name in [*dict(module.named_parameters()), *dict(module.named_buffers())]
+        )

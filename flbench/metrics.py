@@ -1,0 +1,103 @@
+"""Accuracy and loss, global, per client and per class, from logits on the test set.
+
+Every accuracy is a fraction in [0, 1]. Shape suffixes: K models, M test samples, Y classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+Record = dict[str, Any]
+
+
+def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:  # noqa: N803
+    """Metrics of one model that all clients share.
+
+    Args:
+        logits_MY: on the whole test set.
+        labels_M: true classes.
+        shards: each client's rows of the test set; may be empty.
+
+    Returns:
+        ``acc``, the label-skew paper's number: the simple mean over clients of the accuracy on the client's own shard,
+        clients without test data left out (``clients_tested`` remain); ``acc_weighted`` by shard size; ``acc_worst``,
+        ``acc_sd`` (ddof 0: these are all the clients there are) and ``clients``, one number a client or None;
+        ``acc_global``, ``loss`` and ``recall`` on the whole test set.
+    """
+    correct_M = logits_MY.argmax(-1) == labels_M
+    own = [_mean(correct_M[rows]) for rows in shards]
+    sizes = [len(rows) for rows in shards]
+    return {**_over_clients(own, sizes), **_on_whole_set(logits_MY, correct_M, labels_M)}
+
+
+def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:  # noqa: N803
+    """Metrics where every client keeps parameters of its own, so that there is no shared model.
+
+    ``acc``, which ranks the method, is ``acc_global``: the mean over clients of the client's own model on the whole test
+    set. The score on the own shard is ``acc_personal``: with one class a client a constant answer would reach 1.
+    """
+    correct_KM = logits_KMY.argmax(-1) == labels_M
+    whole = [_on_whole_set(logits, correct, labels_M) for logits, correct in zip(logits_KMY, correct_KM, strict=True)]
+    everywhere = [one["acc_global"] for one in whole]
+    own = [_mean(correct[rows]) for correct, rows in zip(correct_KM, shards, strict=True)]
+    tested = [value for value in own if value is not None]
+    return {
+        **_over_clients(everywhere, [1] * len(everywhere)),
+        "acc_global": sum(everywhere) / len(everywhere),
+        "acc_personal": sum(tested) / len(tested) if tested else None,
+        "clients_personal": own,
+        "loss": sum(one["loss"] for one in whole) / len(whole),
+        "recall": [_mean_of([one["recall"][y] for one in whole]) for y in range(logits_KMY.shape[-1])],
+    }
+
+
+def whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:  # noqa: N803
+    """Metrics of a model without clients: ``acc`` equals ``acc_global``."""
+    record = _on_whole_set(logits_MY, logits_MY.argmax(-1) == labels_M, labels_M)
+    return {"acc": record["acc_global"], **record}
+
+
+def mean_own_accuracy(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> float | None:  # noqa: N803
+    """Mean over clients of the accuracy on their own rows (held-out training data); None if nobody has any."""
+    correct_M = logits_MY.argmax(-1) == labels_M
+    return _mean_of([_mean(correct_M[rows]) for rows in shards])
+
+
+def _over_clients(accuracies: list[float | None], sizes: list[int]) -> Record:
+    pairs = [(accuracy, size) for accuracy, size in zip(accuracies, sizes, strict=True) if accuracy is not None]
+    tested = [accuracy for accuracy, _ in pairs]
+    mean = _mean_of(tested)
+    return {
+        "acc": mean,
+        "acc_weighted": sum(a * size for a, size in pairs) / sum(size for _, size in pairs) if pairs else None,
+        "acc_worst": min(tested, default=None),
+        "acc_sd": (sum((a - mean) ** 2 for a in tested) / len(tested)) ** 0.5 if mean is not None else None,
+        "clients_tested": len(tested),
+        "clients": accuracies,
+    }
+
+
+def _on_whole_set(logits_MY: Tensor, correct_M: Tensor, labels_M: Tensor) -> Record:  # noqa: N803
+    classes = logits_MY.shape[-1]
+    count_Y = torch.bincount(labels_M, minlength=classes)
+    hits_Y = torch.bincount(labels_M[correct_M], minlength=classes)
+    pairs = zip(hits_Y.tolist(), count_Y.tolist(), strict=True)
+    return {
+        "acc_global": _mean(correct_M),
+        "loss": float(F.cross_entropy(logits_MY.double(), labels_M)),
+        "recall": [hits / count if count else None for hits, count in pairs],
+    }
+
+
+def _mean(correct: Tensor) -> float | None:
+    return int(correct.sum()) / len(correct) if len(correct) else None
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

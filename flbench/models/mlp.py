@@ -1,0 +1,23 @@
+"""Multi-layer perceptron."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from flbench.models.base import Dense, Model
+from flbench.registry import MODELS
+
+
+@MODELS.register("mlp")
+@dataclass(frozen=True)
+class Mlp(Model):
+    """Fully connected ReLU layers of the given widths and a linear head."""
+
+    widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (128, 128)
+
+    def stages(self) -> tuple[Dense, ...]:
+        """One dense layer a width."""
+        return tuple(Dense(width) for width in self.widths)
