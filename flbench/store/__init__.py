@@ -1,0 +1,27 @@
+"""The store: the directory with every run's files, and the only hand-off between stages.
+
+A run's state is a pure function of its files and the liveness of its lease; there is no database and no lock.
+Everything here is free of torch, and claiming a run costs a few system calls.
+"""
+
+from flbench.store.leases import Heartbeat, Lease, LiveWorker
+from flbench.store.plans import Entry, encode_plan, read_plan
+from flbench.store.root import Store
+from flbench.store.runs import Attempt, AttemptDir, Checkpoint, Result, RunDir, RunState, Wish
+
+__all__ = [
+    "Attempt",
+    "AttemptDir",
+    "Checkpoint",
+    "Entry",
+    "Heartbeat",
+    "Lease",
+    "LiveWorker",
+    "Result",
+    "RunDir",
+    "RunState",
+    "Store",
+    "Wish",
+    "encode_plan",
+    "read_plan",
+]

@@ -1,0 +1,204 @@
+"""Leases: who holds a run, and whether that process still lives.
+
+On the same host, boot and PID namespace, the process id and its start time decide at once. Anywhere else the age of the
+worker's heartbeat decides, against the mtime of a file written to the same file system now: never against the local
+clock, which another machine does not share. What cannot be found out counts as alive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from flbench.store import files
+
+#: Seconds between two heartbeats of a worker.
+INTERVAL = 10.0
+
+#: Seconds without a heartbeat (or, for a claim, without a lease) after which a worker elsewhere counts as dead.
+STALE = 60.0
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What identifies a process across hosts, reboots, containers and reused process ids."""
+
+    token: str
+    host: str
+    boot_id: str
+    pid: int
+    pid_start: str
+    pid_namespace: str
+    slurm_job: str | None
+    started: str
+
+    @classmethod
+    def here(cls, token: str | None = None) -> Self:
+        """A lease of this process under a new (or the given) token."""
+        return cls(
+            token=token or new_token(),
+            host=socket.gethostname(),
+            boot_id=boot_id(),
+            pid=os.getpid(),
+            pid_start=process_start(os.getpid()) or "",
+            pid_namespace=pid_namespace(),
+            slurm_job=os.environ.get("SLURM_JOB_ID"),
+            started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """The lease in a file; None where there is none, or none that can be read."""
+        raw = files.read_json(path)
+        if raw is None:
+            return None
+        try:
+            return cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
+        except KeyError:
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The lease as plain JSON."""
+        return dataclasses.asdict(self)
+
+    def is_local(self) -> bool:
+        """Whether its process id means something here."""
+        return bool(self.pid_start) and (self.host, self.boot_id, self.pid_namespace) == (
+            socket.gethostname(),
+            boot_id(),
+            pid_namespace(),
+        )
+
+
+@dataclass(frozen=True)
+class LiveWorker:
+    """A worker that holds a live lease on a store, and the plan it works on."""
+
+    lease: Lease
+    plan: str
+
+
+class Judge:
+    """Tells live leases of one store from dead ones."""
+
+    def __init__(self, workers: Path) -> None:
+        self.workers = workers
+        self._clock: tuple[float, float] | None = None
+
+    def alive(self, lease: Lease | None, path: Path) -> bool:
+        """Whether the holder of the lease in ``path`` (read as ``lease``) lives."""
+        if lease is not None and lease.is_local():
+            return process_start(lease.pid) == lease.pid_start
+        beat = None if lease is None else _mtime(self.workers / lease.token / "heartbeat")
+        if beat is None:
+            beat = _mtime(path) or _mtime(path.parent)
+        now = self.now()
+        return beat is None or now is None or now - beat < STALE
+
+    def now(self) -> float | None:
+        """The file system's own time (asked at most once a second); None where it cannot be had."""
+        elapsed = time.monotonic()
+        if self._clock is None or elapsed - self._clock[1] > 1:
+            probe = files.temporary(self.workers / "now")
+            try:
+                files.replace(probe, b"", sync=False)
+                self._clock = (probe.stat().st_mtime, elapsed)
+                probe.unlink()
+            except OSError:
+                return None
+        return self._clock[0] + elapsed - self._clock[1]
+
+
+class Heartbeat:
+    """Registers a worker in the store and touches its heartbeat from a thread, whatever the worker is doing."""
+
+    def __init__(self, workers: Path, lease: Lease, plan: str = "") -> None:
+        self.directory = workers / lease.token
+        self._lease, self._plan = lease, plan
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="flbench-heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "heartbeat").touch()
+        content = files.pretty({**self._lease.to_json(), "plan": self._plan})
+        files.replace(self.directory / "lease.json", content, sync=False)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        for name in ("lease.json", "heartbeat"):
+            (self.directory / name).unlink(missing_ok=True)
+        if not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(INTERVAL):
+            try:
+                os.utime(self.directory / "heartbeat")
+            except OSError:
+                continue  # a file system that is away for a while must not end the worker
+
+
+def live_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
+    """Every registered worker whose lease is alive."""
+    found = []
+    for directory in sorted(workers.glob("*/")):
+        path = directory / "lease.json"
+        lease = Lease.read(path)
+        if lease is not None and judge.alive(lease, path):
+            found.append(LiveWorker(lease, str((files.read_json(path) or {}).get("plan", ""))))
+    return found
+
+
+def new_token() -> str:
+    """A name that no other worker has."""
+    return uuid.uuid4().hex[:12]
+
+
+@cache
+def boot_id() -> str:
+    """The kernel's id of this boot; empty where the system tells none."""
+    return _read("/proc/sys/kernel/random/boot_id")
+
+
+def pid_namespace() -> str:
+    """The namespace in which this process's id means something; empty where the system tells none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def process_start(pid: int) -> str | None:
+    """When a process started, in clock ticks since boot; None where it does not run (a zombie does not)."""
+    # The name in parentheses may hold spaces and parentheses itself; the numbers come after the last one.
+    values = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return values[19] if len(values) > 19 and values[0] not in "ZX" else None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _mtime(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

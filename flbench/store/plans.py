@@ -1,0 +1,45 @@
+"""Plans: the runs that a sweep wants, one line each, in the order in which workers take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flbench.config import Experiment, parse_experiment
+from flbench.errors import StoreUnusable
+from flbench.store import files
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of a plan; the experiment stays plain JSON until somebody executes it."""
+
+    run_id: str
+    cell_id: str
+    experiment: dict[str, Any]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Entry:
+        """The entry that asks for an experiment."""
+        return cls(experiment.run_id, experiment.cell_id, experiment.to_json())
+
+    def parse(self) -> Experiment:
+        """The typed experiment."""
+        return parse_experiment(self.experiment)
+
+
+def encode_plan(experiments: Iterable[Experiment]) -> bytes:
+    """A plan file's content."""
+    return files.join_lines(vars(Entry.of(experiment)) for experiment in experiments)
+
+
+def read_plan(path: Path) -> list[Entry]:
+    """The entries of a plan file; raises StoreUnusable where it cannot be read."""
+    try:
+        return [Entry(**line) for line in files.parse_lines(path.read_bytes())]
+    except (OSError, TypeError) as error:
+        raise StoreUnusable(
+            f"{path}: the plan cannot be read ({error}); run `flbench sweep` on its spec again"
+        ) from None

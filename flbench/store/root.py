@@ -1,0 +1,96 @@
+"""The store's root: opening, creating, and finding one's way in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from flbench.config import Experiment
+from flbench.errors import StoreUnusable
+from flbench.store import files
+from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, live_workers
+from flbench.store.runs import SCHEMA, Attempt, RunDir
+
+
+class Store:
+    """A directory of runs, sweeps and workers.
+
+    Raises:
+        StoreUnusable: the directory cannot be used, belongs to something else, or to a newer flbench.
+    """
+
+    def __init__(self, root: Path, *, create: bool = True) -> None:
+        self.root = root
+        self.workers = root / "workers"
+        self.quarantine = root / "quarantine"
+        try:
+            self._open(create)
+        except OSError as error:
+            raise StoreUnusable(f"the store {root} cannot be used: {error.strerror or error}") from None
+        self.judge = Judge(self.workers)
+
+    @staticmethod
+    def exists(root: Path) -> bool:
+        """Whether there is a store at ``root``."""
+        return (root / "format.json").exists()
+
+    def run(self, run_id: str) -> RunDir:
+        """The directory of a run, whether it is there yet or not."""
+        return RunDir(self.root / "runs" / run_id[:2] / run_id, self.quarantine, self.judge)
+
+    def run_ids(self) -> Iterator[str]:
+        """The ids of all runs that were ever begun, sorted."""
+        for path in sorted((self.root / "runs").glob("??/*/")):
+            yield path.name
+
+    def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
+        """Take a run on, or None: see ``RunDir.claim``."""
+        return self.run(experiment.run_id).claim(experiment, lease, max_attempts)
+
+    def sweep_dir(self, name: str, spec_hash: str) -> Path:
+        """Where the plan and leaderboard of a sweep lie."""
+        return self.root / "sweeps" / name / spec_hash
+
+    def sweep_dirs(self) -> list[Path]:
+        """Every sweep that was planned here."""
+        return sorted(path.parent for path in (self.root / "sweeps").glob("*/*/plan.jsonl"))
+
+    def heartbeat(self, lease: Lease, plan: str = "") -> Heartbeat:
+        """Register a worker for as long as the context lasts."""
+        return Heartbeat(self.workers, lease, plan)
+
+    def live_workers(self) -> list[LiveWorker]:
+        """Every worker of this store that is alive."""
+        return live_workers(self.workers, self.judge)
+
+    def _open(self, create: bool) -> None:
+        path = self.root / "format.json"
+        if not path.exists():
+            if not create:
+                raise StoreUnusable(
+                    f"there is no store at {self.root}; `flbench sweep` makes one, --store DIR names another"
+                )
+            self._create(path)
+        found = files.read_json(path)
+        schema = None if found is None else found.get("schema")
+        if not isinstance(schema, int):
+            raise StoreUnusable(
+                f'{path} is damaged; if the runs beside it are sound, write {{"schema": {SCHEMA}}} into it'
+            )
+        if schema > SCHEMA:
+            raise StoreUnusable(
+                f"the store {self.root} was written by a newer flbench (schema {schema}, "
+                f"this one reads up to {SCHEMA}); update flbench or choose another --store"
+            )
+        for directory in ("runs", "sweeps", "workers"):
+            (self.root / directory).mkdir(exist_ok=True)
+
+    def _create(self, path: Path) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        strange = [path for path in self.root.iterdir() if not path.name.startswith(".")]
+        if strange and not path.exists():
+            raise StoreUnusable(
+                f"{self.root} is not empty and not a store (no format.json in it); "
+                "name a new or empty directory by --store"
+            )
+        files.publish(path, files.pretty({"schema": SCHEMA}))

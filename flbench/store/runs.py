@@ -1,0 +1,507 @@
+"""One run's directory: results, attempts, metrics, checkpoints, and the state that follows from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from flbench.config import Experiment, canonical_json, parse_experiment
+from flbench.errors import StoreUnusable
+from flbench.store import files
+from flbench.store.leases import Judge, Lease
+
+#: Of the files in a store; raised when older code could not read them.
+SCHEMA = 1
+
+#: Kinds of exit.json that say nothing against the run: it goes on where it stopped, as often as it takes.
+RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
+
+#: What of environment.json is repeated in a result.
+SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How far a run is wanted, and what is to be recorded on the way."""
+
+    rounds: int
+    evaluated: frozenset[int]
+    probes: frozenset[str]
+
+    @classmethod
+    def of(cls, experiment: Experiment | Mapping[str, Any]) -> Wish:
+        """The wish in an experiment, typed or as its plain JSON."""
+        raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
+        rounds, every = raw["rounds"], raw["eval_every"]
+        evaluated = frozenset((*range(every, rounds + 1, every), rounds))
+        return cls(rounds, evaluated, frozenset(canonical_json(probe) for probe in raw["probes"]))
+
+    def until(self, round: int) -> set[int]:
+        """The evaluated rounds up to and including a round."""
+        return {wanted for wanted in self.evaluated if wanted <= round}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A published result: what a run reached, and the checksum of the metrics that show it."""
+
+    path: Path
+    run_id: str
+    status: Literal["done", "diverged"]
+    rounds: int
+    wanted: int
+    evaluated: frozenset[int]
+    probes: frozenset[str]
+    final: dict[str, Any]
+    metrics_sha256: str
+    metrics_bytes: int
+    attempt: int
+    seconds: float
+    fingerprint: str
+    numerics: dict[str, Any]
+    environment: dict[str, Any]
+    published: str
+
+    @classmethod
+    def read(cls, path: Path) -> Result | None:
+        """The result in a file, None where it is damaged; raises StoreUnusable where a newer flbench wrote it."""
+        raw = files.read_json(path)
+        if raw is None:
+            return None
+        if isinstance(raw.get("schema"), int) and raw["schema"] > SCHEMA:
+            raise StoreUnusable(
+                f"{path} was written by a newer flbench (schema {raw['schema']}, this one reads {SCHEMA})"
+            )
+        checksum = raw.pop("sha256", None)
+        if checksum != _checksum(raw):
+            return None
+        raw.pop("schema")
+        sets = {name: frozenset(raw[name]) for name in ("evaluated", "probes")}
+        return cls(path=path, **{**raw, **sets})
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``read`` takes apart, with the checksum that it tests."""
+        raw = {"schema": SCHEMA, **dataclasses.asdict(self)}
+        del raw["path"]
+        raw.update(evaluated=sorted(self.evaluated), probes=sorted(self.probes))
+        return {**raw, "sha256": _checksum(raw)}
+
+    def covers(self, wish: Wish) -> bool:
+        """Whether nothing is left to do for a wish."""
+        if not wish.probes <= self.probes:
+            return False
+        if self.status == "diverged":
+            return self.rounds <= wish.rounds
+        return self.rounds >= wish.rounds and wish.evaluated <= self.evaluated
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run's files and the liveness of its lease say about one wish.
+
+    ``charges`` counts the attempts that failed or were lost since the last that went well (or was forgiven); a
+    ``mendable`` failure is one that waits for the user.
+    """
+
+    status: Literal["done", "running", "failed", "lost", "pending"]
+    kind: str | None = None
+    message: str = ""
+    attempts: int = 0
+    charges: int = 0
+    mendable: bool = False
+    result: Result | None = None
+
+    def claimable(self, max_attempts: int | None = None) -> bool:
+        """Whether a worker may take the run on."""
+        if self.status in ("done", "running") or self.mendable:
+            return False
+        return max_attempts is None or self.charges < max_attempts
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved state after ``round``; its bytes belong to the engine, which alone reads and writes them."""
+
+    round: int
+    path: Path
+    attempt: int
+
+    @classmethod
+    def at(cls, path: Path, attempt: int) -> Checkpoint | None:
+        """The checkpoint in a file, if its name is a checkpoint's and its content is whole."""
+        round, _, checksum = path.stem.partition("-")
+        if not round.isdigit() or files.sha256_of(path)[: len(checksum)] != checksum:
+            return None
+        return cls(int(round), path, attempt)
+
+
+class AttemptDir:
+    """One try at a run, as everybody may read it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = int(path.name)
+        self.metrics_path = path / "metrics.jsonl"
+        self.log_path = path / "log.txt"
+
+    def exit(self) -> dict[str, Any] | None:
+        """How it ended; None while it has not."""
+        return files.read_json(self.path / "exit.json")
+
+    def lease(self) -> Lease | None:
+        """Who holds it, or held it."""
+        return Lease.read(self.path / "lease.json")
+
+    def observed(self) -> frozenset[str]:
+        """The probes that it takes, as canonical JSON."""
+        return frozenset((files.read_json(self.path / "lease.json") or {}).get("observed", ()))
+
+    def forgiven(self) -> bool:
+        """Whether this and earlier failures no longer count."""
+        return (self.path / "forgiven").exists()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Its metrics; a torn tail is dropped."""
+        try:
+            return files.parse_lines(self.metrics_path.read_bytes())
+        except FileNotFoundError:
+            return []
+
+    def last_record(self) -> dict[str, Any] | None:
+        """Its newest metrics, read from the end of the file."""
+        try:
+            with self.metrics_path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 65536))
+                whole = file.read().rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return None
+        records = files.parse_lines(whole.rpartition(b"\n")[2] + b"\n")
+        return records[-1] if records else None
+
+    def environment(self) -> dict[str, Any]:
+        """What it ran on."""
+        return files.read_json(self.path / "environment.json") or {}
+
+    def checkpoint_files(self) -> list[Path]:
+        """Its checkpoints, newest round first, unchecked."""
+        return sorted((self.path / "checkpoint").glob("[0-9]*.pt"), reverse=True)
+
+
+class RunDir:
+    """All that a store holds of one run."""
+
+    def __init__(self, path: Path, quarantine: Path, judge: Judge) -> None:
+        self.path = path
+        self.run_id = path.name
+        self._quarantine, self._judge = quarantine, judge
+
+    def experiment(self) -> Experiment:
+        """The experiment as it was first wished for; raises FileNotFoundError where the run is unknown or damaged."""
+        raw = files.read_json(self.path / "experiment.json")
+        if raw is None:
+            raise FileNotFoundError(self.path / "experiment.json")
+        return parse_experiment({key: raw[key] for key in raw.keys() - {"schema", "run_id", "cell_id"}})
+
+    def attempts(self) -> list[AttemptDir]:
+        """Every attempt, oldest first."""
+        names = _names(self.path / "attempts")
+        return [
+            AttemptDir(self.path / "attempts" / name) for name in sorted(names, key=_len_then_text) if name.isdigit()
+        ]
+
+    def results(self) -> list[Result]:
+        """Every sound result, fewest rounds first; damaged ones go to quarantine."""
+        found = []
+        for name in sorted(_names(self.path / "results")):
+            if not name.endswith(".json") or name.startswith("."):
+                continue
+            path = self.path / "results" / name
+            result = Result.read(path)
+            if result is None:
+                self._set_aside(path)
+            else:
+                found.append(result)
+        return found
+
+    def result_for(self, experiment: Experiment | Wish) -> Result | None:
+        """The result that covers a wish (that of the fewest rounds), its metrics being there at full length."""
+        wish = experiment if isinstance(experiment, Wish) else Wish.of(experiment)
+        for result in self.results():
+            if not result.covers(wish):
+                continue
+            if _size(self._metrics_path(result)) == result.metrics_bytes:
+                return result
+            self._discard(result)
+        return None
+
+    def metrics(self, result: Result | None = None) -> list[dict[str, Any]]:
+        """The records behind a result (default: the longest), verified; without a result, the newest attempt's."""
+        for candidate in [result] if result else reversed(self.results()):
+            path = self._metrics_path(candidate)
+            data = path.read_bytes() if path.exists() else b""
+            if hashlib.sha256(data).hexdigest() == candidate.metrics_sha256:
+                return files.parse_lines(data)
+            self._discard(candidate)
+        attempts = self.attempts()
+        return attempts[-1].records() if attempts and result is None else []
+
+    def state(self, experiment: Experiment | Wish) -> RunState:
+        """The run's state for a wish: done > running > failed | lost > pending."""
+        wish = experiment if isinstance(experiment, Wish) else Wish.of(experiment)
+        if (result := self.result_for(wish)) is not None:
+            return RunState("done", result=result)
+        attempts = self.attempts()
+        if not attempts:
+            return RunState("pending")
+        state = self._state_of(attempts)
+        # The attempt seen to have ended may have published after the first look.
+        result = None if state.status == "running" else self.result_for(wish)
+        return RunState("done", attempts=state.attempts, result=result) if result else state
+
+    def forgive(self) -> None:
+        """Let the failures so far count no more against the run."""
+        attempts = self.attempts()
+        if attempts:
+            (attempts[-1].path / "forgiven").touch()
+
+    def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
+        """Take the run on; None where it is done, given up, held by a live lease, or somebody else was faster.
+
+        The directory of the new attempt appears under its number complete with its lease, in one rename, which fails
+        where the number is taken: the number is the fencing token.
+        """
+        wish = Wish.of(experiment)
+        state = self.state(wish)
+        if not state.claimable(max_attempts):
+            return None
+        attempts = self.path / "attempts"
+        attempts.mkdir(parents=True, exist_ok=True)
+        self._describe(experiment)
+        target = attempts / f"{state.attempts + 1:04d}"
+        staged = attempts / f".{target.name}.{uuid.uuid4().hex}.tmp"
+        staged.mkdir()
+        (staged / "lease.json").write_bytes(files.pretty({**lease.to_json(), "observed": sorted(wish.probes)}))
+        try:
+            staged.rename(target)
+        except OSError:
+            shutil.rmtree(staged, ignore_errors=True)
+            # NFS may report a repeated request as failed: the claim is ours if our token lies there.
+            holder = Lease.read(target / "lease.json")
+            if holder is None:
+                raise
+            if holder.token != lease.token:
+                return None
+        return Attempt(target, self, wish)
+
+    def sound_checkpoints(self, attempt: AttemptDir) -> list[Checkpoint]:
+        """An attempt's whole checkpoints, newest round first; damaged ones go to quarantine."""
+        found = []
+        for path in attempt.checkpoint_files():
+            checkpoint = Checkpoint.at(path, attempt.number)
+            if checkpoint is None:
+                self._set_aside(path)
+            else:
+                found.append(checkpoint)
+        return found
+
+    def _state_of(self, attempts: list[AttemptDir]) -> RunState:
+        last, end = attempts[-1], attempts[-1].exit()
+        if end is None:
+            if self._judge.alive(last.lease(), last.path / "lease.json"):
+                return RunState("running", attempts=last.number)
+            # It may have ended between the two looks.
+            end = last.exit()
+        charges = _charges(attempts)
+        if end is None:
+            return RunState("lost", attempts=last.number, charges=charges, message="its worker died")
+        kind, message = str(end.get("kind")), str(end.get("message", ""))
+        if kind in RESUMABLE:
+            return RunState("pending", kind=kind, attempts=last.number, message=message)
+        mendable = bool(end.get("mendable")) and not last.forgiven()
+        return RunState("failed", kind, message, last.number, charges, mendable)
+
+    def _describe(self, experiment: Experiment) -> None:
+        path = self.path / "experiment.json"
+        if files.read_json(path) is None:
+            ids = {"schema": SCHEMA, "run_id": experiment.run_id, "cell_id": experiment.cell_id}
+            files.replace(path, files.pretty({**ids, **experiment.to_json()}), sync=False)
+
+    def _metrics_path(self, result: Result) -> Path:
+        return self.path / "attempts" / f"{result.attempt:04d}" / "metrics.jsonl"
+
+    def _discard(self, result: Result) -> None:
+        """Set a result aside together with the metrics that do not bear it out, so that nothing resumes from them."""
+        self._set_aside(result.path)
+        self._set_aside(self._metrics_path(result))
+
+    def _set_aside(self, path: Path) -> None:
+        try:
+            self._quarantine.mkdir(exist_ok=True)
+            path.rename(self._quarantine / f"{self.run_id}-{path.parent.name}-{uuid.uuid4().hex[:8]}-{path.name}")
+        except OSError:
+            return  # somebody else did it, or this store is read-only here: damaged it is either way
+
+
+class Attempt(AttemptDir):
+    """A claim that is held: only its owner writes below ``path``."""
+
+    def __init__(self, path: Path, run: RunDir, wish: Wish) -> None:
+        super().__init__(path)
+        self.run, self.wish = run, wish
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Where this run can go on: sound checkpoints of earlier attempts, newest round first.
+
+        Only those whose attempt recorded all that is wished for until then; a run that was observed less is run again.
+        """
+        found = []
+        for earlier in self._earlier:
+            recorded = {record.get("round") for record in earlier.records()}
+            found += [
+                checkpoint
+                for checkpoint in self.run.sound_checkpoints(earlier)
+                if self.wish.probes <= earlier.observed()
+                and checkpoint.round <= self.wish.rounds
+                and self.wish.until(checkpoint.round) <= recorded
+            ]
+        return sorted(found, key=lambda checkpoint: (checkpoint.round, checkpoint.attempt), reverse=True)
+
+    def adopt(self, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
+        """Begin the metrics with those that led to a checkpoint (None: with none), and return them.
+
+        They are cut at its round, and to the rounds that are wished for: the file ends up as if nothing had happened.
+        """
+        records = []
+        if checkpoint is not None:
+            wanted = self.wish.until(checkpoint.round)
+            source = next(earlier for earlier in self._earlier if earlier.number == checkpoint.attempt)
+            records = [record for record in source.records() if record.get("round") in wanted]
+        files.replace(self.metrics_path, files.join_lines(records), sync=False)
+        return records
+
+    def record(self, metrics: Mapping[str, Any]) -> None:
+        """Add one evaluated round to the metrics."""
+        files.append_line(self.metrics_path, files.to_line(metrics))
+
+    def save_checkpoint(self, round: int, write: Callable[[BinaryIO], object]) -> None:
+        """Keep the state after a round, whole or not at all; this attempt's older checkpoints go."""
+        directory = self.path / "checkpoint"
+        directory.mkdir(exist_ok=True)
+        older = self.checkpoint_files()
+        partial = files.stage(directory / f"{round:08d}.pt", write, sync=True)
+        target = directory / f"{round:08d}-{files.sha256_of(partial)[:16]}.pt"
+        partial.rename(target)
+        files.sync_directory(directory)
+        for path in older:
+            if path != target:
+                path.unlink(missing_ok=True)
+
+    def publish(
+        self,
+        *,
+        status: Literal["done", "diverged"],
+        rounds: int,
+        seconds: float,
+        fingerprint: str,
+        numerics: Mapping[str, Any],
+    ) -> bool:
+        """Publish the result; say whether it is ours that counts (the first writer's does).
+
+        Raises:
+            ValueError: a finished run whose metrics lack an evaluation that was wished for.
+        """
+        files.sync_file(self.metrics_path)
+        data = self.metrics_path.read_bytes()
+        records = files.parse_lines(data)
+        evaluated = frozenset(record["round"] for record in records)
+        if status == "done" and not (missing := self.wish.evaluated - evaluated) <= frozenset():
+            raise ValueError(f"{self.metrics_path} lacks the wished for rounds {sorted(missing)}")
+        environment = self.environment()
+        result = Result(
+            path=self.run.path / "results" / f"{rounds:08d}.json",
+            run_id=self.run.run_id,
+            status=status,
+            rounds=rounds,
+            wanted=self.wish.rounds,
+            evaluated=evaluated,
+            probes=self.wish.probes,
+            final=records[-1] if records else {},
+            metrics_sha256=hashlib.sha256(data).hexdigest(),
+            metrics_bytes=len(data),
+            attempt=self.number,
+            seconds=seconds,
+            fingerprint=fingerprint,
+            numerics=dict(numerics),
+            environment={key: environment[key] for key in SHORT_ENVIRONMENT if key in environment},
+            published=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        )
+        result.path.parent.mkdir(exist_ok=True)
+        content = files.pretty(result.to_json())
+        if files.publish(result.path, content):
+            return True
+        if self.run.result_for(self.wish) is not None:
+            return False
+        # As many rounds are published already, observed otherwise: both results stand.
+        return files.publish(result.path.with_name(f"{rounds:08d}-{self.number:04d}.json"), content)
+
+    def end(self, kind: str, message: str = "", round: int | None = None, *, mendable: bool = False) -> None:
+        """Give the claim back and say why; ``mendable`` marks a failure that only the user can put right."""
+        content = {"kind": kind, "message": message, "round": round, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        files.replace(self.path / "exit.json", files.pretty({**content, "mendable": mendable}), sync=False)
+
+    def describe(self, environment: Mapping[str, Any]) -> None:
+        """Write down what this attempt runs on."""
+        files.replace(self.path / "environment.json", files.pretty(environment), sync=False)
+
+    def log(self, text: str) -> None:
+        """Add to the attempt's log, with the time."""
+        files.append_line(self.log_path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+
+    @cached_property
+    def _earlier(self) -> list[AttemptDir]:
+        return [attempt for attempt in self.run.attempts() if attempt.number < self.number]
+
+
+def _len_then_text(name: str) -> tuple[int, str]:
+    """Sorts numbers written with four digits or more."""
+    return len(name), name
+
+
+def _charges(attempts: Iterable[AttemptDir]) -> int:
+    charges = 0
+    for attempt in attempts:
+        end = attempt.exit()
+        kind = "lost" if end is None else end.get("kind")
+        if attempt.forgiven() or kind == "ok":
+            charges = 0
+        elif kind not in RESUMABLE:
+            charges += 1
+    return charges
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(directory)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _checksum(raw: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(raw).encode()).hexdigest()
