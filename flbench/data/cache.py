@@ -1,0 +1,275 @@
+"""The decoded cache: every data set is decoded once, into memory-mapped uint8 arrays.
+
+An entry is a directory ``<cache>/decoded/<name>/<key>`` whose key is a hash of the files it was made from (names, sizes,
+modification times), so that changed files find no entry and are decoded anew. An entry appears by the renaming of a
+finished directory: readers never see half of one, and a builder that dies leaves only a temporary directory. A file
+lock lets others wait for the first builder, and lets the next one clear what a dead one left. Where locks do not work
+(some network file systems) everybody builds, and the first to rename wins.
+
+Loading imports neither the decoders nor torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flbench.config import digest
+from flbench.data.arrays import Arrays, Data, fingerprint
+from flbench.data.layouts import Contents, Half
+from flbench.errors import UserError
+
+#: Raise when decoding changes, so that older entries are not found any more.
+_VERSION = 1
+_META = "meta.json"
+#: A temporary directory of another machine is taken for abandoned after this many seconds.
+_ABANDONED = 24 * 3600
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that defines a decoded entry, and how to make it."""
+
+    name: str
+    source: dict[str, Any]  # layout, folder, size
+    signature: list[list[Any]]
+    white: int
+    names: Callable[[Contents], tuple[str, ...]]
+    read: Callable[[], Contents]
+
+    @cached_property
+    def entry(self) -> Path:
+        """The directory that holds, or will hold, the decoded arrays."""
+        key = digest([_VERSION, self.name, self.source, self.signature])
+        return cache_root() / "decoded" / self.name / key
+
+
+def user_cache() -> Path:
+    """The user's cache folder for flbench, by the custom of the system."""
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "flbench"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "flbench"
+
+
+def cache_root() -> Path:
+    """``$FLBENCH_CACHE``, else the user's cache folder."""
+    given = os.environ.get("FLBENCH_CACHE")
+    return Path(given).expanduser() if given else user_cache()
+
+
+def is_cached(recipe: Recipe) -> bool:
+    """Whether the decoded arrays are there."""
+    return (recipe.entry / _META).is_file()
+
+
+def load(recipe: Recipe) -> Data:
+    """The decoded data, from the cache or, the first time, into it and from it."""
+    try:
+        return _open(recipe.entry) or _build_once(recipe)
+    except OSError as error:
+        raise UserError(
+            f"the cache of decoded data at {cache_root()} cannot be used ({error.strerror or error}); "
+            "free some space there, or set $FLBENCH_CACHE to another folder"
+        ) from error
+
+
+def decode(recipe: Recipe, folder: Path) -> Data:
+    """Decode into an existing empty folder, without looking at the cache."""
+    contents = recipe.read()
+    names = recipe.names(contents)
+    with _progress(f"decoding {recipe.name}", len(contents.train.labels) + len(contents.test.labels)) as advance:
+        for half, raw in (("train", contents.train), ("test", contents.test)):
+            _check_labels(raw, names, f"{recipe.name} ({recipe.source['folder']}), {half}")
+            _write_half(folder, half, raw, advance)
+    train, test = (_arrays(folder, half) for half in ("train", "test"))
+    meta = {
+        "version": _VERSION,
+        "source": recipe.source,
+        "signature": recipe.signature,
+        "class_names": names,
+        "domain_names": contents.domain_names,
+        "white": recipe.white,
+        "fingerprint": fingerprint(train, test),
+    }
+    (folder / _META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    data = _open(folder)
+    assert data is not None
+    return data
+
+
+def _open(entry: Path) -> Data | None:
+    try:
+        meta = json.loads((entry / _META).read_text(encoding="utf-8"))
+        train, test = (_arrays(entry, half) for half in ("train", "test"))
+    except FileNotFoundError:
+        return None
+    except ValueError:  # cut short by a failing disk or by hand
+        _log.warning("the cache entry %s is damaged and will be made again", entry)
+        return None
+    names = tuple(meta["class_names"])
+    domains = tuple(meta["domain_names"])
+    return Data(train, test, len(names), names, meta["white"], meta["fingerprint"], domains)
+
+
+def _arrays(folder: Path, half: str) -> Arrays:
+    domains = folder / f"{half}-domains.npy"
+    return Arrays(
+        np.load(folder / f"{half}-images.npy", mmap_mode="r"),
+        np.load(folder / f"{half}-labels.npy", mmap_mode="r"),
+        np.load(domains, mmap_mode="r") if domains.exists() else None,
+    )
+
+
+def _build_once(recipe: Recipe) -> Data:
+    entry = recipe.entry
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(entry.with_suffix(".lock")) as alone:
+        if data := _open(entry):
+            return data
+        if alone:
+            _clear(entry)
+        building = entry.with_name(f"{entry.name}.{socket.gethostname()}.{secrets.token_hex(8)}.tmp")
+        building.mkdir()
+        try:
+            decode(recipe, building)
+            _publish(building, entry)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        _drop_stale(recipe)
+    data = _open(entry)
+    if data is None:
+        raise OSError(errno.EIO, "an entry vanished while it was made")
+    return data
+
+
+def _publish(building: Path, entry: Path) -> None:
+    for path in (*building.iterdir(), building):
+        _sync(path)
+    try:
+        building.rename(entry)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise  # another builder was first otherwise: its entry holds the same
+    _sync(entry.parent)
+
+
+def _clear(entry: Path) -> None:
+    """Remove what builders that died left behind, and a damaged entry; only for the holder of the lock.
+
+    A lock may reach no further than this machine, so others' directories are left alone until they are old.
+    """
+    ours = f"{entry.name}.{socket.gethostname()}."
+    for left in entry.parent.glob(f"{entry.name}.*.tmp"):
+        if left.name.startswith(ours) or time.time() - left.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)
+    if entry.exists():
+        shutil.rmtree(entry)
+
+
+def _drop_stale(recipe: Recipe) -> None:
+    """Remove entries made from the same place when it held other files. Who has one open keeps it (mapped files)."""
+    for other in recipe.entry.parent.iterdir():
+        if other == recipe.entry or other.suffix:
+            continue
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if json.loads((other / _META).read_text(encoding="utf-8"))["source"] == recipe.source:
+                shutil.rmtree(other)
+
+
+def _write_half(folder: Path, half: str, raw: Half, advance: Callable[[int], None]) -> None:
+    path = folder / f"{half}-images.npy"
+    shape = (len(raw.labels), *raw.shape)
+    images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    _reserve(path)
+    written = 0
+    for rows, block in raw.blocks:
+        images[rows] = block
+        written += len(rows)
+        advance(len(rows))
+    if written != len(images):
+        raise UserError(f"{half}: expected {len(images)} images, got {written}; the files are damaged")
+    images.flush()
+    np.save(folder / f"{half}-labels.npy", raw.labels.astype(np.int64))
+    if raw.domains is not None:
+        np.save(folder / f"{half}-domains.npy", raw.domains.astype(np.int64))
+
+
+def _check_labels(raw: Half, names: tuple[str, ...], where: str) -> None:
+    if not len(raw.labels):
+        raise UserError(f"{where}: there are no images")
+    wrong = np.flatnonzero((raw.labels < 0) | (raw.labels >= len(names)))
+    if len(wrong):
+        raise UserError(
+            f"{where}: label {raw.labels[wrong[0]]} is not in 0..{len(names) - 1}, the set has {len(names)} classes"
+        )
+
+
+def _reserve(path: Path) -> None:
+    """Take the disk space now: a full disk is then an error here, and no fatal signal in the mapped array later."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold a lock while building; yields whether locks work here. It ends with its process, however that ends."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            alone = True
+        except OSError:
+            alone = False
+        yield alone
+
+
+@contextlib.contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if that is a terminal and the work takes more than two seconds."""
+    with contextlib.ExitStack() as stack:
+        started, done, bar = time.monotonic(), 0, None
+
+        def advance(count: int) -> None:
+            nonlocal done, bar
+            done += count
+            if bar is None and sys.stderr.isatty() and time.monotonic() - started > 2:
+                bar = stack.enter_context(_bar(title, total))
+            if bar is not None:
+                bar(done)
+
+        yield advance
+
+
+@contextlib.contextmanager
+def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"{title} (once)", total=total)
+        yield lambda done: progress.update(task, completed=done)

@@ -1,0 +1,191 @@
+"""The files that torchvision downloads (idx and CIFAR's python batches), and scikit-learn's embedded digits.
+
+torchvision itself is not needed to read them. The md5 sums are those that torchvision publishes, so that a damaged or
+exchanged file is refused before it is read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flbench.data.arrays import Bytes, Ints
+from flbench.data.images import Shape, reading
+from flbench.data.layouts import Contents, Found, Half, Layout, Wanted
+from flbench.errors import UserError
+
+
+@dataclass(frozen=True)
+class Checksummed(Layout):
+    """Files with published md5 sums, in ``folder`` below the data set's."""
+
+    folder: str
+    md5: Mapping[str, str]
+
+    def damage(self, folder: Path) -> list[str]:
+        """Files whose md5 is not the published one."""
+        lines = []
+        for path in self.find(folder).files:
+            if (wanted := self.md5.get(path.name)) and (got := _md5(path)) != wanted:
+                lines.append(f"{path} is damaged: its md5 is {got}, published is {wanted}")
+        return lines
+
+    def checked(self, path: Path) -> bytes:
+        """A file's bytes, refused when its md5 is not the published one."""
+        with reading(path):
+            content = path.read_bytes()
+        got, wanted = hashlib.md5(content, usedforsecurity=False).hexdigest(), self.md5.get(path.name)
+        if wanted not in (None, got):
+            raise UserError(
+                f"{path} is damaged: its md5 is {got}, published is {wanted}; delete it and fetch it again "
+                "(flbench data download). A changed set can be named as {name: folder, path: ...}."
+            )
+        return content
+
+
+@dataclass(frozen=True)
+class Idx(Checksummed):
+    """MNIST's four idx files: gzipped, as published and checked by md5, or unpacked."""
+
+    title: ClassVar[str] = "torchvision's idx files"
+
+    def find(self, folder: Path) -> Found:
+        """The four files; the gzipped one before the unpacked one."""
+        files, lacking = [], []
+        for name in self.md5:
+            packed = folder / self.folder / name
+            present = [path for path in (packed, packed.with_suffix("")) if path.is_file()]
+            files += present[:1]
+            lacking += [] if present else [f"{self.folder}/{name}"]
+        return Found(tuple(files), tuple(lacking))
+
+    def read(self, folder: Path, wanted: Wanted) -> Contents:
+        """Images as (N, 1, H, W)."""
+        files = {path.name.removesuffix(".gz"): path for path in self.find(folder).files}
+        halves = []
+        for half in ("train", "t10k"):
+            images = self._array(files[f"{half}-images-idx3-ubyte"], dimensions=3)[:, None]
+            labels = self._array(files[f"{half}-labels-idx1-ubyte"], dimensions=1)
+            halves.append(whole(images, labels.astype(np.int64), files[f"{half}-images-idx3-ubyte"], wanted.shape))
+        return Contents(halves[0], halves[1])
+
+    def _array(self, path: Path, *, dimensions: int) -> Bytes:
+        content = self.checked(path)
+        with reading(path):
+            content = gzip.decompress(content) if path.suffix == ".gz" else content
+        header = 4 + 4 * dimensions
+        shape = tuple(int(n) for n in np.frombuffer(content[4:header], dtype=">u4"))
+        if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) != header + int(np.prod(shape, dtype=np.int64)):
+            raise UserError(f"{path} is damaged: not a whole idx file of bytes in {dimensions} dimensions")
+        return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Batches(Checksummed):
+    """CIFAR's python batches: pickled dicts with ``data`` (N, 3072) and ``label``."""
+
+    title: ClassVar[str] = "torchvision's python batches"
+    train: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    label: str = "labels"
+
+    def find(self, folder: Path) -> Found:
+        """All batches."""
+        paths = [folder / self.folder / name for name in (*self.train, *self.test)]
+        lacking = tuple(f"{self.folder}/{path.name}" for path in paths if not path.is_file())
+        return Found(tuple(path for path in paths if path.is_file()), lacking)
+
+    def read(self, folder: Path, wanted: Wanted) -> Contents:
+        """Images as (N, 3, 32, 32), in the order of the files."""
+        halves = []
+        for names in (self.train, self.test):
+            parts = [self._batch(folder / self.folder / name) for name in names]
+            images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            halves.append(whole(images, labels, folder / self.folder, wanted.shape))
+        return Contents(halves[0], halves[1])
+
+    def _batch(self, path: Path) -> tuple[Bytes, Ints]:
+        content = self.checked(path)
+        with reading(path):
+            batch = ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+        data = batch.get("data") if isinstance(batch, dict) else None
+        labels = batch.get(self.label) if isinstance(batch, dict) else None
+        if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2 and data.shape[1] == 3072):
+            raise UserError(f"{path} is damaged: expected 'data' as an (N, 3072) array of bytes")
+        if not (isinstance(labels, list) and all(type(label) is int for label in labels)):
+            raise UserError(f"{path} is damaged: expected {self.label!r} as a list of integers")
+        return data.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
+
+
+class Digits(Layout):
+    """scikit-learn's 1,797 digits. In each class every fifth sample, in scikit-learn's order, is a test sample."""
+
+    title: ClassVar[str] = "embedded"
+
+    def find(self, folder: Path) -> Found:
+        """Nothing is needed."""
+        return Found((), ())
+
+    def signature(self, folder: Path) -> list[list[Any]]:
+        """The version of scikit-learn, read without importing it."""
+        return [["scikit-learn", version("scikit-learn")]]
+
+    def read(self, folder: Path, wanted: Wanted) -> Contents:
+        """Images as (N, 1, 8, 8) with values up to 16."""
+        from sklearn.datasets import load_digits
+
+        pixels, targets = load_digits(return_X_y=True)
+        images, labels = pixels.astype(np.uint8).reshape(-1, 1, 8, 8), targets.astype(np.int64)
+        place = np.empty_like(labels)
+        for label in range(10):
+            place[labels == label] = np.arange((labels == label).sum())
+        test = place % 5 == 4
+        train, held = (whole(images[rows], labels[rows], "digits", wanted.shape) for rows in (~test, test))
+        return Contents(train, held)
+
+
+class ArraysOnly(pickle.Unpickler):
+    """An unpickler that builds numpy arrays and plain containers and refuses everything else, so it runs no code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The few names that pickled arrays need; numpy moved one of them."""
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1
+        module = module.replace("numpy.core", "numpy._core")
+        if (module, name) in {("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no data file needs")
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """How protocol 2 writes bytes; other encodings (zlib, ...) are not needed."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+def whole(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> Half:
+    """A half that is already decoded, as a single block; checks that it is of one length and of ``shape``."""
+    if len(images) != len(labels):
+        raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
+    if shape is not None and images.shape[1:] != shape:
+        raise UserError(f"{where} holds images of {images.shape[1:]}, expected {shape} (channels, height, width)")
+
+    def blocks() -> Iterator[tuple[Ints, Bytes]]:
+        yield np.arange(len(labels)), images
+
+    return Half(labels, images.shape[1:], blocks())
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
