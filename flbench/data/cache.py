@@ -1,10 +1,10 @@
 """The decoded cache: every data set is decoded once, into memory-mapped uint8 arrays.
 
-An entry is a directory ``<cache>/decoded/<name>/<key>`` whose key is a hash of the files it was made from (names, sizes,
-modification times), so that changed files find no entry and are decoded anew. An entry appears by the renaming of a
-finished directory: readers never see half of one, and a builder that dies leaves only a temporary directory. A file
-lock lets others wait for the first builder, and lets the next one clear what a dead one left. Where locks do not work
-(some network file systems) everybody builds, and the first to rename wins.
+An entry is a directory ``<cache>/decoded/<name>/<key>`` whose key is a hash of the files it was made from (names,
+sizes, modification times), so that changed files find no entry and are decoded anew. An entry appears by the renaming
+of a finished directory: readers never see half of one, and a builder that dies leaves only a temporary directory. A
+file lock lets others wait for the first builder, and lets the next one clear what a dead one left. Where locks do not
+work (some network file systems) everybody builds, and the first to rename wins.
 
 Loading imports neither the decoders nor torch.
 """

@@ -2,8 +2,8 @@
 
 A set's files lie under the data root: the ``root`` argument, else ``$FLBENCH_DATA``, else the user's cache folder. Its
 layouts are tried in the order of ``Dataset.layouts``: what torchvision downloads (in ``<root>/<name>/``, and in
-``<root>`` itself, where other programs have torchvision put it), then parquet shards in ``<root>/<name>/``, then an image
-folder in ``<root>/<name>/``. The first that is complete is read.
+``<root>`` itself, where other programs have torchvision put it), then parquet shards in ``<root>/<name>/``, then an
+image folder in ``<root>/<name>/``. The first that is complete is read.
 
 A further set is one class here::
 

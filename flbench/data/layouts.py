@@ -196,8 +196,6 @@ class _Table:
             with reading(path):
                 for batch in file.iter_batches(_BATCH, columns=[self.image]):
                     encoded = _encoded_bytes(batch.column(0))
-                    if any(value is None for value in encoded):
-                        raise UserError(f"{path}: a row has no image bytes (paths to other files are not followed)")
                     yield [Encoded(f"{path}, row {row + at}", value) for at, value in enumerate(encoded)]
                     row += len(encoded)
 
@@ -263,16 +261,19 @@ def _lacking_shards(shards: list[Path]) -> list[str]:
     return sorted(set(lacking) - present)
 
 
-def _encoded_bytes(column: Any) -> list[bytes | None]:
+def _encoded_bytes(column: Any) -> list[bytes]:
     import pyarrow as pa
 
+    missing = column.null_count
     if pa.types.is_struct(column.type):
         if column.type.get_field_index("bytes") < 0:
             raise TypeError(f"the image column is a struct without 'bytes' ({column.type})")
         column = column.field("bytes")
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         raise TypeError(f"the image column must hold bytes, or a struct with 'bytes'; it holds {column.type}")
-    values: list[bytes | None] = column.to_pylist()
+    if missing or column.null_count:
+        raise TypeError("a row has no image bytes (paths to other files are not followed)")
+    values: list[bytes] = column.to_pylist()
     return values
 
 

@@ -33,11 +33,11 @@ class Checksummed(Layout):
 
     def damage(self, folder: Path) -> list[str]:
         """Files whose md5 is not the published one."""
-        lines = []
-        for path in self.find(folder).files:
-            if (wanted := self.md5.get(path.name)) and (got := _md5(path)) != wanted:
-                lines.append(f"{path} is damaged: its md5 is {got}, published is {wanted}")
-        return lines
+        return [
+            f"{path} is damaged: its md5 is {got}, published is {wanted}"
+            for path in self.find(folder).files
+            if (wanted := self.md5.get(path.name)) and (got := _md5(path)) != wanted
+        ]
 
     def checked(self, path: Path) -> bytes:
         """A file's bytes, refused when its md5 is not the published one."""

@@ -7,7 +7,7 @@ A partition decides one thing, how many training samples of each class a client 
   test sample of a dealt class is lost; a client whose share rounds to nothing has no test data.
 * ``floor(val_fraction * n)`` of a client's n training rows are held out for validation.
 
-Every choice is keyed by (seed, "partition", ...), so it is the same for every method, model and normalization of a seed.
+Every choice is keyed by (seed, "partition", ...), so it is the same for every method, model and norm of a seed.
 
 Shapes: K clients, C classes.
 """
@@ -32,7 +32,7 @@ _COUNTS, _TRAIN, _TEST, _VALIDATION = range(4)
 
 @dataclass(frozen=True)
 class Shards:
-    """The rows of each client, ascending; ``train`` and ``val`` are rows of the training set, ``test`` of the test set."""
+    """The rows of each client, ascending: ``train`` and ``val`` in the training set, ``test`` in the test set."""
 
     train: tuple[Ints, ...]
     val: tuple[Ints, ...]
@@ -90,9 +90,7 @@ class Classes(Partition):
     def problem(self, classes: int, clients: int) -> str | None:
         """Too many classes a client, or too few for every class to have one."""
         if self.n > classes:
-            return (
-                f"a client cannot hold {self.n} different classes, there are {classes}; use at most classes:{classes}"
-            )
+            return f"a client cannot hold {self.n} classes, there are {classes}; use at most classes:{classes}"
         if clients * self.n < classes:
             least = -(-classes // clients)
             return (
@@ -109,8 +107,8 @@ class Classes(Partition):
             holders = draw.permutation(np.flatnonzero(holders_KC[:, label]))
             if size < len(holders):
                 raise UserError(
-                    f"{self.label()}: class {label} has {size} training samples and cannot be cut in {len(holders)} chunks; "
-                    "use fewer clients or fewer classes a client"
+                    f"{self.label()}: class {label} has {size} training samples and cannot be cut in {len(holders)} "
+                    "chunks; use fewer clients or fewer classes a client"
                 )
             counts[holders, label] = _even(int(size), len(holders))
         return counts
@@ -121,8 +119,8 @@ class Classes(Partition):
 class Dirichlet(Partition):
     """Each class is divided among the clients by a draw from Dir(beta * 1_K) (``dirichlet:beta``; Hsu et al. 2019).
 
-    Small beta: a class lies with few clients; large beta: nearly uniform. All classes are drawn again, up to 1,000 times
-    in all, until every client has ``min_size`` training samples.
+    Small beta: a class lies with few clients; large beta: nearly uniform. All classes are drawn again, up to 1,000
+    times in all, until every client has ``min_size`` training samples.
     """
 
     shorthand = "beta"
@@ -143,7 +141,7 @@ class Dirichlet(Partition):
 @PARTITIONS.register("shards")
 @dataclass(frozen=True)
 class LabelShards(Partition):
-    """Sort by label, cut in K*n shards of equal size (or one more), give each client n of them (McMahan et al. 2017)."""
+    """Sort by label, cut in K*n shards of equal size (or one more), deal each client n (McMahan et al. 2017)."""
 
     shorthand = "n"
 
@@ -154,14 +152,15 @@ class LabelShards(Partition):
         total, shards = int(sizes_C.sum()), clients * self.n
         if shards > total:
             raise UserError(
-                f"{self.label()}: {total} training samples cannot be cut in {shards} shards; use fewer clients or shards"
+                f"{self.label()}: {total} training samples cannot be cut in {shards} shards; "
+                "use fewer clients or fewer shards a client"
             )
-        ends = np.cumsum(_even(total, shards))
-        # Overlap of the shard [start, end) with the class [first, last), both as intervals of the sorted samples.
-        last = np.cumsum(sizes_C)
-        overlap = np.minimum(ends[:, None], last) - np.maximum((ends - _even(total, shards))[:, None], last - sizes_C)
+        sizes = _even(total, shards)[:, None]
+        # Shards and classes are intervals of the sorted samples; each shard's classes are the overlaps.
+        shard_ends, class_ends = np.cumsum(sizes)[:, None], np.cumsum(sizes_C)
+        overlap = np.minimum(shard_ends, class_ends) - np.maximum(shard_ends - sizes, class_ends - sizes_C)
         dealt = draw.permutation(np.maximum(overlap, 0))
-        return dealt.reshape(clients, self.n, len(sizes_C)).sum(axis=1)
+        return np.add.reduce(dealt.reshape(clients, self.n, len(sizes_C)), axis=1, dtype=np.int64)
 
 
 def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_fraction: float, seed: int) -> Shards:
@@ -287,7 +286,9 @@ def _held_out(sizes: Ints, val_fraction: float) -> Ints:
 
 def _even(total: int, parts: int) -> Ints:
     """``total`` as whole numbers that differ by at most one, the larger ones first."""
-    return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
+    sizes = np.full(parts, total // parts, dtype=np.int64)
+    sizes[: total % parts] += 1
+    return sizes
 
 
 def _round(shares: np.ndarray[tuple[int], np.dtype[np.float64]], total: int) -> Ints:
