@@ -1,0 +1,298 @@
+"""From a store or exported files to runs, and from runs to tidy pandas frames.
+
+One ``Run`` is one experiment that was wished for, with its state and, where it is finished, the metrics after the last
+round wished for: a run that was later extended still answers with that round's record. Result files carry the final
+record, so ``metrics.jsonl`` is read only for extended runs and for curves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flbench.config import Experiment
+from flbench.errors import UserError
+from flbench.registry import Component
+from flbench.store import Result, Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Fields of an experiment that no leaderboard compares: what was observed, and what is averaged over.
+NOT_COMPARED = frozenset({"seed", "eval_every", "probes"})
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run that a source has, under the id it was stored with."""
+
+    run_id: str
+    experiment: Experiment | None  # None: this version of flbench cannot read it
+
+
+class Source(Protocol):
+    """Where runs come from: a store, or exported files."""
+
+    def held(self) -> Iterator[Held]:
+        """Every run there is."""
+
+    def results(self, run_id: str) -> Sequence[Result]:
+        """The run's published results; empty where there are none or no such run."""
+
+    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
+        """All records behind one of its results, in the order of rounds."""
+
+    def state(self, experiment: Experiment) -> tuple[str, str | None]:
+        """State of an unfinished run, and the kind of its failure if it failed."""
+
+
+class StoreSource:
+    """The runs of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._results: dict[str, Sequence[Result]] = {}
+
+    def held(self) -> Iterator[Held]:
+        """Every run that was ever begun."""
+        for run_id in self._store.run_ids():
+            try:
+                yield Held(run_id, self._store.run(run_id).experiment())
+            except (FileNotFoundError, UserError):
+                yield Held(run_id, None)
+
+    def results(self, run_id: str) -> Sequence[Result]:
+        """The run's results, read once."""
+        if run_id not in self._results:
+            self._results[run_id] = self._store.run(run_id).results()
+        return self._results[run_id]
+
+    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
+        """The records behind a result, verified."""
+        return self._store.run(run_id).metrics(result)
+
+    def state(self, experiment: Experiment) -> tuple[str, str | None]:
+        """State of an unfinished run; one that was finished since its results were read still counts as running."""
+        state = self._store.run(experiment.run_id).state(experiment)
+        if state.status == "done":
+            return "running", None
+        return state.status, state.kind if state.status == "failed" else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run for one wish: ``rounds`` is the round whose record counts."""
+
+    experiment: Experiment
+    rounds: int
+    state: str  # done, diverged, running, submitted, failed, lost, pending, damaged
+    failure: str | None = None
+    result: Result | None = None
+    record: Record | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The experiment's run id."""
+        return self.experiment.run_id
+
+    @property
+    def cell(self) -> tuple[str, int]:
+        """What all seeds of a cell share: the cell id and the round."""
+        return self.experiment.cell_id, self.rounds
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Content hash of the data it ran on, where it is finished."""
+        return self.result.fingerprint if self.result else None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The runs of a report in a fixed order, and what was left out of it and why."""
+
+    runs: tuple[Run, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def collect(source: Source, wishes: Iterable[Experiment] | None = None, *, select_by: str = "last") -> Collection:
+    """The runs wished for, whether they exist or not; without ``wishes`` every run of the source.
+
+    A wish is wanted for its last round. Without wishes, the seeds of a cell are wanted for the last round that all its
+    finished runs have recorded. ``select_by="val"`` takes, up to that round, the record with the best accuracy on
+    held-out training data (the first of equals) where there is such data.
+    """
+    if wishes is None:
+        experiments, left_out = _readable(source)
+        wanted = _common_rounds(source, experiments)
+    else:
+        wanted, left_out = [(experiment, experiment.rounds) for experiment in wishes], ()
+    unique = {(experiment.run_id, rounds): experiment for experiment, rounds in wanted}
+    runs = (_look_up(source, experiment, rounds, select_by) for (_, rounds), experiment in unique.items())
+    return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out)
+
+
+def covering(results: Sequence[Result], rounds: int) -> Result | None:
+    """The result that answers for ``rounds``: one that recorded that round, or else one that diverged before it.
+
+    The wish's intermediate evaluations do not matter here: looking more often does not change the number.
+    """
+    recorded = [result for result in results if _has_record(result, rounds)]
+    if recorded:
+        return min(recorded, key=lambda result: (result.rounds, result.path.name))
+    diverged = [result for result in results if result.status == "diverged" and result.rounds <= rounds]
+    return diverged[0] if diverged else None
+
+
+def _has_record(result: Result, rounds: int) -> bool:
+    """Whether the round was evaluated, and before anything diverged."""
+    return rounds in result.evaluated and (result.status == "done" or rounds < result.rounds)
+
+
+def _look_up(source: Source, experiment: Experiment, rounds: int, select_by: str) -> Run:
+    result = covering(source.results(experiment.run_id), rounds)
+    if result is None:
+        state, failure = source.state(experiment)
+        return Run(experiment, rounds, state, failure)
+    if not _has_record(result, rounds):
+        return Run(experiment, rounds, "diverged", result=result)
+    record = _select(source, experiment, result, rounds, select_by)
+    if record is None:
+        return Run(experiment, rounds, "damaged")
+    return Run(experiment, rounds, "done", result=result, record=record)
+
+
+def _select(source: Source, experiment: Experiment, result: Result, rounds: int, select_by: str) -> Record | None:
+    """The record that counts; None where the metrics behind the result are gone."""
+    by_val = select_by == "val" and experiment.val_fraction > 0
+    if not by_val and result.final.get("round") == rounds:
+        return result.final
+    records = [record for record in source.metrics(experiment.run_id, result) if record["round"] <= rounds]
+    if by_val:
+        judged = [record for record in records if record.get("val_acc") is not None]
+        return max(judged, key=lambda record: float(record["val_acc"]), default=None)
+    return next((record for record in records if record["round"] == rounds), None)
+
+
+def _readable(source: Source) -> tuple[list[Experiment], tuple[str, ...]]:
+    """Every experiment whose id is still the id of its numbers, and a line about the others."""
+    kept, retired, unreadable = [], 0, 0
+    for held in source.held():
+        if held.experiment is None:
+            unreadable += 1
+        elif held.experiment.run_id != held.run_id:
+            retired += 1
+        else:
+            kept.append(held.experiment)
+    notes = (
+        (retired, "of an earlier version of a component, whose numbers are retired"),
+        (unreadable, "whose experiment this version of flbench cannot read"),
+    )
+    return kept, tuple(f"{count} {'run' if count == 1 else 'runs'} {why}" for count, why in notes if count)
+
+
+def _common_rounds(source: Source, experiments: Sequence[Experiment]) -> list[tuple[Experiment, int]]:
+    """Each experiment with the last round that all finished runs of its cell recorded."""
+    cells: dict[str, list[Experiment]] = {}
+    for experiment in experiments:
+        cells.setdefault(experiment.cell_id, []).append(experiment)
+    out = []
+    for members in cells.values():
+        recorded = [rounds for member in members if (rounds := _recorded(source.results(member.run_id)))]
+        common = set.intersection(*recorded) if recorded else set()
+        for member in members:
+            own = _recorded(source.results(member.run_id)) or {member.rounds}
+            out.append((member, max(common or own)))
+    return out
+
+
+def _recorded(results: Sequence[Result]) -> set[int]:
+    return {rounds for result in results if result.status == "done" for rounds in result.evaluated}
+
+
+def compared_fields(experiment: Experiment) -> dict[str, Any]:
+    """The fields that a leaderboard may compare, components as components."""
+    return {
+        name: getattr(experiment, name)
+        for name in type(experiment).model_fields
+        if name not in NOT_COMPARED and name != "rounds"
+    }
+
+
+def flatten(experiment: Experiment) -> dict[str, Any]:
+    """Every field as a plain value; a component as its label and its own fields: ``method``, ``method.mu``."""
+    out: dict[str, Any] = {}
+    for name in type(experiment).model_fields:
+        value = getattr(experiment, name)
+        if name == "probes":
+            out[name] = ",".join(probe.label() for probe in value)
+        elif isinstance(value, Component):
+            out[name] = value.label()
+            out.update({f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)})
+        else:
+            out[name] = value
+    return out
+
+
+def tidy(runs: Iterable[Run]) -> pd.DataFrame:
+    """One row a run: ids, every experiment field, state, the metrics at the round that counts, provenance.
+
+    ``rounds`` is the round that counts. Accuracies are fractions; lists (recall, clients) and probes are left to
+    ``curves``. Columns that a run has no value for are missing values.
+    """
+    return _frame([_tidy_row(run) for run in runs])
+
+
+def curves(source: Source, runs: Iterable[Run]) -> pd.DataFrame:
+    """One row an evaluated round of every finished run, up to the round that counts: run_id, round, metrics."""
+    rows = [
+        {"run_id": run.run_id, **record}
+        for run in runs
+        if run.result is not None
+        for record in source.metrics(run.run_id, run.result)
+        if record["round"] <= run.rounds
+    ]
+    return _frame(rows)
+
+
+def _tidy_row(run: Run) -> dict[str, Any]:
+    row = {"run_id": run.run_id, "cell_id": run.experiment.cell_id, **flatten(run.experiment), "rounds": run.rounds}
+    row |= {"state": run.state, "failure": run.failure}
+    numbers = {name: value for name, value in (run.record or {}).items() if isinstance(value, int | float)}
+    numbers.pop("round", None)
+    row |= numbers
+    if run.result is not None:
+        row |= {"status": run.result.status, "reached": run.result.rounds, "fingerprint": run.result.fingerprint}
+        row |= _below("numerics", run.result.numerics) | _below("environment", public_environment(run.result))
+    return row
+
+
+def public_environment(result: Result) -> dict[str, Any]:
+    """What a run was computed with, without the name of the machine."""
+    return {name: value for name, value in result.environment.items() if name != "host"}
+
+
+def _below(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested mapping as one level with dotted names."""
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        out |= _below(f"{prefix}.{name}", value) if isinstance(value, Mapping) else {f"{prefix}.{name}": value}
+    return out
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return pd.DataFrame({name: pd.Series(values, dtype=_dtype(values)) for name, values in columns.items()})
+
+
+def _dtype(values: Sequence[Any]) -> Any:
+    """A column type that keeps whole numbers whole where some runs have none."""
+    kinds = {type(value) for value in values if value is not None}
+    fits: tuple[tuple[set[type], str], ...] = (({bool}, "boolean"), ({int}, "Int64"), ({int, float}, "float64"))
+    return next((name for allowed, name in fits if kinds and kinds <= allowed), "object")

@@ -1,0 +1,489 @@
+"""From runs to the tables of a leaderboard: which cells there are, what each may say, and where it stands.
+
+Nothing is dropped: a cell with missing, failed or diverged runs says so. Nothing is mixed: runs on two versions of the
+data are never averaged, and seeds computed with different numerics are marked. What the tables look like is
+``render``'s business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from flbench.config import Experiment, registry_of
+from flbench.errors import UserError
+from flbench.registry import Component, by_similarity, default_of, format_scalar
+from flbench.report.frames import Collection, Run, compared_fields
+from flbench.report.provenance import Provenance, describe
+from flbench.report.stats import Summary, summarize
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from flbench.sweep import Sweep
+
+#: A table with more columns than this is split by its slowest column axis.
+MAX_COLUMNS = 7
+
+#: Fields that name a section, and fields that are not axes of its tables.
+SECTION = ("dataset", "model")
+
+
+#: Settings that are told even where they have their default.
+ALWAYS_SAID = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition"})
+
+#: What stands above the tables of a kind; federated ones need no title.
+KIND_TITLES: Mapping[str, str] = {"federated": "", "centralized": "Centralized: one model on all the data"}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a recorded number is shown and which end of it is better."""
+
+    title: str
+    what: str
+    percent: bool = True
+    lower_is_better: bool = False
+
+    def text(self, value: float) -> str:
+        """The value as printed: percent with two decimals, other numbers with four digits."""
+        return f"{100 * value:.2f}" if self.percent else f"{value:.4g}"
+
+
+#: The numbers that a leaderboard can be made of, by the name under which they are recorded.
+METRICS: Mapping[str, Metric] = {
+    "acc": Metric("accuracy", "simple mean over clients of the global model's accuracy on the client's own test shard"),
+    "acc_weighted": Metric("weighted accuracy", "mean over clients, weighted by the size of their test shards"),
+    "acc_global": Metric("global accuracy", "accuracy on the whole test set"),
+    "acc_worst": Metric("worst client's accuracy", "accuracy of the worst client on its own test shard"),
+    "acc_sd": Metric("spread over clients", "standard deviation of accuracy over clients", lower_is_better=True),
+    "acc_personal": Metric("own-shard accuracy", "accuracy of each client's own model on its own test shard"),
+    "val_acc": Metric("validation accuracy", "accuracy on the held-out slice of the training data"),
+    "loss": Metric("test loss", "cross-entropy on the test data", percent=False, lower_is_better=True),
+    "train_loss": Metric("training loss", "cross-entropy on the training data", percent=False, lower_is_better=True),
+    "bytes_up": Metric("bytes sent", "bytes from clients to the server", percent=False, lower_is_better=True),
+    "bytes_down": Metric("bytes received", "bytes from the server to clients", percent=False, lower_is_better=True),
+    "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a leaderboard shows: a sweep's ``report`` section, and where it came from."""
+
+    metric: str = "acc"
+    rows: tuple[str, ...] = ("method", "norm")
+    cols: tuple[str, ...] = ("partition",)
+    select_by: str = "last"
+    title: str = "flbench leaderboard"
+    specs: tuple[tuple[str, str], ...] = ()  # (name, hash)
+    command: str = "flbench report"
+
+
+def options_of(sweeps: Sequence[Sweep], **changes: Any) -> Options:
+    """The options that the first sweep asks for, named after all of them; ``changes`` come last."""
+    if not sweeps:
+        return dataclasses.replace(Options(), **changes)
+    wish = sweeps[0].report
+    options = Options(
+        metric=wish.metric,
+        rows=tuple(wish.rows),
+        cols=tuple(wish.cols),
+        select_by=wish.select_by,
+        title=", ".join(sweep.name for sweep in sweeps),
+        specs=tuple((sweep.name, sweep.spec_hash) for sweep in sweeps),
+    )
+    return dataclasses.replace(options, **changes)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A position on an axis: ``order`` sorts and identifies it, ``label`` is what people read."""
+
+    order: tuple[Any, ...]
+    label: str = field(compare=False)
+
+    def __lt__(self, other: Tick) -> bool:
+        return self.order < other.order
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Seeds of one configuration on one version of the data, and what may be said about them."""
+
+    runs: tuple[Run, ...]
+    metric: str
+    fingerprint: str | None = None
+    elsewhere: int = 0  # runs of this configuration that used other data
+
+    @property
+    def experiment(self) -> Experiment:
+        """Any of the seeds' experiments: they differ by nothing that is shown."""
+        return self.runs[0].experiment
+
+    @property
+    def wished(self) -> int:
+        """How many seeds were wished for."""
+        return len(self.runs) + self.elsewhere
+
+    @cached_property
+    def values(self) -> tuple[float, ...]:
+        """The metric of every seed that has it, a finite number."""
+        found = (value_of(run, self.metric) for run in self.runs)
+        return tuple(value for value in found if value is not None and math.isfinite(value))
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """Mean, sd and interval of ``values``; None where there are none."""
+        return summarize(self.values)
+
+    @cached_property
+    def gaps(self) -> Mapping[str, int]:
+        """Why seeds are missing from ``values``, and how many of each: ``{"diverged": 1, "failed (oom)": 2}``."""
+        gaps = Counter(why for run in self.runs if (why := _gap(run, self.metric)))
+        if self.elsewhere:
+            gaps["on other data"] = self.elsewhere
+        return dict(sorted(gaps.items()))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed wished for is in the mean."""
+        return len(self.values) == self.wished
+
+    @cached_property
+    def personal(self) -> bool:
+        """Whether parts of the model stay on the clients."""
+        return any(run.record is not None and "acc_personal" in run.record for run in self.runs)
+
+    @cached_property
+    def numerics(self) -> tuple[str, ...]:
+        """The different ways in which the seeds' numbers were computed."""
+        return tuple(sorted({describe(run.result.numerics) for run in self.runs if run.result}))
+
+    def tick(self, axis: str, without: Sequence[str] = ()) -> Tick:
+        """Where this cell stands on an axis; settings named in ``without`` have axes of their own."""
+        if axis == "data":
+            return Tick((self.fingerprint or "",), f"data {(self.fingerprint or '?')[:8]}")
+        if axis == "rounds":
+            return Tick((self.runs[0].rounds,), format_scalar(self.runs[0].rounds))
+        return tick(axis, axis_value(self.experiment, axis), without)
+
+
+def value_of(run: Run, metric: str) -> float | None:
+    """The run's number; without a shared model the whole test set is what ranks."""
+    if run.record is None:
+        return None
+    name = "acc_global" if metric == "acc" and "acc_personal" in run.record else metric
+    value = run.record.get(name, run.record.get(metric))
+    return None if value is None else float(value)
+
+
+def _gap(run: Run, metric: str) -> str | None:
+    if run.state != "done":
+        return f"{run.state} ({run.failure})" if run.failure else run.state
+    value = value_of(run, metric)
+    if value is None:
+        return f"without {metric}"
+    return None if math.isfinite(value) else f"{metric} not finite"
+
+
+def axis_value(experiment: Experiment, axis: str) -> Any:
+    """The value of a field, or of a component's field as in ``method.mu``; None where there is no such thing."""
+    name, dot, sub = axis.partition(".")
+    value = getattr(experiment, name, None)
+    return getattr(value, sub, None) if dot else value
+
+
+def tick(axis: str, value: Any, without: Sequence[str] = ()) -> Tick:
+    """A value as a position: components in the order of their registry, numbers by size, what is missing first."""
+    if isinstance(value, Component):
+        bare = _without(value, [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")])
+        names = registry.names() if (registry := registry_of(axis)) else []
+        place = names.index(value.name) if value.name in names else len(names)
+        settings = tuple(_sortable(getattr(bare, item.name)) for item in dataclasses.fields(bare))
+        return Tick((place, value.name, settings), public(bare.label()))
+    return Tick(_sortable(value), "–" if value is None else public(_short(value)))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else format_scalar(value)
+
+
+def _without(component: Component, names: Sequence[str]) -> Component:
+    """The component with some fields back at their defaults, so that its label leaves them out."""
+    defaults = {item.name: default_of(item) for item in dataclasses.fields(component) if item.name in names}
+    return dataclasses.replace(component, **{k: v for k, v in defaults.items() if v is not dataclasses.MISSING})
+
+
+def _sortable(value: Any) -> tuple[Any, ...]:
+    """Values of different types in one order: nothing, numbers, text, sequences."""
+    if value is None:
+        return (0,)
+    if isinstance(value, bool | int | float):
+        return (1, value)
+    if isinstance(value, tuple | list):
+        return (3, *map(_sortable, value))
+    return (2, str(value))
+
+
+def public(label: str) -> str:
+    """A label without the directories of this machine: ``folder(path=/home/me/pets)`` as ``folder(path=pets)``."""
+    return re.sub(r"(?<![^=\s(\[])[/~][^\s,()\]]*/", "", label)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells in rows and columns; a position that nobody wished for holds None."""
+
+    title: str
+    metric: str
+    row_axes: tuple[str, ...]
+    col_axes: tuple[str, ...]
+    rows: tuple[tuple[Tick, ...], ...]
+    cols: tuple[tuple[Tick, ...], ...]
+    cells: Mapping[tuple[int, int], Cell]
+    ranked: bool = True
+
+    @cached_property
+    def best(self) -> frozenset[tuple[int, int]]:
+        """Positions with the best printed mean of their column among complete cells on the same data."""
+        if not self.ranked or len(self.rows) < 2:
+            return frozenset()
+        metric = METRICS[self.metric]
+        groups: dict[tuple[int, str | None], dict[tuple[int, int], str]] = {}
+        for (row, col), cell in self.cells.items():
+            if cell.complete and cell.summary:
+                groups.setdefault((col, cell.fingerprint), {})[row, col] = metric.text(cell.summary.mean)
+        choose: Callable[..., str] = min if metric.lower_is_better else max
+        winners = {group: choose(texts.values(), key=float) for group, texts in groups.items()}
+        return frozenset(at for group, texts in groups.items() for at, text in texts.items() if text == winners[group])
+
+
+@dataclass(frozen=True)
+class Section:
+    """One data set and model: what is the same everywhere, then the tables."""
+
+    title: str
+    constants: str
+    tables: tuple[Table, ...]
+    own_shard: tuple[Table, ...]
+    fingerprints: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Everything that a leaderboard says, before it is written down."""
+
+    options: Options
+    sections: tuple[Section, ...]
+    provenance: Provenance
+    unfinished: Mapping[str, int]
+    left_out: tuple[str, ...]
+
+    @property
+    def metric(self) -> Metric:
+        """The headline metric."""
+        return METRICS[self.options.metric]
+
+    def all_tables(self) -> list[Table]:
+        """Every table, in reading order."""
+        return [table for section in self.sections for table in (*section.tables, *section.own_shard)]
+
+    def markdown(self) -> str:
+        """The text of ``leaderboard.md``: same runs, same bytes."""
+        from flbench.report import render
+
+        return render.markdown(self)
+
+    def tables(self, width: int) -> list[RenderableType]:
+        """Titles, tables and notes for a terminal that is ``width`` columns wide."""
+        from flbench.report import render
+
+        return render.terminal(self, width)
+
+    def json(self) -> dict[str, Any]:
+        """The cells and their provenance as plain data; stable from version to version."""
+        from flbench.report import render
+
+        return render.plain(self)
+
+
+def build(collection: Collection, options: Options | None = None) -> Leaderboard:
+    """The leaderboard of a collection of runs; raises UserError for a metric or an axis that does not exist."""
+    options = options or Options()
+    _check(collection.runs, options)
+    return Leaderboard(
+        options=options,
+        sections=tuple(_section(members, options) for members in _grouped(collection.runs, _place)),
+        provenance=Provenance.of(collection.runs),
+        unfinished=dict(sorted(Counter(why for run in collection.runs if (why := _gap(run, options.metric))).items())),
+        left_out=collection.left_out,
+    )
+
+
+def _place(run: Run) -> tuple[Tick, ...]:
+    return tuple(tick(name, axis_value(run.experiment, name)) for name in SECTION)
+
+
+def _check(runs: Sequence[Run], options: Options) -> None:
+    if options.metric not in METRICS:
+        known = by_similarity(options.metric, METRICS)
+        raise UserError(f"unknown metric {options.metric!r}; known: {', '.join(known)}")
+    finished = [run for run in runs if run.record is not None]
+    if finished and all(value_of(run, options.metric) is None for run in finished):
+        recorded = sorted({name for run in finished for name in run.record or ()} & METRICS.keys())
+        raise UserError(f"no run recorded {options.metric!r}; recorded: {', '.join(recorded)}")
+    for axis in (*options.rows, *options.cols):
+        if axis in SECTION or axis in ("seed", "kind") or not any(_has_axis(run.experiment, axis) for run in runs):
+            known = by_similarity(axis, _axes(run.experiment for run in runs))
+            raise UserError(f"cannot lay out a leaderboard by {axis!r}; possible: {', '.join(known)}")
+
+
+def _has_axis(experiment: Experiment, axis: str) -> bool:
+    name, _, sub = axis.partition(".")
+    if name not in type(experiment).model_fields:
+        return False
+    value = getattr(experiment, name)
+    return not sub or (isinstance(value, Component) and sub in {item.name for item in dataclasses.fields(value)})
+
+
+def _axes(experiments: Iterable[Experiment]) -> list[str]:
+    """The axes that tables may have, in the order of the schema."""
+    names = dict.fromkeys(name for experiment in experiments for name in compared_fields(experiment))
+    return [name for name in (*names, "rounds") if name not in (*SECTION, "kind")]
+
+
+def _grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
+    return [list(members) for _, members in groupby(sorted(items, key=key), key=key)]
+
+
+def _section(runs: Sequence[Run], options: Options) -> Section:
+    cells = _cells(runs, options.metric)
+    fingerprints = tuple(sorted({cell.fingerprint for cell in cells if cell.fingerprint}))
+    rows = (*options.rows, "data") if len(fingerprints) > 1 else options.rows
+    first = runs[0].experiment
+    tables: list[Table] = []
+    for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):  # federated before centralized
+        members = [cell for cell in cells if cell.experiment.kind == kind]
+        tables += _tables(members, KIND_TITLES.get(kind, kind), rows, options.cols)
+    own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]
+    return Section(
+        title=", ".join(tick(name, axis_value(first, name)).label for name in SECTION),
+        constants=_constants(cells),
+        tables=tuple(tables),
+        own_shard=tuple(_tables(own, "", rows, options.cols, ranked=False)),
+        fingerprints=fingerprints,
+    )
+
+
+def _cells(runs: Sequence[Run], metric: str) -> list[Cell]:
+    """One cell a configuration and version of the data; unfinished runs join the version most of the others used."""
+    used = Counter(run.fingerprint for run in runs if run.fingerprint)
+    usual = max(sorted(used), key=lambda name: used[name]) if used else None
+    cells = []
+    for members in _grouped(runs, lambda run: run.cell):
+        here = Counter(run.fingerprint for run in members if run.fingerprint)
+        home = max(sorted(here), key=lambda name: here[name]) if here else usual
+        by_data: dict[str | None, list[Run]] = {}
+        for run in members:
+            by_data.setdefault(run.fingerprint or home, []).append(run)
+        for fingerprint, same in sorted(by_data.items(), key=lambda item: item[0] or ""):
+            cells.append(Cell(tuple(same), metric, fingerprint, elsewhere=len(members) - len(same)))
+    return cells
+
+
+def _tables(
+    cells: Sequence[Cell], title: str, rows: Sequence[str], cols: Sequence[str], *, ranked: bool = True
+) -> list[Table]:
+    """The cells as tables of a readable width: one table a value of the slower axes."""
+    if not cells:
+        return []
+    named = (*rows, *cols)
+    row_axes, asked = (tuple(axis for axis in axes if _anywhere(cells, axis)) for axes in (rows, cols))
+    possible = [axis for axis in _axes(cell.experiment for cell in cells) if axis not in named]
+    others = [axis for axis in possible if _varies(cells, axis, named)]
+    col_axes = (*others, *asked)
+    slow: tuple[str, ...] = ()
+    while len(col_axes) > 1 and _widest(cells, slow, col_axes, named) > MAX_COLUMNS:
+        slow, col_axes = (*slow, col_axes[0]), col_axes[1:]
+    tables = []
+    for members in _grouped(cells, lambda cell: _ticks(cell, slow, named)):
+        place = ", ".join(axis_label(axis, at) for axis, at in zip(slow, _ticks(members[0], slow, named), strict=True))
+        heading = ": ".join(part for part in (title, place) if part)
+        tables += _split(members, heading, row_axes, col_axes, named, ranked)
+    return tables
+
+
+def _split(
+    cells: Sequence[Cell],
+    title: str,
+    row_axes: tuple[str, ...],
+    col_axes: tuple[str, ...],
+    named: Sequence[str],
+    ranked: bool,
+) -> list[Table]:
+    """One table, or several with about as many columns each where one would be too wide."""
+    rows = sorted({_ticks(cell, row_axes, named) for cell in cells})
+    cols = sorted({_ticks(cell, col_axes, named) for cell in cells})
+    parts = math.ceil(len(cols) / MAX_COLUMNS)
+    size = math.ceil(len(cols) / parts)
+    tables = []
+    for start in range(0, len(cols), size):
+        some = cols[start : start + size]
+        placed: dict[tuple[int, int], Cell] = {}
+        for cell in cells:
+            if (col := _ticks(cell, col_axes, named)) in some:
+                at = rows.index(_ticks(cell, row_axes, named)), some.index(col)
+                if at in placed:
+                    raise AssertionError(f"two cells at one place: {placed[at].experiment!r} and {cell.experiment!r}")
+                placed[at] = cell
+        metric = cells[0].metric
+        tables.append(Table(title, metric, row_axes, col_axes, tuple(rows), tuple(some), placed, ranked=ranked))
+    return tables
+
+
+def _anywhere(cells: Sequence[Cell], axis: str) -> bool:
+    return axis == "data" or any(_has_axis(cell.experiment, axis) for cell in cells)
+
+
+def _ticks(cell: Cell, axes: Sequence[str], named: Sequence[str]) -> tuple[Tick, ...]:
+    return tuple(cell.tick(axis, named) for axis in axes)
+
+
+def _varies(cells: Sequence[Cell], axis: str, named: Sequence[str] = ()) -> bool:
+    return len({cell.tick(axis, named) for cell in cells}) > 1
+
+
+def _widest(cells: Sequence[Cell], slow: Sequence[str], col_axes: Sequence[str], named: Sequence[str]) -> int:
+    groups = _grouped(cells, lambda cell: _ticks(cell, slow, named))
+    return max(len({_ticks(cell, col_axes, named) for cell in members}) for members in groups)
+
+
+def axis_label(axis: str, at: Tick) -> str:
+    """``E 10``, ``lr 0.01``; a component's or the data's name speaks for itself."""
+    if axis == "data" or registry_of(axis) is not None:
+        return at.label
+    return f"{'E' if axis == 'local_steps' else axis} {at.label}"
+
+
+def _constants(cells: Sequence[Cell]) -> str:
+    """The settings that all federated (or else all) cells of a section share, as far as a reader wonders about them."""
+    federated = [cell for cell in cells if cell.experiment.kind == "federated"] or list(cells)
+    schema = type(federated[0].experiment).model_fields
+    shown = []
+    for axis in _axes(cell.experiment for cell in federated):
+        usual = (
+            axis in schema
+            and axis not in ALWAYS_SAID
+            and axis_value(federated[0].experiment, axis) == schema[axis].default
+        )
+        if not usual and not _varies(federated, axis):
+            shown.append(axis_label(axis, federated[0].tick(axis)))
+    return ", ".join(shown)

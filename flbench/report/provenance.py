@@ -1,0 +1,69 @@
+"""Where a leaderboard's numbers come from: code, packages, hardware, data, numerics.
+
+No dates, hosts or paths: the same runs give the same text wherever and whenever it is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flbench.report.frames import Run
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Counts of finished runs by what they were computed with, each in alphabetic order."""
+
+    wished: int
+    finished: int
+    seeds: tuple[int, ...]
+    rounds: tuple[int, ...]
+    facts: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Provenance:
+        """The provenance of the finished ones among ``runs``."""
+        finished = [run for run in runs if run.result is not None]
+        return cls(
+            wished=len(runs),
+            finished=len(finished),
+            seeds=tuple(sorted({run.experiment.seed for run in runs})),
+            rounds=tuple(sorted({run.rounds for run in runs})),
+            facts={
+                "Data": _count(f"{run.experiment.dataset.name} {run.fingerprint}" for run in finished),
+                "Numerics": _count(describe(run.result.numerics) for run in finished if run.result),
+                "Code": _count(code(run.result.environment) for run in finished if run.result),
+                "Packages": _count(packages(run.result.environment) for run in finished if run.result),
+                "Hardware": _count(hardware(run.result.environment) for run in finished if run.result),
+            },
+        )
+
+
+def describe(part: Mapping[str, Any]) -> str:
+    """Settings as people write them: ``device cpu, executor loop, torch 2.11.0``."""
+    return ", ".join(f"{name} {value}" for name, value in sorted(part.items()) if value is not None)
+
+
+def code(environment: Mapping[str, Any]) -> str:
+    """Git commit of the code, and whether it had changes that were not committed."""
+    commit = environment.get("git_commit")
+    if not commit:
+        return "installed package, no git commit"
+    return f"commit {str(commit)[:12]}" + (" with uncommitted changes" if environment.get("git_dirty") else "")
+
+
+def packages(environment: Mapping[str, Any]) -> str:
+    """Versions of what the numbers depend on."""
+    return describe({name: environment[name] for name in ("flbench", "python", "torch") if name in environment})
+
+
+def hardware(environment: Mapping[str, Any]) -> str:
+    """Processor and accelerator."""
+    return ", ".join(str(environment[name]) for name in ("cpu", "gpu") if environment.get(name))
+
+
+def _count(texts: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(text for text in texts if text).items()))

@@ -1,0 +1,117 @@
+"""Small synthetic stores, written through the store's own interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flbench.config import Experiment, parse_experiment
+from flbench.store import Attempt, Lease, Store
+
+NUMERICS = {"device": "cpu", "executor": "loop", "precision": "fp32", "torch": "2.11.0"}
+ENVIRONMENT = {
+    "flbench": "0.0.1",
+    "git_commit": "0123456789abcdef0123456789abcdef01234567",
+    "git_dirty": False,
+    "python": "3.11.9",
+    "torch": "2.11.0",
+    "numpy": "2.2.0",
+    "host": "laptop-of-somebody",
+    "cpu": "Test CPU",
+    "gpu": None,
+    "argv": ["/home/somebody/flbench", "sweep"],
+}
+
+
+def experiment(**fields: Any) -> Experiment:
+    """A federated experiment on digits of 20 rounds, evaluated every 10."""
+    return parse_experiment({"rounds": 20, "eval_every": 10, **fields})
+
+
+def records(rounds: Sequence[int], acc: float, **more: Any) -> list[dict[str, Any]]:
+    """Metrics whose accuracy grows to ``acc`` at the last round."""
+    return [
+        {
+            "round": r,
+            "acc": acc * r / rounds[-1],
+            "acc_weighted": acc * r / rounds[-1],
+            "acc_global": acc * r / rounds[-1],
+            "acc_worst": 0.5 * acc,
+            "clients_tested": 10,
+            "clients": [acc, acc],
+            "recall": [acc, None],
+            "loss": 1.0 - acc,
+            "seconds": 0.5 * r,
+            **more,
+        }
+        for r in rounds
+    ]
+
+
+def claim(store: Store, wish: Experiment) -> Attempt:
+    attempt = store.claim(wish, Lease.here())
+    assert attempt is not None
+    return attempt
+
+
+def finish(
+    store: Store,
+    wish: Experiment,
+    acc: float = 0.9,
+    *,
+    status: str = "done",
+    diverged_at: int = 7,
+    lines: Sequence[Mapping[str, Any]] | None = None,
+    fingerprint: str = "feedfacecafebeef",
+    numerics: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> None:
+    """Execute a wish in no time: publish ``lines``, or records whose last accuracy is ``acc``."""
+    attempt = claim(store, wish)
+    attempt.adopt(None)
+    attempt.describe({**ENVIRONMENT, **(environment or {})})
+    rounds = wish.rounds
+    if status == "diverged":
+        rounds, lines = diverged_at, []
+    for line in records(sorted(wish.evaluated_rounds()), acc, **more) if lines is None else lines:
+        attempt.record(line)
+    attempt.publish(
+        status=status,  # type: ignore[arg-type]
+        rounds=rounds,
+        seconds=1.0,
+        fingerprint=fingerprint,
+        numerics=numerics or NUMERICS,
+    )
+    attempt.end("ok")
+
+
+def fail(store: Store, wish: Experiment, kind: str = "oom") -> None:
+    attempt = claim(store, wish)
+    attempt.end(kind, "killed")
+
+
+def small_sweep() -> list[Experiment]:
+    """Two methods, two norms, two partitions, three seeds."""
+    return [
+        experiment(method=method, norm=norm, partition=partition, seed=seed)
+        for method in ("fedavg", "scaffold")
+        for norm in ("none", "ln")
+        for partition in ("classes:1", "dirichlet:0.1")
+        for seed in range(3)
+    ]
+
+
+def accuracy(wish: Any) -> float:
+    """A made-up accuracy that depends on everything in ``small_sweep``; exact in two decimals of a percent."""
+    acc = 0.6 + 0.1 * (wish.norm.name == "ln") + 0.05 * (wish.method.name == "scaffold")
+    return round(acc + 0.1 * (wish.partition.name == "dirichlet") + 0.01 * wish.seed, 4)
+
+
+def filled(path: Path, wishes: Sequence[Experiment] | None = None) -> Store:
+    """A store in which all of ``wishes`` are done."""
+    store = Store(path)
+    for wish in small_sweep() if wishes is None else wishes:
+        finish(store, wish, accuracy(wish))
+    return store
