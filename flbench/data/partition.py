@@ -160,7 +160,8 @@ class LabelShards(Partition):
         shard_ends, class_ends = np.cumsum(sizes)[:, None], np.cumsum(sizes_C)
         overlap = np.minimum(shard_ends, class_ends) - np.maximum(shard_ends - sizes, class_ends - sizes_C)
         dealt = draw.permutation(np.maximum(overlap, 0))
-        return np.add.reduce(dealt.reshape(clients, self.n, len(sizes_C)), axis=1, dtype=np.int64)
+        counts: Ints = dealt.reshape(clients, self.n, len(sizes_C)).sum(axis=1)
+        return counts
 
 
 def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_fraction: float, seed: int) -> Shards:
@@ -281,7 +282,8 @@ def _hold_out(rows: Ints, val_fraction: float, seed: int, client: int) -> tuple[
 
 
 def _held_out(sizes: Ints, val_fraction: float) -> Ints:
-    return np.floor(sizes * val_fraction).astype(np.int64)
+    held: Ints = np.floor(sizes * val_fraction).astype(np.int64)
+    return held
 
 
 def _even(total: int, parts: int) -> Ints:
@@ -294,6 +296,6 @@ def _even(total: int, parts: int) -> Ints:
 def _round(shares: np.ndarray[tuple[int], np.dtype[np.float64]], total: int) -> Ints:
     """Whole numbers near ``shares * total`` that sum to ``total``: the largest remainders are rounded up."""
     exact = shares * total
-    whole = np.floor(exact).astype(np.int64)
+    whole: Ints = np.floor(exact).astype(np.int64)
     whole[np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]] += 1
     return whole
