@@ -1,0 +1,38 @@
+"""Launchers start workers, and nothing else: which run a worker takes, it decides itself, by claiming."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from flbench.errors import UserError
+
+
+class Launcher(Protocol):
+    """What the orchestrator needs of any way to start workers."""
+
+    #: How many workers this machine, or this request, has room for.
+    slots: int
+
+    def start(self, count: int) -> None:
+        """Start that many workers more."""
+
+    def alive(self) -> int:
+        """How many of the started workers still work."""
+
+    def tokens(self) -> set[str]:
+        """The names of all workers it has started."""
+
+    def drain(self) -> None:
+        """Ask them to stop at the end of their round."""
+
+    def kill(self) -> None:
+        """Stop them now."""
+
+    def last_words(self) -> str:
+        """Where the worker that crashed last logged, and the end of that log; empty if none did."""
+
+
+class WorkersCrash(UserError):
+    """Workers end as soon as they begin."""
+
+    exit_code = 3

@@ -1,0 +1,67 @@
+"""The worker loop in this process: nothing to start, nothing to clean up, easy to debug."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+
+from flbench.config import Experiment
+from flbench.store import Entry, Lease, Store
+from flbench.worker import Execute, Options, load_engine, work
+
+
+class InlineLauncher:
+    """Runs one worker in a thread, so that the main thread can watch and take Ctrl-C."""
+
+    def __init__(
+        self,
+        store: Store,
+        plan: str,
+        experiments: Iterable[Experiment],
+        options: Options,
+        load: Callable[[Options], Execute] = load_engine,
+    ) -> None:
+        self.slots = 1
+        self._store, self._plan, self._options, self._load = store, plan, options, load
+        self._runs = [Entry.of(experiment) for experiment in experiments]
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lease = Lease.here()
+        self._last_words = ""
+
+    def start(self, count: int) -> None:
+        """Start the worker, unless it works."""
+        if count and not self.alive():
+            self._thread = threading.Thread(target=self._work, name="flbench-worker", daemon=True)
+            self._thread.start()
+
+    def alive(self) -> int:
+        """1 while the worker works."""
+        return int(self._thread is not None and self._thread.is_alive())
+
+    def tokens(self) -> set[str]:
+        """The name of the worker."""
+        return {self._lease.token}
+
+    def drain(self) -> None:
+        """Let the worker stop at the end of its round."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        """End this process: a thread cannot be ended otherwise, and the store needs no goodbye."""
+        os._exit(130)
+
+    def last_words(self) -> str:
+        """The traceback of the last failure of the loop."""
+        return self._last_words
+
+    def _work(self) -> None:
+        try:
+            with self._store.heartbeat(self._lease, self._plan):
+                work(
+                    self._store, self._runs, self._lease, self._options, should_stop=self._stop.is_set, load=self._load
+                )
+        except Exception:
+            self._last_words = traceback.format_exc()

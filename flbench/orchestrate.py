@@ -1,0 +1,401 @@
+"""Plan -> launch -> watch -> adopt: what ``flbench sweep`` does.
+
+The orchestrator holds nothing that would be lost with it: workers claim runs from the store by themselves, and this
+process only sees to it that there are workers while there is something to claim. Killed and started again, it finds the
+workers of its predecessor by their leases, and carries on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flbench.config import WISHES, Experiment, digest, fields_of_all_kinds
+from flbench.launch import Launcher, WorkersCrash
+from flbench.registry import Component, format_scalar
+from flbench.store import LiveWorker, RunDir, RunState, Store, Wish, encode_plan, files
+
+if TYPE_CHECKING:
+    from flbench.sweep import Sweep
+
+#: Seconds between two looks at the store, at least.
+PERIOD = 0.25
+
+#: Seconds of the past from which speed and remaining time are judged.
+WINDOW = 120.0
+
+#: How a short label names what it shows without a name.
+_NAMELESS = {"seed": "s", "local_steps": "E="}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run as it was seen last."""
+
+    run_id: str
+    label: str
+    rounds: int
+    state: RunState
+    round: int = 0
+    acc: float | None = None
+    log: Path | None = None
+
+    @property
+    def outcome(self) -> str:
+        """``done``, ``diverged``, ``running``, ``pending``, or why it failed."""
+        if self.state.result is not None:
+            return self.state.result.status
+        return self.state.kind or self.state.status if self.state.status == "failed" else self.state.status
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a plan stands; ``news`` are the runs that came to their end since the last look."""
+
+    total: int
+    done: int
+    diverged: int
+    failed: int
+    pending: int
+    rounds_done: int
+    rounds_total: int
+    rounds_per_second: float | None
+    active: tuple[Seen, ...]
+    news: tuple[Seen, ...]
+    workers: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do or to wait for."""
+        return self.done + self.failed == self.total
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds left at the present speed; None where that is unknown."""
+        speed = self.rounds_per_second
+        return (self.rounds_total - self.rounds_done) / speed if speed else None
+
+
+class Watch:
+    """Looks at the runs of a plan, again and again; those at their end are not looked at twice."""
+
+    def __init__(self, store: Store, experiments: Sequence[Experiment], max_attempts: int) -> None:
+        self._store, self._experiments, self._max_attempts = store, experiments, max_attempts
+        self._wishes = [Wish.of(experiment) for experiment in experiments]
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget all that was seen."""
+        self._open = dict.fromkeys(range(len(self._experiments)))
+        self._rounds: dict[int, int] = {}
+        self._speed: deque[tuple[float, int]] = deque()
+        self._first = True
+        self.ended: dict[int, Seen] = {}
+
+    def look(self, workers: int = 0) -> Progress:
+        """Bring everything up to date."""
+        active, news, pending = [], [], 0
+        for index in list(self._open):
+            seen = self._see(index)
+            if seen.state.status == "done" or not (seen.state.status == "running" or self._claimable(seen)):
+                del self._open[index]
+                self.ended[index] = seen
+                news += [] if self._first else [seen]
+            elif seen.state.status == "running":
+                active.append(seen)
+            else:
+                pending += 1
+        self._first = False
+        rounds_done = sum(self._rounds.values())
+        done = [seen for seen in self.ended.values() if seen.state.status == "done"]
+        return Progress(
+            total=len(self._experiments),
+            done=len(done),
+            diverged=sum(seen.outcome == "diverged" for seen in done),
+            failed=len(self.ended) - len(done),
+            pending=pending,
+            rounds_done=rounds_done,
+            rounds_total=sum(wish.rounds for wish in self._wishes),
+            rounds_per_second=self._measure(rounds_done),
+            active=tuple(active),
+            news=tuple(news),
+            workers=workers,
+        )
+
+    def failures(self) -> list[Seen]:
+        """The runs that were given up."""
+        return [seen for _, seen in sorted(self.ended.items()) if seen.state.status != "done"]
+
+    def fingerprint(self) -> str:
+        """Names what a report on the runs at their end would show."""
+        facts = []
+        for index, seen in sorted(self.ended.items()):
+            result = seen.state.result
+            shown: list[Any] = [result.path.name, result.metrics_sha256] if result else [seen.outcome]
+            facts.append([self._experiments[index].run_id, self._wishes[index].rounds, *shown])
+        return digest([len(self._experiments), facts])
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """A short name for every run."""
+        return labels(self._experiments)
+
+    def _claimable(self, seen: Seen) -> bool:
+        return seen.state.claimable(self._max_attempts)
+
+    def _see(self, index: int) -> Seen:
+        run, wish = self._store.run(self._experiments[index].run_id), self._wishes[index]
+        state = run.state(wish)
+        if state.status == "pending" and not state.attempts:
+            return Seen(run.run_id, "", wish.rounds, state)
+        if state.status == "done":
+            self._rounds[index] = wish.rounds
+            # Names are for people; a sweep that is complete at the first look needs none.
+            label = "" if self._first else self.labels[index]
+            final = state.result.final if state.result else {}
+            return Seen(run.run_id, label, wish.rounds, state, wish.rounds, final.get("acc"), None)
+        return self._see_attempt(index, run, wish, state)
+
+    def _see_attempt(self, index: int, run: RunDir, wish: Wish, state: RunState) -> Seen:
+        attempt = run.attempts()[-1]
+        record = attempt.last_record() or {}
+        # A new attempt has no records until it has taken over those of the one before.
+        self._rounds[index] = max(self._rounds.get(index, 0), min(int(record.get("round", 0)), wish.rounds))
+        log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt.path)
+        return Seen(run.run_id, self.labels[index], wish.rounds, state, self._rounds[index], record.get("acc"), log)
+
+    def _worker_log(self, attempt: Path) -> Path | None:
+        token = (files.read_json(attempt / "lease.json") or {}).get("token")
+        log = self._store.workers / str(token) / "log.txt"
+        return log if log.exists() else None
+
+    def _measure(self, rounds_done: int) -> float | None:
+        now = time.monotonic()
+        self._speed.append((now, rounds_done))
+        while self._speed[0][0] < now - WINDOW:
+            self._speed.popleft()
+        (began, first), elapsed = self._speed[0], now - self._speed[0][0]
+        return (rounds_done - first) / elapsed if elapsed > 1 and rounds_done > first and began < now else None
+
+
+@dataclass
+class Outcome:
+    """How an orchestration ended."""
+
+    progress: Progress
+    launched: int = 0
+    adopted: int = 0
+    interrupted: bool = False
+    failures: list[Seen] = field(default_factory=list)
+    fingerprint: str = ""
+
+    @property
+    def exit_code(self) -> Literal[0, 1, 3, 130]:
+        """0 all done, 1 some failed, 3 something is left to do, 130 interrupted."""
+        if self.interrupted:
+            return 130
+        if not self.progress.finished:
+            return 3
+        return 1 if self.progress.failed else 0
+
+
+class Orchestrator:
+    """Sees a plan through to its end, with the workers of one launcher and whoever else works on it."""
+
+    def __init__(
+        self,
+        store: Store,
+        plan: str,
+        experiments: Sequence[Experiment],
+        launcher: Callable[[], Launcher],
+        *,
+        max_attempts: int = 3,
+        show: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self._store, self._plan, self._max_attempts, self._show = store, plan, max_attempts, show
+        self._make_launcher = launcher
+        self._watch = Watch(store, experiments, max_attempts)
+        self._launched, self._cost = 0, 0.0
+        self._adopted: dict[str, LiveWorker] = {}
+        self._barren, self._signature = 0, (-1, -1, -1)
+
+    def run(self, *, detach: bool = False) -> Outcome:
+        """Start what is missing, adopt what runs, and watch until the end (``detach``: only start).
+
+        Raises:
+            WorkersCrash: workers end as soon as they begin.
+        """
+        progress = self._watch.look()
+        if progress.failed and self._forgive():
+            self._watch.start_over()
+            progress = self._watch.look()
+        if progress.finished:
+            return self._outcome(progress)
+        launcher = self._launcher
+        with _terminable():
+            try:
+                while not progress.finished:
+                    self._show(progress)
+                    self._see_to_workers(launcher, progress)
+                    if detach:
+                        return self._outcome(progress)
+                    progress = self._wait_and_look(launcher)
+                self._show(progress)
+                self._settle(launcher)
+            except KeyboardInterrupt:
+                return self._interrupted(launcher)
+        return self._outcome(progress)
+
+    @cached_property
+    def _launcher(self) -> Launcher:
+        return self._make_launcher()
+
+    def _see_to_workers(self, launcher: Launcher, progress: Progress) -> None:
+        """Start workers for what nobody has claimed, as far as there is room on this machine."""
+        here = self._adopt(launcher)
+        on_plan = launcher.alive() + len(self._living_adopted())
+        room = launcher.slots - launcher.alive() - len(here)
+        if not on_plan:
+            room = max(room, 1)  # workers of another plan shall not keep this one waiting for ever
+        idle = max(0, on_plan - len(progress.active))
+        missing = min(room, progress.pending - idle)
+        if missing > 0:
+            self._guard(launcher, progress, missing)
+            launcher.start(missing)
+            self._launched += missing
+
+    def _adopt(self, launcher: Launcher) -> list[LiveWorker]:
+        """Workers on this machine that somebody else started; those on this plan are adopted."""
+        others = (worker for worker in self._store.live_workers() if worker.lease.token not in launcher.tokens())
+        here = [worker for worker in others if worker.lease.is_local()]
+        self._adopted.update((worker.lease.token, worker) for worker in here if worker.plan == self._plan)
+        return here
+
+    def _guard(self, launcher: Launcher, progress: Progress, starting: int) -> None:
+        """Stop where workers are started over and over and nothing comes of it."""
+        signature = (progress.done, progress.failed, progress.rounds_done)
+        self._barren = starting if signature != self._signature else self._barren + starting
+        self._signature = signature
+        if self._barren > launcher.slots * self._max_attempts + 2:
+            raise WorkersCrash(f"workers end as soon as they begin; {launcher.last_words() or 'they left no log'}")
+
+    def _wait_and_look(self, launcher: Launcher) -> Progress:
+        time.sleep(max(PERIOD, 10 * self._cost))
+        # Workers are counted before runs: one that ended meanwhile has left its mark on a run.
+        workers = launcher.alive() + len(self._living_adopted())
+        began = time.monotonic()
+        progress = self._watch.look(workers)
+        self._cost = time.monotonic() - began
+        return progress
+
+    def _living_adopted(self) -> list[LiveWorker]:
+        alive = self._store.judge.alive
+        paths = ((worker, self._store.workers / token / "lease.json") for token, worker in self._adopted.items())
+        return [worker for worker, path in paths if path.exists() and alive(worker.lease, path)]
+
+    def _settle(self, launcher: Launcher) -> None:
+        """Give workers that find nothing left the moment they need to go."""
+        deadline = time.monotonic() + 5
+        while launcher.alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _interrupted(self, launcher: Launcher) -> Outcome:
+        """Let every worker of this plan finish its round; a second Ctrl-C does not wait."""
+        try:
+            launcher.drain()
+            self._adopt(launcher)
+            for worker in self._living_adopted():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(worker.lease.pid, signal.SIGTERM)
+            while launcher.alive() or self._living_adopted():
+                self._show(self._watch.look(launcher.alive() + len(self._living_adopted())))
+                time.sleep(PERIOD)
+        except KeyboardInterrupt:
+            launcher.kill()
+        outcome = self._outcome(self._watch.look())
+        outcome.interrupted = not outcome.progress.finished
+        return outcome
+
+    def _forgive(self) -> bool:
+        """Try again what failed for a reason that the user has had the occasion to mend."""
+        mendable = [seen for seen in self._watch.failures() if seen.state.mendable]
+        for seen in mendable:
+            self._store.run(seen.run_id).forgive()
+        return bool(mendable)
+
+    def _outcome(self, progress: Progress) -> Outcome:
+        return Outcome(
+            progress=progress,
+            launched=self._launched,
+            adopted=len(self._adopted),
+            failures=self._watch.failures(),
+            fingerprint=self._watch.fingerprint(),
+        )
+
+
+def write_plan(store: Store, sweep: Sweep) -> Path:
+    """Put a sweep's spec and plan into the store; what is there already and equal stays untouched."""
+    directory = store.sweep_dir(sweep.name, sweep.spec_hash)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in (("spec.yaml", sweep.source.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
+        path = directory / name
+        if not path.exists() or path.read_bytes() != content:
+            files.replace(path, content)
+    return directory
+
+
+def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str) -> Path:
+    """The leaderboard beside the plan, written anew only where the runs it shows have changed."""
+    path, key = directory / "leaderboard.md", directory / "leaderboard.key"
+    if not (path.exists() and key.exists() and key.read_text() == fingerprint):
+        from flbench.report import write_leaderboard
+
+        write_leaderboard(store, [sweep], path)
+        files.replace(key, fingerprint.encode(), sync=False)
+    return path
+
+
+def labels(experiments: Sequence[Experiment]) -> list[str]:
+    """Short names that tell the experiments of a plan apart: the fields in which they differ."""
+    columns = []
+    for name in fields_of_all_kinds():
+        if name in WISHES:
+            continue
+        texts = [_text(name, getattr(experiment, name, None)) for experiment in experiments]
+        if name in ("method", "norm", "seed") or len(set(texts)) > 1:
+            columns.append(texts)
+    return [" ".join(filter(None, texts)) for texts in zip(*columns, strict=True)]
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Component):
+        return value.label()
+    return f"{_NAMELESS.get(name, name + '=')}{format_scalar(value)}"
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Take SIGTERM as Ctrl-C, so that whoever stops the orchestrator drains its workers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

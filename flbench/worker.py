@@ -1,0 +1,297 @@
+"""The worker: claims runs of a plan, executes them, and goes on until nothing is left for it.
+
+``python -m flbench.worker STORE PLAN``: the same process on a laptop and inside a SLURM job. Exit codes: 0 nothing is
+left to do; 75 it was asked to stop (SIGTERM, SIGINT), its run is checkpointed and resumable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import logging
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from threading import Event
+from typing import Any, Literal, Protocol
+
+from flbench.config import Experiment
+from flbench.errors import UserError
+from flbench.store import Attempt, Entry, Lease, Store, Wish, read_plan
+
+#: Exit code of a worker that was asked to stop: put its work back into the queue.
+REQUEUE = 75
+
+#: What these packages do enters the numbers.
+PACKAGES = ("flbench", "numpy", "torch", "torchvision", "scikit-learn", "pillow", "pyarrow", "pydantic")
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Outcome(Protocol):
+    """How an execution ended (``flbench.run.Outcome``)."""
+
+    @property
+    def status(self) -> Literal["done", "diverged", "stopped"]:
+        """Whether a result is published."""
+
+    @property
+    def round(self) -> int:
+        """The last round that was executed."""
+
+
+class Execute(Protocol):
+    """Executes one experiment within a claim (``flbench.run.execute`` with its settings)."""
+
+    def __call__(self, experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Outcome:
+        """Train, record, publish."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a worker works; none of it changes a number of a run beyond its stated numerics.
+
+    Attributes:
+        data_root: folder of the data sets; None: the usual one.
+        device: ``cpu`` or ``cuda``.
+        executor: ``auto``, ``loop`` or ``stacked``.
+        pool: threads of the loop executor (``resources.cpus``).
+        max_attempts: failed or lost attempts after which a run is given up.
+        offset: where in the plan to begin, so that workers started together rarely want the same run.
+    """
+
+    data_root: Path | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    executor: Literal["auto", "loop", "stacked"] = "auto"
+    pool: int = 1
+    max_attempts: int = 3
+    offset: int = 0
+
+    def to_argv(self) -> list[str]:
+        """The command line that says the same."""
+        given = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
+
+
+def load_engine(options: Options) -> Execute:
+    """The real thing; imports torch, which takes seconds and is paid once per worker."""
+    import torch
+
+    from flbench.run import Settings, execute
+
+    # Several torch threads in each of several workers are slower than one, and the sums depend on their number.
+    torch.set_num_threads(1)
+    settings = Settings(
+        data_root=options.data_root, device=options.device, executor=options.executor, pool=options.pool
+    )
+
+    def run(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Outcome:
+        return execute(experiment, attempt, settings=settings, should_stop=should_stop)
+
+    return run
+
+
+def work(
+    store: Store,
+    plan: Sequence[Entry],
+    lease: Lease,
+    options: Options,
+    *,
+    should_stop: Callable[[], bool],
+    load: Callable[[Options], Execute] = load_engine,
+) -> int:
+    """Execute the runs of a plan until nothing is left that this worker may claim; return how many it took on.
+
+    Runs held by others are left to them: whoever watches the sweep sends a worker again if their holder dies.
+    """
+    if not plan:
+        return 0
+    engine: Execute | None = None
+    taken = 0
+    begin = options.offset % len(plan)
+    todo = [*plan[begin:], *plan[:begin]]
+    while todo:
+        again = []
+        claimed_before = taken
+        for entry in todo:
+            if should_stop():
+                return taken
+            state = store.run(entry.run_id).state(Wish.of(entry.experiment))
+            if not state.claimable(options.max_attempts):
+                # Held by somebody: look again in the next pass. Done, or given up: never again.
+                again += [entry] if state.status == "running" else []
+                continue
+            engine = engine or load(options)
+            experiment = entry.parse()
+            attempt = store.claim(experiment, lease, options.max_attempts)
+            again.append(entry)
+            if attempt is None:
+                continue
+            taken += 1
+            if not _attempt(attempt, experiment, engine, options, should_stop):
+                return taken
+        if taken == claimed_before:
+            break
+        todo = again
+    return taken
+
+
+def _attempt(
+    attempt: Attempt, experiment: Experiment, engine: Execute, options: Options, should_stop: Callable[[], bool]
+) -> bool:
+    """Execute one claimed run and end the attempt; say whether the worker may go on with another."""
+    with _logged(attempt):
+        try:
+            attempt.describe(environment(options.device))
+            outcome = engine(experiment, attempt, should_stop=should_stop)
+            stopped = outcome.status == "stopped"
+            if not stopped and attempt.run.result_for(attempt.wish) is None:
+                raise RuntimeError(f"the run ended as {outcome.status!r} and published no result that covers the wish")
+            attempt.end("interrupted" if stopped else "ok", round=outcome.round)
+        except UserError as error:
+            attempt.log(f"error: {error}")
+            attempt.end("error", str(error), mendable=True)
+        except Exception as error:
+            kind = kind_of(error)
+            attempt.log(traceback.format_exc())
+            attempt.end(kind, _summary(error))
+            return kind != "disk_full"
+        except BaseException:
+            # The second Ctrl-C, or the interpreter's end: nothing is wrong with the run itself.
+            attempt.end("interrupted", "stopped before the end of its round")
+            raise
+    return True
+
+
+def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_full"]:
+    """What sort of failure an exception is."""
+    text = str(error)
+    if type(error).__name__ == "OutOfMemoryError" or "CUDA out of memory" in text:
+        return "cuda_oom"
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
+        return "oom"
+    if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in text:
+        return "disk_full"
+    return "error"
+
+
+@contextmanager
+def _logged(attempt: Attempt) -> Iterator[None]:
+    """Send what the library logs meanwhile to the attempt's log."""
+    handler = logging.FileHandler(attempt.log_path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("flbench")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _summary(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+@cache
+def environment(device: str) -> dict[str, Any]:
+    """What runs of this process run on: packages, code, machine."""
+    commit, dirty = _git()
+    return {
+        "flbench": _version("flbench"),
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "python": platform.python_version(),
+        **{package: _version(package) for package in PACKAGES[1:]},
+        "host": socket.gethostname(),
+        "system": platform.platform(),
+        "cpu": _cpu_model(),
+        "gpu": _gpu_name() if device == "cuda" else None,
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "argv": sys.argv,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git() -> tuple[str | None, bool | None]:
+    """Commit of the code that runs, and whether it was changed since; None where it is no git checkout."""
+    here = Path(__file__).parent
+    git = ["git", "-C", str(here)]
+    try:
+        # A package installed below somebody else's checkout is no part of it.
+        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], check=True, capture_output=True, timeout=10)
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True, timeout=10)
+        status = subprocess.run(
+            [*git, "status", "--porcelain", "--", "."], check=True, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    return commit.stdout.strip(), bool(status.stdout.strip())
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _gpu_name() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Execute] = load_engine) -> int:
+    """Work on the plan named on the command line; return the exit code."""
+    given = _parser().parse_args(argv)
+    options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        store = Store(given.store, create=False)
+        lease = Lease.here(given.token)
+        plan = store.root / "sweeps" / given.plan
+        with store.heartbeat(lease, given.plan):
+            work(store, read_plan(plan / "plan.jsonl"), lease, options, should_stop=stop.is_set, load=load)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return REQUEUE if stop.is_set() else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m flbench.worker", description="Execute the runs of a plan.")
+    parser.add_argument("store", type=Path, help="the store's directory")
+    parser.add_argument("plan", help="a sweep of the store, as NAME/HASH")
+    parser.add_argument("--token", help="this worker's name; default: a new one")
+    parser.add_argument("--data-root", type=Path, help="folder of the data sets")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--executor", choices=["auto", "loop", "stacked"], default="auto")
+    parser.add_argument("--pool", type=int, default=1, help="threads of the loop executor")
+    parser.add_argument("--max-attempts", type=int, default=3, help="failures after which a run is given up")
+    parser.add_argument("--offset", type=int, default=0, help="where in the plan to begin")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

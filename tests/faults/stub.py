@@ -1,0 +1,141 @@
+"""A worker and an orchestrator as real processes, with a toy in place of training: a chain of numbers, checkpointed.
+
+``python -m tests.faults.stub work ...`` takes the arguments of ``flbench.worker``; ``... sweep STORE SEEDS ROUNDS``
+orchestrates a plan of toys with such workers. A run's learning rate says how it misbehaves (see ``FAULTS``).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flbench.config import Experiment, parse_experiment
+from flbench.errors import DataMissing
+from flbench.launch.local import LocalLauncher
+from flbench.orchestrate import Orchestrator, Outcome, write_plan
+from flbench.store import Attempt, Store
+from flbench.worker import Options, main
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Done:
+    status: Any
+    round: int
+
+
+def experiments(seeds: int = 1, *, rounds: int = 20, eval_every: int = 5, **fields: Any) -> list[Experiment]:
+    return [
+        parse_experiment({"seed": seed, "rounds": rounds, "eval_every": eval_every, **fields}) for seed in range(seeds)
+    ]
+
+
+def chain(seed: int) -> Iterable[int]:
+    value = seed + 1
+    while True:
+        value = (value * 6364136223846793005 + 1442695040888963407) % 2**64
+        yield value
+
+
+def undisturbed(experiment: Experiment) -> list[dict[str, Any]]:
+    """The records of a run that nothing happened to."""
+    wanted = experiment.evaluated_rounds()
+    pairs = zip(range(1, experiment.rounds + 1), chain(experiment.seed), strict=False)
+    return [{"round": round, "acc": value / 2**64} for round, value in pairs if round in wanted]
+
+
+def execute(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
+    fail = FAULTS.get(experiment.lr)
+    value, round = experiment.seed + 1, 0
+    checkpoint = next(iter(attempt.checkpoints()), None)
+    if checkpoint is not None:
+        round, value = json.loads(checkpoint.path.read_bytes())
+    attempt.adopt(checkpoint)
+    wanted = experiment.evaluated_rounds()
+
+    def save() -> None:
+        attempt.save_checkpoint(round, lambda file: file.write(json.dumps([round, value]).encode()))
+
+    while round < experiment.rounds:
+        time.sleep(float(os.environ.get("STUB_PAUSE", "0.002")))
+        round += 1
+        value = (value * 6364136223846793005 + 1442695040888963407) % 2**64
+        with (attempt.path / "executed").open("a") as file:
+            file.write(f"{round}\n")
+        if round in wanted:
+            attempt.record({"round": round, "acc": value / 2**64})
+        if fail and round == 3:
+            fail()
+        stop = should_stop() and round < experiment.rounds
+        if stop or round % 4 == 0:
+            save()
+        if stop:
+            return Done("stopped", round)
+    save()
+    attempt.publish(status="done", rounds=round, seconds=1.0, fingerprint="toy", numerics={"device": "cpu"})
+    return Done("done", round)
+
+
+def _raise(error: BaseException) -> Callable[[], NoReturn]:
+    def fail() -> NoReturn:
+        raise error
+
+    return fail
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like torch's."""
+
+
+#: What happens in the third round, by learning rate.
+FAULTS: dict[float, Callable[[], object]] = {
+    0.101: _raise(RuntimeError("the toy is broken")),
+    0.102: _raise(MemoryError()),
+    0.103: _raise(OutOfMemoryError("CUDA out of memory")),
+    0.104: _raise(OSError(errno.ENOSPC, "No space left on device")),
+    0.105: _raise(DataMissing("the toy's data are not there")),
+    0.106: lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
+@dataclass(frozen=True)
+class ToySweep:
+    """As much of a sweep as the orchestrator reads."""
+
+    experiments: list[Experiment]
+    name: str = "toy"
+    spec_hash: str = "0123456789abcdef"
+    source: str = "name: toy\n"
+
+
+WORKER = (sys.executable, "-m", "tests.faults.stub", "work")
+
+
+def orchestrate(store: Store, plan: list[Experiment], workers: int = 2, **options: Any) -> Outcome:
+    sweep: Any = ToySweep(plan)
+    write_plan(store, sweep)
+    name = f"{sweep.name}/{sweep.spec_hash}"
+
+    def launcher() -> LocalLauncher:
+        return LocalLauncher(store, name, Options(), workers=workers, command=options.get("command", WORKER))
+
+    return Orchestrator(store, name, plan, launcher).run(detach=options.get("detach", False))
+
+
+if __name__ == "__main__":
+    role, *rest = sys.argv[1:]
+    if role == "work":
+        sys.exit(main(rest, load=lambda options: execute))
+    path, seeds, rounds = rest
+    outcome = orchestrate(Store(Path(path)), experiments(int(seeds), rounds=int(rounds)))
+    print(json.dumps({"launched": outcome.launched, "adopted": outcome.adopted, "done": outcome.progress.done}))
+    sys.exit(outcome.exit_code)
