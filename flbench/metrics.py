@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 Record = dict[str, Any]
 
 
-def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:  # noqa: N803
+def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:
     """Metrics of one model that all clients share.
 
     Args:
@@ -35,11 +35,11 @@ def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) 
     return {**_over_clients(own, sizes), **_on_whole_set(logits_MY, correct_M, labels_M)}
 
 
-def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:  # noqa: N803
+def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:
     """Metrics where every client keeps parameters of its own, so that there is no shared model.
 
-    ``acc``, which ranks the method, is ``acc_global``: the mean over clients of the client's own model on the whole test
-    set. The score on the own shard is ``acc_personal``: with one class a client a constant answer would reach 1.
+    ``acc``, which ranks the method, is ``acc_global``: the mean over clients of the client's own model on the whole
+    test set. The score on the own shard is ``acc_personal``: with one class a client a constant answer would reach 1.
     """
     correct_KM = logits_KMY.argmax(-1) == labels_M
     whole = [_on_whole_set(logits, correct, labels_M) for logits, correct in zip(logits_KMY, correct_KM, strict=True)]
@@ -56,13 +56,13 @@ def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tenso
     }
 
 
-def whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:  # noqa: N803
+def whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:
     """Metrics of a model without clients: ``acc`` equals ``acc_global``."""
     record = _on_whole_set(logits_MY, logits_MY.argmax(-1) == labels_M, labels_M)
     return {"acc": record["acc_global"], **record}
 
 
-def mean_own_accuracy(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> float | None:  # noqa: N803
+def mean_own_accuracy(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> float | None:
     """Mean over clients of the accuracy on their own rows (held-out training data); None if nobody has any."""
     correct_M = logits_MY.argmax(-1) == labels_M
     return _mean_of([_mean(correct_M[rows]) for rows in shards])
@@ -82,7 +82,7 @@ def _over_clients(accuracies: list[float | None], sizes: list[int]) -> Record:
     }
 
 
-def _on_whole_set(logits_MY: Tensor, correct_M: Tensor, labels_M: Tensor) -> Record:  # noqa: N803
+def _on_whole_set(logits_MY: Tensor, correct_M: Tensor, labels_M: Tensor) -> Record:
     classes = logits_MY.shape[-1]
     count_Y = torch.bincount(labels_M, minlength=classes)
     hits_Y = torch.bincount(labels_M[correct_M], minlength=classes)

@@ -41,7 +41,7 @@ def consecutive_rows(
 ) -> NDArray[np.int64]:
     """Rows (E, B) of steps ``first_step`` ... of one long training that goes through permutation after permutation."""
     per_epoch = max(len(rows) // batch_size, 1)
-    batches = []
+    batches: list[NDArray[np.int64]] = []
     for step in range(first_step, first_step + steps):
         epoch, position = divmod(step, per_epoch)
         if not batches or position == 0:
@@ -66,7 +66,7 @@ def draw_crops(shape: tuple[int, ...], *, seed: int, client: int, round: int) ->
     return Crops(flip=torch.from_numpy(flip), offset=torch.from_numpy(offset))
 
 
-def crop_and_flip(images_MCHW: Tensor, crops: Crops) -> Tensor:  # noqa: N803
+def crop_and_flip(images_MCHW: Tensor, crops: Crops) -> Tensor:
     """Zero-pad by CROP_PADDING, crop to the own size at each sample's offset, mirror where asked; any dtype."""
     height, width = images_MCHW.shape[-2:]
     padded = torch.nn.functional.pad(images_MCHW, (CROP_PADDING,) * 4)

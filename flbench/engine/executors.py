@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from flbench.engine.local import Finish, Start, Task, local_train
-from flbench.methods.base import Tree
+from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
 
 #: Images (E, B, ...) and labels (E, B) of one client's round, by its position in the cohort.
@@ -50,7 +50,9 @@ class Executor(Protocol):
         """Train the cohort's clients 0 ... clients-1; yields them in that order."""
         ...
 
-    def predict(self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+    def predict(
+        self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """Logits (models, images, Y) in evaluation mode of models given as (parameters, buffers)."""
         ...
 
@@ -65,9 +67,9 @@ def make_executor(name: str, build: Callable[[], nn.Module], *, pool: int, autoc
 class LoopExecutor:
     """One client after another in each of several Python threads, every thread with a network of its own.
 
-    Torch releases the interpreter in its kernels, so threads run in parallel. Each computes with one torch thread, so the
-    order of every sum is that of a pool of one, which is the reference that all else is tested against. A network shared
-    by two threads would not do: ``functional_call`` swaps tensors inside the module.
+    Torch releases the interpreter in its kernels, so threads run in parallel. Each computes with one torch thread, so
+    the order of every sum is that of a pool of one, which is the reference that all else is tested against. A network
+    shared by two threads would not do: ``functional_call`` swaps tensors inside the module.
     """
 
     name = "loop"
@@ -86,27 +88,29 @@ class LoopExecutor:
         def one(position: int, network: nn.Module) -> Finish:
             network.train()
             images, labels = batches(position)
-            if images.dim() == 5:  # (E, B, C, H, W): the layout in which CPU convolutions are fastest
-                images = images.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, images.shape[:2])
+            images = torch.unflatten(_pixels_last(images.flatten(0, 1)), 0, images.shape[:2])
             begin = start(position)
-            return local_train(pure_forward(network), _identity, task, _channels_last(begin), images, labels)
+            begin = replace(begin, params=tmap(_pixels_last, begin.params))
+            return local_train(pure_forward(network), _identity, task, begin, images, labels)
 
         for position, finish in enumerate(self._map(one, range(clients))):
             yield Chunk(slice(position, position + 1), _unsqueeze(finish))
 
-    def predict(self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+    def predict(
+        self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """Batches of images spread over the pool."""
-        ready = [(_contiguous_channels_last(params), buffers) for params, buffers in models]
+        ready = [(tmap(_pixels_last, params), buffers) for params, buffers in models]
 
         def one(job: tuple[tuple[Tree, Tree], Tensor], network: nn.Module) -> Tensor:
             (params, buffers), batch = job
             network.eval()
-            pixels = prepare(batch).contiguous(memory_format=torch.channels_last)
+            pixels = _pixels_last(prepare(batch))
             with torch.no_grad(), _autocast(batch, self._autocast):
                 logits: Tensor = pure_forward(network)(params, buffers, pixels)[1]
             return logits
 
-        parts = images.split(EVALUATION_BATCH)
+        parts = torch.split(images, EVALUATION_BATCH)
         logits = list(self._map(one, [(model, part) for model in ready for part in parts]))
         return torch.stack([torch.cat(logits[i : i + len(parts)]) for i in range(0, len(logits), len(parts))])
 
@@ -154,13 +158,20 @@ class StackedExecutor:
             finish = local_train(self._forward, vmap, task, begin, images, labels)
             yield Chunk(slice(positions.start, positions.stop), finish)
 
-    def predict(self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+    def predict(
+        self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """Model by model, batch by batch."""
         self._network.eval()
         with torch.no_grad(), _autocast(images, self._autocast):
             return torch.stack(
                 [
-                    torch.cat([self._single(params, buffers, prepare(part))[1] for part in images.split(EVALUATION_BATCH)])
+                    torch.cat(
+                        [
+                            self._single(params, buffers, prepare(part))[1]
+                            for part in torch.split(images, EVALUATION_BATCH)
+                        ]
+                    )
                     for params, buffers in models
                 ]
             )
@@ -174,13 +185,9 @@ def _autocast(like: Tensor, dtype: torch.dtype | None) -> torch.autocast:
     return torch.autocast(like.device.type, dtype=dtype, enabled=dtype is not None)
 
 
-def _contiguous_channels_last(tree: Tree) -> Tree:
-    last = torch.channels_last
-    return {name: leaf.contiguous(memory_format=last) if leaf.dim() == 4 else leaf for name, leaf in tree.items()}
-
-
-def _channels_last(start: Start) -> Start:
-    return Start(**{**vars(start), "params": _contiguous_channels_last(start.params)})
+def _pixels_last(x: Tensor) -> Tensor:
+    """Images or convolution weights in the layout in which CPU convolutions are fastest; others as they are."""
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 def _unsqueeze(finish: Finish) -> Finish:

@@ -1,7 +1,7 @@
 """The local training of one client, or of a stack of clients, as one pure function.
 
-The same code serves both: a hook of the method is *lifted*, by the identity for one client, by ``torch.func.vmap`` for a
-stack. Clients do not share anything, so the gradient of the sum of their losses is each client's own gradient.
+The same code serves both: a hook of the method is *lifted*, by the identity for one client, by ``torch.func.vmap`` for
+a stack. Clients do not share anything, so the gradient of the sum of their losses is each client's own gradient.
 
 Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D features; a dot stands for the sample's
 own axes (C, H, W).
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from flbench.methods.base import Context, Method, Tree
 from flbench.models.network import Forward
@@ -69,7 +69,7 @@ class Start:
     buffers: Tree
     velocity: Tree
     state: Tree
-    counts_Y: Tensor  # noqa: N815
+    counts_Y: Tensor
     steps: int
 
 
@@ -85,7 +85,7 @@ class Finish:
     loss: Tensor
 
 
-def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_EB: Tensor, labels_EB: Tensor) -> Finish:  # noqa: N803
+def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_EB: Tensor, labels_EB: Tensor) -> Finish:
     """Run the local steps.
 
     Args:
@@ -129,7 +129,7 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
     return Finish(params, buffers, velocity, state, message, torch.stack(losses).mean(0))
 
 
-def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:  # noqa: N803
+def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
     """Mean over the batch: 0-d for one client, (N,) for a stack."""
     each = F.cross_entropy(logits_BY.flatten(0, -2), labels_B.flatten(), reduction="none")
     return each.view(labels_B.shape).mean(-1)
@@ -154,7 +154,7 @@ class _LiftedHooks:
     def _apply(self, hook: Callable[..., Any], *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context."""
 
-        def one_client(state: Tree, counts_Y: Tensor, *mine: Any) -> Any:  # noqa: N803
+        def one_client(state: Tree, counts_Y: Tensor, *mine: Any) -> Any:
             return hook(*mine, replace(self._context, client=state, counts_Y=counts_Y))
 
         return self._lift(one_client)(self._start.state, self._start.counts_Y, *trees)

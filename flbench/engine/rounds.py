@@ -8,6 +8,7 @@ Shape suffixes: N clients, S participants, E local steps, B batch, M samples, C 
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -42,25 +43,25 @@ class Images:
         augment: whether training images are flipped and cropped at random.
     """
 
-    train_MCHW: Tensor  # noqa: N815
-    train_labels_M: Tensor  # noqa: N815
-    test_MCHW: Tensor  # noqa: N815
-    test_labels_M: Tensor  # noqa: N815
+    train_MCHW: Tensor
+    train_labels_M: Tensor
+    test_MCHW: Tensor
+    test_labels_M: Tensor
     classes: int
     white: int
     dtype: torch.dtype
     augment: bool
 
-    def batches(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> tuple[Tensor, Tensor]:  # noqa: N803
+    def batches(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> tuple[Tensor, Tensor]:
         """Images (E, B, C, H, W) and labels (E, B) of these training rows, gathered and augmented at once."""
         index = torch.from_numpy(rows_EB.reshape(-1)).to(self.train_MCHW.device)
         pixels = self.train_MCHW[index]
         if self.augment:
             pixels = crop_and_flip(pixels, draw_crops((len(index),), seed=seed, client=client, round=round))
         shape = rows_EB.shape
-        return self.prepare(pixels).unflatten(0, shape), self.train_labels_M[index].unflatten(0, shape)
+        return self.prepare(pixels).view(*shape, *pixels.shape[1:]), self.train_labels_M[index].view(shape)
 
-    def prepare(self, images_MCHW: Tensor) -> Tensor:  # noqa: N803
+    def prepare(self, images_MCHW: Tensor) -> Tensor:
         """Raw images as the network sees them."""
         return to_float(images_MCHW, self.white, self.dtype)
 
@@ -74,7 +75,7 @@ class RoundReport:
 
     loss: float
     client_params: Tree | None = None
-    weights_S: Tensor | None = None  # noqa: N815
+    weights_S: Tensor | None = None
 
 
 class Trainer(ABC):
@@ -91,36 +92,35 @@ class Trainer(ABC):
         self.x, self.buffers = x, buffers
         self.bytes_up = self.bytes_down = 0
         self.seconds = 0.0
-        self._losses: list[float] = []  # of the rounds since the last evaluation
+        self._loss = float("nan")  # of the last round
 
     def step(self, *, keep_clients: bool = False) -> RoundReport:
         """One round; ``keep_clients`` also returns what the participants sent."""
         began = time.perf_counter()
         report = self._train_round(keep_clients)
         self.round += 1
-        self._losses.append(report.loss)
+        self._loss = report.loss
         self.seconds += time.perf_counter() - began
         return report
 
     def is_finite(self) -> bool:
         """Whether the last round's loss and all shared parameters are finite numbers."""
         totals = torch.stack([leaf.sum() for leaf in self.x.values()])
-        return bool(torch.isfinite(totals).all()) and bool(np.isfinite(self._losses[-1:]).all())
+        return bool(torch.isfinite(totals).all()) and math.isfinite(self._loss)
 
     def evaluate(self) -> metrics.Record:
-        """The metrics after the last round, with the mean training loss since the evaluation before."""
-        record = {"round": self.round, **self._measure(), "train_loss": float(np.mean(self._losses))}
-        self._losses = []
+        """The metrics after the last round; ``train_loss`` is that round's mean over clients and local steps."""
+        record = {"round": self.round, **self._measure(), "train_loss": self._loss}
         return {**record, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 4)}
 
     def state(self) -> dict[str, Any]:
         """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
         counters = {"round": self.round, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
-        return {**counters, "seconds": self.seconds, "losses": list(self._losses), "trees": self._trees()}
+        return {**counters, "seconds": self.seconds, "loss": self._loss, "trees": self._trees()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from what ``state`` returned."""
-        self.round, self.seconds, self._losses = state["round"], state["seconds"], list(state["losses"])
+        self.round, self.seconds, self._loss = state["round"], state["seconds"], state["loss"]
         self.bytes_up, self.bytes_down = state["bytes_up"], state["bytes_down"]
         for name, tree in self._trees().items():
             saved = state["trees"][name]
@@ -283,7 +283,10 @@ class FederatedTrainer(Trainer):
 
     def _count_labels(self) -> Tensor:
         labels = self.images.train_labels_M.cpu()
-        counts = [torch.bincount(labels[torch.from_numpy(rows)], minlength=self.images.classes) for rows in self._clients.train]
+        counts = [
+            torch.bincount(labels[torch.from_numpy(rows)], minlength=self.images.classes)
+            for rows in self._clients.train
+        ]
         return torch.stack(counts).to(self.images.train_MCHW.device)
 
     def _to_device(self, rows: Rows) -> Tensor:
@@ -318,7 +321,10 @@ class CentralizedTrainer(Trainer):
         start = Start(self.x, self.buffers, self.velocity, state={}, counts_Y=counts, steps=self._steps)
         task = Task(Method(), self._sgd, self.x, server={}, autocast=self._autocast)
         (chunk,) = self.executor.train(task, 1, lambda _: start, lambda _: self._batches())
-        first = {name: {key: leaf[0] for key, leaf in getattr(chunk.finish, name).items()} for name in ("params", "buffers", "velocity")}
+        first = {
+            name: {key: leaf[0] for key, leaf in getattr(chunk.finish, name).items()}
+            for name in ("params", "buffers", "velocity")
+        }
         self.x, self.buffers, self.velocity = first["params"], first["buffers"], first["velocity"]
         report = RoundReport(chunk.finish.loss[0].item())
         return RoundReport(report.loss, chunk.finish.params, torch.ones(1)) if keep_clients else report

@@ -6,10 +6,11 @@ it over clients, in a loop or stacked. Its dataclass fields are its YAML hyperpa
 
 One round (x: server parameters, m_k: training samples of client k, S: the participants)::
 
-    every k in S:   w = x, K steps of   w <- w - lr * momentum(direction(grad [CE(logits(z)) + penalty(w)] + weight_decay w))
-                    client state, message = finish(w)
-    the server:     delta = sum_k m_k (w_k - x) / sum_k m_k,     message = mean_k message_k
-                    x, server state <- server_step(x, delta, message, server state, |S|/N)
+    every k in S:  w = x, then K steps of   g = grad [CE(logits(z)) + penalty(w)] + weight_decay w
+                                            w <- w - lr momentum(direction(g))
+                   client state, message = finish(w)
+    the server:    delta = sum_k m_k (w_k - x) / sum_k m_k,     message = mean_k message_k
+                   x, server state <- server_step(x, delta, message, server state, |S|/N)
 
 Buffers (running statistics) are averaged with the weights of ``delta`` and bypass ``server_step``.
 
@@ -53,7 +54,7 @@ class Context:
     x: Tree
     server: Tree
     client: Tree
-    counts_Y: Tensor  # noqa: N815
+    counts_Y: Tensor
     lr: Any
     steps: Any
 
@@ -76,11 +77,11 @@ class Method(Component):
         """A client's state before its first round."""
         return {}
 
-    def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:  # noqa: N803
+    def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
         """What enters the cross-entropy, from the network's logits."""
         return z_BY
 
-    def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:  # noqa: N803
+    def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
         """A 0-d term added to the loss; ``feats_BD`` is the input of the head."""
         return 0.0
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class FedYogi(Method):
     """FedYogi (Reddi et al. 2020, Algorithm 2), with delta as pseudo-gradient and no bias correction.
 
-    m <- beta1 m + (1 - beta1) delta,   v <- v - (1 - beta2) delta^2 sign(v - delta^2),   x <- x + server_lr m / (sqrt(v) + tau)
+    m <- beta1 m + (1 - beta1) delta,   v <- v - (1 - beta2) delta^2 sign(v - delta^2),
+    x <- x + server_lr m / (sqrt(v) + tau)
 
     m starts at 0 and v at ``v0``; the defaults are the label-skew paper's.
     """

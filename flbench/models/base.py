@@ -85,8 +85,9 @@ class Model(Component):
         stages = self.stages()
         for index, stage in enumerate(stages):
             activation = stage.activation(shape)
-            for order in ("before", "after"):
-                yield Site(order=order, last=index == len(stages) - 1, shape=activation)  # type: ignore[arg-type]
+            last = index == len(stages) - 1
+            yield Site(order="before", last=last, shape=activation)
+            yield Site(order="after", last=last, shape=activation)
             shape = stage.output(shape)
 
     def problem(self, image: Shape) -> str | None:

@@ -2,7 +2,7 @@
 
 Shape suffixes: N clients (absent, or the leading axis of input, parameters and buffers alike), B batch, C channels,
 H, W pixels, D features. A module is built for one client; when its parameters are replaced by stacked ones
-(``torch.func.functional_call``), its input carries the same leading axis. Norm layers may sit at (B, C, H, W) and (B, D).
+(``torch.func.functional_call``), its input carries the same leading axis. Norm layers sit at (B, C, H, W) or (B, D).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 
 class StackableLayer(nn.Module):
-    """Marks a layer whose forward handles the leading client axis itself; others are mapped with ``torch.func.vmap``."""
+    """Marks a layer whose forward handles the leading client axis itself; any other is mapped with ``vmap``."""
 
 
 class Dense(nn.Linear, StackableLayer):
@@ -41,7 +41,7 @@ class Conv(nn.Conv2d, StackableLayer):
         folded = x.transpose(0, 1).flatten(1, 2)
         bias = None if self.bias is None else self.bias.flatten()
         out = F.conv2d(folded, self.weight.flatten(0, 1), bias, groups=clients)
-        return out.unflatten(1, (clients, -1)).transpose(0, 1)
+        return torch.unflatten(out, 1, (clients, -1)).transpose(0, 1)
 
 
 class Pool(StackableLayer):
@@ -54,8 +54,8 @@ class Pool(StackableLayer):
     def forward(self, x: Tensor) -> Tensor:
         """(..., H, W) to (..., H // size, W // size)."""
         if x.dim() == 4:
-            return F.max_pool2d(x, self.size)
-        return F.max_pool2d(x.flatten(0, 1), self.size).unflatten(0, x.shape[:2])
+            return torch.max_pool2d(x, self.size)
+        return torch.unflatten(torch.max_pool2d(x.flatten(0, 1), self.size), 0, x.shape[:2])
 
 
 class ScaleNorm(StackableLayer):
@@ -69,7 +69,7 @@ class ScaleNorm(StackableLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale every sample to norm sqrt(d)."""
-        norm = torch.linalg.vector_norm(x, dim=self.dims, keepdim=True)
+        norm: Tensor = torch.linalg.vector_norm(x, dim=self.dims, keepdim=True)
         return x * (self.scale / norm.clamp_min(self.eps))
 
 
@@ -126,7 +126,7 @@ class BatchNorm(StackableLayer):
         if self.weight.dim() == 1:
             return self._normalize(x)
         folded = x.transpose(0, 1).flatten(1, 2)
-        return self._normalize(folded).unflatten(1, x.shape[:1] + x.shape[2:3]).transpose(0, 1)
+        return torch.unflatten(self._normalize(folded), 1, x.shape[:1] + x.shape[2:3]).transpose(0, 1)
 
     def _normalize(self, x: Tensor) -> Tensor:
         flat = (self.running_mean.view(-1), self.running_var.view(-1), self.weight.flatten(), self.bias.flatten())

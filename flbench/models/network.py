@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from flbench.models.base import Conv, Model, Shape, Site
 from flbench.models.layers import Conv as ConvLayer
@@ -60,7 +60,11 @@ class Network(StackableLayer):
             pool = Pool(stage.pool) if isinstance(stage, Conv) and stage.pool > 1 else None
             # max commutes with the monotone ReLU, bit for bit, and pooling first leaves a quarter of the work;
             # not so where a norm stands between them.
-            tail = [("pool", pool), ("relu", Relu())] if after is None else [("relu", Relu()), ("after", after), ("pool", pool)]
+            tail = (
+                [("pool", pool), ("relu", Relu())]
+                if after is None
+                else [("relu", Relu()), ("after", after), ("pool", pool)]
+            )
             for kind, layer in [("before", before), *tail]:
                 if layer is not None:
                     self.trunk.add_module(f"{kind}{number}", layer)
@@ -81,8 +85,8 @@ def build(
 ) -> nn.Module:
     """A network with initial weights that depend only on the seed and on each module's name.
 
-    Each module runs torch's own ``reset_parameters`` under a CPU generator keyed by (seed, module name). Layers that two
-    networks share therefore start equal, whatever else (a norm) stands between them.
+    Each module runs torch's own ``reset_parameters`` under a CPU generator keyed by (seed, module name). Layers that
+    two networks share therefore start equal, whatever else (a norm) stands between them.
     """
     with torch.random.fork_rng(devices=[]):
         network = model.build(image, classes, norm, bias)

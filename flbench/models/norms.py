@@ -44,7 +44,7 @@ class Norm(Component):
 @NORMS.register("fn")
 @dataclass(frozen=True)
 class FeatureNorm(Norm):
-    """Feature normalization: sqrt(d) x / max(||x||, eps), on the last feature only (label-skew paper, eq. 6, Prop. 1)."""
+    """Feature normalization: sqrt(d) x / max(||x||, eps), on the last feature (label-skew paper, eq. 6, Prop. 1)."""
 
     def layer(self, site: Site) -> nn.Module | None:
         """After the last activation."""
@@ -56,7 +56,7 @@ class FeatureNorm(Norm):
 @NORMS.register("ln")
 @dataclass(frozen=True)
 class LayerNorm(Norm):
-    """Layer normalization (Ba et al. 2016): (x - mu) / sqrt(sigma^2 + eps), elementwise affine, after each activation."""
+    """Layer normalization (Ba et al. 2016): (x - mu) / sqrt(sigma^2 + eps), elementwise affine, each activation."""
 
     def layer(self, site: Site) -> nn.Module | None:
         """After every activation."""

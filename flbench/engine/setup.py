@@ -1,0 +1,173 @@
+"""From an experiment to a trainer that is ready for its first round."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, Literal, assert_never, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flbench.config import Centralized, Experiment, Federated
+from flbench.data.datasets import Arrays, Data
+from flbench.data.partition import Partition, Shards, split
+from flbench.engine.executors import make_executor
+from flbench.engine.local import Sgd
+from flbench.engine.rounds import CentralizedTrainer, Clients, FederatedTrainer, Images, Trainer
+from flbench.methods.base import Method
+from flbench.models.base import Model
+from flbench.models.network import build
+from flbench.models.norms import Norm
+
+#: Below this many floating-point operations in one client's local step the clients are stacked on a CPU. It lies
+#: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
+STACK_BELOW_FLOPS = 20e6
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What bit-identity is promised within: a resumed run keeps it or starts over."""
+
+    device: str
+    executor: str
+    precision: str
+    torch: str
+
+    def to_json(self) -> dict[str, str]:
+        """As plain JSON."""
+        return asdict(self)
+
+
+def make_trainer(
+    experiment: Experiment, data: Data, *, device: str, executor: Literal["auto", "loop", "stacked"], pool: int
+) -> tuple[Trainer, Numerics]:
+    """A trainer before its first round, and the numerics it computes with.
+
+    Args:
+        experiment: what to train.
+        data: its data set.
+        device: ``cpu`` or ``cuda``.
+        executor: how clients are mapped; ``auto`` decides by the device and the FLOPs of a local step alone.
+        pool: threads of the loop executor; it changes the speed and not a bit of the result.
+    """
+    set_matmul_precision(experiment.precision)
+    dtype = torch.float64 if experiment.precision == "fp64" else torch.float32
+    autocast = torch.bfloat16 if experiment.precision == "bf16" else None
+    model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
+    image = cast(tuple[int, int, int], data.train.images.shape[1:])
+
+    def network() -> nn.Module:
+        return build(model, image, data.classes, norm, experiment.bias, seed=experiment.seed, dtype=dtype).to(device)
+
+    first = network()
+    if executor == "auto":
+        flops = local_step_flops(first, image, dtype, device) * experiment.batch_size
+        executor = "stacked" if device != "cpu" or flops < STACK_BELOW_FLOPS else "loop"
+    runner = make_executor(executor, network, pool=pool, autocast=autocast)
+    common: dict[str, Any] = {
+        "sgd": Sgd(experiment.lr, experiment.momentum, experiment.weight_decay),
+        "autocast": autocast,
+        "steps": experiment.local_steps,
+        "batch_size": experiment.batch_size,
+        "images": _images(data, device, dtype, augment=experiment.augment == "flip-crop"),
+        "executor": runner,
+        "params": {name: leaf.detach().clone() for name, leaf in first.named_parameters()},
+        "buffers": {name: leaf.detach().clone() for name, leaf in first.named_buffers()},
+        "seed": experiment.seed,
+    }
+    trainer = _trainer(experiment, data, first, common)
+    return trainer, Numerics(device, runner.name, experiment.precision, torch.__version__)
+
+
+def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
+    match experiment:
+        case Federated():
+            method = cast(Method, experiment.method)
+            shards = shards_of(experiment, data)
+            return FederatedTrainer(
+                method=method,
+                local_names=method.local_names(network),
+                clients=Clients(shards.train, shards.val, shards.test),
+                participation=experiment.participation,
+                **common,
+            )
+        case Centralized():
+            order = np.random.default_rng(experiment.seed).permutation(len(data.train.labels))
+            held_out = round(len(order) * experiment.val_fraction)
+            return CentralizedTrainer(train_rows=order[held_out:], val_rows=order[:held_out], **common)
+    assert_never(experiment)
+
+
+def shards_of(experiment: Federated, data: Data) -> Shards:
+    """The partition of a federated experiment's data: the same for every method and model of a seed."""
+    return split(
+        cast(Partition, experiment.partition),
+        data,
+        clients=experiment.clients,
+        min_size=experiment.min_size,
+        val_fraction=experiment.val_fraction,
+        seed=experiment.seed,
+    )
+
+
+def local_step_flops(network: nn.Module, image: tuple[int, int, int], dtype: torch.dtype, device: str) -> float:
+    """Floating-point operations of forward and backward for one sample (the backward pass counted as two forward)."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    network.eval()
+    with counter, torch.no_grad():
+        network(torch.zeros(1, *image, dtype=dtype, device=device))
+    return 3.0 * counter.get_total_flops()
+
+
+def set_matmul_precision(precision: str) -> None:
+    """Allow TF32 for matrix products and convolutions on CUDA exactly when asked (torch allows it for the latter)."""
+    allowed = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def _images(data: Data, device: str, dtype: torch.dtype, *, augment: bool) -> Images:
+    train, train_labels = _on_device(data.train, device)
+    test, test_labels = _on_device(data.test, device)
+    return Images(train, train_labels, test, test_labels, data.classes, data.white, dtype, augment)
+
+
+def _on_device(arrays: Arrays, device: str) -> tuple[Tensor, Tensor]:
+    if device == "cpu":
+        return _from_numpy(arrays.images), _from_numpy(arrays.labels)
+    # A worker's next run most likely wants the same data set: keep the last copies on the device.
+    return _copy_to_device(_Same(arrays), device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Arrays compared by their memory, so that a cache can hold them."""
+
+    arrays: Arrays
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._key() == other._key()
+
+    def _key(self) -> tuple[Any, ...]:
+        return tuple((a.__array_interface__["data"][0], a.shape) for a in (self.arrays.images, self.arrays.labels))
+
+
+@lru_cache(maxsize=2)
+def _copy_to_device(same: _Same, device: str) -> tuple[Tensor, Tensor]:
+    return _from_numpy(same.arrays.images).to(device), _from_numpy(same.arrays.labels).to(device)
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor over the array's own memory; nobody writes to it (a read-only map would make torch warn)."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

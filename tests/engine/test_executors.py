@@ -1,0 +1,167 @@
+"""Fast code against its slow twin: a pool of one client after the other is the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor
+from flbench.engine.local import Sgd
+from flbench.engine.rounds import FederatedTrainer
+from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.models.network import pure_forward, stacked_forward
+from flbench.registry import METHODS
+from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
+
+METHOD_NAMES = ["fedavg", "scaffold", "fedyogi", "fedbn"]
+NORM_NAMES = ["none", "fn", "ln", "gn", "bn"]
+MODELS = {"mlp": (1, 8, 8), "cnn": (3, 16, 16), "cnn-table7": (1, 16, 16)}
+
+
+def everything(trainer: FederatedTrainer) -> dict[str, Tensor]:
+    """All tensors of a trainer's state under one name each."""
+    return {
+        f"{tree}/{name}": leaf for tree, leaves in trainer.state()["trees"].items() for name, leaf in leaves.items()
+    }
+
+
+def run(method: str, rounds: int = 2, **kwargs: object) -> tuple[dict[str, Tensor], dict[str, object]]:
+    trainer = toy_trainer(METHODS.parse(method), **kwargs)  # type: ignore[arg-type]
+    for _ in range(rounds):
+        trainer.step()
+    record = trainer.evaluate()
+    record.pop("seconds")
+    return everything(trainer), record
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("norm", NORM_NAMES)
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_loop_and_stacked_agree(method: str, norm: str, model: str) -> None:
+    settings = {"model": model, "norm": norm, "image": MODELS[model], "sgd": Sgd(0.1, momentum=0.5)}
+    if model != "mlp":
+        # Batch norms on tiny activations make gradients of 100, in which rounding errors grow: a gentle rate is due.
+        rate = 1e-5 if norm == "bn" else 1e-2
+        few = {
+            "steps": 2,
+            "batch_size": 4,
+            "clients": toy_clients((9, 12), test=6),
+            "images": toy_images(MODELS[model], 21, 6),
+        }
+        settings |= {"sgd": Sgd(rate, momentum=0.5), **few}
+    loop, loop_record = run(method, executor="loop", **settings)
+    stacked, stacked_record = run(method, executor="stacked", **settings)
+    assert largest_difference(loop, stacked) < 1e-10
+    for key in ("loss", "train_loss"):
+        assert loop_record.pop(key) == pytest.approx(stacked_record.pop(key), abs=1e-10)
+    assert loop_record == stacked_record
+
+
+@pytest.mark.parametrize("norm", NORM_NAMES)
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_pool_size_does_not_change_a_bit(model: str, norm: str) -> None:
+    settings = {"model": model, "norm": norm, "image": MODELS[model], "steps": 2, "batch_size": 3}
+    one, record = run("scaffold", pool=1, **settings)
+    for pool in (2, 5):
+        several, others_record = run("scaffold", pool=pool, **settings)
+        assert all(torch.equal(one[name], several[name]) for name in one)
+        assert record == others_record
+
+
+def test_pool_under_stress() -> None:
+    """Many clients on many threads, again and again: every round must give the reference's bits."""
+    clients, images = toy_clients((6,) * 24), toy_images(train=144)
+    settings = {"norm": "bn", "clients": clients, "images": images, "steps": 3, "batch_size": 2}
+    reference = toy_trainer(METHODS.parse("fedbn"), pool=1, **settings)  # type: ignore[arg-type]
+    stressed = toy_trainer(METHODS.parse("fedbn"), pool=16, **settings)  # type: ignore[arg-type]
+    for _ in range(15):
+        reference.step()
+        stressed.step()
+        expected, found = everything(reference), everything(stressed)
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_pool_uses_a_network_of_its_own_in_each_thread() -> None:
+    networks = [toy_network() for _ in range(3)]
+    executor = LoopExecutor(networks, autocast=None)
+    import threading
+
+    barrier, used = threading.Barrier(3), set()
+
+    def look(_: int, network: nn.Module) -> None:
+        used.add(id(network))
+        barrier.wait(timeout=10)  # all three are inside at once
+
+    list(executor._map(look, range(3)))
+    assert used == {id(network) for network in networks}
+
+
+def test_an_error_in_a_client_reaches_the_caller() -> None:
+    class Failing(Method):
+        def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+            raise RuntimeError("broken hook")
+
+    trainer = toy_trainer(Failing(), pool=2)
+    with pytest.raises(RuntimeError, match="broken hook"):
+        trainer.step()
+
+
+class PlainNetwork(nn.Module):
+    """A network of ordinary torch layers, as a plug-in would bring it: not natively stackable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(64, 6)
+        self.norm = nn.LayerNorm(6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.norm(torch.relu(self.hidden(images.flatten(1))))
+        return features, self.head(features)
+
+
+def test_any_torch_network_can_be_stacked() -> None:
+    torch.manual_seed(0)
+    network = PlainNetwork().double()
+    settings = {"network": network, "sgd": Sgd(0.2)}
+    loop, _ = run("scaffold", executor="loop", **settings)
+    stacked, _ = run("scaffold", executor="stacked", **settings)
+    assert largest_difference(loop, stacked) < 1e-10
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("norm", NORM_NAMES)
+@pytest.mark.parametrize("model", MODELS)
+def test_native_stacking_is_one_client_at_a_time(model: str, norm: str, bias: bool) -> None:
+    """Parameters that differ from client to client: each slice of the stack is that client's own forward pass."""
+    network = toy_network(model, norm, MODELS[model], bias=bias)
+    generator = torch.Generator().manual_seed(1)
+
+    def vary(leaf: Tensor) -> Tensor:
+        noise = torch.rand((3, *leaf.shape), generator=generator, dtype=torch.float64)
+        return leaf.detach() + 0.1 * noise
+
+    params, buffers = tmap(vary, dict(network.named_parameters())), tmap(vary, dict(network.named_buffers()))
+    images = torch.rand(3, 4, *MODELS[model], generator=generator, dtype=torch.float64)
+    for mode in (True, False):
+        network.train(mode)
+        own = [{name: leaf[k].clone() for name, leaf in buffers.items()} for k in range(3)]
+        apart = [pure_forward(network)(tmap(lambda p, k=k: p[k], params), own[k], images[k]) for k in range(3)]
+        together = {name: leaf.clone() for name, leaf in buffers.items()}
+        features, logits = stacked_forward(network)(params, together, images)
+        for k in range(3):
+            torch.testing.assert_close(features[k], apart[k][0], rtol=0, atol=1e-12)
+            torch.testing.assert_close(logits[k], apart[k][1], rtol=0, atol=1e-12)
+            for name in buffers:
+                torch.testing.assert_close(together[name][k], own[k][name], rtol=0, atol=1e-12)
+
+
+def test_evaluation_in_pieces_is_evaluation_at_once() -> None:
+    images = toy_images(test=EVALUATION_BATCH * 2 + 17)
+    trainer = toy_trainer(Method(), images=images, pool=2)
+    model = (trainer.x, trainer.buffers)
+    pieces = trainer.executor.predict([model], images.test_MCHW, images.prepare)[0]
+    with torch.no_grad():
+        whole = pure_forward(toy_network().eval())(*model, images.prepare(images.test_MCHW))[1]
+    torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-12)

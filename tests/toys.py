@@ -1,0 +1,100 @@
+"""Small problems that tests build trainers from, without a store or a data set on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flbench.engine.executors import make_executor
+from flbench.engine.local import Sgd
+from flbench.engine.rounds import Clients, FederatedTrainer, Images
+from flbench.methods.base import Method
+from flbench.models.base import Model
+from flbench.models.network import build
+from flbench.models.norms import Norm
+from flbench.registry import MODELS, NORMS
+
+
+def toy_images(image: tuple[int, int, int] = (1, 8, 8), train: int = 60, test: int = 30, classes: int = 3) -> Images:
+    """Random images whose labels cycle through the classes."""
+    generator = np.random.default_rng(7)
+
+    def pixels(count: int) -> Tensor:
+        return torch.from_numpy(generator.integers(0, 17, size=(count, *image), dtype=np.uint8))
+
+    return Images(
+        train_MCHW=pixels(train),
+        train_labels_M=torch.arange(train) % classes,
+        test_MCHW=pixels(test),
+        test_labels_M=torch.arange(test) % classes,
+        classes=classes,
+        white=16,
+        dtype=torch.float64,
+        augment=False,
+    )
+
+
+def toy_clients(sizes: tuple[int, ...] = (20, 14, 26), test: int = 30) -> Clients:
+    """Consecutive rows of those sizes; the test rows are dealt round robin."""
+    ends = np.cumsum(sizes)
+    train = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
+    shards = tuple(np.arange(k, test, len(sizes)) for k in range(len(sizes)))
+    return Clients(train=train, val=tuple(np.arange(0) for _ in sizes), test=shards)
+
+
+def toy_network(
+    model: str = "mlp", norm: str = "none", image: tuple[int, int, int] = (1, 8, 8), **kwargs: Any
+) -> nn.Module:
+    """A network in float64."""
+    spec: Model = MODELS.parse({"name": "mlp", "widths": [8, 6]} if model == "mlp" else model)
+    normalization: Norm = NORMS.parse(norm)
+    return build(spec, image, 3, normalization, kwargs.pop("bias", False), seed=3, dtype=torch.float64)
+
+
+def toy_trainer(
+    method: Method,
+    *,
+    executor: str = "loop",
+    pool: int = 1,
+    model: str = "mlp",
+    norm: str = "none",
+    image: tuple[int, int, int] = (1, 8, 8),
+    network: nn.Module | None = None,
+    images: Images | None = None,
+    clients: Clients | None = None,
+    sgd: Sgd | None = None,
+    steps: int = 4,
+    batch_size: int = 5,
+    participation: float = 1.0,
+    seed: int = 0,
+) -> FederatedTrainer:
+    """A trainer of a small federated problem."""
+
+    def make() -> nn.Module:
+        return toy_network(model, norm, image) if network is None else network
+
+    first = make()
+    return FederatedTrainer(
+        method=method,
+        sgd=sgd or Sgd(lr=0.1),
+        autocast=None,
+        local_names=method.local_names(first),
+        clients=clients or toy_clients(),
+        steps=steps,
+        batch_size=batch_size,
+        participation=participation,
+        images=images or toy_images(image),
+        executor=make_executor(executor, make, pool=pool, autocast=None),
+        params={name: leaf.detach().clone() for name, leaf in first.named_parameters()},
+        buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},
+        seed=seed,
+    )
+
+
+def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """Largest absolute difference between leaves of the same names."""
+    assert a.keys() == b.keys()
+    return max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)
