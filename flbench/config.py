@@ -9,13 +9,37 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from flbench.registry import DATASETS, METHODS, MODELS, NORMS, PARTITIONS, PROBES, Component, InvalidComponent, Registry
+from flbench.errors import UserError
+from flbench.registry import (
+    DATASETS,
+    METHODS,
+    MODELS,
+    NORMS,
+    PARTITIONS,
+    PROBES,
+    Component,
+    InvalidComponent,
+    Registry,
+    explain,
+    plain,
+    unknown,
+)
 
 #: Short names a user may write, and the field each stands for.
 ALIASES: Mapping[str, str] = {"E": "local_steps"}
@@ -49,88 +73,128 @@ class FieldProblem(ValueError):
         self.path = path
 
 
+class InvalidExperiment(UserError):
+    """An experiment that cannot be; ``path`` is the field at fault."""
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(": ".join(filter(None, [".".join(map(str, path)), message])))
+        self.path = path
+
+
+class Check(NamedTuple):
+    """A rule between fields: ``find`` takes their values and says what is wrong with the field ``blamed``, or None."""
+
+    fields: tuple[str, ...]
+    blamed: str
+    find: Callable[..., str | None]
+
+
+def _image_fits(dataset: Any, model: Any) -> str | None:
+    problem = model.problem(dataset.image) if dataset.image is not None else None
+    return f"{model.label()} on {dataset.label()}: {problem}" if problem else None
+
+
+def _norm_fits(dataset: Any, model: Any, norm: Any) -> str | None:
+    if dataset.image is None or model.problem(dataset.image):
+        return None
+    problem = norm.problem(model, dataset.image)
+    return f"{norm.label()} in {model.label()}: {problem}" if problem else None
+
+
+def _batch_fits(norm: Any, batch_size: int) -> str | None:
+    smallest = norm.smallest_batch
+    return (
+        f"{norm.label()} needs at least {smallest} samples in a batch, got {batch_size}"
+        if batch_size < smallest
+        else None
+    )
+
+
+def _partition_fits(dataset: Any, partition: Any, clients: int) -> str | None:
+    problem = partition.problem(dataset.classes, clients) if dataset.classes is not None else None
+    return f"{partition.label()} of {dataset.label()} among {clients} clients: {problem}" if problem else None
+
+
+def _whole(raw: Any) -> Any:
+    """Let 1e4 and the points of a linspace stand where a whole number is expected."""
+    return int(raw) if isinstance(raw, float) and raw.is_integer() else raw
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
 class _Experiment(BaseModel):
     """What every kind shares: the data, the network, plain SGD, and the wishes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+    # Strict: the text "1" and the truth value yes are no numbers.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
     #: Raise when the numbers of every run of this kind change (a mended engine, other random streams).
     version: ClassVar[int] = 1
+    #: Values that fit alone and may not fit together; the components know their own limits.
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("dataset", "model"), "model", _image_fits),
+        Check(("dataset", "model", "norm"), "norm", _norm_fits),
+        Check(("norm", "batch_size"), "batch_size", _batch_fits),
+    )
 
-    dataset: Component = Field(default="digits", validate_default=True, description="data set")  # type: ignore[assignment]
-    model: Component = Field(default="mlp", validate_default=True, description="network")  # type: ignore[assignment]
-    norm: Component = Field(default="none", validate_default=True, description="normalization")  # type: ignore[assignment]
+    kind: str
+    dataset: Component = Field(default="digits", validate_default=True, description="data set")
+    model: Component = Field(default="mlp", validate_default=True, description="network")
+    norm: Component = Field(default="none", validate_default=True, description="normalization")
     bias: bool = Field(default=False, description="bias terms in dense and convolution layers")
     lr: float = Field(default=0.01, gt=0, description="learning rate of local SGD, constant")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of local SGD")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 coefficient added to the gradient")
-    batch_size: int = Field(default=32, ge=1, description="samples in a mini-batch")
-    local_steps: int = Field(
-        default=10,
-        ge=1,
-        validation_alias=AliasChoices("local_steps", "E"),
-        description="mini-batch steps in a round (E)",
-    )
-    rounds: int = Field(default=200, ge=1, description="how many rounds to run; raising it extends finished runs")
+    batch_size: Whole = Field(default=32, ge=1, description="samples in a mini-batch")
+    local_steps: Whole = Field(default=10, ge=1, description="mini-batch steps in a round (alias: E)")
+    rounds: Whole = Field(default=200, ge=1, description="how many rounds to run; raising it extends finished runs")
     augment: Augmentation = Field(default="none", description="training augmentation; default: the data set's own")
     precision: Precision = Field(default="fp32", description="arithmetic of training and evaluation")
     val_fraction: float = Field(default=0.0, ge=0, lt=1, description="share of each client's training data held out")
-    eval_every: int = Field(default=10, ge=1, description="rounds between evaluations; the last round always has one")
+    eval_every: Whole = Field(default=10, ge=1, description="rounds between evaluations; the last round always has one")
     probes: tuple[Component, ...] = Field(default=(), description="measurements taken at every evaluation")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="the root of every random choice")
+    seed: Whole = Field(default=0, ge=0, lt=2**63, description="the root of every random choice")
 
     @model_validator(mode="before")
     @classmethod
     def _fill_augmentation(cls, raw: Any) -> Any:
         """Write the data set's usual augmentation into the experiment, so that the run id holds what is really done."""
-        if isinstance(raw, dict) and raw.get("augment") is None:
+        if isinstance(raw, dict) and "augment" not in raw:
             try:
-                usual = DATASETS.parse(raw.get("dataset", "digits")).augment
+                return {**raw, "augment": DATASETS.parse(raw.get("dataset", "digits")).augment}
             except (KeyError, ValueError):
                 return raw  # the dataset field's own validator reports it
-            return {**raw, "augment": usual}
         return raw
 
-    @field_validator("dataset", "model", "norm", "method", "partition", mode="plain", check_fields=False)
+    @field_validator("dataset", "model", "norm", "method", "partition", "probes", mode="plain", check_fields=False)
     @classmethod
-    def _parse_component(cls, raw: Any, info: ValidationInfo) -> Component:
-        return _parse(str(info.field_name), raw)
-
-    @field_validator("probes", mode="plain")
-    @classmethod
-    def _parse_probes(cls, raw: Any) -> tuple[Component, ...]:
-        if not isinstance(raw, (list, tuple)):
-            raise FieldProblem(f"expected a list of probes, got {raw!r}")
-        return tuple(_parse("probes", item) for item in raw)
+    def _parse_components(cls, raw: Any, info: ValidationInfo) -> Any:
+        return parse_components(str(info.field_name), raw)
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        for field, problem in self.problems():
-            raise FieldProblem(problem, (field,))
+        for check in self.checks:
+            if problem := check.find(*(getattr(self, field) for field in check.fields)):
+                raise FieldProblem(problem, (check.blamed,))
         return self
 
-    def problems(self) -> Iterable[tuple[str, str]]:
-        """Values that fit alone but not together, as (field, message); the components know their own limits."""
-        dataset: Any = self.dataset
-        model: Any = self.model
-        norm: Any = self.norm
-        if dataset.image is not None:
-            if problem := model.problem(dataset.image):
-                yield "model", f"{model.label()} on {dataset.label()}: {problem}"
-            elif problem := norm.problem(model, dataset.image):
-                yield "norm", f"{norm.label()} in {model.label()}: {problem}"
+    @classmethod
+    def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
+        """What one field adds to the identity: nothing where it is a wish or at its introduction default."""
+        if field in WISHES:
+            return {}
+        if isinstance(value, Component):
+            return {field: value.identity()}
+        return {field: plain(value)} if field == "kind" or value != cls.model_fields[field].default else {}
 
     def identity(self) -> dict[str, Any]:
-        """What defines the run's numbers: every field that is not a wish and not at its introduction default."""
-        out: dict[str, Any] = {"kind": self.kind, "version": self.version}  # type: ignore[attr-defined]
-        for name, field in type(self).model_fields.items():
-            if name in WISHES or name == "kind":
-                continue
-            value = getattr(self, name)
-            if isinstance(value, Component):
-                out[name] = value.identity()
-            elif value != field.default:
-                out[name] = value
+        """What defines the run's numbers: kind, version, every component, and what differs from its default."""
+        out: dict[str, Any] = {"version": self.version}
+        for field in type(self).model_fields:
+            out |= self.identity_of(field, getattr(self, field))
         return out
 
     @cached_property
@@ -145,14 +209,7 @@ class _Experiment(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """Every field as plain JSON; ``parse_experiment`` reads it back to an equal experiment."""
-        out: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if name == "probes":
-                out[name] = [{"name": probe.name, **probe.settings()} for probe in value]
-            else:
-                out[name] = {"name": value.name, **value.settings()} if isinstance(value, Component) else value
-        return out
+        return {field: _plain(getattr(self, field)) for field in type(self).model_fields}
 
     def evaluated_rounds(self) -> set[int]:
         """The rounds after which this experiment wants an evaluation."""
@@ -162,20 +219,17 @@ class _Experiment(BaseModel):
 class Federated(_Experiment):
     """Clients train locally, the server combines what they send."""
 
-    kind: Literal["federated"] = "federated"
-    method: Component = Field(default="fedavg", validate_default=True, description="federated algorithm")  # type: ignore[assignment]
-    partition: Component = Field(default="classes:1", validate_default=True, description="how data meets clients")  # type: ignore[assignment]
-    min_size: int = Field(default=1, ge=1, description="fewest training samples a client may have")
-    clients: int = Field(default=10, ge=1, description="number of clients")
-    participation: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
+    checks: ClassVar[tuple[Check, ...]] = (
+        *_Experiment.checks,
+        Check(("dataset", "partition", "clients"), "partition", _partition_fits),
+    )
 
-    def problems(self) -> Iterable[tuple[str, str]]:
-        """The shared ones, and those between data, partition and clients."""
-        yield from super().problems()
-        dataset: Any = self.dataset
-        partition: Any = self.partition
-        if dataset.classes is not None and (problem := partition.problem(dataset.classes, self.clients)):
-            yield "partition", f"{partition.label()} of {dataset.label()} among {self.clients} clients: {problem}"
+    kind: Literal["federated"] = "federated"
+    method: Component = Field(default="fedavg", validate_default=True, description="federated algorithm")
+    partition: Component = Field(default="classes:1", validate_default=True, description="how data meets clients")
+    min_size: Whole = Field(default=1, ge=1, description="fewest training samples a client may have")
+    clients: Whole = Field(default=10, ge=1, description="number of clients")
+    participation: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
 
 
 class Centralized(_Experiment):
@@ -195,8 +249,53 @@ KINDS: Mapping[str, type[Federated] | type[Centralized]] = {"federated": Federat
 
 
 def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
-    """A validated experiment from plain data (``kind`` defaults to federated); raises pydantic.ValidationError."""
-    return _ADAPTER.validate_python({"kind": "federated", **raw})
+    """A validated experiment from plain data (``kind`` defaults to federated).
+
+    Raises:
+        InvalidExperiment: an unknown field, a value that does not fit, or a field given under two names.
+    """
+    given = {"kind": "federated", **raw}
+    for alias, field in ALIASES.items():
+        if alias in given:
+            if field in given:
+                raise InvalidExperiment(f"{alias} and {field} are the same field; give one of them", (alias,))
+            given[field] = given.pop(alias)
+    kind = KINDS.get(given["kind"]) if isinstance(given["kind"], str) else None
+    if kind is None:
+        raise InvalidExperiment(unknown("kind", str(given["kind"]), KINDS), ("kind",))
+    for field in given:
+        if field not in kind.model_fields:
+            raise InvalidExperiment(unknown(f"field of a {given['kind']} experiment", str(field), kind.model_fields))
+    try:
+        return _ADAPTER.validate_python(given)
+    except ValidationError as error:
+        raise InvalidExperiment(*_first_problem(error)) from None
+
+
+def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:
+    """The component, or for ``probes`` the components, of a field from their YAML form; raises FieldProblem."""
+    if field != "probes":
+        return _parse(field, raw)
+    if not isinstance(raw, (list, tuple)):
+        raise FieldProblem(f"expected a list of probes, got {raw!r}", (field,))
+    return tuple(_parse(field, item) for item in raw)
+
+
+def parse_field(kind: str, field: str, raw: Any) -> Any:
+    """One field of one kind of experiment, by itself, from its YAML form; raises FieldProblem."""
+    if registry_of(field) is not None:
+        return parse_components(field, raw)
+    try:
+        return _field_adapter(kind, field).validate_python(raw)
+    except ValidationError as error:
+        raise FieldProblem(explain(error.errors()[0]), (field,)) from None
+
+
+@cache
+def _field_adapter(kind: str, field: str) -> TypeAdapter[Any]:
+    info = KINDS[kind].model_fields[field]
+    annotation: Any = Annotated[cast(Any, info.annotation), info]
+    return TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
 def canonical_json(value: Any) -> str:
@@ -206,7 +305,17 @@ def canonical_json(value: Any) -> str:
 
 def digest(value: Any) -> str:
     """The first 16 hex digits of the sha256 of the value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+    return digest_text(canonical_json(value))
+
+
+def digest_text(text: str) -> str:
+    """The first 16 hex digits of the sha256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def fields_of_all_kinds() -> Iterator[str]:
+    """Every field that some kind of experiment has, each once, in their order."""
+    yield from dict.fromkeys(field for kind in KINDS.values() for field in kind.model_fields)
 
 
 def _parse(field: str, raw: Any) -> Component:
@@ -217,3 +326,18 @@ def _parse(field: str, raw: Any) -> Component:
     except InvalidComponent as error:
         raise FieldProblem(str(error), (field, *error.path)) from None
     return component
+
+
+def _first_problem(error: ValidationError) -> tuple[str, tuple[str | int, ...]]:
+    """The first thing wrong and the path of the field inside the experiment."""
+    first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, FieldProblem):
+        return str(cause), cause.path
+    return explain(first), first["loc"][1:]  # the union's tag comes first
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Component):
+        return {"name": value.name, **value.settings()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else plain(value)

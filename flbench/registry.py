@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -53,7 +54,7 @@ class Component:
     """Base of everything a registry holds.
 
     ``version`` enters the run id: raise it when a mend changes numbers, and the old results retire. A field equal to
-    its default stays out of the id, so that a new field keeps old ids; a changed *default* therefore needs a new version.
+    its default stays out of the id, so that a new field keeps old ids; hence a changed *default* needs a new version.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -100,7 +101,9 @@ class Registry(Generic[C]):
 
         def enter(cls: type[C]) -> type[C]:
             if reserved := {"name", "version"} & {field.name for field in dataclasses.fields(cls)}:
-                raise ValueError(f"{self.kind} {name!r} cannot have a field called {reserved.pop()!r}: it names the component")
+                raise ValueError(
+                    f"{self.kind} {name!r} cannot have a field called {reserved.pop()!r}: it names the component"
+                )
             taken = self._classes.setdefault(name, cls)
             if (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise ValueError(f"{self.kind} {name!r} is registered twice: {taken!r} and {cls!r}")
@@ -161,7 +164,7 @@ class Registry(Generic[C]):
             return raw  # type: ignore[return-value]
         cls, fields = self.read(raw)
         try:
-            component: C = adapter(cls).validate_python(fields)
+            component: C = adapter(cls).validate_python(fields)  # type: ignore[arg-type]
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             raise InvalidComponent(explain(first), tuple(str(part) for part in first["loc"])) from None
@@ -183,9 +186,11 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A setting as JSON holds it: lists for tuples, text for paths."""
+    """A setting as JSON holds it: lists for tuples, text for paths; -0.0 is 0.0 and gets no id of its own."""
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value or 0.0
     return str(value) if isinstance(value, PurePath) else value
 
 
@@ -244,7 +249,7 @@ def explain(error: Any) -> str:
         return f"{str(error['msg']).replace('Input should be', 'expected')}, got {got!r}"
     context = {key: f"{value:g}" if isinstance(value, float) else value for key, value in error.get("ctx", {}).items()}
     message = f"expected {_EXPECTED[kind].format(**context)}, got {got!r}"
-    choices = [part for part in str(context.get("expected", "")).split("'") if part.isidentifier() and part != "or"]
+    choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
     return message + (did_you_mean(got, choices) if kind == "literal_error" and isinstance(got, str) else "")
 
 
@@ -264,7 +269,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     known = by_similarity(name, known)
     if not known:
         return f"unknown {what} {name!r}; there are none"
-    return f"unknown {what} {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+    hint = did_you_mean(name, known)
+    return f"unknown {what} {name[:80]!r}{hint}{' ' if hint else '; '}known: {', '.join(known)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,0 +1,153 @@
+"""A YAML file to typed, hashed experiments; pure: it reads one file and writes nothing.
+
+``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``grid`` makes
+cells, ``assemble`` makes experiments of them, ``match`` and ``expand`` apply the rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from flbench.config import KINDS, Experiment
+from flbench.registry import explain, unknown
+from flbench.sweep.assemble import Assembler, label
+from flbench.sweep.expand import Arithmetic, GridCount, expand, short_name
+from flbench.sweep.grid import normal_path, read_layer
+from flbench.sweep.match import Rule
+from flbench.sweep.options import apply_sets, read_fields, read_only
+from flbench.sweep.source import Source, SpecError
+from flbench.sweep.spec import SweepSpec
+
+__all__ = [
+    "Arithmetic",
+    "GridCount",
+    "SpecError",
+    "Sweep",
+    "SweepSpec",
+    "experiment_from",
+    "label",
+    "load_sweep",
+    "short_name",
+]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep file, read, checked and expanded.
+
+    Attributes:
+        name: the sweep's name.
+        spec: the whole file, validated.
+        experiments: every run in order, each id once; a cell's seeds stand together.
+        varying: the fields that differ between cells, axes first (``seed`` is not among them).
+        arithmetic: how the number of runs comes about.
+        spec_hash: 16 hex digits that name the plan: which runs, how long, observed how; nothing else changes it.
+        path: the file.
+        source: the file's text as it is, without what ``--set`` changed.
+        options: the ``--set``, ``--only`` and ``--limit`` options given, as typed.
+    """
+
+    name: str
+    spec: SweepSpec
+    experiments: tuple[Experiment, ...]
+    varying: tuple[str, ...]
+    arithmetic: Arithmetic
+    spec_hash: str
+    path: Path
+    source: str
+    options: tuple[str, ...]
+
+    def cells(self) -> dict[str, list[Experiment]]:
+        """The runs by cell id, in order."""
+        cells: dict[str, list[Experiment]] = {}
+        for experiment in self.experiments:
+            cells.setdefault(experiment.cell_id, []).append(experiment)
+        return cells
+
+
+def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] = (), limit: int | None = None) -> Sweep:
+    """Read, check and expand a sweep file.
+
+    Args:
+        path: the YAML file.
+        sets: ``PATH=VALUE`` changes, applied in order (paths of the file; a bare field means ``base``).
+        only: ``FIELD=VALUE`` conditions; cells that do not meet all of them are left out.
+        limit: keep the first so many runs.
+
+    Raises:
+        SpecError: anything wrong with the file or the options; the message says where and what to do.
+    """
+    sets, only = tuple(sets), tuple(only)
+    if limit is not None and limit < 1:
+        raise SpecError(f"--limit {limit}: expected at least 1 run")
+    source = Source.open(Path(path))
+    apply_sets(source, sets)
+    conditions = read_only(only)
+    spec = _validate(source)
+    expansion = expand(source, spec, conditions, limit)
+    _check_report(source, spec, expansion.experiments)
+    options = [f"--set {text}" for text in sets] + [f"--only {text}" for text in only]
+    return Sweep(
+        name=spec.name,
+        spec=spec,
+        experiments=expansion.experiments,
+        varying=expansion.varying,
+        arithmetic=expansion.arithmetic,
+        spec_hash=_plan_hash(expansion.experiments),
+        path=Path(path),
+        source=source.text,
+        options=(*options, *([f"--limit {limit}"] if limit is not None else [])),
+    )
+
+
+def experiment_from(fields: Iterable[str]) -> Experiment:
+    """One experiment from ``FIELD=VALUE`` arguments, as ``flbench run`` takes them; raises SpecError."""
+    source, layer = read_fields(fields)
+    kind = layer["kind"].raw if "kind" in layer else "federated"
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise source.error(("kind",), unknown("kind", str(kind), KINDS))
+    assembler = Assembler(kind, source)
+    cell = assembler.read(layer)
+    seed = cell.pop("seed", assembler.defaults["seed"]).value
+    (experiment,) = assembler.seal(cell).experiments([seed])
+    return experiment
+
+
+def _validate(source: Source) -> SweepSpec:
+    try:
+        return SweepSpec.model_validate(source.data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "unknown_key":
+            context = first["ctx"]
+            raise source.error((*first["loc"], context["key"]), context["message"]) from None
+        raise source.error(first["loc"], explain(first)) from None
+
+
+def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment, ...]) -> None:
+    """The report's fields exist, its baseline can be met, and validation data are there where it selects by them."""
+    for part, fields in (("rows", spec.report.rows), ("cols", spec.report.cols)):
+        for index, field in enumerate(fields):
+            try:
+                normal_path(field)
+            except ValueError as error:
+                raise source.error(("report", part, index), str(error)) from None
+    if spec.report.baseline is not None:
+        Rule(source, read_layer(source, spec.report.baseline, ("report", "baseline")))
+    if spec.report.select_by == "val" and any(not experiment.val_fraction for experiment in experiments):
+        raise source.error(
+            ("report", "select_by"), "val needs held-out data: set val_fraction, for example to 0.1, in base"
+        )
+
+
+def _plan_hash(experiments: Iterable[Experiment]) -> str:
+    plan = hashlib.sha256()
+    for run in experiments:
+        probes = [label(probe) for probe in run.probes]
+        plan.update(f"{run.run_id} {run.rounds} {run.eval_every} {probes}\n".encode())
+    return plan.hexdigest()[:16]

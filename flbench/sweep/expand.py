@@ -1,0 +1,217 @@
+"""Cells to runs, in the order that the schema fixes: base, grids, exclude, overrides, seeds, duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from flbench.config import ALIASES, KINDS, WISHES, Experiment, fields_of_all_kinds
+from flbench.registry import unknown
+from flbench.sweep.assemble import Assembler, Cell, SealedCell, label
+from flbench.sweep.grid import CellGrid, Choice, Layer, read_grids, read_layer, without
+from flbench.sweep.match import Rule
+from flbench.sweep.source import Source
+from flbench.sweep.spec import SweepSpec
+
+
+@dataclass(frozen=True)
+class GridCount:
+    """One grid's part of the arithmetic: each axis and its length (a joint one as ``E+rounds``), and the product."""
+
+    axes: tuple[tuple[str, int], ...]
+    cells: int
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How the number of runs comes about.
+
+    Attributes:
+        grids: every grid's axes and number of cells.
+        excluded: cells that each rule of ``exclude`` removed, a cell counted at the first rule that it matches.
+        overridden: cells that each rule of ``overrides`` changed.
+        duplicates: cells that an earlier one equals.
+        unselected: cells that ``--only`` left out.
+        cells: what remains.
+        seeds: seeds of each cell.
+        beyond_limit: runs that ``--limit`` left out.
+        runs: cells times seeds, less those.
+    """
+
+    grids: tuple[GridCount, ...]
+    excluded: tuple[int, ...]
+    overridden: tuple[int, ...]
+    duplicates: int
+    unselected: int
+    cells: int
+    seeds: int
+    beyond_limit: int
+    runs: int
+
+
+#: One ``--only``: where to say that it is wrong, and its one condition.
+Only = tuple[Source, Layer]
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The runs of a sweep in order, the fields that vary among them, and how their number comes about."""
+
+    experiments: tuple[Experiment, ...]
+    varying: tuple[str, ...]
+    arithmetic: Arithmetic
+
+
+def expand(source: Source, spec: SweepSpec, only: Iterable[Only] = (), limit: int | None = None) -> Expansion:
+    """Every run of a sweep, or those of the cells that each of ``only`` keeps, up to ``limit``; raises SpecError."""
+    grids = read_grids(source, spec)
+    rules = _Rules(source, spec)
+    distinct: dict[str, SealedCell] = {}
+    duplicates = 0
+    for grid in grids:
+        for layer in grid.cells():
+            cell = rules.apply(layer)
+            if cell is None:
+                continue
+            twin = distinct.setdefault(cell.id, cell)
+            if twin is not cell:
+                _refuse_other_wish(source, cell, twin)
+                duplicates += 1
+    rules.refuse_idle()
+    if not distinct:
+        raise source.error(("exclude",), "no cell is left: the rules exclude all of them")
+    _refuse_idle_base(source, spec, {cell.assembler.kind for cell in distinct.values()})
+    chosen, seeds = _select(list(distinct.values()), spec.seeds, only)
+    possible = len(chosen) * len(seeds)
+    runs = tuple(islice((run for cell in chosen for run in cell.experiments(seeds)), limit))
+    arithmetic = Arithmetic(
+        grids=tuple(map(_count, grids)),
+        excluded=tuple(rules.excluded),
+        overridden=tuple(rules.overridden),
+        duplicates=duplicates,
+        unselected=len(distinct) - len(chosen),
+        cells=len(chosen),
+        seeds=len(seeds),
+        beyond_limit=possible - len(runs),
+        runs=len(runs),
+    )
+    return Expansion(runs, _varying(chosen, grids), arithmetic)
+
+
+class _Rules:
+    """``exclude`` and ``overrides``, and how many cells each rule met."""
+
+    def __init__(self, source: Source, spec: SweepSpec) -> None:
+        self.source = source
+        self.exclude = [Rule(source, read_layer(source, rule, ("exclude", i))) for i, rule in enumerate(spec.exclude)]
+        self.overrides = [
+            (
+                Rule(source, read_layer(source, rule.if_, ("overrides", i, "if"))),
+                read_layer(source, rule.set, ("overrides", i, "set")),
+            )
+            for i, rule in enumerate(spec.overrides)
+        ]
+        self.excluded = [0] * len(self.exclude)  # cells that the rule was the first to exclude
+        self.met = [0] * len(self.exclude)
+        self.overridden = [0] * len(self.overrides)
+        self._assemblers: dict[Choice | None, Assembler] = {}
+
+    def apply(self, layer: Layer) -> SealedCell | None:
+        """The cell as the rules leave it, or None where one excludes it."""
+        cell, assembler = self._read(layer)
+        if self._excludes(cell, assembler):
+            return None
+        for index, (rule, change) in enumerate(self.overrides):
+            if rule.matches(cell, assembler):
+                self.overridden[index] += 1
+                layer = {**without(layer, change), **change}
+                cell, assembler = self._read(layer)
+        return assembler.seal(cell)
+
+    def refuse_idle(self) -> None:
+        """A rule that matches nothing is a mistake in the rule, or in the axes."""
+        for part, counts in (("exclude", self.met), ("overrides", self.overridden)):
+            for index, count in enumerate(counts):
+                if not count:
+                    message = f"this rule matches no cell; mend it, or drop it (for once: --set {part}=[])"
+                    raise self.source.error((part, index), message)
+
+    def _read(self, layer: Layer) -> tuple[Cell, Assembler]:
+        kind = layer.get("kind")
+        assembler = self._assemblers.get(kind)
+        if assembler is None:
+            name = kind.raw if kind else "federated"
+            if not isinstance(name, str) or name not in KINDS:
+                raise self.source.error(kind.where if kind else (), unknown("kind", str(name), KINDS))
+            same = (other for other in self._assemblers.values() if other.kind == name)
+            assembler = self._assemblers[kind] = next(same, None) or Assembler(name, self.source)
+        return assembler.read(layer), assembler
+
+    def _excludes(self, cell: Cell, assembler: Assembler) -> bool:
+        matching = [index for index, rule in enumerate(self.exclude) if rule.matches(cell, assembler)]
+        for index in matching:
+            self.met[index] += 1
+        if matching:
+            self.excluded[matching[0]] += 1
+        return bool(matching)
+
+
+def _refuse_other_wish(source: Source, cell: SealedCell, twin: SealedCell) -> None:
+    """One run cannot be wished for in two ways: which would hold?"""
+    for field in sorted(WISHES):
+        mine, other = cell.known(field), twin.known(field)
+        if mine and other and mine.value != other.value:
+            both = f"{field} {label(other.value)} and {field} {label(mine.value)}"
+            why = f"{field} only says how long to run or what to observe: give each cell one value of it"
+            raise source.error(mine.where or other.where, f"two cells are one run, wished for with {both}; {why}")
+
+
+def _refuse_idle_base(source: Source, spec: SweepSpec, kinds: Iterable[str]) -> None:
+    used = {field for kind in kinds for field in KINDS[kind].model_fields}
+    for path, choice in read_layer(source, spec.base, ("base",)).items():
+        if (field := path.partition(".")[0]) not in used:
+            raise source.error(
+                choice.where, unknown(f"field of a {' or '.join(sorted(kinds))} experiment", field, used)
+            )
+
+
+def _select(
+    cells: list[SealedCell], seeds: tuple[int, ...], only: Iterable[Only]
+) -> tuple[list[SealedCell], tuple[int, ...]]:
+    """The cells and seeds that every ``--only`` keeps."""
+    for source, layer in only:
+        ((path, choice),) = layer.items()
+        if path == "seed":
+            wanted = choice.raw if isinstance(choice.raw, list) else [choice.raw]
+            there: list[str | None] = [str(seed) for seed in seeds]
+            seeds = tuple(seed for seed in seeds if seed in wanted)
+        else:
+            rule = Rule(source, layer)
+            there = [cell.text(path) for cell in cells]
+            cells = [cell for cell in cells if rule.matches(cell.values, cell.assembler)]
+        if not cells or not seeds:
+            values = list(dict.fromkeys(filter(None, there)))
+            shown = ", ".join(values[:20]) + (", ..." if len(values) > 20 else "")
+            raise source.error(choice.where, f"nothing matches; here {path} is one of: {shown}")
+    return cells, seeds
+
+
+def _varying(cells: list[SealedCell], grids: Iterable[CellGrid]) -> tuple[str, ...]:
+    """The fields that differ between cells: axes first, in their order, then those that rules or grids change."""
+    axes = [path.partition(".")[0] for grid in grids for axis in grid.axes for path in axis.paths]
+    varying = []
+    for field in dict.fromkeys([*axes, *fields_of_all_kinds()]):
+        known = {cell.known(field) for cell in cells}
+        if len({one and one.value for one in known}) > 1:
+            varying.append(field)
+    return tuple(varying)
+
+
+def _count(grid: CellGrid) -> GridCount:
+    return GridCount(tuple(("+".join(map(short_name, axis.paths)), len(axis.options)) for axis in grid.axes), grid.size)
+
+
+def short_name(path: str) -> str:
+    """The shortest name of a field: its alias where it has one."""
+    return next((alias for alias, field in ALIASES.items() if field == path), path)

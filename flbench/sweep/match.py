@@ -1,0 +1,87 @@
+"""Partial matches: the conditions of ``exclude``, ``overrides`` and ``--only``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flbench.config import KINDS, FieldProblem, parse_field, registry_of
+from flbench.registry import Component, plain, unknown
+from flbench.sweep.assemble import Assembler, Cell, Known
+from flbench.sweep.grid import Layer
+from flbench.sweep.source import Source
+
+Test = Callable[[Any], bool]
+
+
+class Rule:
+    """All of some conditions; a condition is met when the cell's value is any of those listed.
+
+    A component matches by its name, whatever its settings; by its shorthand or a mapping, with just the settings given;
+    or by its label. Numbers match as they are printed, to six significant digits.
+    """
+
+    def __init__(self, source: Source, conditions: Layer) -> None:
+        self._tests: dict[str, list[Test]] = {}
+        self._met: dict[tuple[str, Known], bool] = {}
+        for path, choice in conditions.items():
+            wanted = choice.raw if isinstance(choice.raw, list) else [choice.raw]
+            try:
+                self._tests[path] = [_test(path, raw) for raw in wanted]
+            except ValueError as error:
+                raise source.error(choice.where, str(error)) from None
+            if not wanted:
+                raise source.error(choice.where, "expected at least one value, got an empty list")
+
+    def matches(self, cell: Cell, assembler: Assembler) -> bool:
+        """Whether a cell meets every condition."""
+        for path in self._tests:
+            field = path.partition(".")[0]
+            known = cell.get(field) or assembler.defaults.get(field)
+            if known is None:
+                return False  # a field that this kind of experiment does not have
+            met = self._met.get((path, known))
+            if met is None:
+                met = self._met[path, known] = any(test(known.value) for test in self._tests[path])
+            if not met:
+                return False
+        return True
+
+
+def _test(path: str, raw: Any) -> Test:
+    field, _, sub = path.partition(".")
+    if field == "probes":
+        raise ValueError("probes cannot be matched: they observe a run and do not define it")
+    registry = registry_of(field)
+    if registry is None:
+        kind = next(kind for kind, model in KINDS.items() if field in model.model_fields)
+        if field == "kind":
+            if raw not in KINDS:
+                raise ValueError(unknown("kind", str(raw), KINDS))
+            return lambda value: bool(value == raw)
+        try:
+            wanted = parse_field(kind, field, raw)
+        except FieldProblem as problem:
+            raise ValueError(str(problem)) from None
+        return lambda value: _same(value, wanted)
+    if sub:
+        return lambda component: hasattr(component, sub) and _same(plain(getattr(component, sub)), raw)
+    if isinstance(raw, str) and "(" in raw:
+        return lambda component: bool(component.label() == raw)
+    try:
+        cls, settings = registry.read(raw)
+    except KeyError as error:
+        raise ValueError(str(error)) from None
+    return lambda component: component.name == cls.name and _has(component, settings)
+
+
+def _has(component: Component, settings: Mapping[str, Any]) -> bool:
+    return all(_same(plain(getattr(component, key)), raw) for key, raw in settings.items())
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    if isinstance(value, float) and isinstance(wanted, (int, float)):
+        return f"{value:g}" == f"{wanted:g}"
+    return bool(value == wanted)

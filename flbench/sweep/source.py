@@ -1,0 +1,201 @@
+"""A sweep file as plain data in which every value knows its line.
+
+YAML 1.2 through ruamel.yaml's node graph: no tag constructs an object, a key given twice is an error, anchors and merge
+keys work, and a file that unfolds without end is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from flbench.errors import UserError
+
+#: Where a value stands: keys and positions from the top of the file.
+Where = tuple[str | int, ...]
+
+_MOST_VALUES = 200_000
+_DEEPEST = 50
+_TAG = "tag:yaml.org,2002:"
+
+
+class SpecError(UserError):
+    """A sweep that cannot be: the message starts with file and line, or the option, and the path inside."""
+
+
+def dotted(where: Where) -> str:
+    """A path as people write it: ``grids[1].axes.lr[0]``."""
+    text = ""
+    for part in where:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+class Source:
+    """What a sweep file, and the ``--set`` options after it, say.
+
+    Attributes:
+        name: the file as the user named it.
+        text: the file's text.
+        data: its content: dicts, lists, texts, numbers, truth values and None.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.text = name, text
+        self._lines: dict[Where, int] = {}
+        self._options: dict[Where, str] = {}
+        self.data: Any = self._load(text)
+
+    @classmethod
+    def open(cls, path: Path) -> Source:
+        """Read a file; raises SpecError."""
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except FileNotFoundError:
+            nearby = sorted(str(p) for p in path.parent.glob("*.yaml"))[:20]
+            there = f"; there are {', '.join(nearby)}" if nearby else ""
+            raise SpecError(f"{path}: no such file: expected a sweep file (YAML){there}") from None
+        except IsADirectoryError:
+            raise SpecError(f"{path}: expected a sweep file (YAML), got a directory") from None
+        except UnicodeDecodeError as error:
+            raise SpecError(f"{path}: expected text in UTF-8, got byte 0x{error.object[error.start]:02x}") from None
+        except OSError as error:
+            raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+        return cls(str(path), text)
+
+    def replace(self, where: Where, value: Any, option: str) -> None:
+        """Put ``value`` at a path whose parent exists; errors about it name ``option`` from now on."""
+        parent = self.data
+        for part in where[:-1]:
+            parent = parent[part]
+        parent[where[-1]] = value
+        self._options[where] = option
+
+    def error(self, where: Where, message: str) -> SpecError:
+        """The one message about a value: file and line (or the option), path, and what is wrong."""
+        return SpecError(": ".join(filter(None, [self.origin(where), dotted(where), message])))
+
+    def origin(self, where: Where) -> str:
+        """``FILE:LINE`` of a value, or of the nearest thing around it, or the option that gave it."""
+        for length in range(len(where), 0, -1):
+            if where[:length] in self._options:
+                return self._options[where[:length]]
+            if where[:length] in self._lines:
+                return f"{self.name}:{self._lines[where[:length]]}"
+        return f"{self.name}:1"
+
+    def _load(self, text: str) -> Any:
+        try:
+            node = YAML(typ="safe", pure=True).compose(text)
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            hint = " (indent with spaces, not with tabs)" if "\\t" in str(error.problem) else ""
+            line = mark.line + 1 if mark else 1
+            raise SpecError(f"{self.name}:{line}: not valid YAML: {error.problem or error.context}{hint}") from None
+        except (YAMLError, ValueError, RecursionError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise SpecError(f"{self.name}:1: not valid YAML: {reason}") from None
+        if node is None:
+            raise SpecError(
+                f"{self.name}:1: the file is empty: expected a sweep, at least 'version', 'name' and 'axes'"
+            )
+        data = _Reader(self.name, self._lines).value(node, ())
+        if not isinstance(data, dict):
+            raise SpecError(f"{self.name}:1: expected a mapping (version: 1, name: ..., axes: ...), got {data!r:.80}")
+        return data
+
+
+def read_value(text: str) -> Any:
+    """The value of an option, read as YAML: numbers, truth values, lists, mappings, else text; raises SpecError."""
+    return Source("value", f"value: {text}").data["value"]
+
+
+class _Reader:
+    """Turns YAML nodes into plain data and notes the line of each path."""
+
+    def __init__(self, name: str, lines: dict[Where, int]) -> None:
+        self.name, self.lines = name, lines
+        self.scalars = YAML(typ="safe", pure=True).constructor
+        self.open: set[int] = set()  # nodes whose content is being read: to meet one again is a cycle
+
+    def value(self, node: Node, where: Where) -> Any:
+        """Plain data of a node."""
+        self.lines.setdefault(where, self.line(node))
+        if len(self.lines) > _MOST_VALUES:
+            raise self.error(node, f"the file unfolds to more than {_MOST_VALUES} values")
+        if isinstance(node, ScalarNode):
+            return self.scalar(node)
+        if node.tag not in (_TAG + "map", _TAG + "seq"):
+            raise self.error(node, f"the tag {node.tag!r} is not allowed: only plain mappings, lists and values are")
+        if id(node) in self.open:
+            raise self.error(node, f"the anchor &{node.anchor} contains itself")
+        if len(where) > _DEEPEST:
+            raise self.error(node, f"nested more than {_DEEPEST} levels deep")
+        self.open.add(id(node))
+        data = self.mapping(node, where) if isinstance(node, MappingNode) else self.items(node, where)
+        self.open.discard(id(node))
+        return data
+
+    def items(self, node: Node, where: Where) -> list[Any]:
+        return [self.value(item, (*where, index)) for index, item in enumerate(node.value)]
+
+    def mapping(self, node: MappingNode, where: Where) -> dict[str, Any]:
+        given: dict[str, tuple[Node, Node]] = {}
+        merged: dict[str, tuple[Node, Node]] = {}
+        for key, item in node.value:
+            if key.tag == _TAG + "merge":
+                for name, pair in self.merged(item):
+                    merged.setdefault(name, pair)
+                continue
+            name = self.key(key)
+            if name in given:
+                first = self.line(given[name][0])
+                raise self.error(key, f"the key {name!r} is given twice (first in line {first})", (*where, name))
+            given[name] = key, item
+        data = {}
+        for name, (key, item) in {**merged, **given}.items():
+            self.lines[(*where, name)] = self.line(key)
+            data[name] = self.value(item, (*where, name))
+        return data
+
+    def merged(self, node: Node) -> Iterator[tuple[str, tuple[Node, Node]]]:
+        """The pairs that a merge key brings in, the ones that win first."""
+        if isinstance(node, SequenceNode):
+            for item in node.value:
+                yield from self.merged(item)
+        elif isinstance(node, MappingNode):
+            for key, item in node.value:
+                if key.tag == _TAG + "merge":
+                    raise self.error(
+                        key, "a merge key inside a merged mapping is not supported; merge a list: <<: [*a, *b]"
+                    )
+                yield self.key(key), (key, item)
+        else:
+            raise self.error(node, "a merge key (<<) takes a mapping or a list of mappings")
+
+    def key(self, node: Node) -> str:
+        if isinstance(node, ScalarNode) and isinstance(name := self.scalar(node), str):
+            return name
+        raise self.error(node, f"expected text as a key, got {node.value!r:.80}")
+
+    def scalar(self, node: ScalarNode) -> Any:
+        kind = str(node.tag).removeprefix(_TAG)
+        if kind in ("str", "timestamp"):
+            return node.value
+        if kind not in ("int", "float", "bool", "null"):
+            raise self.error(node, f"the tag {node.tag!r} is not allowed: only plain mappings, lists and values are")
+        try:
+            return getattr(self.scalars, f"construct_yaml_{kind}")(node)
+        except (ValueError, KeyError):
+            raise self.error(node, f"expected a value of type {kind}, got {node.value!r:.80}") from None
+
+    def line(self, node: Node) -> int:
+        return int(node.start_mark.line) + 1
+
+    def error(self, node: Node, message: str, where: Where = ()) -> SpecError:
+        return SpecError(": ".join(filter(None, [f"{self.name}:{self.line(node)}", dotted(where), message])))

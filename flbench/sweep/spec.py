@@ -1,0 +1,297 @@
+"""The sweep file's schema: everything in it except the meaning of the experiments' fields, which ``grid`` gives it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from flbench.registry import unknown
+
+#: What a report can rank by: the numbers of an evaluation.
+Metric = Literal[
+    "acc",
+    "acc_weighted",
+    "acc_global",
+    "acc_worst",
+    "acc_sd",
+    "acc_personal",
+    "val_acc",
+    "loss",
+    "train_loss",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+]
+
+#: Fields of an experiment and their values: names, shorthands, or mappings for components.
+Values = dict[str, Any]
+
+_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_time(raw: Any) -> int:
+    """Seconds of a wall time: ``30m``, ``1h30m``, ``2d``, ``HH:MM:SS`` or SLURM's ``D-HH:MM:SS``."""
+    text = raw if isinstance(raw, str) else ""
+    if match := re.fullmatch(r"(?:(\d+)-)?(\d{1,2}):([0-5]\d):([0-5]\d)", text):
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        total = days * 86_400 + hours * 3_600 + minutes * 60 + seconds
+    elif re.fullmatch(r"(\d+d)?(\d+h)?(\d+m)?(\d+s)?", text):
+        total = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([dhms])", text))
+    else:
+        total = 0
+    if total <= 0:
+        raise ValueError(f"expected a wall time like 30m, 2h, 1h30m, 12:00:00 or 1-00:00:00, got {raw!r}")
+    return total
+
+
+def parse_memory(raw: Any) -> int:
+    """Bytes of an amount of memory: ``512M``, ``2G``, ``1.5G`` (powers of 1024)."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])i?B?", raw) if isinstance(raw, str) else None
+    if match is None or not float(match[1]):
+        raise ValueError(f"expected an amount of memory like 512M or 2G, got {raw!r}")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def _version(raw: Any) -> Any:
+    if isinstance(raw, int) and raw > 1:
+        raise ValueError(f"this file has version {raw}, newer than this flbench knows (1): update flbench")
+    return raw
+
+
+def _name(raw: Any) -> Any:
+    if isinstance(raw, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", raw):
+        shown = raw if len(raw) <= 80 else raw[:77] + "..."
+        raise ValueError(
+            "expected a name of at most 64 letters, digits, '.', '_' and '-', which starts with a letter or a digit"
+            f" (it names a folder), got {shown!r}"
+        )
+    return raw
+
+
+def _sequence(raw: Any) -> Any:
+    return tuple(raw) if isinstance(raw, list) else raw
+
+
+def _conditions(raw: Any) -> Any:
+    """A single rule may stand without its list."""
+    return (raw,) if isinstance(raw, dict) else _sequence(raw)
+
+
+def _fields(raw: Any) -> Any:
+    """A single field may stand without its list."""
+    return (raw,) if isinstance(raw, str) else _sequence(raw)
+
+
+def _seeds(raw: Any) -> Any:
+    if isinstance(raw, dict):
+        raw = list(expand_range(raw))
+    if not isinstance(raw, (list, tuple)):
+        raise ValueError(f"expected a list of seeds or {{range: [start, stop]}}, got {raw!r}")
+    if not raw:
+        raise ValueError("expected at least one seed, got none")
+    for seed in raw:
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ValueError(f"expected whole numbers from 0 on as seeds, got {seed!r}")
+    if len(set(raw)) < len(raw):
+        twice = Counter(raw).most_common(1)[0][0]
+        raise ValueError(f"expected different seeds, got {twice} more than once")
+    return tuple(raw)
+
+
+def expand_range(raw: Values) -> list[Any]:
+    """The values of ``{range: [start, stop]}``, ``{linspace: [first, last, n]}`` or ``{logspace: [first, last, n]}``.
+
+    Raises:
+        ValueError: not one of these forms, or no values.
+    """
+    if len(raw) != 1 or (kind := next(iter(raw))) not in _SPACES:
+        forms = "{range: [start, stop]}, {linspace: [first, last, n]} or {logspace: [first, last, n]}"
+        raise ValueError(f"expected a list of values, {forms}, got {raw!r}")
+    numbers = raw[kind]
+    usage = f"expected {kind}: [{_SPACES[kind]}]"
+    wanted = 2 if kind == "range" else 3
+    if not isinstance(numbers, list) or len(numbers) != wanted or not all(map(_finite, numbers)):
+        raise ValueError(f"{usage} ({wanted} numbers), got {numbers!r}")
+    first, last, count = [*numbers, 0][:3]
+    if kind == "range":
+        if not (isinstance(first, int) and isinstance(last, int) and first < last <= first + 1_000_000):
+            raise ValueError(f"{usage}, whole numbers with start below stop (stop is not in it), got {numbers!r}")
+        return list(range(first, last))
+    if not (isinstance(count, int) and 2 <= count <= 100_000):
+        raise ValueError(f"{usage} with n a whole number of at least 2, got {count!r}")
+    if kind == "logspace":
+        if first <= 0 or last <= 0:
+            raise ValueError(f"{usage} with first and last above 0, got {numbers!r}")
+        first, last = math.log10(first), math.log10(last)
+    points = [first + (last - first) * index / (count - 1) for index in range(count)]
+    return [_clean(10**point if kind == "logspace" else point) for point in points]
+
+
+_SPACES = {"range": "start, stop", "linspace": "first, last, n", "logspace": "first, last, n"}
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _clean(value: float) -> float:
+    """0.1 instead of 0.10000000000000002, which would be another run."""
+    return float(f"{value:.12g}")
+
+
+class Strict(BaseModel):
+    """A part of the file: frozen, typed, and without keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            raise ValueError(f"expected a mapping ({', '.join(cls.known_keys())}), got {raw!r}")
+        for key in raw:
+            if key not in cls.known_keys():
+                # The message cannot go through the template: it may hold braces.
+                raise PydanticCustomError(
+                    "unknown_key", "{message}", {"key": key, "message": unknown("key", key, cls.known_keys())}
+                )
+        return raw
+
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        """The keys that a file may give."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+
+class Grid(Strict):
+    """One product of axes, with one joint axis, and values of its own."""
+
+    set: Values = Field(default={}, description="values of this grid alone, over those of base")
+    axes: Values = Field(default={}, description="lists of values; the grid is their product")
+    zip: Values = Field(default={}, description="lists of equal length that advance together: one joint axis")
+
+
+class Override(Strict):
+    """Other values for the cells that match."""
+
+    if_: Values = Field(alias="if", min_length=1, description="partial match; a list means any of")
+    set: Values = Field(min_length=1, description="the values those cells get")
+
+
+class Resources(Strict):
+    """What one worker slot takes."""
+
+    cpus: int = Field(default=1, ge=1, description="CPU cores of a run: the size of its thread pool")
+    gpus: float = Field(default=0.0, ge=0, description="GPUs of a run; 0.5 puts two runs on one GPU")
+    mem: Annotated[
+        int | None, BeforeValidator(parse_memory), WithJsonSchema({"type": "string", "examples": ["2G"]})
+    ] = Field(default=None, description="memory of a run, as 512M or 2G")
+    time: Annotated[
+        int | None, BeforeValidator(parse_time), WithJsonSchema({"type": "string", "examples": ["30m"]})
+    ] = Field(default=None, description="wall time of a worker, as 30m, 2h or 1-00:00:00")
+
+
+class Retry(Strict):
+    """What happens to runs that fail."""
+
+    max_attempts: int = Field(default=3, ge=1, description="how often a run is tried in all")
+
+
+class Inline(Strict):
+    """Runs execute in the orchestrator's own process, one after the other."""
+
+    kind: Literal["inline"]
+
+
+class Local(Strict):
+    """Workers on this machine."""
+
+    kind: Literal["local"] = "local"
+    workers: int | None = Field(default=None, ge=1, description="how many; default: what cores and GPUs allow")
+
+
+class Slurm(Strict):
+    """Workers as jobs of a SLURM cluster."""
+
+    kind: Literal["slurm"]
+    profile: str = Field(description="file with the cluster's partition, account, set-up lines")
+    max_jobs: int = Field(default=64, ge=1, description="most jobs at a time")
+
+
+_BACKENDS: dict[str, type[Strict]] = {"inline": Inline, "local": Local, "slurm": Slurm}
+
+
+def _backend(raw: Any) -> Any:
+    kind = raw.get("kind", "local") if isinstance(raw, dict) else "local"
+    if not isinstance(kind, str) or kind not in _BACKENDS:
+        raise PydanticCustomError(
+            "unknown_key", "{message}", {"key": "kind", "message": unknown("kind of backend", str(kind), _BACKENDS)}
+        )
+    return _BACKENDS[kind].model_validate(raw)
+
+
+class Wandb(Strict):
+    """Mirror of the runs on W&B."""
+
+    project: str = Field(default="flbench", min_length=1, description="project on W&B")
+    entity: str | None = Field(default=None, description="user or team on W&B")
+    mode: Literal["auto", "online", "offline", "off"] = Field(
+        default="auto", description="auto: online where a key is present, else off"
+    )
+
+
+class Report(Strict):
+    """How the leaderboard is laid out."""
+
+    metric: Metric = Field(default="acc", description="what is shown and ranked")
+    rows: Annotated[tuple[str, ...], BeforeValidator(_fields)] = Field(
+        default=("method", "norm"), min_length=1, description="fields that make the rows"
+    )
+    cols: Annotated[tuple[str, ...], BeforeValidator(_fields)] = Field(
+        default=("partition",), description="fields that make the columns"
+    )
+    baseline: Values | None = Field(default=None, description="the row that the others are compared with")
+    select_by: Literal["last", "val"] = Field(
+        default="last", description="last: the last round; val: the best round on held-out training data"
+    )
+
+
+class SweepSpec(Strict):
+    """A sweep: experiments as a grid, and how they are run and reported."""
+
+    version: Annotated[Literal[1], BeforeValidator(_version)] = Field(description="version of this schema")
+    name: Annotated[str, BeforeValidator(_name)] = Field(description="names the sweep's folder in the store")
+    base: Values = Field(default={}, description="values that every experiment shares")
+    axes: Values = Field(default={}, description="the axes of a single grid")
+    zip: Values = Field(default={}, description="the joint axis of a single grid")
+    grids: Annotated[tuple[Grid, ...], BeforeValidator(_sequence)] = Field(
+        default=(), description="several grids, one after the other"
+    )
+    exclude: Annotated[tuple[Values, ...], BeforeValidator(_conditions)] = Field(
+        default=(), description="cells to leave out: partial match; a list means any of"
+    )
+    overrides: Annotated[tuple[Override, ...], BeforeValidator(_conditions)] = Field(
+        default=(), description="other values for the cells that match; creates no cell"
+    )
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = Field(
+        default=(0,), description="a list, or {range: [start, stop]}; paired across all cells"
+    )
+    resources: Resources = Field(default=Resources(), description="what a run needs")
+    retry: Retry = Field(default=Retry(), description="what happens to runs that fail")
+    backend: Annotated[Inline | Local | Slurm, BeforeValidator(_backend)] = Field(
+        default=Local(), description="where workers run"
+    )
+    wandb: Wandb = Field(default=Wandb(), description="mirror on W&B")
+    report: Report = Field(default=Report(), description="layout of the leaderboard")
+
+    def all_grids(self) -> tuple[tuple[tuple[str | int, ...], Grid], ...]:
+        """Every grid and where it stands in the file; without any, one grid with the one cell of ``base``."""
+        if self.grids:
+            return tuple((("grids", index), grid) for index, grid in enumerate(self.grids))
+        return (((), Grid(axes=self.axes, zip=self.zip)),)
