@@ -79,6 +79,11 @@ def is_cached(recipe: Recipe) -> bool:
     return (recipe.entry / _META).is_file()
 
 
+def peek(recipe: Recipe) -> Data | None:
+    """The decoded data if it is in the cache already."""
+    return _open(recipe.entry)
+
+
 def load(recipe: Recipe) -> Data:
     """The decoded data, from the cache or, the first time, into it and from it."""
     try:

@@ -65,6 +65,7 @@ class Dataset(Component):
     official: ClassVar[str | None] = None
     #: The class in torchvision.datasets that downloads it.
     torchvision: ClassVar[str | None] = None
+    #: The licence, as far as it is known.
     terms: ClassVar[str] = "see its authors"
     layouts: ClassVar[tuple[Layout, ...]] = (Parquet(), ImageFolder())
 
@@ -114,7 +115,7 @@ class DigitsSet(Dataset):
     class_names = tuple("0123456789")
     counts = (1442, 355)
     official = "e3713c9c6ae47b99"
-    terms = "CC BY 4.0 (UCI Optical Recognition of Handwritten Digits)"
+    terms = "CC BY 4.0 (UCI)"
     layouts = (Digits(),)
 
     def places(self, root: Path) -> Iterator[Source]:
@@ -134,7 +135,7 @@ class Cifar10(Dataset):
     counts = (50_000, 10_000)
     official = "cba35f7e9a8daa08"
     torchvision = "CIFAR10"
-    terms = "no licence stated; research use, cite Krizhevsky (2009)"
+    terms = "none stated; research use"
     layouts = (
         Batches(
             "cifar-10-batches-py",
@@ -200,7 +201,7 @@ class Mnist(Dataset):
     class_names = tuple("0123456789")
     counts = (60_000, 10_000)
     torchvision = "MNIST"
-    terms = "usually given as CC BY-SA 3.0; cite LeCun et al. (1998)"
+    terms = "CC BY-SA 3.0 (usually given)"
     layouts = (
         Idx(
             "MNIST/raw",

@@ -68,7 +68,9 @@ def _figure(histogram: Histogram, title: str) -> Figure:
     width, height = max(cell_width * classes, 1.6), max(cell_height * clients, 1.2)
     figure = Figure(figsize=(width + 3.4, height + 1.6))
     discs, sizes = figure.subplots(1, 2, sharey=True, width_ratios=(width, 1.7), gridspec_kw={"wspace": 0.12 / width})
-    _draw_discs(discs, histogram, diameter=0.92 * 72 * min(cell_width, cell_height))
+    # In narrow cells a disc may reach into its neighbours, or it could not be seen.
+    largest = min(2 * min(cell_width, cell_height), max(cell_width, cell_height))
+    _draw_discs(discs, histogram, diameter=0.92 * 72 * largest)
     _draw_sizes(sizes, histogram)
     discs.set_title(title, loc="left", fontsize=10, pad=10)
     return figure
@@ -79,23 +81,26 @@ def _draw_discs(axes: Any, histogram: Histogram, diameter: float) -> None:
     clients, classes = counts_KC.shape
     largest = max(1, int(counts_KC.max()))
     rows, columns = np.nonzero(counts_KC)
-    axes.scatter(columns, rows, s=_areas(counts_KC[rows, columns], largest, diameter), color=_TRAIN, linewidths=0)
+    areas = _areas(counts_KC[rows, columns], largest, diameter)
+    axes.scatter(columns, rows, s=areas, color=_TRAIN, alpha=0.85, linewidths=0)
     axes.set(xlim=(-0.6, classes - 0.4), ylim=(clients - 0.4, -0.6), xlabel="class", ylabel="client")
-    axes.set_xticks(*_ticks(histogram.class_names), rotation=45, ha="right", rotation_mode="anchor")
+    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(*_ticks(histogram.class_names), **(slanted if max(map(len, histogram.class_names)) > 2 else {}))
     axes.set_yticks(*_ticks(tuple(map(str, range(clients)))))
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     _bare(axes)
     for example in _examples(largest):
         area = _areas(np.array([example]), largest, diameter)
-        axes.scatter([], [], s=area, color=_TRAIN, linewidths=0, label=f"{example:,}")
+        axes.scatter([], [], s=area, color=_TRAIN, alpha=0.85, linewidths=0, label=f"{example:,}")
     axes.legend(
         title="training samples",
         loc="upper left",
         bbox_to_anchor=(1, 1),
         bbox_transform=axes.figure.axes[1].transAxes,
         frameon=False,
-        labelspacing=max(0.5, diameter / 18),
+        labelspacing=max(0.5, diameter / 12),
+        borderpad=1,
         handletextpad=max(0.4, diameter / 30),
         alignment="left",
     )
@@ -123,9 +128,10 @@ def _examples(largest: int) -> list[int]:
 
 
 def _ticks(names: tuple[str, ...]) -> tuple[list[int], list[str]]:
-    """Positions and names; of many, every second, fifth, tenth ..."""
+    """Positions and names; of many, the numbers of every second, fifth, tenth ..."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, len(names)) if len(names) / step <= 50)
-    return list(range(0, len(names), step)), [_short(name) for name in names[::step]]
+    places = list(range(0, len(names), step))
+    return places, list(map(str, places)) if step > 1 else [_short(name) for name in names]
 
 
 def _short(name: str) -> str:

@@ -1,0 +1,200 @@
+"""``flbench data``: what data there is, fetching it, checking it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flbench.errors import DataMissing, UserError
+
+if TYPE_CHECKING:
+    from flbench.data.datasets import Dataset
+
+app = typer.Typer(no_args_is_help=True, help="List, download and verify data sets.")
+
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", help="Folder of data sets (default: $FLBENCH_DATA, else the user's cache folder)."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.command("list")
+def list_(root: Root = None, as_json: AsJson = False) -> None:
+    """Show every data set: its size, where it was found, and whether it is decoded already.
+
+    Example: flbench data list --json
+    """
+    import json
+
+    from flbench.data.datasets import data_root
+    from flbench.registry import DATASETS
+
+    rows = [_describe(cls, root) for cls in DATASETS.classes.values()]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    _print_list(rows)
+    typer.echo(f"\nData root: {data_root(root)} (set $FLBENCH_DATA or --root to change it)")
+    if any(_is_missing(row) for row in rows):
+        typer.echo("Fetch what is missing: flbench data download NAME...")
+
+
+@app.command()
+def download(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Data sets, as 'flbench data list' names them.")
+    ],
+    root: Root = None,
+) -> None:
+    """Fetch data sets through torchvision, which checks their checksums.
+
+    Example: flbench data download cifar10 fashion_mnist
+    """
+    from flbench.data import download as fetching
+
+    for dataset in [_parse(name) for name in names]:
+        folder = fetching.download(dataset, root)
+        typer.echo(f"{dataset.name}: fetched and checked, in {folder}")
+
+
+@app.command()
+def verify(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Data sets; without any, all that are found.")
+    ] = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check files against published checksums, decode them anew, and compare counts, labels and the decoded cache.
+
+    Exit code 1 if any is damaged. Any folder can be checked too.
+
+    Example: flbench data verify cifar10 folder:photos
+    """
+    import json
+
+    from flbench.data.verify import verify as check
+
+    reports: list[dict[str, Any]] = []
+    for dataset in [_parse(name) for name in names] if names else _found(root):
+        verdict = check(dataset, root)
+        reports.append(
+            {
+                "name": dataset.label(),
+                "folder": str(verdict.source.folder),
+                "layout": verdict.source.layout.title,
+                "fingerprint": verdict.fingerprint,
+                "counts": verdict.counts,
+                "problems": verdict.problems,
+                "notes": verdict.notes,
+            }
+        )
+        if not as_json:
+            _print_verdict(reports[-1])
+    if as_json:
+        typer.echo(json.dumps(reports, indent=1))
+    if any(report["problems"] for report in reports):
+        raise typer.Exit(1)
+
+
+def _parse(name: str) -> Dataset:
+    from flbench.registry import DATASETS, InvalidComponent
+
+    try:
+        dataset: Dataset = DATASETS.parse(name)
+    except (KeyError, InvalidComponent) as error:
+        field = ".".join(map(str, getattr(error, "path", ())))
+        raise UserError(f"{name}: {field + ': ' if field else ''}{error}") from None
+    return dataset
+
+
+def _found(root: Path | None) -> list[Dataset]:
+    from flbench.data.datasets import locate
+    from flbench.registry import DATASETS
+
+    found = []
+    for cls in DATASETS.classes.values():
+        if not _needs_settings(cls):
+            try:
+                locate(cls(), root)
+            except DataMissing:
+                continue
+            found.append(cls())
+    return found
+
+
+def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
+    from flbench.data import cache
+    from flbench.data.datasets import locate, recipe
+
+    row: dict[str, Any] = {
+        "name": cls.name,
+        "classes": cls.classes,
+        "image": cls.image,
+        "counts": cls.counts,
+        "found": None,
+        "layout": None,
+        "cached": False,
+        "terms": cls.terms,
+    }
+    if _needs_settings(cls):
+        return row
+    try:
+        source = locate(cls(), root)
+    except DataMissing:
+        return row
+    cached = cache.is_cached(recipe(cls(), source))
+    return {**row, "found": str(source.folder), "layout": source.layout.title, "cached": cached}
+
+
+def _needs_settings(cls: type[Dataset]) -> bool:
+    """Whether it is no data set before a setting is given (``folder``)."""
+    return any(
+        field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        for field in dataclasses.fields(cls)
+    )
+
+
+def _print_list(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for header in ("data set", "classes", "image", "train/test", "decoded"):
+        table.add_column(header, no_wrap=True)
+    for header in ("found", "licence"):
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        counts = "/".join(f"{count:,}" for count in row["counts"] or ())
+        shape = "x".join(map(str, row["image"] or ()))
+        decoded = "yes" if row["cached"] else ""
+        table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, _place(row), row["terms"])
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # whatever reads this has no edge to wrap at
+    console.print(table)
+
+
+def _place(row: dict[str, Any]) -> str:
+    if row["found"]:
+        return f"{row['found']} ({row['layout']})"
+    return "missing" if _is_missing(row) else "name one: folder:PATH"
+
+
+def _is_missing(row: dict[str, Any]) -> bool:
+    return row["counts"] is not None and row["found"] is None
+
+
+def _print_verdict(report: dict[str, Any]) -> None:
+    typer.echo(
+        f"{report['name']}: {'DAMAGED' if report['problems'] else 'ok'}, {report['folder']} ({report['layout']})"
+    )
+    if report["counts"]:
+        train, test = report["counts"]
+        typer.echo(f"  {train:,} train and {test:,} test images, fingerprint {report['fingerprint']}")
+    for line in (*report["problems"], *report["notes"]):
+        typer.echo(f"  {line}")

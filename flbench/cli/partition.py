@@ -1,0 +1,167 @@
+"""``flbench partition show``: the label histogram of each client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.config import Federated
+    from flbench.data.histogram import Histogram
+
+app = typer.Typer(no_args_is_help=True, help="Look at how data meets clients.")
+
+#: The fields of an experiment that define its partition.
+_FIELDS = ("dataset", "partition", "clients", "seed", "min_size", "val_fraction")
+#: With more classes than this, a row names the client's largest classes instead of counting all.
+_MOST_COLUMNS = 20
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``show`` a command of its own although it is the only one."""
+
+
+@app.command()
+def show(
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help=f"As in 'flbench run': {', '.join(_FIELDS)}.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Data set (default: digits).")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, classes:N, dirichlet:BETA or shards:N (default: classes:1).")
+    ] = None,
+    clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Number of clients.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Seed of the partition.")] = None,
+    min_size: Annotated[
+        str | None, typer.Option(metavar="INTEGER", help="Fewest training samples of a client.")
+    ] = None,
+    val_fraction: Annotated[str | None, typer.Option(metavar="FLOAT", help="Share of training data held out.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder of data sets (default: $FLBENCH_DATA).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw it to this .png, .svg or .pdf file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Show how many samples of each class every client holds, as a table and as a picture.
+
+    The partition depends on these fields alone: every method, model and norm of a seed sees this one.
+
+    Example: flbench partition show --dataset digits --partition dirichlet:0.1 --clients 10 --seed 0
+
+    Example: flbench partition show dataset=cifar10 partition=classes:2 clients=10 seed=0 --out classes2.png
+    """
+    options = (dataset, partition, clients, seed, min_size, val_fraction)
+    experiment = _experiment(settings or [], dict(zip(_FIELDS, options, strict=True)))
+    histogram, fingerprint = _histogram(experiment, root)
+    if as_json:
+        _print_json(experiment, histogram, fingerprint)
+    else:
+        _print_table(experiment, histogram)
+    if out is not None:
+        from flbench.data.histogram import draw
+
+        draw(histogram, _title(experiment), out)
+        typer.echo(f"wrote {out}", err=True)
+
+
+def _experiment(settings: list[str], options: dict[str, str | None]) -> Federated:
+    """The experiment that the fields and options describe; raises UserError with one message."""
+    from pydantic import ValidationError
+
+    from flbench.config import Federated
+
+    fields = {name: _read(value) for name, value in options.items() if value is not None}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name not in _FIELDS:
+            raise UserError(f"expected FIELD=VALUE with a field of {', '.join(_FIELDS)}; got {setting!r}")
+        if name in fields:
+            raise UserError(f"{name} is given twice")
+        fields[name] = _read(value)
+    try:
+        return Federated.model_validate(fields)
+    except ValidationError as error:
+        raise UserError(_message(error.errors()[0])) from None
+
+
+def _read(text: str) -> Any:
+    from flbench.sweep.source import read_value
+
+    return read_value(text)
+
+
+def _message(problem: Any) -> str:
+    from flbench.registry import explain
+
+    path = getattr(problem.get("ctx", {}).get("error"), "path", ()) or problem["loc"]
+    return f"{'.'.join(map(str, path))}: {explain(problem)}"
+
+
+def _histogram(experiment: Federated, root: Path | None) -> tuple[Histogram, str]:
+    from flbench.data.datasets import load
+    from flbench.data.histogram import count
+    from flbench.data.partition import split
+
+    dataset: Any = experiment.dataset
+    partition: Any = experiment.partition
+    data = load(dataset, root)
+    shards = split(
+        partition,
+        data,
+        clients=experiment.clients,
+        min_size=experiment.min_size,
+        val_fraction=experiment.val_fraction,
+        seed=experiment.seed,
+    )
+    return count(data, shards), data.fingerprint
+
+
+def _title(experiment: Federated) -> str:
+    what = f"{experiment.dataset.label()}, {experiment.partition.label()}"
+    return f"{what}, {experiment.clients} clients, seed {experiment.seed}"
+
+
+def _print_json(experiment: Federated, histogram: Histogram, fingerprint: str) -> None:
+    import json
+
+    fields = experiment.to_json()
+    record = {
+        **{name: fields[name] for name in _FIELDS},
+        "fingerprint": fingerprint,
+        "class_names": histogram.class_names,
+        "train": histogram.train_KC.tolist(),
+        "test": histogram.test_KC.tolist(),
+    }
+    typer.echo(json.dumps(record))
+
+
+def _print_table(experiment: Federated, histogram: Histogram) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    few = len(histogram.class_names) <= _MOST_COLUMNS
+    table = Table(title=_title(experiment), title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("client", justify="right")
+    for name in [name[:5] for name in histogram.class_names] if few else ["classes"]:
+        table.add_column(name, justify="right", no_wrap=few)
+    if not few:
+        table.add_column("largest")
+    table.add_column("train", justify="right", style="bold")
+    table.add_column("test", justify="right", style="bold")
+    for client, (train, test) in enumerate(zip(histogram.train_KC, histogram.test_KC, strict=True)):
+        cells = [str(n) if n else "·" for n in train] if few else _largest(histogram.class_names, train)
+        table.add_row(str(client), *cells, str(train.sum()), str(test.sum()))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # whatever reads this has no edge to wrap at
+    console.print(table)
+
+
+def _largest(names: tuple[str, ...], counts: Any) -> list[str]:
+    """How many classes, and the three largest."""
+    held = [label for label in counts.argsort(kind="stable")[::-1] if counts[label]]
+    text = ", ".join(f"{names[label][:24]} {counts[label]}" for label in held[:3])
+    return [str(len(held)), text + (", ..." if len(held) > 3 else "")]

@@ -1,0 +1,41 @@
+"""Fetching data sets through torchvision, which knows their addresses and checksums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flbench.data.datasets import Dataset, data_root
+from flbench.errors import UserError
+
+
+def download(dataset: Dataset, root: Path | None = None) -> Path:
+    """Fetch a data set into its folder below the data root; what is there already and whole is not fetched again.
+
+    Raises:
+        UserError: torchvision does not have the set, or it could not be fetched or written.
+    """
+    folder = data_root(root) / dataset.name
+    if dataset.torchvision is None:
+        raise UserError(f"{dataset.name} cannot be downloaded: {_why_not(dataset)}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; name another folder by --root") from error
+    import torchvision.datasets
+
+    try:
+        getattr(torchvision.datasets, dataset.torchvision)(root=str(folder), download=True)
+    except Exception as error:  # torchvision passes on whatever urllib, tarfile or the disk raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"cannot download {dataset.name} into {folder}: {reason}\n"
+            f"Without internet: run 'flbench data download {dataset.name}' on a machine that has it, "
+            f"and copy its folder {dataset.name}/ to {folder}."
+        ) from error
+    return folder
+
+
+def _why_not(dataset: Dataset) -> str:
+    if dataset.counts is not None:
+        return "it is embedded, nothing is needed"
+    return "it is whatever files you name"
