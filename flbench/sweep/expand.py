@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from flbench.config import ALIASES, KINDS, WISHES, Experiment, fields_of_all_kinds
+from flbench.config import ALIASES, KINDS, WISHES, Experiment
 from flbench.registry import unknown
 from flbench.sweep.assemble import Assembler, Cell, SealedCell, label
 from flbench.sweep.grid import CellGrid, Choice, Layer, read_grids, read_layer, without
@@ -96,7 +96,11 @@ def expand(source: Source, spec: SweepSpec, only: Iterable[Only] = (), limit: in
         beyond_limit=possible - len(runs),
         runs=len(runs),
     )
-    return Expansion(runs, _varying(chosen, grids), arithmetic)
+    given = [
+        *(path for grid in grids for path in grid.paths()),
+        *(path for _, change in rules.overrides for path in change),
+    ]
+    return Expansion(runs, _varying(chosen, given), arithmetic)
 
 
 class _Rules:
@@ -197,15 +201,11 @@ def _select(
     return cells, seeds
 
 
-def _varying(cells: list[SealedCell], grids: Iterable[CellGrid]) -> tuple[str, ...]:
-    """The fields that differ between cells: axes first, in their order, then those that rules or grids change."""
-    axes = [path.partition(".")[0] for grid in grids for axis in grid.axes for path in axis.paths]
-    varying = []
-    for field in dict.fromkeys([*axes, *fields_of_all_kinds()]):
-        known = {cell.known(field) for cell in cells}
-        if len({one and one.value for one in known}) > 1:
-            varying.append(field)
-    return tuple(varying)
+def _varying(cells: list[SealedCell], paths: Iterable[str]) -> tuple[str, ...]:
+    """Which of the fields at ``paths``, and the augmentation that follows the data set, differ between cells."""
+    fields = dict.fromkeys([*(path.partition(".")[0] for path in paths), "augment"])
+    known = {field: {cell.known(field) for cell in cells} for field in fields}
+    return tuple(field for field in fields if len({one and one.value for one in known[field]}) > 1)
 
 
 def _count(grid: CellGrid) -> GridCount:

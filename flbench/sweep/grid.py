@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,11 @@ class CellGrid:
     def size(self) -> int:
         """The number of its cells."""
         return math.prod(len(axis.options) for axis in self.axes)
+
+    def paths(self) -> Iterator[str]:
+        """What it gives besides its base: axes first."""
+        yield from (path for axis in self.axes for path in axis.paths)
+        yield from (path for path, choice in self.shared.items() if choice.where[0] != "base")
 
     def cells(self) -> list[Layer]:
         """Every cell, the last axis running fastest."""
