@@ -141,10 +141,10 @@ def covering(results: Sequence[Result], rounds: int) -> Result | None:
     The wish's intermediate evaluations do not matter here: looking more often does not change the number.
     """
     recorded = [result for result in results if _has_record(result, rounds)]
-    if recorded:
-        return min(recorded, key=lambda result: (result.rounds, result.path.name))
     diverged = [result for result in results if result.status == "diverged" and result.rounds <= rounds]
-    return diverged[0] if diverged else None
+    # By content, so that a store and a file made from it answer with the same result.
+    candidates = sorted(recorded or diverged, key=lambda r: (r.rounds, len(r.evaluated), r.published))
+    return candidates[0] if candidates else None
 
 
 def _has_record(result: Result, rounds: int) -> bool:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.config import Experiment, registry_of
+from flbench.config import ALIASES, Experiment, registry_of
 from flbench.errors import UserError
 from flbench.registry import Component, by_similarity, default_of, format_scalar
-from flbench.report.frames import Collection, Run, compared_fields
+from flbench.report.frames import Collection, Record, Run, compared_fields
 from flbench.report.provenance import Provenance, describe
 from flbench.report.stats import Summary, summarize
 
@@ -87,20 +89,31 @@ class Options:
     command: str = "flbench report"
 
 
-def options_of(sweeps: Sequence[Sweep], **changes: Any) -> Options:
-    """The options that the first sweep asks for, named after all of them; ``changes`` come last."""
-    if not sweeps:
-        return dataclasses.replace(Options(), **changes)
-    wish = sweeps[0].report
+def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = (), **changes: Any) -> Options:
+    """The options that the first sweep asks for, named after all of them; ``changes`` come last.
+
+    ``arguments`` are what else the user gave ``flbench report``, for the command that makes the leaderboard again.
+    """
+    specs = [_public_path(sweep.path) for sweep in sweeps]
+    given = dict.fromkeys(option for sweep in sweeps for option in sweep.options)
+    words = [word for option in given for word in option.split(" ", 1)]
     options = Options(
-        metric=wish.metric,
-        rows=tuple(wish.rows),
-        cols=tuple(wish.cols),
-        select_by=wish.select_by,
-        title=", ".join(sweep.name for sweep in sweeps),
         specs=tuple((sweep.name, sweep.spec_hash) for sweep in sweeps),
+        command=shlex.join(["flbench", "report", *specs, *words, *arguments]),
     )
+    if sweeps:
+        wish = sweeps[0].spec.report
+        title = ", ".join(sweep.name for sweep in sweeps)
+        options = dataclasses.replace(options, title=title, metric=wish.metric, rows=wish.rows, cols=wish.cols)
+        options = dataclasses.replace(options, select_by=wish.select_by)
     return dataclasses.replace(options, **changes)
+
+
+def _public_path(path: Path) -> str:
+    """The path as seen from here, or the bare name of a file that lies elsewhere."""
+    here = Path.cwd()
+    resolved = path.resolve()
+    return resolved.relative_to(here).as_posix() if resolved.is_relative_to(here) else path.name
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,7 @@ class Cell:
     @cached_property
     def values(self) -> tuple[float, ...]:
         """The metric of every seed that has it, a finite number."""
-        found = (value_of(run, self.metric) for run in self.runs)
+        found = (value_of(run.record, self.metric) for run in self.runs)
         return tuple(value for value in found if value is not None and math.isfinite(value))
 
     @cached_property
@@ -176,19 +189,19 @@ class Cell:
         return tick(axis, axis_value(self.experiment, axis), without)
 
 
-def value_of(run: Run, metric: str) -> float | None:
-    """The run's number; without a shared model the whole test set is what ranks."""
-    if run.record is None:
+def value_of(record: Record | None, metric: str) -> float | None:
+    """The number in a record; where there is no shared model, accuracy is that on the whole test set."""
+    if record is None:
         return None
-    name = "acc_global" if metric == "acc" and "acc_personal" in run.record else metric
-    value = run.record.get(name, run.record.get(metric))
-    return None if value is None else float(value)
+    name = "acc_global" if metric == "acc" and "acc_personal" in record else metric
+    value = record.get(name, record.get(metric))
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _gap(run: Run, metric: str) -> str | None:
     if run.state != "done":
         return f"{run.state} ({run.failure})" if run.failure else run.state
-    value = value_of(run, metric)
+    value = value_of(run.record, metric)
     if value is None:
         return f"without {metric}"
     return None if math.isfinite(value) else f"{metric} not finite"
@@ -318,6 +331,8 @@ class Leaderboard:
 def build(collection: Collection, options: Options | None = None) -> Leaderboard:
     """The leaderboard of a collection of runs; raises UserError for a metric or an axis that does not exist."""
     options = options or Options()
+    rows, cols = (tuple(ALIASES.get(axis, axis) for axis in axes) for axes in (options.rows, options.cols))
+    options = dataclasses.replace(options, rows=rows, cols=cols)
     _check(collection.runs, options)
     return Leaderboard(
         options=options,
@@ -337,7 +352,7 @@ def _check(runs: Sequence[Run], options: Options) -> None:
         known = by_similarity(options.metric, METRICS)
         raise UserError(f"unknown metric {options.metric!r}; known: {', '.join(known)}")
     finished = [run for run in runs if run.record is not None]
-    if finished and all(value_of(run, options.metric) is None for run in finished):
+    if finished and all(value_of(run.record, options.metric) is None for run in finished):
         recorded = sorted({name for run in finished for name in run.record or ()} & METRICS.keys())
         raise UserError(f"no run recorded {options.metric!r}; recorded: {', '.join(recorded)}")
     for axis in (*options.rows, *options.cols):

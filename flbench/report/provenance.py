@@ -66,4 +66,4 @@ def hardware(environment: Mapping[str, Any]) -> str:
 
 
 def _count(texts: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(text for text in texts if text).items()))
+    return dict(sorted(Counter(" ".join(text.split()) for text in texts if text).items()))

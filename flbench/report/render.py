@@ -90,8 +90,10 @@ def _tables(tables: Sequence[Table], heading: str) -> list[str]:
 def _table(table: Table) -> str:
     head = [*table.row_axes, *("<br>".join(_head(table, col)) for col in table.cols)]
     lines = [_line(head), _line([*("---" for _ in table.row_axes), *("---:" for _ in table.cols)])]
-    for r in range(len(table.rows)):
-        lines.append(_line([*_row_labels(table, r), *(_cell(table, r, c) for c in range(len(table.cols)))]))
+    lines += [
+        _line([*_row_labels(table, r), *(_cell(table, r, c) for c in range(len(table.cols)))])
+        for r in range(len(table.rows))
+    ]
     return "\n".join(lines)
 
 
@@ -137,11 +139,11 @@ def parts(cell: Cell) -> tuple[str, list[str]]:
         else:
             below.append("n=1, no interval")
     if not cell.complete:
-        below.append(_why(cell))
+        below.append(gap_text(cell))
     return value, below
 
 
-def _why(cell: Cell) -> str:
+def gap_text(cell: Cell) -> str:
     """``not run``, ``2/3 diverged`` or ``2/3: 1 failed (oom)``."""
     if cell.gaps == {"pending": cell.wished}:
         return "not run"

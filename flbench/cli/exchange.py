@@ -1,0 +1,70 @@
+"""``flbench export`` and ``flbench import``: finished runs out of and into a store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flbench.cli.options import DEFAULT_STORE, StoreOption
+from flbench.errors import UserError
+
+
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="The file to write.")],
+    specs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[SPEC]...", help="Sweep files; without any, every finished run.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Write finished runs into one compact file, which `flbench report --results` and `flbench import` read.
+
+    Experiments, results, metrics and environments are in it; checkpoints, host names and command lines are not.
+    """
+    from flbench.report import exchange
+    from flbench.store import Store
+    from flbench.sweep import load_sweep
+
+    if file.suffix != ".parquet":
+        raise UserError(f"{file}: expected a name that ends in .parquet")
+    there = Store(store, create=False)
+    wishes = [experiment.run_id for spec in specs or () for experiment in load_sweep(spec).experiments]
+    exported, problems = exchange.gather(there, wishes if specs else there.run_ids())
+    for problem in problems:
+        typer.echo(f"left out: {problem}", err=True)
+    if not exported:
+        what = f"no finished run of {', '.join(map(str, specs))}" if specs else "no finished run"
+        raise UserError(
+            f"{what} in {store}: run `flbench sweep {specs[0] if specs else 'sweeps/quickstart.yaml'}` first"
+        )
+    exchange.write(file, exported)
+    runs = len({one.run_id for one in exported})
+    wished = f" of {len(set(wishes))}" if specs else ""
+    typer.echo(f"wrote {file}: {runs}{wished} runs, {file.stat().st_size / 1024:.0f} KiB")
+
+
+def import_(
+    exported: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files written by `flbench export`.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Add exported runs to a store; a run that is there already is kept as it is.
+
+    Exit code 1 where a run has other numbers here than in the file, or is being executed right now.
+    """
+    from flbench.report import exchange
+    from flbench.store import Lease, Store
+
+    rows = [row for file in exported for row in exchange.read(file)]  # all files are checked before the store changes
+    lease = Lease.here()
+    target = Store(store)
+    with target.heartbeat(lease):
+        outcome = exchange.bring_in(target, rows, lease)
+    counts = Counter(verdict for _, verdict in outcome)
+    for one, verdict in outcome:
+        if verdict in ("different numbers", "in use"):
+            typer.echo(f"not imported: run {one.run_id} of {one.result.rounds} rounds: {verdict} in {store}", err=True)
+    typer.echo(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "nothing in these files")
+    if counts["different numbers"] or counts["in use"]:
+        raise typer.Exit(1)

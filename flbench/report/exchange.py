@@ -1,0 +1,299 @@
+"""Finished runs as one compact parquet file: out of a store, into another, or straight into a report.
+
+One row a result: the experiment, the result, the metrics word for word and the environment, each as JSON text, and a
+checksum of the row. No pickle, and nothing in a file names a place: where a run lies in a store follows from its
+experiment alone. Host names and command lines stay at home. The same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from flbench.config import Experiment, canonical_json, parse_experiment
+from flbench.errors import UserError
+from flbench.report.frames import Held
+from flbench.store import Lease, Result, RunDir, Store, Wish, files
+
+#: Version of the file's layout; raised when older code could not read it.
+SCHEMA = 1
+_SCHEMA_KEY = b"flbench.schema"
+_COLUMNS = ("run_id", "experiment", "result", "metrics", "environment")
+
+#: Of environment.json: what tells about the machine's user rather than about the numbers.
+PRIVATE = frozenset({"host", "argv", "cuda_visible_devices"})
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One result with everything behind it, as JSON where it may come from another version of flbench."""
+
+    run_id: str
+    experiment_json: str
+    result: Result
+    metrics: bytes
+    environment: Mapping[str, Any]
+
+    @cached_property
+    def experiment(self) -> Experiment | None:
+        """The typed experiment; None where this version of flbench cannot read it."""
+        try:
+            return parse_experiment(json.loads(self.experiment_json))
+        except UserError:
+            return None
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The metrics, one record an evaluated round."""
+        return files.parse_lines(self.metrics)
+
+    def to_row(self) -> dict[str, str]:
+        """The row of the file."""
+        row = {
+            "run_id": self.run_id,
+            "experiment": self.experiment_json,
+            "result": canonical_json(self.result.to_json()),
+            "metrics": self.metrics.decode(),
+            "environment": canonical_json(self.environment),
+        }
+        return {**row, "sha256": _checksum(row)}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str]) -> Exported:
+        """The opposite of ``to_row``; raises ValueError for anything that ``to_row`` would not have written."""
+        if row["sha256"] != _checksum(row):
+            raise ValueError("its checksum does not fit")
+        if not re.fullmatch(r"[0-9a-f]{16}", row["run_id"]):
+            raise ValueError("its run id is none")
+        raw = json.loads(row["result"])
+        environment, metrics = json.loads(row["environment"]), row["metrics"].encode()
+        exported = cls(row["run_id"], row["experiment"], _parse_result(raw), metrics, environment)
+        if not isinstance(json.loads(row["experiment"]), dict) or not isinstance(environment, dict):
+            raise ValueError("expected objects as experiment and environment")
+        exported.check()
+        return exported
+
+    def check(self) -> None:
+        """Raise ValueError unless result and metrics belong together."""
+        if self.result.run_id != self.run_id:
+            raise ValueError(f"its result belongs to run {self.result.run_id!r}")
+        if _sha256(self.metrics) != self.result.metrics_sha256 or len(self.metrics) != self.result.metrics_bytes:
+            raise ValueError("its metrics are not those of its result")
+        if {record.get("round") for record in self.records} != self.result.evaluated:
+            raise ValueError("its metrics lack evaluations of its result")
+        if (self.records[-1] if self.records else {}) != self.result.final:
+            raise ValueError("its last record is not that of its metrics")
+
+    def wish(self) -> Wish:
+        """What this result answers."""
+        return Wish(self.result.wanted, self.result.evaluated, self.result.probes)
+
+
+def _parse_result(raw: Mapping[str, Any]) -> Result:
+    """A result from its JSON; raises ValueError (pydantic's is one) where a field or the checksum does not fit."""
+    fields = {name: value for name, value in raw.items() if name not in ("schema", "sha256")}
+    result: Result = _result_adapter().validate_python({"path": Path(f"{raw['rounds']:08d}.json"), **fields})
+    if result.to_json() != raw or result.rounds < 0 or result.wanted < 1:
+        raise ValueError("its result is damaged")
+    return result
+
+
+@cache
+def _result_adapter() -> TypeAdapter[Result]:
+    return TypeAdapter(Result)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _checksum(row: Mapping[str, str]) -> str:
+    return hashlib.sha256(canonical_json([row[name] for name in _COLUMNS]).encode()).hexdigest()
+
+
+def gather(store: Store, run_ids: Iterable[str]) -> tuple[list[Exported], tuple[str, ...]]:
+    """Every sound result of some runs, by run id and rounds, and a line about each that could not be taken."""
+    taken, problems = [], []
+    for run_id in sorted(set(run_ids)):
+        for result in (run := store.run(run_id)).results():
+            try:
+                taken.append(_gather_one(run, result))
+            except (FileNotFoundError, UserError, ValueError) as error:
+                problems.append(f"run {run_id}, {result.rounds} rounds: {error}")
+    return taken, tuple(problems)
+
+
+def _gather_one(run: RunDir, result: Result) -> Exported:
+    experiment = run.experiment()
+    if experiment.run_id != run.run_id:
+        raise ValueError("of an earlier version of a component, whose numbers are retired")
+    attempt = next((attempt for attempt in run.attempts() if attempt.number == result.attempt), None)
+    exported = Exported(
+        run_id=run.run_id,
+        experiment_json=canonical_json(experiment.to_json()),
+        result=_published(result),
+        metrics=files.join_lines(run.metrics(result)),
+        environment=_without_private(attempt.environment() if attempt else {}),
+    )
+    exported.check()
+    return exported
+
+
+def _published(result: Result) -> Result:
+    return dataclasses.replace(result, environment=_without_private(result.environment))
+
+
+def _without_private(environment: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in environment.items() if name not in PRIVATE}
+
+
+def write(path: Path, exported: Iterable[Exported]) -> None:
+    """Write an exported file in one step."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [one.to_row() for one in exported]
+    schema = pa.schema(
+        [pa.field(name, pa.string(), nullable=False) for name in (*_COLUMNS, "sha256")],
+        metadata={_SCHEMA_KEY: str(SCHEMA).encode()},
+    )
+    table = pa.Table.from_pylist(rows, schema=schema)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = files.temporary(path)
+    try:
+        pq.write_table(table, partial, compression="zstd", compression_level=19, use_dictionary=False)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read(path: Path) -> list[Exported]:
+    """Everything in an exported file, verified; raises UserError for a file that is missing, damaged or newer."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file: expected runs written by `flbench export`") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: not a readable parquet file ({reason}); export the runs again") from None
+    schema = (table.schema.metadata or {}).get(_SCHEMA_KEY, b"").decode(errors="replace")
+    if not schema.isdigit() or not {*_COLUMNS, "sha256"} <= {*table.column_names}:
+        raise UserError(f"{path}: a parquet file, but not one written by `flbench export`")
+    if int(schema) > SCHEMA:
+        raise UserError(
+            f"{path}: written by a newer flbench (schema {schema}, this one reads {SCHEMA}); update flbench"
+        )
+    return [_parse_row(path, number, row) for number, row in enumerate(table.to_pylist())]
+
+
+def _parse_row(path: Path, number: int, row: Mapping[str, str]) -> Exported:
+    try:
+        return Exported.from_row(row)
+    except (ValueError, TypeError, KeyError, UserError) as error:
+        # The id is shown as Python would write it: a damaged file may hold anything.
+        raise UserError(f"{path}: row {number} (run {str(row['run_id'])[:16]!r}) cannot be used: {error}") from None
+
+
+class FilesSource:
+    """The runs of exported files, as a report's source."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._runs: dict[str, list[Exported]] = {}
+        for path in paths:
+            for one in read(path):
+                self._add(one, path)
+
+    def held(self) -> Iterator[Held]:
+        """Every run in the files."""
+        for run_id in sorted(self._runs):
+            yield Held(run_id, self._runs[run_id][0].experiment)
+
+    def results(self, run_id: str) -> Sequence[Result]:
+        """The run's results, fewest rounds first."""
+        return [one.result for one in self._runs.get(run_id, ())]
+
+    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
+        """The records behind a result."""
+        return next(one.records for one in self._runs[run_id] if one.result is result)
+
+    def state(self, experiment: Experiment) -> tuple[str, str | None]:
+        """A file holds finished runs only."""
+        return "pending", None
+
+    def _add(self, new: Exported, path: Path) -> None:
+        known = self._runs.setdefault(new.run_id, [])
+        for old in known:
+            if problem := contradiction(old.result, old.records, new):
+                raise UserError(
+                    f"{path}: run {new.run_id} has other numbers here than in an earlier file ({problem}); "
+                    "report the files separately"
+                )
+        if new.result not in [old.result for old in known]:
+            known.append(new)
+
+
+def contradiction(result: Result, records: Sequence[Mapping[str, Any]], new: Exported) -> str | None:
+    """How a result speaks against another one of the same run; None where both can be true."""
+    first, second = sorted((result, new.result), key=lambda one: one.rounds)
+    diverged = first.status == "diverged" and (second.status == "done" or second.rounds > first.rounds)
+    if diverged:
+        return f"one diverged in round {first.rounds}, the other did not"
+    if (differs := differing_round(records, new.records)) is not None:
+        return f"first in round {differs}"
+    return None
+
+
+def differing_round(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> int | None:
+    """The first round that both recorded with different numbers (times and probes apart); None where they agree."""
+    known = {record["round"]: _numbers(record) for record in ours}
+    return next((r["round"] for r in theirs if known.get(r["round"], _numbers(r)) != _numbers(r)), None)
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in ("seconds", "probes")}
+
+
+Verdict = Literal["imported", "already there", "different numbers", "in use", "retired", "unreadable"]
+
+
+def bring_in(store: Store, exported: Iterable[Exported], lease: Lease) -> list[tuple[Exported, Verdict]]:
+    """Add what a store lacks, and say what happened to each result; nothing that is there is ever changed."""
+    return [(one, _bring_in(store, one, lease)) for one in exported]
+
+
+def _bring_in(store: Store, new: Exported, lease: Lease) -> Verdict:
+    if new.experiment is None:
+        return "unreadable"
+    if new.experiment.run_id != new.run_id:
+        return "retired"
+    run = store.run(new.run_id)
+    if any(contradiction(result, run.metrics(result), new) for result in run.results()):
+        return "different numbers"
+    if run.result_for(new.wish()) is not None:
+        return "already there"
+    # The claim keeps workers away from this run while its files appear.
+    wish = new.experiment.model_copy(update={"rounds": new.result.wanted})
+    attempt = run.claim(wish, lease)
+    if attempt is None:
+        return "already there" if run.state(wish).status == "done" else "in use"
+    files.replace(attempt.metrics_path, new.metrics)
+    attempt.describe(new.environment)
+    path = run.path / "results" / f"{new.result.rounds:08d}.json"
+    path.parent.mkdir(exist_ok=True)
+    if path.exists():
+        path = path.with_name(f"{path.stem}-{attempt.number:04d}.json")
+    files.publish(path, files.pretty(dataclasses.replace(new.result, path=path, attempt=attempt.number).to_json()))
+    attempt.end("ok", "imported")
+    return "imported"
