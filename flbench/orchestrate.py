@@ -7,6 +7,7 @@ workers of its predecessor by their leases, and carries on.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,14 +16,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flbench.config import WISHES, Experiment, digest, fields_of_all_kinds
+from flbench.config import WISHES, Experiment, canonical_json, digest, fields_of_all_kinds, registry_of
 from flbench.launch import Launcher, WorkersCrash
-from flbench.registry import Component, format_scalar
-from flbench.store import LiveWorker, RunDir, RunState, Store, Wish, encode_plan, files
+from flbench.registry import format_scalar
+from flbench.store import Entry, LiveWorker, RunDir, RunState, Store, Wish, encode_plan, files
 
 if TYPE_CHECKING:
     from flbench.sweep import Sweep
@@ -33,8 +35,8 @@ PERIOD = 0.25
 #: Seconds of the past from which speed and remaining time are judged.
 WINDOW = 120.0
 
-#: How a short label names what it shows without a name.
-_NAMELESS = {"seed": "s", "local_steps": "E="}
+#: What stands before a value in a run's short name, where it is not the field's name.
+_SHORT = {"kind": "", "seed": "s", "local_steps": "E="}
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,14 @@ class Progress:
 class Watch:
     """Looks at the runs of a plan, again and again; those at their end are not looked at twice."""
 
-    def __init__(self, store: Store, experiments: Sequence[Experiment], max_attempts: int) -> None:
-        self._store, self._experiments, self._max_attempts = store, experiments, max_attempts
-        self._wishes = [Wish.of(experiment) for experiment in experiments]
+    def __init__(self, store: Store, entries: Sequence[Entry], max_attempts: int) -> None:
+        self._store, self._entries, self._max_attempts = store, entries, max_attempts
+        self._wishes = [Wish.of(entry.experiment) for entry in entries]
         self.start_over()
 
     def start_over(self) -> None:
         """Forget all that was seen."""
-        self._open = dict.fromkeys(range(len(self._experiments)))
+        self._open = dict.fromkeys(range(len(self._entries)))
         self._rounds: dict[int, int] = {}
         self._speed: deque[tuple[float, int]] = deque()
         self._first = True
@@ -106,7 +108,7 @@ class Watch:
         active, news, pending = [], [], 0
         for index in list(self._open):
             seen = self._see(index)
-            if seen.state.status == "done" or not (seen.state.status == "running" or self._claimable(seen)):
+            if self._is_at_its_end(seen.state):
                 del self._open[index]
                 self.ended[index] = seen
                 news += [] if self._first else [seen]
@@ -118,7 +120,7 @@ class Watch:
         rounds_done = sum(self._rounds.values())
         done = [seen for seen in self.ended.values() if seen.state.status == "done"]
         return Progress(
-            total=len(self._experiments),
+            total=len(self._entries),
             done=len(done),
             diverged=sum(seen.outcome == "diverged" for seen in done),
             failed=len(self.ended) - len(done),
@@ -135,25 +137,31 @@ class Watch:
         """The runs that were given up."""
         return [seen for _, seen in sorted(self.ended.items()) if seen.state.status != "done"]
 
+    def run_ids(self) -> list[str]:
+        """The ids of all runs of the plan."""
+        return [entry.run_id for entry in self._entries]
+
     def fingerprint(self) -> str:
         """Names what a report on the runs at their end would show."""
         facts = []
         for index, seen in sorted(self.ended.items()):
             result = seen.state.result
             shown: list[Any] = [result.path.name, result.metrics_sha256] if result else [seen.outcome]
-            facts.append([self._experiments[index].run_id, self._wishes[index].rounds, *shown])
-        return digest([len(self._experiments), facts])
+            facts.append([self._entries[index].run_id, self._wishes[index].rounds, *shown])
+        return digest([len(self._entries), facts])
 
     @cached_property
     def labels(self) -> list[str]:
         """A short name for every run."""
-        return labels(self._experiments)
+        return labels(self._entries)
 
-    def _claimable(self, seen: Seen) -> bool:
-        return seen.state.claimable(self._max_attempts)
+    def _is_at_its_end(self, state: RunState) -> bool:
+        return state.status == "done" or (
+            state.status in ("failed", "lost") and not state.claimable(self._max_attempts)
+        )
 
     def _see(self, index: int) -> Seen:
-        run, wish = self._store.run(self._experiments[index].run_id), self._wishes[index]
+        run, wish = self._store.run(self._entries[index].run_id), self._wishes[index]
         state = run.state(wish)
         if state.status == "pending" and not state.attempts:
             return Seen(run.run_id, "", wish.rounds, state)
@@ -223,7 +231,7 @@ class Orchestrator:
     ) -> None:
         self._store, self._plan, self._max_attempts, self._show = store, plan, max_attempts, show
         self._make_launcher = launcher
-        self._watch = Watch(store, experiments, max_attempts)
+        self._watch = Watch(store, [Entry.of(experiment) for experiment in experiments], max_attempts)
         self._launched, self._cost = 0, 0.0
         self._adopted: dict[str, LiveWorker] = {}
         self._barren, self._signature = 0, (-1, -1, -1)
@@ -346,7 +354,8 @@ def write_plan(store: Store, sweep: Sweep) -> Path:
     """Put a sweep's spec and plan into the store; what is there already and equal stays untouched."""
     directory = store.sweep_dir(sweep.name, sweep.spec_hash)
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in (("spec.yaml", sweep.source.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
+    spec = "".join(f"# {option}\n" for option in sweep.options) + sweep.source
+    for name, content in (("spec.yaml", spec.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
         path = directory / name
         if not path.exists() or path.read_bytes() != content:
             files.replace(path, content)
@@ -356,6 +365,7 @@ def write_plan(store: Store, sweep: Sweep) -> Path:
 def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str) -> Path:
     """The leaderboard beside the plan, written anew only where the runs it shows have changed."""
     path, key = directory / "leaderboard.md", directory / "leaderboard.key"
+    fingerprint = digest([fingerprint, version("flbench"), sweep.spec.report.model_dump(mode="json")])
     if not (path.exists() and key.exists() and key.read_text() == fingerprint):
         from flbench.report import write_leaderboard
 
@@ -364,24 +374,39 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str) -
     return path
 
 
-def labels(experiments: Sequence[Experiment]) -> list[str]:
-    """Short names that tell the experiments of a plan apart: the fields in which they differ."""
+def labels(entries: Sequence[Entry]) -> list[str]:
+    """Short names that tell the runs of a plan apart: method, norm, what else differs, and the seed."""
     columns = []
-    for name in fields_of_all_kinds():
+    for name in sorted(fields_of_all_kinds(), key=_rank):
         if name in WISHES:
             continue
-        texts = [_text(name, getattr(experiment, name, None)) for experiment in experiments]
+        texts = [_text(name, entry.experiment.get(name)) for entry in entries]
         if name in ("method", "norm", "seed") or len(set(texts)) > 1:
             columns.append(texts)
     return [" ".join(filter(None, texts)) for texts in zip(*columns, strict=True)]
 
 
-def _text(name: str, value: Any) -> str:
+def _rank(field: str) -> int:
+    order = ("kind", "method", "norm", "partition", "dataset", "model", "lr", "local_steps")
+    return order.index(field) if field in order else len(order) + (field == "seed")
+
+
+def _text(field: str, value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, Component):
-        return value.label()
-    return f"{_NAMELESS.get(name, name + '=')}{format_scalar(value)}"
+    registry = registry_of(field)
+    if registry is None:
+        return f"{_SHORT.get(field, field + '=')}{format_scalar(value)}"
+    return _component_label(field, canonical_json(value))
+
+
+@cache
+def _component_label(field: str, raw: str) -> str:
+    registry: Any = registry_of(field)
+    try:
+        return str(registry.parse(json.loads(raw)).label())
+    except (KeyError, ValueError):  # a plan may outlive a component
+        return raw
 
 
 @contextmanager

@@ -115,6 +115,7 @@ class ToySweep:
     name: str = "toy"
     spec_hash: str = "0123456789abcdef"
     source: str = "name: toy\n"
+    options: tuple[str, ...] = ()
 
 
 WORKER = (sys.executable, "-m", "tests.faults.stub", "work")

@@ -1,0 +1,204 @@
+"""``flbench doctor``: what works here, and what to do about the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from flbench.cli.options import DEFAULT_STORE, DataOption, JsonOption, StoreOption
+from flbench.errors import UserError
+
+#: Seconds that a tool of the system may take to answer.
+PATIENCE = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: ``broken`` is needed and does not work; ``absent`` is not there and not needed."""
+
+    name: str
+    state: Literal["ok", "absent", "broken"]
+    found: str
+    advice: str = ""
+
+
+def doctor(
+    store: StoreOption = DEFAULT_STORE,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also list the data sets that are not there.")] = False,
+) -> None:
+    """Check python, torch, GPU, SLURM, W&B, the store and the data; exit code 1 if something needed is broken."""
+    checks: list[Callable[[], list[Finding]]] = [
+        _python,
+        _torch,
+        _cores,
+        _gpu,
+        lambda: _store(store),
+        lambda: _data(data),
+        _slurm,
+        _wandb,
+    ]
+    findings = [finding for check in checks for finding in check()]
+    broken = any(finding.state == "broken" for finding in findings)
+    if as_json:
+        print(json.dumps({"schema": 1, "ok": not broken, "findings": [asdict(f) for f in findings]}, indent=1))
+    else:
+        _print(findings, verbose=verbose)
+    raise typer.Exit(int(broken))
+
+
+def _print(findings: list[Finding], *, verbose: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from flbench.cli.live import wide_console
+
+    colors = {"ok": "green", "absent": "yellow", "broken": "red"}
+    table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
+    for finding in findings:
+        if finding.name.startswith("data: ") and finding.state == "absent" and not verbose:
+            continue
+        text = Text(finding.found)
+        if finding.advice:
+            text.append(f"\n{finding.advice}", style="dim")
+        table.add_row(finding.name, Text(finding.state, style=colors[finding.state]), text)
+    wide_console().print(table)
+
+
+def _python() -> list[Finding]:
+    where = f"{platform.python_version()} ({sys.executable}), {platform.platform()}"
+    return [Finding("python", "ok", where)]
+
+
+def _torch() -> list[Finding]:
+    try:
+        began = time.monotonic()
+        import torch
+
+        product = float((torch.eye(2) @ torch.ones(2, 2)).sum())
+    except Exception as error:
+        return [Finding("torch", "broken", f"{type(error).__name__}: {error}", "install it again: uv sync")]
+    if product != 4:
+        return [Finding("torch", "broken", f"a 2x2 product gave {product}", "install it again: uv sync")]
+    return [Finding("torch", "ok", f"{torch.__version__}, imported in {time.monotonic() - began:.1f} s")]
+
+
+def _cores() -> list[Finding]:
+    from flbench.launch.local import usable_cores
+
+    return [Finding("cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}; one worker a core by default")]
+
+
+def _gpu() -> list[Finding]:
+    import torch
+
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+    masked = f" (CUDA_VISIBLE_DEVICES={mask})" if mask is not None else ""
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+        return [Finding("gpu", "ok", names + masked, "use it by `--set resources.gpus=1`, or 0.5 for two runs on one")]
+    if shutil.which("nvidia-smi") is None:
+        return [Finding("gpu", "absent", f"no NVIDIA driver{masked}; everything runs on the CPU")]
+    advice = "check CUDA_VISIBLE_DEVICES, and that this torch is built for the driver's CUDA (see `nvidia-smi`)"
+    return [Finding("gpu", "absent", f"nvidia-smi is there, torch {torch.__version__} sees no GPU{masked}", advice)]
+
+
+def _store(root: Path) -> list[Finding]:
+    """Try, beside the runs, what the store's promises rest on: fsync, rename, and a link that refuses to overwrite."""
+    from flbench.store import Store, files
+
+    if not Store.exists(root):
+        parent = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
+        found, place = f"{root} is not there yet; `flbench sweep` makes it", parent
+    else:
+        try:
+            opened = Store(root, create=False)
+        except UserError as error:
+            return [Finding("store", "broken", str(error))]
+        found, place = f"{root}: {len(opened.sweep_dirs())} sweeps, {sum(1 for _ in opened.run_ids())} runs", root
+    probe = files.temporary(place / "doctor")
+    try:
+        began = time.monotonic()
+        first = files.publish(probe, b"1")
+        second = files.publish(probe, b"2")
+        cost = (time.monotonic() - began) * 1000
+        whole = probe.read_bytes() == b"1"
+    except OSError as error:
+        advice = "choose a file system with hard links and space by --store DIR or $FLBENCH_STORE"
+        return [Finding("store", "broken", f"{place}: {error.strerror}", advice)]
+    finally:
+        probe.unlink(missing_ok=True)
+    free = shutil.disk_usage(place).free / 2**30
+    if not first or second or not whole:
+        return [
+            Finding("store", "broken", f"{place}: a link overwrote a file", "choose another file system by --store DIR")
+        ]
+    found = f"{found}; fsync and exclusive links work ({cost:.0f} ms), {free:.0f} GiB free"
+    if free < 1:
+        return [Finding("store", "broken", found, "make space, or choose another --store")]
+    return [Finding("store", "ok", found)]
+
+
+def _data(root: Path | None) -> list[Finding]:
+    from flbench.data.datasets import data_root, locate
+    from flbench.registry import DATASETS
+
+    findings = [Finding("data", "ok", f"looked for in {data_root(root)}")]
+    for name, kind in DATASETS.classes.items():
+        try:
+            dataset = kind()
+        except TypeError:
+            continue  # it needs a path, so there is nothing to look for
+        try:
+            source = locate(dataset, root)
+        except UserError:
+            findings.append(Finding(f"data: {name}", "absent", "no files", f"flbench data download {name}"))
+        else:
+            findings.append(Finding(f"data: {name}", "ok", f"{source.layout.title} in {source.folder}"))
+    return findings
+
+
+def _slurm() -> list[Finding]:
+    if shutil.which("sbatch") is None:
+        return [Finding("slurm", "absent", "no sbatch here; needed for cluster sweeps only")]
+    try:
+        answer = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return [Finding("slurm", "absent", f"sbatch is there, sinfo does not answer: {error}")]
+    return [Finding("slurm", "ok", answer.stdout.strip())]
+
+
+def _wandb() -> list[Finding]:
+    if find_spec("wandb") is None:
+        return [Finding("wandb", "absent", "not installed; needed only to mirror runs to Weights & Biases")]
+    try:
+        installed = version("wandb")
+    except PackageNotFoundError:
+        installed = "of unknown version"
+    has_key = bool(os.environ.get("WANDB_API_KEY")) or _netrc_knows("api.wandb.ai")
+    if not has_key:
+        return [Finding("wandb", "absent", f"{installed}, no key", "log in by `wandb login`, or set WANDB_API_KEY")]
+    return [Finding("wandb", "ok", f"{installed}, a key is there")]
+
+
+def _netrc_knows(host: str) -> bool:
+    from netrc import NetrcParseError, netrc
+
+    try:
+        return netrc().authenticators(host) is not None
+    except (OSError, NetrcParseError):
+        return False

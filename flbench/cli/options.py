@@ -1,0 +1,44 @@
+"""Options that several commands share, so that they are named and explained alike."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StoreOption = Annotated[
+    Path, typer.Option("--store", envvar="FLBENCH_STORE", show_envvar=True, help="Directory of the store.")
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder of the data sets; default: $FLBENCH_DATA, else the user's cache folder."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable summary on standard output.")]
+
+DEFAULT_STORE = Path("runs")
+
+
+class Backend(StrEnum):
+    """Where workers run."""
+
+    inline = "inline"
+    local = "local"
+    slurm = "slurm"
+
+
+class Device(StrEnum):
+    """What a run computes on."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Executor(StrEnum):
+    """How clients are mapped."""
+
+    auto = "auto"
+    loop = "loop"
+    stacked = "stacked"

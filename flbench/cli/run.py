@@ -1,0 +1,187 @@
+"""``flbench run``: one experiment through the same store and worker as a sweep, with its curve in the terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from flbench.cli.options import DEFAULT_STORE, DataOption, Device, Executor, JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from flbench.config import Experiment
+    from flbench.launch import Launcher
+    from flbench.orchestrate import Outcome, Progress
+    from flbench.store import RunDir, Store
+
+
+def run(
+    fields: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FIELD=VALUE...", help="What to run, e.g. norm=ln lr=0.1 E=10 method.mu=0.01."),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    data: DataOption = None,
+    device: Annotated[
+        Device, typer.Option(help="What to compute on; auto takes CUDA where there is any.")
+    ] = Device.auto,
+    executor: Annotated[Executor, typer.Option(help="How clients are mapped.")] = Executor.auto,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of the loop executor; default: every usable core.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run one experiment and watch its accuracy; the store keeps it, so it resumes, extends, and is not repeated."""
+    from rich.console import Console
+
+    from flbench.orchestrate import Orchestrator
+    from flbench.store import Store
+    from flbench.sweep import experiment_from
+
+    experiment = experiment_from(fields or ())
+    console = Console(stderr=as_json)
+    opened = Store(store)
+    found = opened.run(experiment.run_id)
+    if found.state(experiment).status in ("failed", "lost"):
+        found.forgive()
+
+    def launcher() -> Launcher:
+        return _launcher(opened, experiment, data, device, executor, threads)
+
+    with CurveView(console, found, experiment) as view:
+        outcome = Orchestrator(opened, "", [experiment], launcher, max_attempts=1, show=view.show).run()
+    _conclude(console, found, experiment, outcome)
+    if as_json:
+        print(json.dumps(_summary(found, experiment, outcome), indent=1))
+    raise typer.Exit(outcome.exit_code)
+
+
+def _launcher(
+    store: Store, experiment: Experiment, data: Path | None, device: Device, executor: Executor, threads: int | None
+) -> Launcher:
+    from flbench.launch.inline import InlineLauncher
+    from flbench.launch.local import usable_cores
+    from flbench.worker import Options
+
+    options = Options(
+        data_root=data,
+        device=_resolve(device),
+        executor=executor.value,
+        pool=threads or usable_cores(),
+        max_attempts=1,
+    )
+    return InlineLauncher(store, f"run {experiment.run_id}", [experiment], options)
+
+
+def _resolve(device: Device) -> Any:
+    if device is not Device.auto:
+        return device.value
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class CurveView:
+    """The accuracy as a curve that grows; a line for each evaluation where there is no terminal."""
+
+    def __init__(self, console: Console, found: RunDir, experiment: Experiment) -> None:
+        from rich.live import Live
+
+        self._console, self._run, self._experiment = console, found, experiment
+        self._live = None
+        if console.is_terminal and not console.is_dumb_terminal:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._told = 0
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.__exit__(kind, error, trace)
+
+    def show(self, progress: Progress) -> None:
+        """Draw, or tell, the evaluations so far."""
+        attempts = self._run.attempts()
+        records = attempts[-1].records() if attempts else []
+        if self._live:
+            self._live.update(picture(records, self._experiment.rounds, self._console.width), refresh=True)
+            return
+        for record in records:
+            if record["round"] > self._told:
+                self._told = record["round"]
+                _say(self._console, record_line(record, self._experiment.rounds))
+
+
+def picture(records: list[dict[str, Any]], rounds: int, columns: int) -> RenderableType:
+    """The curve, and the newest numbers below it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from flbench.cli.curve import curve
+
+    points = [(record["round"], record["acc"]) for record in records if record.get("acc") is not None]
+    lines = curve(points, rounds, width=max(20, min(72, columns - 10)))
+    newest = record_line(records[-1], rounds) if records else "preparing data and model ..."
+    return Group(*map(Text, lines), Text(newest))
+
+
+def record_line(record: dict[str, Any], rounds: int) -> str:
+    """One evaluation in one line."""
+    from flbench.cli.live import duration, percent
+
+    parts = [f"round {record['round']}/{rounds}", f"acc {percent(record.get('acc'))}"]
+    parts += [f"{name} {record[name]:.4f}" for name in ("loss", "train_loss") if record.get(name) is not None]
+    parts += [duration(record["seconds"])] if record.get("seconds") is not None else []
+    return ", ".join(parts)
+
+
+def _conclude(console: Console, found: RunDir, experiment: Experiment, outcome: Outcome) -> None:
+    from flbench.cli.live import news_line
+
+    result = found.result_for(experiment)
+    if result is not None:
+        if console.is_terminal:
+            records = [record for record in found.metrics(result) if record["round"] <= experiment.rounds]
+            console.print(picture(records, experiment.rounds, console.width))
+        if not outcome.launched:
+            _say(console, "This run was finished before; nothing was computed.")
+        numbers = {name: value for name, value in result.final.items() if isinstance(value, (int, float))}
+        _say(console, ", ".join(f"{name} {value:.6g}" for name, value in numbers.items()))
+        if result.status == "diverged":
+            _say(console, f"The run diverged in round {result.rounds}: its loss or a weight is not a finite number.")
+    for seen in outcome.failures:
+        _say(console, f"failed: {news_line(seen)}")
+    if outcome.exit_code in (3, 130):
+        _say(console, "Stopped; the same command goes on from the last checkpoint.")
+    _say(console, f"Files: {found.path}")
+
+
+def _summary(found: RunDir, experiment: Experiment, outcome: Outcome) -> dict[str, Any]:
+    state = found.state(experiment)
+    result = state.result
+    return {
+        "schema": 1,
+        "run_id": found.run_id,
+        "status": result.status if result else state.status,
+        "kind": state.kind,
+        "message": state.message,
+        "rounds": result.rounds if result else None,
+        "final": result.final if result else None,
+        "directory": str(found.path),
+        "computed": outcome.launched > 0,
+        "exit_code": outcome.exit_code,
+    }
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
