@@ -78,7 +78,7 @@ def make_trainer(
         "seed": experiment.seed,
     }
     trainer = _trainer(experiment, data, first, common)
-    return trainer, Numerics(device, runner.name, experiment.precision, torch.__version__)
+    return trainer, Numerics(device, runner.name, experiment.precision, str(torch.__version__))
 
 
 def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
