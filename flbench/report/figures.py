@@ -37,6 +37,7 @@ LINES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2)), (0
 
 STYLE: Any = {
     "font.size": 9,
+    "axes.titlesize": "medium",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -96,7 +97,8 @@ def draw_curves(section: Section, table: Table, source: Source) -> Figure:
         panel.set_axis_off()
     metric = METRICS[table.metric]
     figure.supylabel(f"{metric.title}{' (%)' if metric.percent else ''}", fontsize="medium")
-    figure.suptitle(", ".join(part for part in (section.title, table.title) if part), fontsize="medium")
+    where = ", ".join(part for part in (section.title, table.title) if part)
+    figure.suptitle(f"{where}: mean ± sd over seeds", fontsize="large")
     handles = [Line2D([], [], **look) for look in looks]
     labels = [" ".join(at.label for at in row) for row in table.rows]
     figure.legend(handles, labels, loc="outside right center", title=", ".join(table.row_axes), handlelength=3.5)
