@@ -180,6 +180,11 @@ def adapter(cls: type[Any]) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(cls)
 
 
+def schema_of(cls: type[Component]) -> dict[str, Any]:
+    """The JSON Schema of a component's fields (their names under ``properties``)."""
+    return {"properties": {}, **adapter(cls).json_schema()}  # type: ignore[arg-type]
+
+
 def default_of(field: dataclasses.Field[Any]) -> Any:
     """A dataclass field's default, or ``dataclasses.MISSING``."""
     return field.default_factory() if callable(field.default_factory) else field.default

@@ -1,0 +1,197 @@
+"""What ``flbench sweep --dry-run`` prints: the arithmetic, the cells, what is done, and how long the rest will take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from flbench.config import Experiment
+    from flbench.sweep import Sweep
+
+#: Cells shown of a long sweep, half of them from its end.
+SHOWN = 40
+
+
+def print_dry_run(sweep: Sweep, store: Path, *, workers: int | None = None, as_json: bool = False) -> None:
+    """Print a plan and how it stands in a store, without executing anything.
+
+    Args:
+        sweep: the plan.
+        store: the store's directory; where there is none yet, nothing is done and none is made.
+        workers: how many runs execute at a time; default: as the sweep says, or as the cores allow.
+        as_json: print ``summary`` as JSON instead.
+    """
+    workers = workers or _workers(sweep)
+    facts = summary(sweep, finished_runs(sweep, store), workers)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    typer.echo(f"sweep {sweep.name} ({sweep.spec_hash}) from {sweep.path}{''.join(f', {o}' for o in sweep.options)}")
+    for line in _arithmetic_lines(sweep):
+        typer.echo(f"  {line}")
+    _print_cells(sweep, facts["cells"])
+    typer.echo(f"done in {store}: {facts['done']:,} of {_many(facts['runs'], 'run')}; to run: {facts['missing']:,}")
+    typer.echo(_estimate_line(facts, workers))
+
+
+def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:
+    """Measured seconds a round, by id, of the sweep's runs that have nothing left to do in a store."""
+    from flbench.store import Store
+
+    if not Store.exists(store):
+        return {}
+    opened = Store(store, create=False)
+    there = set(opened.run_ids())  # to look for each of 100,000 runs on its own would take minutes
+    finished = {}
+    for run in sweep.experiments:
+        if run.run_id in there and (result := opened.run(run.run_id).result_for(run)) is not None:
+            finished[run.run_id] = float(result.final.get("seconds", result.seconds)) / max(1, result.rounds)
+    return finished
+
+
+def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[str, Any]:
+    """The plan as JSON.
+
+    Returns:
+        ``name, spec_hash, arithmetic, varying, runs, done, missing, estimated_seconds`` (wall time with ``workers``,
+        null where nothing has finished yet) and ``cells``: of each its ``cell_id``, the ``values`` of varying fields
+        as people write them, and its numbers of ``runs`` and ``done`` runs.
+    """
+    import dataclasses
+
+    missing = [run for run in sweep.experiments if run.run_id not in finished]
+    return {
+        "name": sweep.name,
+        "spec_hash": sweep.spec_hash,
+        "arithmetic": dataclasses.asdict(sweep.arithmetic),
+        "varying": list(sweep.varying),
+        "runs": len(sweep.experiments),
+        "done": len(sweep.experiments) - len(missing),
+        "missing": len(missing),
+        "estimated_seconds": estimate(sweep.experiments, missing, finished, workers),
+        "cells": [_cell(sweep, cell_id, runs, finished) for cell_id, runs in sweep.cells().items()],
+    }
+
+
+def estimate(
+    runs: Collection[Experiment], missing: Collection[Experiment], seconds_per_round: Mapping[str, float], workers: int
+) -> float | None:
+    """Wall seconds that the missing runs will take, or None where no run has been measured.
+
+    A run counts as slow as the measured ones of its kind, data, network, norm, method and amount of work a round (their
+    median); where there are none, as slow in proportion to the work as the measured ones on average.
+    """
+    measured: dict[tuple[Any, ...], list[float]] = {}
+    rates = []
+    for run in runs:
+        if (seconds := seconds_per_round.get(run.run_id)) is not None:
+            measured.setdefault((*_same_cost(run), _work(run)), []).append(seconds)
+            rates.append(seconds / _work(run))
+    if not missing:
+        return 0.0
+    if not rates:
+        return None
+    rate = fmean(rates)
+    known = {key: median(values) for key, values in measured.items()}
+    total = sum(run.rounds * known.get((*_same_cost(run), _work(run)), rate * _work(run)) for run in missing)
+    return total / min(workers, len(missing))
+
+
+def _workers(sweep: Sweep) -> int:
+    from flbench.launch.local import usable_cores
+
+    return getattr(sweep.spec.backend, "workers", None) or max(1, usable_cores() // sweep.spec.resources.cpus)
+
+
+def _same_cost(run: Experiment) -> tuple[Any, ...]:
+    return run.kind, run.dataset, run.model, run.norm.name, getattr(run, "method", run.norm).name, run.precision
+
+
+def _work(run: Experiment) -> int:
+    """Samples that a round goes through."""
+    participants = math.ceil(getattr(run, "clients", 1) * getattr(run, "participation", 1.0))
+    return participants * run.local_steps * run.batch_size
+
+
+def _cell(sweep: Sweep, cell_id: str, runs: list[Experiment], finished: Mapping[str, float]) -> dict[str, Any]:
+    from flbench.sweep import label
+
+    first = runs[0]
+    values = {field: label(getattr(first, field)) for field in sweep.varying if hasattr(first, field)}
+    done = sum(run.run_id in finished for run in runs)
+    return {"cell_id": cell_id, "values": values, "runs": len(runs), "done": done}
+
+
+def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
+    count = sweep.arithmetic
+    for index, grid in enumerate(count.grids):
+        product = " x ".join(f"{length} {name}" for name, length in grid.axes) or "no axes"
+        yield f"{'grid' if len(count.grids) == 1 else f'grids[{index}]'}: {product} = {_many(grid.cells, 'cell')}"
+    for index, cells in enumerate(count.excluded):
+        yield f"exclude[{index}]: {_rule(sweep.spec.exclude[index])} leaves out {_many(cells, 'cell')}"
+    for index, cells in enumerate(count.overridden):
+        rule = sweep.spec.overrides[index]
+        yield f"overrides[{index}]: {_rule(rule.if_)} gets {_rule(rule.set)} in {_many(cells, 'cell')}"
+    if count.duplicates:
+        yield f"duplicates: {_many(count.duplicates, 'cell')} of earlier ones dropped"
+    if count.unselected:
+        yield f"--only leaves out {_many(count.unselected, 'cell')}"
+    possible = _many(count.runs + count.beyond_limit, "run")
+    yield f"total: {_many(count.cells, 'cell')} x {_many(count.seeds, 'seed')} = {possible}"
+    if count.beyond_limit:
+        yield f"--limit keeps the first {_many(count.runs, 'run')}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _rule(values: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
+
+
+def _print_cells(sweep: Sweep, cells: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from flbench.sweep import short_name
+
+    table = Table("#", box=None, pad_edge=False)
+    for field in sweep.varying:
+        table.add_column(short_name(field), overflow="fold")
+    table.add_column("done")
+    shown = (
+        range(len(cells)) if len(cells) <= SHOWN else [*range(SHOWN // 2), *range(len(cells) - SHOWN // 2, len(cells))]
+    )
+    for index in shown:
+        if index and index - 1 not in shown:
+            table.add_row("...", *["..." for _ in sweep.varying], "...")
+        values = [escape(cells[index]["values"].get(field, "-")) for field in sweep.varying]
+        table.add_row(f"{index + 1:,}", *values, f"{cells[index]['done']}/{cells[index]['runs']}")
+    Console().print(table)
+
+
+def _estimate_line(facts: dict[str, Any], workers: int) -> str:
+    seconds = facts["estimated_seconds"]
+    if not facts["missing"]:
+        return "nothing is left to run"
+    if seconds is None:
+        return "remaining time: not known until a run of this sweep has finished"
+    return f"remaining time: about {_duration(seconds)} with {_many(workers, 'worker')}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5_400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,143 @@
+"""``flbench schema``: the JSON Schema of a sweep file, for editors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from flbench.registry import Component
+
+Schema = dict[str, Any]
+
+
+def schema() -> None:
+    """Print the JSON Schema of sweep files: an editor completes and checks them with it.
+
+    Example: flbench schema > sweep.schema.json
+    """
+    import json
+
+    typer.echo(json.dumps(sweep_schema(), indent=1))
+
+
+def sweep_schema() -> Schema:
+    """The JSON Schema of a sweep file, with every component that is installed."""
+    from flbench.sweep.spec import SweepSpec
+
+    whole = SweepSpec.model_json_schema(by_alias=True)
+    parts = whole["$defs"]
+    fields = _fields()
+    parts |= {f"field.{path}": field for path, field in fields.items()}
+    parts["values"] = _mapping(fields, lambda field: field)
+    parts["conditions"] = _mapping(fields, _one_or_list)
+    parts["axes"] = _mapping(fields, lambda field: {"anyOf": [_list_of(field), _GENERATOR]})
+    for owner, key, mapping in (
+        (whole, "base", "values"),
+        (whole, "axes", "axes"),
+        (whole, "zip", "axes"),
+        (parts["Grid"], "set", "values"),
+        (parts["Grid"], "axes", "axes"),
+        (parts["Grid"], "zip", "axes"),
+        (parts["Override"], "if", "conditions"),
+        (parts["Override"], "set", "values"),
+        (parts["Report"], "baseline", "conditions"),
+    ):
+        _replace(owner, key, {"$ref": f"#/$defs/{mapping}"})
+    _replace(whole, "exclude", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
+    _replace(whole, "overrides", _one_or_list({"$ref": "#/$defs/Override"}, fewest=0))
+    _replace(whole, "seeds", {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]})
+    for key in ("rows", "cols"):
+        _replace(parts["Report"], key, _one_or_list({"enum": [path for path in fields if path != "seed"]}, fewest=0))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "flbench sweep", **whole}
+
+
+def _numbers(count: int, **limits: Any) -> Schema:
+    return {"type": "array", "items": {"type": "number", **limits}, "minItems": count, "maxItems": count}
+
+
+def _only(key: str, value: Schema) -> Schema:
+    return {"type": "object", "properties": {key: value}, "required": [key], "additionalProperties": False}
+
+
+_RANGE = _only("range", {**_numbers(2), "description": "start, stop: whole numbers, stop is not in it"})
+_GENERATOR: Schema = {
+    "anyOf": [
+        _RANGE,
+        _only("linspace", {**_numbers(3), "description": "first, last, n"}),
+        _only("logspace", {**_numbers(3, exclusiveMinimum=0), "description": "first, last, n"}),
+    ]
+}
+
+
+def _list_of(item: Schema) -> Schema:
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+def _one_or_list(item: Schema, fewest: int = 1) -> Schema:
+    return {"anyOf": [item, {**_list_of(item), "minItems": fewest}]}
+
+
+def _replace(owner: Schema, key: str, new: Schema) -> None:
+    """Another schema for a property; its description stays."""
+    old = owner["properties"][key]
+    owner["properties"][key] = {"description": old.get("description", ""), **new}
+
+
+def _mapping(fields: dict[str, Schema], form: Callable[[Schema], Schema]) -> Schema:
+    """A mapping of an experiment's fields, each in a form: one value, a list, ..."""
+    properties = {
+        path: {"description": field.get("description", ""), **form({"$ref": f"#/$defs/field.{path}"})}
+        for path, field in fields.items()
+        if path != "seed"
+    }
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _fields() -> dict[str, Schema]:
+    """The schema of every path of an experiment: fields, aliases, and the components' own fields (``norm.groups``)."""
+    from flbench.config import ALIASES, KINDS, registry_of
+
+    fields: dict[str, Schema] = {}
+    for model in KINDS.values():
+        fields = {**model.model_json_schema()["properties"], **fields}
+    fields["kind"] = {"enum": list(KINDS), "description": "what is run"}
+    for path in list(fields):
+        if (registry := registry_of(path)) is None:
+            continue
+        classes = list(registry.classes.values())
+        component = {"anyOf": [form for cls in classes for form in _forms(cls)]}
+        if path == "probes":
+            fields[path] = {**fields[path], "items": component if classes else False}
+            continue
+        fields[path] = {**component, "description": fields[path]["description"]}
+        for cls in classes:
+            for name, setting in _settings(cls).items():
+                fields.setdefault(f"{path}.{name}", {**setting, "description": f"{name} of {cls.name}"})
+    return fields | {alias: fields[field] for alias, field in ALIASES.items()}
+
+
+def _forms(cls: type[Component]) -> list[Schema]:
+    """The ways to write one component: its name, its shorthand, a mapping."""
+    about = (cls.__doc__ or "").strip().partition("\n")[0]
+    mapping = {
+        "type": "object",
+        "description": about,
+        "properties": {"name": {"const": cls.name}, **_settings(cls)},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    # The name alone is right even where a field is required: that may come from its own path (partition.beta).
+    forms: list[Schema] = [{"const": cls.name, "description": about}, mapping]
+    if cls.shorthand is not None:
+        forms.insert(1, {"type": "string", "pattern": f"^{cls.name}:.+$", "description": f"{cls.name}:{cls.shorthand}"})
+    return forms
+
+
+def _settings(cls: type[Component]) -> Schema:
+    from flbench.registry import schema_of
+
+    settings: Schema = schema_of(cls)["properties"]
+    return settings

@@ -1,0 +1,137 @@
+"""``flbench show``: the components there are, their fields, and the sweep files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flbench.registry import Component
+
+What = Literal["methods", "norms", "models", "datasets", "partitions", "probes", "sweeps"]
+
+
+def show(
+    what: Annotated[What, typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    folder: Annotated[Path, typer.Option("--folder", help="Where to look for sweep files.")] = Path("sweeps"),
+) -> None:
+    """List methods, norms, models, data sets, partitions, probes, or sweep files.
+
+    Example: flbench show norms
+    """
+    import json
+
+    from rich.console import Console
+
+    rows = sweeps(folder) if what == "sweeps" else components(what)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    elif not rows:
+        typer.echo(f"no sweep files (*.yaml) below {folder}" if what == "sweeps" else f"no {what} are installed")
+    else:
+        Console().print(_sweep_table(rows) if what == "sweeps" else _component_table(what, rows))
+
+
+def components(what: str) -> list[dict[str, Any]]:
+    """Every component of one kind: name, shorthand, fields, first line of its documentation, where it is defined."""
+    from flbench import registry
+
+    return [_describe(cls) for cls in getattr(registry, what.upper()).classes.values()]
+
+
+def sweeps(folder: Path) -> list[dict[str, Any]]:
+    """Every sweep file below a folder with its number of runs, or what is wrong with it."""
+    from flbench.errors import UserError
+    from flbench.sweep import load_sweep
+
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            sweep = load_sweep(path)
+        except UserError as error:
+            rows.append({"file": str(path), "name": None, "runs": None, "cells": None, "problem": str(error)})
+        else:
+            count = sweep.arithmetic
+            rows.append(
+                {"file": str(path), "name": sweep.name, "runs": count.runs, "cells": count.cells, "problem": None}
+            )
+    return rows
+
+
+def _describe(cls: type[Component]) -> dict[str, Any]:
+    return {
+        "name": cls.name,
+        "shorthand": f"{cls.name}:{cls.shorthand.upper()}" if cls.shorthand else None,
+        "version": cls.version,
+        "fields": _fields(cls),
+        "doc": (cls.__doc__ or "").strip().partition("\n")[0].replace("``", ""),
+        "source": cls.__module__,
+    }
+
+
+def _fields(cls: type[Component]) -> list[dict[str, Any]]:
+    import dataclasses
+
+    from flbench.registry import default_of, plain, schema_of
+
+    schema = schema_of(cls)
+    return [
+        {
+            "name": field.name,
+            "type": _type(schema["properties"][field.name]),
+            "default": None if (default := default_of(field)) is dataclasses.MISSING else plain(default),
+            "required": default is dataclasses.MISSING,
+        }
+        for field in dataclasses.fields(cls)
+    ]
+
+
+_LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A JSON Schema in words: ``number > 0``, ``original | text | code``, ``list of integer >= 1``."""
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if "anyOf" in schema:
+        return " | ".join(map(_type, schema["anyOf"]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    limits = [f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema]
+    return " ".join([str(schema.get("const", schema.get("type", "any"))), *limits])
+
+
+def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("name", "fields", "what it is", title=what, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        fields = "\n".join(map(_field_text, row["fields"])) or "-"
+        table.add_row(f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]", escape(fields), escape(row["doc"]))
+    return table
+
+
+def _field_text(field: dict[str, Any]) -> str:
+    from flbench.registry import format_scalar
+
+    default = "required" if field["required"] else format_scalar(field["default"])
+    return f"{field['name']}: {default}  ({field['type']})"
+
+
+def _sweep_table(rows: list[dict[str, Any]]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("file", "name", "cells", "runs", title="sweeps", title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        if row["problem"]:
+            table.add_row(escape(row["file"]), f"[red]{escape(row['problem'])}[/red]", "-", "-")
+        else:
+            table.add_row(escape(row["file"]), escape(row["name"]), f"{row['cells']:,}", f"{row['runs']:,}")
+    return table
