@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -362,16 +363,27 @@ def write_plan(store: Store, sweep: Sweep) -> Path:
     return directory
 
 
-def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str) -> Path:
-    """The leaderboard beside the plan, written anew only where the runs it shows have changed."""
-    path, key = directory / "leaderboard.md", directory / "leaderboard.key"
-    fingerprint = digest([fingerprint, version("flbench"), sweep.spec.report.model_dump(mode="json")])
-    if not (path.exists() and key.exists() and key.read_text() == fingerprint):
-        from flbench.report import write_leaderboard
+def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, width: int) -> tuple[Path, str]:
+    """The leaderboard beside the plan, and its tables as text ``width`` columns wide.
 
-        write_leaderboard(store, [sweep], path)
-        files.replace(key, fingerprint.encode(), sync=False)
-    return path
+    Both are made anew only where what they show has changed: a finished sweep is told in no time.
+    """
+    path, cache = directory / "leaderboard.md", directory / "leaderboard.cache.json"
+    key = digest([fingerprint, version("flbench"), sweep.spec.report.model_dump(mode="json"), width])
+    kept = files.read_json(cache)
+    if kept is not None and kept.get("key") == key and path.exists():
+        return path, str(kept["text"])
+    from rich.console import Console
+
+    from flbench.report import write_leaderboard
+
+    board = write_leaderboard(store, [sweep], path)
+    drawn = StringIO()
+    console = Console(width=width, file=drawn, color_system=None)
+    for table in board.tables(width):
+        console.print(table)
+    files.replace(cache, files.pretty({"key": key, "text": drawn.getvalue()}), sync=False)
+    return path, drawn.getvalue()
 
 
 def labels(entries: Sequence[Entry]) -> list[str]:

@@ -200,7 +200,8 @@ def _logged(attempt: Attempt) -> Iterator[None]:
 
 
 def _summary(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
+    """The first line of an exception, for tables; the log has it all."""
+    return traceback.format_exception_only(error)[-1].strip().partition("\n")[0][:300]
 
 
 @cache

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from flbench.store import Store
     from flbench.sweep import Sweep
 
+#: Columns of the tables where there is no terminal.
+PIPE_WIDTH = 160
+
 #: Failures told in full; more are counted.
 MOST_FAILURES = 10
 
@@ -130,8 +133,9 @@ def _launcher(
 def _leaderboard(console: Console, store: Store, loaded: Sweep, directory: Path, outcome: Outcome) -> Path:
     from flbench.orchestrate import leaderboard
 
-    path = leaderboard(store, loaded, directory, outcome.fingerprint)
-    console.print(path.read_text(), markup=False, highlight=False, soft_wrap=True)
+    width = console.width if console.is_terminal else PIPE_WIDTH
+    path, text = leaderboard(store, loaded, directory, outcome.fingerprint, width)
+    console.print(text, markup=False, highlight=False, soft_wrap=True, end="")
     return path
 
 
