@@ -265,7 +265,7 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
         raise InvalidExperiment(unknown("kind", str(given["kind"]), KINDS), ("kind",))
     for field in given:
         if field not in kind.model_fields:
-            raise InvalidExperiment(unknown(f"field of a {given['kind']} experiment", str(field), kind.model_fields))
+            raise InvalidExperiment(unknown("field", str(field), kind.model_fields, f"a {given['kind']} experiment"))
     try:
         return _ADAPTER.validate_python(given)
     except ValidationError as error:

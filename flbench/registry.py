@@ -153,7 +153,7 @@ class Registry(Generic[C]):
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:
-                raise InvalidComponent(unknown(f"field of {self.kind} {cls.name!r}", str(key), known), (str(key),))
+                raise InvalidComponent(unknown("field", str(key), known, f"{self.kind} {cls.name!r}"), (str(key),))
         return cls, fields
 
     def parse(self, raw: Any) -> C:
@@ -239,6 +239,7 @@ _EXPECTED: Mapping[str, str] = {
     "dict_type": "a mapping (key: value)",
     "tuple_type": "a list",
     "list_type": "a list",
+    "too_short": "at least {min_length} of them",
     "literal_error": "{expected}",
 }
 
@@ -269,13 +270,14 @@ def format_scalar(value: Any) -> str:
     return str(value)
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> str:
     """The message about a name that does not exist: the nearest one where one is near, then all, the nearest first."""
     known = by_similarity(name, known)
+    message = f"unknown {what} {name[:80]!r}{' of ' if of else ''}{of}"
     if not known:
-        return f"unknown {what} {name!r}; there are none"
+        return f"{message}; there are none"
     hint = did_you_mean(name, known)
-    return f"unknown {what} {name[:80]!r}{hint}{' ' if hint else '; '}known: {', '.join(known)}"
+    return f"{message}{hint}{' ' if hint else '; '}known: {', '.join(known)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

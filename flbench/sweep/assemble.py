@@ -131,7 +131,7 @@ class Assembler:
         """Whether a field of another kind stands in ``base``, which all kinds share; elsewhere it is an error."""
         for path in paths:
             if layer[path].where[0] != "base":
-                message = unknown(f"field of a {self.kind} experiment", field, self.fields)
+                message = unknown("field", field, self.fields, f"a {self.kind} experiment")
                 raise self.source.error(layer[path].where, message)
         return True
 

@@ -176,7 +176,7 @@ def _refuse_idle_base(source: Source, spec: SweepSpec, kinds: Iterable[str]) -> 
     for path, choice in read_layer(source, spec.base, ("base",)).items():
         if (field := path.partition(".")[0]) not in used:
             raise source.error(
-                choice.where, unknown(f"field of a {' or '.join(sorted(kinds))} experiment", field, used)
+                choice.where, unknown("field", field, used, f"a {' or '.join(sorted(kinds))} experiment")
             )
 
 

@@ -67,7 +67,7 @@ def normal_path(key: str) -> str:
     field = ALIASES.get(head, head)
     known = [*fields_of_all_kinds(), *ALIASES]
     if field not in known:
-        raise ValueError(unknown("field of an experiment", head, known))
+        raise ValueError(unknown("field", head, known, "an experiment"))
     if dot and (registry_of(field) is None or field == "probes"):
         raise ValueError(f"{field!r} has no fields of its own, got {key!r}")
     return field + dot + sub

@@ -103,7 +103,7 @@ def _walk(source: Source, option: str, parts: list[str]) -> Where:
         else:
             if not last and part not in node:
                 if where or part in ("grids", "exclude", "overrides", "seeds"):
-                    raise SpecError(f"{option}: {unknown(f'part of {_name(where)}', part, node)}")
+                    raise SpecError(f"{option}: {unknown('part', part, node, _name(where))}")
                 node[part] = {}
             where, node = (*where, part), node.get(part)
     return where
@@ -131,7 +131,9 @@ def _refuse_axis(source: Source, option: str, key: str, *, everywhere: bool = Fa
     found = [_giving(grid, field) for grid in _raw_grids(source)]
     given = [where for where in found if where]
     if given and (len(given) == len(found) or not everywhere):
-        raise SpecError(f"{option}: {field} is not left to base here; set {' and '.join(given)} instead")
+        raise SpecError(
+            f"{option}: {field} does not come from base here but from {' and '.join(given)}: use --set {given[0]}=..."
+        )
 
 
 def _raw_grids(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:

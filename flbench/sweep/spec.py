@@ -59,6 +59,8 @@ def parse_memory(raw: Any) -> int:
 
 
 def _version(raw: Any) -> Any:
+    if isinstance(raw, (bool, float)):
+        raise ValueError(f"expected 1, got {raw!r}")
     if isinstance(raw, int) and raw > 1:
         raise ValueError(f"this file has version {raw}, newer than this flbench knows (1): update flbench")
     return raw

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from flbench.config import (
+    KINDS,
+    Centralized,
+    Federated,
+    FieldProblem,
+    InvalidExperiment,
+    canonical_json,
+    digest,
+    parse_experiment,
+    parse_field,
+)
+from flbench.registry import METHODS
+
+#: A change here retires every result that anybody has: it must be meant, and come with a new component version.
+GOLDEN_IDS: dict[str, dict[str, Any]] = {
+    "26dcd10561c5566e": {},
+    "8b224895b06150af": {"norm": "ln", "seed": 1},
+    "724846b8c7c2586d": {"norm": {"name": "gn", "groups": 4}, "lr": 0.1, "E": 1, "method": "scaffold"},
+    "2f89f909a1295ae3": {"dataset": "cifar10", "model": "cnn", "partition": "dirichlet:0.1", "clients": 20},
+    "33083b927ed20372": {
+        "method": {"name": "fedyogi", "beta1": 0.5},
+        "participation": 0.5,
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+    },
+    "b596553a6f7e6e34": {
+        "kind": "centralized",
+        "norm": "bn",
+        "model": {"name": "mlp", "widths": [64, 32]},
+        "precision": "fp64",
+    },
+}
+
+
+@pytest.mark.parametrize(("run_id", "raw"), GOLDEN_IDS.items())
+def test_run_ids_are_frozen(run_id: str, raw: dict[str, Any]) -> None:
+    assert parse_experiment(raw).run_id == run_id
+
+
+def test_the_identity_in_full() -> None:
+    assert canonical_json(parse_experiment({"lr": 0.1, "seed": 2}).identity()) == (
+        '{"dataset":{"name":"digits","version":1},"kind":"federated","lr":0.1,"method":{"name":"fedavg","version":1},'
+        '"model":{"name":"mlp","version":1},"norm":{"name":"none","version":1},'
+        '"partition":{"n":1,"name":"classes","version":1},"seed":2,"version":1}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "same"),
+    [
+        ({"lr": 1}, {"lr": 1.0}),
+        ({"clients": 20.0}, {"clients": 20}),
+        ({"weight_decay": -0.0}, {}),
+        ({"E": 10}, {"local_steps": 10}),
+        ({"norm": "gn"}, {"norm": {"name": "gn", "groups": 2}}),
+        ({"partition": "dirichlet:1"}, {"partition": {"name": "dirichlet", "beta": 1.0}}),
+        ({"dataset": "cifar10", "augment": "flip-crop"}, {"dataset": "cifar10"}),
+        ({"rounds": 10, "eval_every": 1}, {}),
+    ],
+)
+def test_the_same_numbers_have_one_id(raw: dict[str, Any], same: dict[str, Any]) -> None:
+    assert parse_experiment(raw).run_id == parse_experiment(same).run_id
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"seed": 1},
+        {"lr": 0.02},
+        {"bias": True},
+        {"precision": "fp64"},
+        {"norm": {"name": "gn", "groups": 4}},
+        {"kind": "centralized"},
+        {"augment": "flip-crop"},
+        {"val_fraction": 0.1},
+        {"min_size": 2},
+    ],
+)
+def test_other_numbers_have_another_id(raw: dict[str, Any]) -> None:
+    assert parse_experiment(raw).run_id != parse_experiment({}).run_id
+
+
+def test_augmentation_is_the_data_sets_own() -> None:
+    assert parse_experiment({}).augment == "none"
+    assert parse_experiment({"dataset": "cifar10"}).augment == "flip-crop"
+    assert parse_experiment({"dataset": "cifar10", "augment": "none"}).augment == "none"
+
+
+def test_seeds_share_a_cell() -> None:
+    one, two, other = (parse_experiment(raw) for raw in ({"seed": 1}, {"seed": 2}, {"seed": 1, "lr": 1}))
+    assert one.cell_id == two.cell_id != other.cell_id
+    assert parse_experiment({}).run_id == parse_experiment({}).cell_id  # seed 0 is the default and left out
+    assert one.cell_id == parse_experiment({"rounds": 7}).cell_id
+
+
+def test_a_mended_component_has_new_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = parse_experiment({}).run_id
+    monkeypatch.setattr(METHODS["fedavg"], "version", 2)
+    assert parse_experiment({}).run_id != before
+
+
+def test_a_new_field_at_its_default_keeps_old_ids() -> None:
+    class Later(Federated):
+        knob: float = 0.5
+
+    assert Later(kind="federated").run_id == Federated().run_id
+    assert Later(kind="federated", knob=1.0).run_id != Federated().run_id
+
+
+def test_a_new_component_field_at_its_default_keeps_old_ids() -> None:
+    fedavg: Any = METHODS["fedavg"]
+
+    @dataclass(frozen=True)
+    class Later(fedavg):  # type: ignore[misc]
+        knob: float = 0.5
+
+    assert Later().identity() == fedavg().identity()
+
+
+@pytest.mark.parametrize("raw", GOLDEN_IDS.values())
+def test_json_and_back(raw: dict[str, Any]) -> None:
+    experiment = parse_experiment(raw)
+    back = parse_experiment(json.loads(json.dumps(experiment.to_json())))
+    assert back == experiment
+    assert hash(back) == hash(experiment)
+    assert back.run_id == experiment.run_id
+
+
+def test_evaluated_rounds_end_with_the_last() -> None:
+    assert parse_experiment({"rounds": 25, "eval_every": 10}).evaluated_rounds() == {10, 20, 25}
+    assert parse_experiment({"rounds": 5, "eval_every": 10}).evaluated_rounds() == {5}
+
+
+def test_experiments_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Federated().lr = 1.0
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"lrr": 1}, "unknown field 'lrr' of a federated experiment; did you mean 'lr'?"),
+        ({"E": 1, "local_steps": 1}, "E: E and local_steps are the same field"),
+        ({"kind": "fedrated"}, "kind: unknown kind 'fedrated'; did you mean 'federated'?"),
+        ({"kind": "centralized", "clients": 3}, "unknown field 'clients' of a centralized experiment"),
+        ({"lr": "0.1"}, "lr: expected a number, got '0.1'"),
+        ({"lr": True}, "lr: expected a number, got True"),
+        ({"lr": float("inf")}, "lr: expected a finite number"),
+        ({"lr": 0}, "lr: expected a value greater than 0, got 0"),
+        ({"clients": 1.5}, "clients: expected a whole number, got 1.5"),
+        ({"bias": 1}, "bias: expected true or false, got 1"),
+        ({"norm": "lnn"}, "norm: unknown norm 'lnn'; did you mean 'ln'?"),
+        ({"norm": {"name": "gn", "groups": "2"}}, "norm.groups: expected"),
+        ({"norm": {"name": "gn", "groups": 3}}, "norm: gn(groups=3) in mlp: groups=3 does not divide"),
+        ({"norm": "bn", "batch_size": 1}, "batch_size: bn needs at least 2 samples in a batch"),
+        ({"model": "cnn"}, "model: cnn on digits: images of 8x8 pixels are too small"),
+        ({"partition": "classes:11"}, "partition: classes:11 of digits among 10 clients"),
+        ({"probes": "drift"}, "probes: expected a list of probes"),
+    ],
+)
+def test_wrong_experiments_name_the_field(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidExperiment) as caught:
+        parse_experiment(raw)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_by_themselves_agree_with_whole_experiments(kind: str) -> None:
+    default = KINDS[kind]()
+    for field, raw in default.to_json().items():
+        assert parse_field(kind, field, raw) == getattr(default, field)
+    with pytest.raises(FieldProblem, match="expected a whole number"):
+        parse_field(kind, "rounds", "many")
+
+
+def test_digest_is_of_the_canonical_json() -> None:
+    assert digest({"b": 1, "a": [1.0, "ü"]}) == digest({"a": [1.0, "ü"], "b": 1})
+    assert canonical_json({"b": 1e-05, "a": True}) == '{"a":true,"b":1e-05}'
+    with pytest.raises(ValueError, match="Out of range"):
+        canonical_json(float("nan"))
+
+
+def test_kinds_differ_in_their_fields() -> None:
+    assert set(Federated.model_fields) - set(Centralized.model_fields) == {
+        "method",
+        "partition",
+        "min_size",
+        "clients",
+        "participation",
+    }
