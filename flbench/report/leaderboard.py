@@ -267,7 +267,7 @@ class Table:
     @cached_property
     def best(self) -> frozenset[tuple[int, int]]:
         """Positions with the best printed mean of their column among complete cells on the same data."""
-        if not self.ranked or len(self.rows) < 2:
+        if not self.ranked:
             return frozenset()
         metric = METRICS[self.metric]
         groups: dict[tuple[int, str | None], dict[tuple[int, int], str]] = {}
@@ -275,8 +275,10 @@ class Table:
             if cell.complete and cell.summary:
                 groups.setdefault((col, cell.fingerprint), {})[row, col] = metric.text(cell.summary.mean)
         choose: Callable[..., str] = min if metric.lower_is_better else max
-        winners = {group: choose(texts.values(), key=float) for group, texts in groups.items()}
-        return frozenset(at for group, texts in groups.items() for at, text in texts.items() if text == winners[group])
+        contests = [texts for texts in groups.values() if len(texts) > 1]
+        return frozenset(
+            at for texts in contests for at, text in texts.items() if text == choose(texts.values(), key=float)
+        )
 
 
 @dataclass(frozen=True)

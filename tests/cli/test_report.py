@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from flbench.cli import main
+from flbench.report import exchange, frames, leaderboard, write_leaderboard
+from flbench.store import Store
+from flbench.sweep import load_sweep
+from tests.report.stores import accuracy, experiment, filled, finish, records
+
+SPEC = """
+version: 1
+name: tiny
+base: {rounds: 20, eval_every: 10}
+axes: {norm: [none, ln], partition: ["classes:1", "iid"]}
+seeds: [0, 1]
+report: {rows: [norm], cols: [partition]}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a sweep file in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("FLBENCH_STORE", raising=False)
+    (tmp_path / "tiny.yaml").write_text(SPEC)
+    return tmp_path
+
+
+def flbench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["flbench", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def fill(store: Path, rounds: int = 20) -> Store:
+    there = Store(store)
+    for wish in load_sweep("tiny.yaml", [f"rounds={rounds}"]).experiments:
+        finish(there, wish, accuracy(wish))
+    return there
+
+
+def test_a_spec_becomes_a_leaderboard(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml") == 0
+    text = Path("leaderboard.md").read_text()
+    assert text.startswith("# tiny\n")
+    assert "| norm | iid | classes:1 |" in text
+    assert f"- Spec: tiny `{load_sweep('tiny.yaml').spec_hash}`" in text
+    assert text.endswith("```sh\nflbench report tiny.yaml\n```\n")
+    said = capsys.readouterr().out
+    assert "60.50 ± 0.71" in said and "wrote leaderboard.md" in said
+
+
+def test_the_sweep_writes_the_same_bytes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = fill(here / "runs")
+    write_leaderboard(store, [load_sweep(here / "tiny.yaml")], here / "beside" / "leaderboard.md")
+    flbench(monkeypatch, "report", "tiny.yaml")
+    assert Path("leaderboard.md").read_bytes() == Path("beside/leaderboard.md").read_bytes()
+
+
+def test_the_command_in_it_makes_it_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(here / "runs")
+    flbench(
+        monkeypatch,
+        "report",
+        str(here / "tiny.yaml"),
+        "--set",
+        "axes.norm=[ln]",
+        "--only",
+        "partition=iid",
+        "--metric",
+        "loss",
+    )
+    text = Path("leaderboard.md").read_text()
+    command = text.split("```sh\n")[1].split("\n")[0]
+    assert command == "flbench report tiny.yaml --set 'axes.norm=[ln]' --only partition=iid --metric loss"
+    assert "`loss`: cross-entropy" in text and "classes:1" not in text
+
+
+def test_without_a_spec_everything_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(here / "elsewhere", [experiment(), experiment(lr=0.5)])
+    assert flbench(monkeypatch, "report", "--store", "elsewhere", "--out", "sub/board.md") == 0
+    assert "lr 0.5" in Path("sub/board.md").read_text()
+    assert not Path("leaderboard.md").exists()
+
+
+def test_csv_and_figures(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--csv", "out/runs.csv", "--figures", "out/figures") == 0
+    with Path("out/runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert {row["partition"] for row in rows} == {"iid", "classes:1"}
+    assert sorted(path.name for path in Path("out/figures").iterdir()) == [
+        "curves-digits-mlp.png",
+        "curves-digits-mlp.svg",
+    ]
+
+
+def test_json(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--json") == 0
+    out = capsys.readouterr().out
+    assert [cell["n"] for cell in json.loads(out)["cells"]] == [2, 2, 2, 2]
+    assert not Path("leaderboard.md").exists()
+
+
+def test_exported_files_are_a_source(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = fill(here / "runs")
+    (here / "results").mkdir()
+    exchange.write(here / "results" / "tiny.parquet", exchange.gather(store, store.run_ids())[0])
+    flbench(monkeypatch, "report", "tiny.yaml", "--out", "a.md")
+    flbench(monkeypatch, "report", "tiny.yaml", "--out", "b.md", "--results", "results")
+    flbench(monkeypatch, "report", "tiny.yaml", "--out", "c.md", "--results", "results/tiny.parquet")
+    tables = [Path(name).read_text().partition("Regenerate")[0] for name in ("a.md", "b.md", "c.md")]
+    assert tables[0] == tables[1] == tables[2]
+    assert "flbench report tiny.yaml --results results\n" in Path("b.md").read_text()
+
+
+def test_an_extended_store_answers_old_and_new_wishes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = fill(here / "runs")
+    flbench(monkeypatch, "report", "tiny.yaml", "--out", "before.md")
+    for wish in load_sweep("tiny.yaml", ["rounds=40"]).experiments:
+        finish(store, wish, lines=records([10, 20], accuracy(wish)) + records([30, 40], 0.99))
+    flbench(monkeypatch, "report", "tiny.yaml", "--out", "after.md")
+    flbench(monkeypatch, "report", "tiny.yaml", "--out", "long.md", "--set", "rounds=40")
+    assert Path("before.md").read_bytes() == Path("after.md").read_bytes()
+    assert "99.00 ± 0.00" in Path("long.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["report"], 4, "there is no store at runs; `flbench sweep` makes one, --store DIR names another"),
+        (
+            ["report", "--store", "empty"],
+            2,
+            "nothing to report in empty: run `flbench sweep sweeps/quickstart.yaml` first",
+        ),
+        (["report", "absent.yaml"], 2, "absent.yaml: no such file"),
+        (["report", "--results", "absent.parquet"], 2, "absent.parquet: no such file"),
+        (["report", "--results", "empty"], 2, "no exported runs (*.parquet) in empty; `flbench export` writes them"),
+        (["report", "--results", "tiny.yaml"], 2, "tiny.yaml: not a readable parquet file"),
+        (["report", "--store", "full", "--metric", "f1"], 2, "unknown metric 'f1'; known: "),
+        (["report", "--store", "full", "--metric", "val_acc"], 2, "no run recorded 'val_acc'; recorded: acc, "),
+        (
+            ["report", "--store", "full", "--set", "rounds=3"],
+            2,
+            "--set, --only and --limit change a sweep: name its file",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    message: str,
+) -> None:
+    Store(here / "empty")
+    filled(here / "full", [experiment()])
+    assert flbench(monkeypatch, *words) == code
+    error = capsys.readouterr().err
+    assert f"error: {message}" in error and error.count("\n") == 1
+    assert not Path("leaderboard.md").exists()
+
+
+@pytest.mark.slow
+def test_five_thousand_runs_in_five_seconds(tmp_path: Path) -> None:
+    import time
+
+    wishes = [
+        experiment(lr=lr / 1000, seed=seed, partition=p)
+        for lr in range(1, 501)
+        for seed in range(5)
+        for p in ("iid", "classes:1")
+    ]
+    store = filled(tmp_path, wishes)
+    began = time.perf_counter()
+    board = leaderboard.build(frames.collect(frames.StoreSource(store)))
+    text = board.markdown()
+    assert time.perf_counter() - began < 5
+    assert text.count("n=5") == 1000

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flbench.config import Experiment, canonical_json
+from flbench.errors import UserError
+from flbench.report import exchange, frames
+from flbench.report.leaderboard import build
+from flbench.store import Lease, Store
+from tests.report.stores import accuracy, claim, experiment, fail, filled, finish, records, small_sweep
+
+
+def export(store: Store, path: Path) -> Path:
+    exported, problems = exchange.gather(store, store.run_ids())
+    assert problems == ()
+    exchange.write(path, exported)
+    return path
+
+
+def bring(store: Store, path: Path) -> dict[str, int]:
+    return dict(Counter(verdict for _, verdict in exchange.bring_in(store, exchange.read(path), Lease.here())))
+
+
+def text(source: frames.Source, wishes: list[Experiment] | None = None) -> str:
+    return build(frames.collect(source, wishes)).markdown()
+
+
+def files_of(store: Store) -> dict[str, bytes]:
+    return {str(path.relative_to(store.root)): path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
+
+
+def varied(path: Path) -> Store:
+    """Done, diverged before the first record, extended, failed."""
+    store = filled(path, small_sweep()[:5])
+    finish(store, experiment(norm="gn"), status="diverged")
+    finish(store, experiment(norm="fn"), lines=records([10, 20], 0.6))
+    finish(store, experiment(norm="fn", rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
+    return store
+
+
+def test_export_import_report_gives_the_same_bytes(tmp_path: Path) -> None:
+    store = varied(tmp_path / "a")
+    path = export(store, tmp_path / "runs.parquet")
+    copy = Store(tmp_path / "b")
+    assert bring(copy, path) == {"imported": 8}
+    wishes = [*small_sweep(), experiment(norm="fn")]
+    for asked in (None, wishes):
+        original = text(frames.StoreSource(store), asked)
+        assert text(frames.StoreSource(copy), asked) == original
+        assert text(exchange.FilesSource([path]), asked) == original
+    assert export(copy, tmp_path / "again.parquet").read_bytes() == path.read_bytes()
+
+
+def test_an_imported_run_is_done_and_whole(tmp_path: Path) -> None:
+    store, wish = Store(tmp_path / "a"), experiment()
+    finish(store, wish, 0.8, probes={"drift": [1.0, 2.0]})
+    copy = Store(tmp_path / "b")
+    bring(copy, export(store, tmp_path / "runs.parquet"))
+    assert copy.run(wish.run_id).state(wish).status == "done"
+    assert copy.run(wish.run_id).metrics() == store.run(wish.run_id).metrics()
+    assert copy.run(wish.run_id).experiment() == wish
+    assert copy.claim(wish, Lease.here()) is None, "nobody executes it again"
+    assert copy.claim(experiment(rounds=40), Lease.here()) is not None, "but it can be extended"
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    store = varied(tmp_path / "a")
+    assert export(store, tmp_path / "x.parquet").read_bytes() == export(store, tmp_path / "y.parquet").read_bytes()
+
+
+def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
+    path = export(varied(tmp_path / "a"), tmp_path / "runs.parquet")
+    copy = Store(tmp_path / "b")
+    bring(copy, path)
+    before = files_of(copy)
+    assert bring(copy, path) == {"already there": 8}
+    assert files_of(copy) == before
+
+
+def test_other_numbers_are_reported_and_never_overwritten(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment(), experiment(seed=1)]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(), 0.123)
+    before = other.run(experiment().run_id).metrics()
+    assert bring(other, path) == {"different numbers": 1, "imported": 1}
+    assert other.run(experiment().run_id).metrics() == before
+
+
+def test_a_run_that_diverged_here_and_not_there_is_a_contradiction(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(), status="diverged")
+    assert bring(other, path) == {"different numbers": 1}
+
+
+def test_times_are_no_numbers(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(), accuracy(experiment()), seconds=99.0)
+    assert bring(other, path) == {"already there": 1}
+
+
+def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    claim(other, experiment())
+    assert bring(other, path) == {"in use": 1}
+
+
+def test_a_failed_run_is_replaced_by_an_import(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    fail(other, experiment())
+    assert bring(other, path) == {"imported": 1}
+    assert other.run(experiment().run_id).state(experiment()).status == "done"
+
+
+def test_an_extension_joins_what_is_there(tmp_path: Path) -> None:
+    path = export(varied(tmp_path / "a"), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(norm="fn"), lines=records([10, 20], 0.6))
+    assert bring(other, path) == {"imported": 7, "already there": 1}
+    assert [result.rounds for result in other.run(experiment(norm="fn").run_id).results()] == [20, 40]
+
+
+def test_nothing_private_leaves(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    (row,) = pq.read_table(path).to_pylist()
+    assert "laptop-of-somebody" not in str(row)
+    assert "/home/somebody" not in str(row)
+    assert str(tmp_path) not in str(row)
+    assert json.loads(row["environment"])["numpy"] == "2.2.0"
+
+
+def test_damaged_metrics_are_left_out_aloud(tmp_path: Path) -> None:
+    store = filled(tmp_path / "a", [experiment(), experiment(seed=1)])
+    run = store.run(experiment().run_id)
+    path = run.path / "attempts" / "0001" / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"0.6", b"0.7"))
+    exported, problems = exchange.gather(store, store.run_ids())
+    assert [one.run_id for one in exported] == [experiment(seed=1).run_id]
+    assert len(problems) == 1 and run.run_id in problems[0]
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], None], *, sign: bool) -> None:
+    """Change the first row of a file, and mend its checksum as a forger would."""
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    change(rows[0])
+    if sign:
+        rows[0]["sha256"] = exchange._checksum(rows[0])
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+
+
+def _in_result(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda row: row.update(result=canonical_json({**json.loads(row["result"]), **changes}))
+
+
+DAMAGE = {
+    "a flipped number": (lambda row: row.update(metrics=row["metrics"].replace("0.6", "0.7")), False, "checksum"),
+    "other metrics, signed": (
+        lambda row: row.update(metrics=row["metrics"].replace("0.6", "0.7")),
+        True,
+        "its metrics",
+    ),
+    "a place as run id": (lambda row: row.update(run_id="../../../../etc"), True, "its run id is none"),
+    "another run's result": (lambda row: row.update(run_id="0" * 16), True, "belongs to run"),
+    "a place as rounds": (_in_result(rounds="../../x"), True, "cannot be used"),
+    "negative rounds": (_in_result(rounds=-1), True, "its result is damaged"),
+    "an unknown status": (_in_result(status="perfect"), True, "cannot be used"),
+    "an invented record": (_in_result(final={"round": 20, "acc": 1.0}), True, "last record"),
+    "an invented evaluation": (_in_result(evaluated=[10, 20, 30]), True, "lack evaluations"),
+    "a key too many": (_in_result(path="/etc/passwd"), True, "other fields"),
+    "no JSON": (lambda row: row.update(result="{"), True, "cannot be used"),
+    "a list as experiment": (lambda row: row.update(experiment="[]"), True, "expected objects"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_rows_are_refused(tmp_path: Path, damage: str) -> None:
+    change, sign, message = DAMAGE[damage]
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    rewrite(path, change, sign=sign)
+    with pytest.raises(UserError, match=re.escape(message)):
+        exchange.read(path)
+
+
+def test_a_foreign_experiment_lands_nowhere(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    rewrite(path, lambda row: row.update(experiment=canonical_json(experiment(lr=0.5).to_json())), sign=True)
+    store = Store(tmp_path / "b")
+    assert bring(store, path) == {"retired": 1}
+    assert list(store.run_ids()) == []
+    collection = frames.collect(exchange.FilesSource([path]))
+    assert collection.runs == () and "retired" in collection.left_out[0]
+
+
+def test_an_experiment_of_tomorrow_is_left_out(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment(), experiment(seed=1)]), tmp_path / "runs.parquet")
+    rewrite(path, lambda row: row.update(experiment=row["experiment"].replace('"none"', '"of-tomorrow"')), sign=True)
+    assert bring(Store(tmp_path / "b"), path) == {"unreadable": 1, "imported": 1}
+    assert "cannot read" in frames.collect(exchange.FilesSource([path])).left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        (b"", "not a readable parquet file"),
+        (b"PAR1 not really PAR1", "not a readable parquet file"),
+        ("cut", "not a readable parquet file"),
+        ("foreign", "not one written by `flbench export`"),
+        ("newer", "written by a newer flbench (schema 2, this one reads 1)"),
+    ],
+)
+def test_unusable_files_are_refused(tmp_path: Path, content: bytes | str | None, message: str) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif content == "foreign":
+        pq.write_table(pa.table({"x": [1]}), path)
+    else:
+        pq.write_table(pq.read_table(path).replace_schema_metadata({"flbench.schema": "2"}), path)
+    with pytest.raises(UserError, match=re.escape(message)):
+        exchange.read(path)
+
+
+def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    first = export(filled(tmp_path / "a", [experiment()]), tmp_path / "a.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(), 0.123)
+    second = export(other, tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=r"b\.parquet: run .* has other numbers here than in an earlier file"):
+        exchange.FilesSource([first, second])
+    assert len(list(exchange.FilesSource([first, first]).held())) == 1

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import io
+import os
+import random
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flbench.config import Experiment
+from flbench.errors import UserError
+from flbench.report import frames
+from flbench.report.frames import Collection, Run
+from flbench.report.leaderboard import Leaderboard, Options, Table, build, public
+from flbench.report.render import parts
+from flbench.store import Store
+from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, filled, finish, small_sweep
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "leaderboard.md"
+
+
+def board(store: Store, wishes: Iterable[Experiment] | None = None, **options: Any) -> Leaderboard:
+    return build(frames.collect(frames.StoreSource(store), wishes), Options(**options))
+
+
+def cell(table: Table, *labels: str) -> tuple[str, list[str]]:
+    """What a cell says: its row's and its column's labels in any order."""
+    for (r, c), found in table.cells.items():
+        if {*labels} == {at.label for at in (*table.rows[r], *table.cols[c])}:
+            return parts(found)
+    raise AssertionError(f"no cell {labels}")
+
+
+def made_up(wishes: Iterable[Experiment], **record: float) -> Collection:
+    """Finished runs without a store."""
+    return Collection(tuple(Run(wish, wish.rounds, "done", record={"acc": 0.5, **record}) for wish in wishes))
+
+
+def test_rows_are_method_and_norm_and_columns_partitions(tmp_path: Path) -> None:
+    (section,) = board(filled(tmp_path)).sections
+    (table,) = section.tables
+    assert [[at.label for at in row] for row in table.rows] == [
+        ["fedavg", "none"],
+        ["fedavg", "ln"],
+        ["scaffold", "none"],
+        ["scaffold", "ln"],
+    ]
+    assert [[at.label for at in col] for col in table.cols] == [["classes:1"], ["dirichlet:0.1"]]
+    # seeds 0.60, 0.61, 0.62: mean 61 %, sd 1 %, half-width 4.302653 * 1 / sqrt(3) = 2.484
+    assert cell(table, "fedavg", "none", "classes:1") == ("61.00 ± 1.00", ["CI ±2.48, n=3"])
+    assert {(r, c) for r, c in table.best} == {(3, 0), (3, 1)}
+    assert section.constants == "lr 0.01, batch_size 32, E 10, clients 10, rounds 20"
+
+
+def test_every_gap_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    partitions = {
+        name: [experiment(partition=name, seed=seed) for seed in range(3)]
+        for name in ("iid", "classes:1", "classes:2", "classes:3", "classes:4", "classes:5", "classes:6")
+    }
+    for seed in range(3):
+        finish(store, partitions["classes:1"][seed], status="diverged")
+    finish(store, partitions["classes:2"][0], 0.5)
+    finish(store, partitions["classes:2"][1], 0.7)
+    finish(store, partitions["classes:2"][2], status="diverged")
+    for seed in range(2):
+        finish(store, partitions["classes:3"][seed], 0.5)
+    fail(store, partitions["classes:3"][2], "oom")
+    finish(store, partitions["classes:4"][0], 0.5)
+    claim(store, partitions["classes:4"][1])
+    claim(store, partitions["classes:5"][0])
+    fail(store, partitions["classes:5"][1], "timeout")
+    finish(store, partitions["classes:6"][0], loss=None)
+    for seed in (1, 2):
+        finish(store, partitions["classes:6"][seed], 0.5)
+    result = board(store, [wish for wishes in partitions.values() for wish in wishes], metric="loss")
+    (table,) = result.sections[0].tables
+    said = {label: cell(table, "fedavg", "none", label) for label in partitions}
+    assert said["iid"] == ("", ["not run"])
+    assert said["classes:1"] == ("", ["3/3 diverged"])
+    assert said["classes:2"] == ("0.4 ± 0.1414", ["CI ±1.271, n=2", "1/3 diverged"])
+    assert said["classes:3"] == ("0.5 ± 0", ["CI ±0, n=2", "2/3: 1 failed (oom)"])
+    assert said["classes:4"] == ("0.5", ["n=1, no interval", "1/3: 1 pending, 1 running"])
+    assert said["classes:5"] == ("", ["0/3: 1 failed (timeout), 1 pending, 1 running"])
+    assert said["classes:6"] == ("0.5 ± 0", ["CI ±0, n=2", "2/3: 1 without loss"])
+    why = "4 diverged, 1 failed (oom), 1 failed (timeout), 5 pending, 2 running, 1 without loss"
+    assert f"> **Incomplete:** 14 of 21 runs have no value: {why}." in result.markdown()
+
+
+def test_a_combination_nobody_asked_for_is_a_dash(tmp_path: Path) -> None:
+    wishes = [experiment(norm="none"), experiment(norm="ln", partition="iid")]
+    text = board(filled(tmp_path, wishes), wishes).markdown()
+    assert "| fedavg | none | – | 60.00<br><sub>n=1, no interval</sub> |" in text
+    assert "not run" not in text
+
+
+def test_incomplete_cells_are_never_the_best(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    wishes = [experiment(norm=norm, seed=seed) for norm in ("none", "fn", "ln") for seed in range(2)]
+    for wish, acc in zip(wishes, (0.5, 0.5, 0.4, 0.4, 0.9), strict=False):
+        finish(store, wish, acc)
+    (table,) = board(store, wishes).sections[0].tables
+    assert table.best == {(0, 0)}
+
+
+@pytest.mark.parametrize(("metric", "best"), [("acc", 0), ("loss", 0), ("acc_worst", 0), ("seconds", 1)])
+def test_the_best_end_depends_on_the_metric(tmp_path: Path, metric: str, best: int) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(norm="none"), 0.9)
+    finish(store, experiment(norm="ln"), 0.5, seconds=1.0)
+    (table,) = board(store, metric=metric).sections[0].tables
+    assert table.best == {(best, 0)}
+
+
+def test_equal_printed_means_share_the_bold(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(norm="none"), 0.90001)
+    finish(store, experiment(norm="ln"), 0.9)
+    (table,) = board(store).sections[0].tables
+    assert len(table.best) == 2
+
+
+def test_two_versions_of_the_data_are_never_averaged(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    wishes = [experiment(seed=seed) for seed in range(4)] + [experiment(norm="ln", seed=0)]
+    finish(store, wishes[0], 0.4, fingerprint="aaaaaaaaaaaaaaaa")
+    finish(store, wishes[1], 0.6, fingerprint="aaaaaaaaaaaaaaaa")
+    finish(store, wishes[2], 0.9, fingerprint="bbbbbbbbbbbbbbbb")
+    result = board(store, wishes)
+    (table,) = result.sections[0].tables
+    assert cell(table, "fedavg", "none", "data aaaaaaaa", "classes:1")[0].startswith("50.00")
+    assert cell(table, "fedavg", "none", "data aaaaaaaa", "classes:1")[1][-1] == "2/4: 1 on other data, 1 pending"
+    assert cell(table, "fedavg", "none", "data bbbbbbbb", "classes:1")[1][-1] == "1/4: 3 on other data"
+    assert cell(table, "fedavg", "ln", "data aaaaaaaa", "classes:1") == ("", ["not run"])
+    assert "**2 versions of the data** (`aaaaaaaaaaaaaaaa`, `bbbbbbbbbbbbbbbb`)" in result.markdown()
+    assert "Data: digits aaaaaaaaaaaaaaaa (2 runs); digits bbbbbbbbbbbbbbbb (1 run)" in result.markdown()
+
+
+def test_mixed_numerics_are_marked(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(seed=0), 0.5)
+    finish(store, experiment(seed=1), 0.5, numerics={**NUMERICS, "device": "cuda"})
+    finish(store, experiment(norm="ln"), 0.5)
+    text = board(store).markdown()
+    assert "50.00 ± 0.00** ²<br>" in text
+    assert text.count("²") == 2
+    assert "² The seeds of this cell were computed with different numerics: device cpu, executor loop" in text
+
+
+def test_methods_without_a_shared_model_are_ranked_on_the_whole_test_set(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(), 0.6)
+    finish(store, experiment(method="fedbn", norm="bn"), 0.95, acc_global=0.31, acc_personal=0.99)
+    (section,) = board(store).sections
+    assert cell(section.tables[0], "fedbn", "bn", "classes:1")[0] == "31.00"
+    assert section.tables[0].best == {(0, 0)}
+    assert cell(section.own_shard[0], "fedbn", "bn", "classes:1")[0] == "99.00"
+    assert section.own_shard[0].best == frozenset()
+    text = board(store).markdown()
+    assert "| fedbn ¹ | bn | 31.00" in text
+    assert "¹ Parts of the model stay on the clients" in text
+    assert text.index("### Own shard") < text.index("a constant answer would score 100 %") < text.index("99.00")
+
+
+def test_centralized_runs_have_rows_of_their_own(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(), 0.6)
+    finish(store, experiment(kind="centralized", norm="ln"), 0.9)
+    federated, central = board(store).sections[0].tables
+    assert [[at.label for at in row] for row in federated.rows] == [["fedavg", "none"]]
+    assert central.title == "Centralized: one model on all the data"
+    assert [[at.label for at in row] for row in central.rows] == [["ln"]]
+    assert "### Centralized: one model on all the data\n\n| norm | accuracy |" in board(store).markdown()
+
+
+def test_data_sets_and_models_have_sections(tmp_path: Path) -> None:
+    wishes = [experiment(dataset=dataset, model="cnn") for dataset in ("mnist", "cifar10")] + [experiment()]
+    assert [section.title for section in build(made_up(wishes)).sections] == [
+        "digits, mlp",
+        "cifar10, cnn",
+        "mnist, cnn",
+    ]
+
+
+def test_few_columns_stand_side_by_side() -> None:
+    wishes = [experiment(partition=p, lr=lr) for p in ("iid", "classes:1") for lr in (0.1, 0.01)]
+    (table,) = build(made_up(wishes)).sections[0].tables
+    assert table.col_axes == ("lr", "partition")
+    assert [[at.label for at in col] for col in table.cols] == [
+        ["0.01", "iid"],
+        ["0.01", "classes:1"],
+        ["0.1", "iid"],
+        ["0.1", "classes:1"],
+    ]
+    assert "| method | norm | lr 0.01<br>iid |" in build(made_up(wishes)).markdown()
+
+
+def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
+    wishes = [
+        experiment(partition=p, lr=lr, E=steps)
+        for p in ("iid", "classes:1", "classes:2")
+        for lr in (0.1, 0.01, 0.001)
+        for steps in (1, 10)
+    ]
+    tables = build(made_up(wishes)).sections[0].tables
+    assert [table.title for table in tables] == ["lr 0.001", "lr 0.01", "lr 0.1"]
+    assert all(table.col_axes == ("local_steps", "partition") and len(table.cols) == 6 for table in tables)
+    by_lr = build(made_up(wishes), Options(cols=("partition", "lr"))).sections[0].tables
+    assert [table.title for table in by_lr] == [
+        f"E {e}, {p}" for e in (1, 10) for p in ("iid", "classes:1", "classes:2")
+    ]
+    assert all(table.col_axes == ("lr",) for table in by_lr)
+
+
+def test_one_long_axis_is_split_evenly() -> None:
+    wishes = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10, 100)]
+    tables = build(made_up([*wishes, experiment(partition="iid")])).sections[0].tables
+    assert [len(table.cols) for table in tables] == [5, 5]
+    assert [at.label for (at,) in tables[0].cols] == ["iid", *(f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.3))]
+
+
+def test_a_hyperparameter_may_be_an_axis() -> None:
+    wishes = [experiment(method={"name": "fedyogi", "server_lr": lr}) for lr in (0.1, 0.3)] + [experiment()]
+    (table,) = build(made_up(wishes), Options(cols=("method.server_lr",))).sections[0].tables
+    assert [row[0].label for row in table.rows] == ["fedavg", "fedyogi"]
+    assert [[at.label for at in col] for col in table.cols] == [["0.1"], ["0.3"], ["1"]]
+
+
+def test_wishes_of_different_length_are_told_apart() -> None:
+    wishes = [experiment(rounds=rounds) for rounds in (20, 40)]
+    (table,) = build(made_up(wishes)).sections[0].tables
+    assert table.col_axes == ("rounds", "partition")
+
+
+def test_no_two_cells_share_a_place(tmp_path: Path) -> None:
+    wishes = [
+        experiment(momentum=m, participation=p, bias=b) for m in (0, 0.9) for p in (0.5, 1) for b in (True, False)
+    ]
+    (section,) = build(made_up(wishes)).sections
+    assert sum(len(table.cells) for table in section.tables) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "acc_glob"}, "unknown metric 'acc_glob'; known: acc_global,"),
+        ({"metric": "val_acc"}, "no run recorded 'val_acc'; recorded: acc"),
+        ({"rows": ("methd",)}, "cannot lay out a leaderboard by 'methd'; possible: method,"),
+        ({"cols": ("seed",)}, "cannot lay out a leaderboard by 'seed'"),
+        ({"cols": ("method.mu",)}, "cannot lay out a leaderboard by 'method.mu'"),
+        ({"cols": ("run_id",)}, "cannot lay out a leaderboard by 'run_id'"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        build(made_up([experiment()]), Options(**options))
+
+
+def test_the_order_of_runs_changes_nothing(tmp_path: Path) -> None:
+    store, wishes = filled(tmp_path), small_sweep()
+    shuffled = random.Random(0).sample(wishes, len(wishes))
+    assert board(store, wishes).markdown() == board(store, shuffled).markdown() == board(store).markdown()
+
+
+def test_nothing_of_this_machine_is_told(tmp_path: Path) -> None:
+    text = board(filled(tmp_path)).markdown() + str(board(filled(tmp_path / "b")).json())
+    assert "laptop-of-somebody" not in text
+    assert str(tmp_path) not in text
+    assert "argv" not in text
+    assert not re.search(r"20\d\d-\d\d-\d\d", text)
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("folder(path=/home/me/pets)", "folder(path=pets)"),
+        ("folder(path=~/pets)", "folder(path=pets)"),
+        ("folder(path=/home/me/pets, white=16)", "folder(path=pets, white=16)"),
+        ("folder(path=data/pets)", "folder(path=data/pets)"),
+        ("dirichlet:0.1", "dirichlet:0.1"),
+    ],
+)
+def test_labels_lose_directories(label: str, shown: str) -> None:
+    assert public(label) == shown
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_terminal_tables_fit(tmp_path: Path, width: int) -> None:
+    wishes = [
+        experiment(method=method, norm="ln", partition=f"dirichlet:{beta}", seed=seed)
+        for method in ("fedavg", "fedyogi")
+        for beta in (0.01, 0.03, 0.1, 0.3, 1, 3)
+        for seed in range(2)
+    ]
+    result = board(filled(tmp_path, wishes), wishes)
+    console = Console(width=width, record=True, file=io.StringIO())
+    for part in result.tables(width):
+        console.print(part)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum("fedyogi" in line for line in lines) == {80: 2, 120: 1, 200: 1}[width]
+    assert all(f"dirichlet:{beta:g}" in "".join(lines) for beta in (0.01, 0.03, 0.1, 0.3, 1, 3)), "no column is cut"
+
+
+def test_json_is_plain_and_complete(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    wishes = [experiment(seed=seed) for seed in range(3)]
+    finish(store, wishes[0], 0.4)
+    finish(store, wishes[1], 0.6)
+    fail(store, wishes[2], "oom")
+    plain = board(store, wishes).json()
+    (only,) = plain["cells"]
+    assert plain["schema"] == 1
+    assert (only["mean"], only["n"], only["wished"], only["values"]) == (0.5, 2, 3, [0.4, 0.6])
+    assert only["sd"] == pytest.approx(0.141421356)
+    assert only["gaps"] == {"failed (oom)": 1}
+    assert only["seeds"] == [0, 1, 2] and only["run_ids"] == [wish.run_id for wish in wishes]
+    assert only["experiment"]["partition.n"] == 1 and "seed" not in only["experiment"]
+    assert plain["provenance"]["data"] == {"digits feedfacecafebeef": 2}
+
+
+def everything(path: Path) -> tuple[Store, list[Experiment]]:
+    """A store with every kind of cell."""
+    store, wishes = Store(path), small_sweep()
+    skipped = experiment(method="scaffold", norm="ln", partition="dirichlet:0.1").cell_id
+    for wish in wishes:
+        if wish.cell_id == skipped:
+            continue
+        if (wish.norm.name, wish.seed) == ("ln", 2):
+            fail(store, wish, "oom") if wish.partition.name == "classes" else finish(store, wish, status="diverged")
+        else:
+            finish(store, wish, accuracy(wish))
+    extra = [experiment(method="fedbn", norm="bn", seed=seed) for seed in range(3)]
+    for wish in extra:
+        finish(store, wish, 0.4 + 0.01 * wish.seed, acc_personal=1.0)
+    central = [experiment(kind="centralized", norm=norm) for norm in ("none", "ln")]
+    for wish in central:
+        finish(store, wish, 0.97, environment={"git_dirty": True})
+    return store, [*wishes, *extra, *central]
+
+
+def test_golden_leaderboard(tmp_path: Path) -> None:
+    store, wishes = everything(tmp_path)
+    specs = (("demo", "0123456789abcdef"),)
+    text = board(store, wishes, title="demo", specs=specs, command="flbench report sweeps/demo.yaml").markdown()
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"
