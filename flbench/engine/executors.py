@@ -64,6 +64,14 @@ def make_executor(name: str, build: Callable[[], nn.Module], *, pool: int, autoc
     return LoopExecutor([build() for _ in range(pool)], autocast)
 
 
+@dataclass(frozen=True)
+class _Seat:
+    """A place for one thread: a network of its own, and its forward pass."""
+
+    network: nn.Module
+    forward: Forward
+
+
 class LoopExecutor:
     """One client after another in each of several Python threads, every thread with a network of its own.
 
@@ -75,9 +83,9 @@ class LoopExecutor:
     name = "loop"
 
     def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None) -> None:
-        self._idle: SimpleQueue[nn.Module] = SimpleQueue()
+        self._idle: SimpleQueue[_Seat] = SimpleQueue()
         for network in networks:
-            self._idle.put(network)
+            self._idle.put(_Seat(network, pure_forward(network)))
         self._ahead = 2 * len(networks)
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
@@ -85,13 +93,13 @@ class LoopExecutor:
     def train(self, task: Task, clients: int, start: Callable[[int], Start], batches: Batches) -> Iterator[Chunk]:
         """Train the clients; at most a few finished ones wait for their turn, so memory does not grow with clients."""
 
-        def one(position: int, network: nn.Module) -> Finish:
-            network.train()
+        def one(position: int, seat: _Seat) -> Finish:
+            seat.network.train()
             images, labels = batches(position)
             images = torch.unflatten(_pixels_last(images.flatten(0, 1)), 0, images.shape[:2])
             begin = start(position)
             begin = replace(begin, params=tmap(_pixels_last, begin.params))
-            return local_train(pure_forward(network), _identity, task, begin, images, labels)
+            return local_train(seat.forward, _identity, task, begin, images, labels)
 
         for position, finish in enumerate(self._map(one, range(clients))):
             yield Chunk(slice(position, position + 1), _unsqueeze(finish))
@@ -102,27 +110,26 @@ class LoopExecutor:
         """Batches of images spread over the pool."""
         ready = [(tmap(_pixels_last, params), buffers) for params, buffers in models]
 
-        def one(job: tuple[tuple[Tree, Tree], Tensor], network: nn.Module) -> Tensor:
+        def one(job: tuple[tuple[Tree, Tree], Tensor], seat: _Seat) -> Tensor:
             (params, buffers), batch = job
-            network.eval()
+            seat.network.eval()
             pixels = _pixels_last(prepare(batch))
             with torch.no_grad(), _autocast(batch, self._autocast):
-                logits: Tensor = pure_forward(network)(params, buffers, pixels)[1]
-            return logits
+                return seat.forward(params, buffers, pixels)[1]
 
         parts = torch.split(images, EVALUATION_BATCH)
         logits = list(self._map(one, [(model, part) for model in ready for part in parts]))
         return torch.stack([torch.cat(logits[i : i + len(parts)]) for i in range(0, len(logits), len(parts))])
 
-    def _map(self, function: Callable[[Any, nn.Module], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+    def _map(self, function: Callable[[Any, _Seat], Any], jobs: Sequence[Any]) -> Iterator[Any]:
         """Results in the order of the jobs, with a bounded number of them started ahead."""
 
         def borrow(job: Any) -> Any:
-            network = self._idle.get()
+            seat = self._idle.get()
             try:
-                return function(job, network)
+                return function(job, seat)
             finally:
-                self._idle.put(network)
+                self._idle.put(seat)
 
         running: deque[Future[Any]] = deque()
         try:

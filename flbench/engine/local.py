@@ -159,6 +159,12 @@ class _LiftedHooks:
 
         return self._lift(one_client)(self._start.state, self._start.counts_Y, *trees)
 
+    def _apply_to_trees(self, hook: Callable[..., Any], tree: Tree) -> Any:
+        """The same for a hook that may be elementwise."""
+        if self._method.elementwise:
+            return hook(tree, replace(self._context, client=self._start.state))
+        return self._apply(hook, tree)
+
     def logits(self, z: Tensor) -> Tensor:
         out: Tensor = self._apply(self._method.logits, z) if self._own("logits") else z
         return out
@@ -167,11 +173,11 @@ class _LiftedHooks:
         return loss + self._apply(self._method.penalty, leaves, features) if self._own("penalty") else loss
 
     def direction(self, grads: Tree) -> Tree:
-        out: Tree = self._apply(self._method.direction, grads) if self._own("direction") else grads
+        out: Tree = self._apply_to_trees(self._method.direction, grads) if self._own("direction") else grads
         return out
 
     def finish(self, params: Tree) -> tuple[Tree, Tree]:
         if not self._own("finish"):
             return self._start.state, {}
-        out: tuple[Tree, Tree] = self._apply(self._method.finish, params)
+        out: tuple[Tree, Tree] = self._apply_to_trees(self._method.finish, params)
         return out

@@ -23,7 +23,7 @@ from torch import Tensor
 from flbench import metrics
 from flbench.data.batches import consecutive_rows, crop_and_flip, draw_crops, federated_rows, to_float
 from flbench.engine.executors import Executor
-from flbench.engine.local import Sgd, Start, Task
+from flbench.engine.local import Finish, Sgd, Start, Task
 from flbench.methods.base import Method, Tree
 from flbench.streams import stream
 
@@ -201,41 +201,35 @@ class FederatedTrainer(Trainer):
 
     def _train_round(self, keep_clients: bool) -> RoundReport:
         cohort = self.cohort()
-        sizes = torch.tensor([len(self._clients.train[k]) for k in cohort], dtype=torch.float64)
-        weights_S = (sizes / sizes.sum()).to(next(iter(self.x.values())))
+        sizes = [len(self._clients.train[client]) for client in cohort]
+        weights = [size / sum(sizes) for size in sizes]
         broadcast = self.server if self._method.broadcasts_state else {}
         task = Task(self._method, self._sgd, self.x, broadcast, self._autocast)
-        starts, batches = (lambda i: self._start(int(cohort[i]))), (lambda i: self._batches(int(cohort[i])))
-        delta = {name: torch.zeros_like(leaf) for name, leaf in self.x.items()}
-        buffers = {name: torch.zeros_like(leaf) for name, leaf in self.buffers.items()}
-        message: Tree = {}
-        loss = torch.zeros((), dtype=torch.float64)
+        sums = _Sums(self.x, self.buffers)
         kept: list[Tree] = []
+        starts, batches = (lambda i: self._start(int(cohort[i]))), (lambda i: self._batches(int(cohort[i])))
         for chunk in self.executor.train(task, len(cohort), starts, batches):
-            end, weights, members = chunk.finish, weights_S[chunk.positions], torch.from_numpy(cohort[chunk.positions])
-            for name, leaf in self.x.items():
-                delta[name] += torch.tensordot(weights, end.params[name] - leaf, dims=1)
-            for name in buffers:
-                buffers[name] += torch.tensordot(weights, end.buffers[name], dims=1)
-            for name, leaf in end.message.items():
-                message[name] = message.get(name, 0) + leaf.sum(0) / len(cohort)
-            for name in self.states:
-                self.states[name][members] = end.state[name]
-            for name in self.local:
-                self.local[name][members] = {**end.params, **end.buffers}[name]
-            loss += torch.dot(weights.double(), end.loss.double()).cpu()
+            sums.add(chunk.finish, weights[chunk.positions], 1 / len(cohort))
+            self._keep_on_clients(chunk.finish, torch.from_numpy(cohort[chunk.positions]))
             if keep_clients:
-                kept.append(end.params)
+                kept.append(chunk.finish.params)
         participation = len(cohort) / len(self._clients.train)
-        self.x, self.server = self._method.server_step(self.x, delta, message, self.server, participation)
-        self.buffers = buffers
+        self.x, self.server = self._method.server_step(self.x, sums.delta, sums.message, self.server, participation)
+        self.buffers = sums.buffers
         model = _bytes(self.x) + _bytes(self.buffers)
         self.bytes_down += len(cohort) * (model + _bytes(broadcast))
-        self.bytes_up += len(cohort) * (model + _bytes(message))
+        self.bytes_up += len(cohort) * (model + _bytes(sums.message))
         if not keep_clients:
-            return RoundReport(loss.item())
+            return RoundReport(sums.loss)
         joined = {name: torch.cat([params[name] for params in kept]) for name in self.x}
-        return RoundReport(loss.item(), joined, weights_S)
+        return RoundReport(sums.loss, joined, torch.tensor(weights, dtype=torch.float64))
+
+    def _keep_on_clients(self, end: Finish, members: Tensor) -> None:
+        """Store what stays on the clients of a chunk until they train again."""
+        for name, leaf in self.states.items():
+            leaf[members] = end.state[name]
+        for name, leaf in self.local.items():
+            leaf[members] = end.params[name] if name in end.params else end.buffers[name]
 
     def _start(self, client: int) -> Start:
         own = {name: leaf[client] for name, leaf in self.local.items()}
@@ -327,7 +321,11 @@ class CentralizedTrainer(Trainer):
         }
         self.x, self.buffers, self.velocity = first["params"], first["buffers"], first["velocity"]
         report = RoundReport(chunk.finish.loss[0].item())
-        return RoundReport(report.loss, chunk.finish.params, torch.ones(1)) if keep_clients else report
+        return (
+            RoundReport(report.loss, chunk.finish.params, torch.ones(1, dtype=torch.float64))
+            if keep_clients
+            else report
+        )
 
     def _batches(self) -> tuple[Tensor, Tensor]:
         first = self.round * self._steps
@@ -349,6 +347,29 @@ class CentralizedTrainer(Trainer):
 
     def _trees(self) -> dict[str, Tree]:
         return {"x": self.x, "buffers": self.buffers, "velocity": self.velocity}
+
+
+class _Sums:
+    """The weighted sums of a round, client by client in ascending order, so that no executor or pool changes a bit."""
+
+    def __init__(self, x: Tree, buffers: Tree) -> None:
+        self._x = x
+        self.delta = {name: torch.zeros_like(leaf) for name, leaf in x.items()}
+        self.buffers = {name: torch.zeros_like(leaf) for name, leaf in buffers.items()}
+        self.message: Tree = {}
+        self.loss = 0.0
+
+    def add(self, end: Finish, weights: Sequence[float], equal_weight: float) -> None:
+        """Add a chunk: differences to x and buffers by the clients' weights, messages equally."""
+        if end.message and not self.message:
+            self.message = {name: torch.zeros_like(leaf[0]) for name, leaf in end.message.items()}
+        for row, weight in enumerate(weights):
+            sent = torch._foreach_sub([end.params[name][row] for name in self._x], list(self._x.values()))
+            torch._foreach_add_(list(self.delta.values()), sent, alpha=weight)
+            for total, tree, share in ((self.buffers, end.buffers, weight), (self.message, end.message, equal_weight)):
+                if total:
+                    torch._foreach_add_(list(total.values()), [tree[name][row] for name in total], alpha=share)
+        self.loss += sum(weight * loss for weight, loss in zip(weights, end.loss.tolist(), strict=True))
 
 
 def _repeat(tree: Tree, count: int) -> Tree:

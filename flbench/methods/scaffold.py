@@ -24,6 +24,7 @@ class Scaffold(Method):
     """
 
     broadcasts_state: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
 
     def init_server(self, x: Tree) -> Tree:
         """All controls start at zero: c = 0."""

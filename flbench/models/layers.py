@@ -78,11 +78,19 @@ class LayerNorm(nn.LayerNorm, StackableLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize over the last axes."""
+        if x.dim() == 4 and len(self.normalized_shape) == 3:
+            return self._channels_last(x)
         if self.weight.dim() == len(self.normalized_shape):
             return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
         batch_axis = -len(self.normalized_shape) - 1
         normalized = F.layer_norm(x, self.normalized_shape, eps=self.eps)
         return torch.addcmul(self.bias.unsqueeze(batch_axis), normalized, self.weight.unsqueeze(batch_axis))
+
+    def _channels_last(self, x: Tensor) -> Tensor:
+        """One client's images with the pixels' channels side by side: else torch copies them there and back."""
+        channels, height, width = self.normalized_shape
+        weight, bias = (leaf.movedim(0, -1).contiguous() for leaf in (self.weight, self.bias))
+        return F.layer_norm(x.movedim(1, -1), (height, width, channels), weight, bias, self.eps).movedim(-1, 1)
 
 
 class GroupNorm(nn.GroupNorm, StackableLayer):

@@ -1,6 +1,6 @@
 """Golden numbers: each method against an independent numpy program, float64, to 1e-12.
 
-The problem: 3 clients of 4, 6 and 4 samples, 2 pixels, 3 classes, 3 rounds of 3 local steps with batches of 2. The model
+The problem: 3 clients of 4, 6 and 4 samples, 2 pixels, 3 classes, 3 rounds of 3 local steps, batches of 2. The model
 is softmax regression z = W p without a bias (6 weights), for FedBN with a batch normalization of the pixels before it.
 Its gradient is worked by hand: with s = softmax(z), dL/dW = (s - onehot(y))^T p / B. The numpy programs share with
 flbench nothing but the rows of each batch.

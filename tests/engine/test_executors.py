@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor
+from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor, _Seat
 from flbench.engine.local import Sgd
 from flbench.engine.rounds import FederatedTrainer
 from flbench.methods.base import Context, Method, Tree, tmap
@@ -85,12 +87,10 @@ def test_pool_under_stress() -> None:
 def test_a_pool_uses_a_network_of_its_own_in_each_thread() -> None:
     networks = [toy_network() for _ in range(3)]
     executor = LoopExecutor(networks, autocast=None)
-    import threading
-
     barrier, used = threading.Barrier(3), set()
 
-    def look(_: int, network: nn.Module) -> None:
-        used.add(id(network))
+    def look(_: int, seat: _Seat) -> None:
+        used.add(id(seat.network))
         barrier.wait(timeout=10)  # all three are inside at once
 
     list(executor._map(look, range(3)))
