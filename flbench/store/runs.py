@@ -84,9 +84,8 @@ class Result:
         checksum = raw.pop("sha256", None)
         if checksum != _checksum(raw):
             return None
-        raw.pop("schema")
-        sets = {name: frozenset(raw[name]) for name in ("evaluated", "probes")}
-        return cls(path=path, **{**raw, **sets})
+        raw.update({name: frozenset(raw[name]) for name in ("evaluated", "probes")}, path=path)
+        return cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
 
     def to_json(self) -> dict[str, Any]:
         """What ``read`` takes apart, with the checksum that it tests."""

@@ -1,1 +1,1 @@
-"""Fault injection with real processes: what survives kill -9, and what is repeated after it (nothing that was finished)."""
+"""Fault injection with real processes: what survives kill -9, and what is repeated after it: nothing finished."""
