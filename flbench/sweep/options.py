@@ -15,6 +15,9 @@ from flbench.sweep.spec import SweepSpec
 #: Keys whose mappings hold fields of an experiment, which may have dots in their names.
 _OF_FIELDS = ("base", "axes", "zip", "set", "if", "baseline")
 
+#: Mappings that a file may leave out and an option may begin.
+_SECTIONS = (*_OF_FIELDS, "resources", "retry", "backend", "wandb", "report")
+
 
 def apply_sets(source: Source, sets: Iterable[str]) -> None:
     """Change a sweep's data as each ``PATH=VALUE`` says; raises SpecError."""
@@ -102,7 +105,7 @@ def _walk(source: Source, option: str, parts: list[str]) -> Where:
             return (*where, key)
         else:
             if not last and part not in node:
-                if where or part in ("grids", "exclude", "overrides", "seeds"):
+                if part not in _SECTIONS:
                     raise SpecError(f"{option}: {unknown('part', part, node, _name(where))}")
                 node[part] = {}
             where, node = (*where, part), node.get(part)

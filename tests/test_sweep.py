@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flbench.config import Experiment, Federated, parse_experiment
+from flbench.sweep import SpecError, Sweep, experiment_from, label, load_sweep
+from flbench.sweep.source import Source, read_value
+from flbench.sweep.spec import expand_range, parse_memory, parse_time
+
+Load = Callable[..., Sweep]
+
+HEAD = "version: 1\nname: test\n"
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load(text: str, *sets: str, only: tuple[str, ...] = (), limit: int | None = None) -> Sweep:
+        path = tmp_path / "spec.yaml"
+        path.write_text(HEAD + text)
+        return load_sweep(path, sets, only, limit)
+
+    return load
+
+
+def values(sweep: Sweep, *fields: str) -> list[tuple[str, ...]]:
+    return [tuple(label(getattr(run, field)) for field in fields) for run in sweep.experiments]
+
+
+def ids(sweep: Sweep) -> list[str]:
+    return [run.run_id for run in sweep.experiments]
+
+
+def raw_of(run: Experiment) -> dict[str, object]:
+    return {key: value for key, value in run.to_json().items() if key != "augment"}
+
+
+# ---------------------------------------------------------------- grids
+
+
+def test_a_sweep_without_axes_is_one_experiment(load: Load) -> None:
+    sweep = load("base: {lr: 0.5}")
+    assert ids(sweep) == [parse_experiment({"lr": 0.5}).run_id]
+    assert sweep.varying == ()
+
+
+def test_axes_are_a_product_the_last_running_fastest_and_seeds_together(load: Load) -> None:
+    sweep = load("axes: {norm: [none, ln], lr: [0.1, 0.2]}\nseeds: [3, 1]")
+    assert values(sweep, "norm", "lr", "seed") == [
+        ("none", "0.1", "3"),
+        ("none", "0.1", "1"),
+        ("none", "0.2", "3"),
+        ("none", "0.2", "1"),
+        ("ln", "0.1", "3"),
+        ("ln", "0.1", "1"),
+        ("ln", "0.2", "3"),
+        ("ln", "0.2", "1"),
+    ]
+    assert sweep.varying == ("norm", "lr")
+    assert list(sweep.cells()) == list(dict.fromkeys(run.cell_id for run in sweep.experiments))
+    assert [len(runs) for runs in sweep.cells().values()] == [2] * 4
+
+
+def test_zip_is_one_joint_axis(load: Load) -> None:
+    sweep = load("axes: {norm: [none, ln]}\nzip: {E: [1, 10], eval_every: [20, 10]}")
+    assert values(sweep, "norm", "local_steps", "eval_every") == [
+        ("none", "1", "20"),
+        ("none", "10", "10"),
+        ("ln", "1", "20"),
+        ("ln", "10", "10"),
+    ]
+    assert sweep.arithmetic.grids[0].axes == (("norm", 2), ("E+eval_every", 2))
+
+
+def test_grids_stand_one_after_the_other_over_the_base(load: Load) -> None:
+    sweep = load(
+        "base: {lr: 0.5, method: fedavg}\n"
+        "grids:\n"
+        "  - axes: {norm: [none, ln]}\n"
+        "  - set: {method: fedyogi, norm: fn}\n"
+        "    axes: {method.beta1: [0.5, 0.9], lr: [0.1]}\n"
+    )
+    assert values(sweep, "method", "norm", "lr") == [
+        ("fedavg", "none", "0.5"),
+        ("fedavg", "ln", "0.5"),
+        ("fedyogi(beta1=0.5)", "fn", "0.1"),
+        ("fedyogi", "fn", "0.1"),
+    ]
+    assert [grid.cells for grid in sweep.arithmetic.grids] == [2, 2]
+
+
+def test_sub_paths_reach_into_components(load: Load) -> None:
+    dotted = load("axes: {norm: [gn], norm.groups: [2, 4]}")
+    mapped = load("axes: {norm: [{name: gn}, {name: gn, groups: 4}]}")
+    assert ids(dotted) == ids(mapped)
+    assert values(load("base: {norm: gn, norm.groups: 8}"), "norm") == [("gn(groups=8)",)]
+
+
+def test_a_whole_component_replaces_the_sub_fields_below_it(load: Load) -> None:
+    sweep = load(
+        "base: {method: fedyogi, method.beta1: 0.5}\n"
+        "axes: {norm: [none, ln]}\n"
+        "overrides: [{if: {norm: ln}, set: {method: fedavg}}]"
+    )
+    assert values(sweep, "method") == [("fedyogi(beta1=0.5)",), ("fedavg",)]
+
+
+def test_kinds_mix_and_share_a_base(load: Load) -> None:
+    sweep = load(
+        "base: {clients: 20, lr: 0.2}\ngrids:\n  - {axes: {norm: [ln]}}\n  - {set: {kind: centralized, norm: bn}}"
+    )
+    assert values(sweep, "kind", "lr", "norm") == [("federated", "0.2", "ln"), ("centralized", "0.2", "bn")]
+    assert isinstance(first := sweep.experiments[0], Federated)
+    assert first.clients == 20
+
+
+def test_anchors_and_merge_keys(load: Load) -> None:
+    sweep = load("base: &b {lr: 0.5, E: 3}\ngrids:\n  - set: {<<: *b, E: 7}\n    axes: {norm: [ln]}")
+    assert values(sweep, "lr", "local_steps") == [("0.5", "7")]
+
+
+def test_yaml_is_1_2() -> None:
+    assert read_value("[1e-3, no, 010, 0x10, 2024-01-01, ~]") == [0.001, "no", 10, 16, "2024-01-01", None]
+    assert [read_value("classes:1"), read_value("true"), read_value("")] == ["classes:1", True, None]
+
+
+# ---------------------------------------------------------------- rules, seeds, duplicates
+
+
+def test_exclude_matches_by_the_given_fields_only(load: Load) -> None:
+    axes = "axes: {method: [fedavg, fedyogi], norm: [none, {name: gn, groups: 4}, gn], E: [1, 2]}\n"
+    by_name = load(axes + "exclude: [{norm: gn}]")
+    assert {norm for (norm,) in values(by_name, "norm")} == {"none"}
+    by_setting = load(axes + "exclude: [{norm: {name: gn, groups: 4}}]")
+    assert {norm for (norm,) in values(by_setting, "norm")} == {"none", "gn"}
+    by_path = load(axes + "exclude: [{norm.groups: 2}]")
+    assert {norm for (norm,) in values(by_path, "norm")} == {"none", "gn(groups=4)"}
+    by_label = load(axes + "exclude: [{norm: gn(groups=4)}]")
+    assert ids(by_label) == ids(by_setting)
+    any_of = load(axes + "exclude: [{method: [fedavg, fedyogi], norm: [none, gn], E: 1}, {method: fedavg}]")
+    assert values(any_of, "method", "norm", "local_steps") == [
+        ("fedyogi", "none", "2"),
+        ("fedyogi", "gn(groups=4)", "2"),
+        ("fedyogi", "gn", "2"),
+    ]
+    assert any_of.arithmetic.excluded == (6, 3)
+
+
+def test_exclude_matches_shorthands_defaults_and_printed_numbers(load: Load) -> None:
+    axes = "axes: {partition: ['classes:2', 'classes:5', iid], lr: {logspace: [1e-3, 1e-2, 3]}}\n"
+    assert load(axes + "exclude: [{partition: 'classes:2'}]").arithmetic.excluded == (3,)
+    assert load(axes + "exclude: [{partition: classes}]").arithmetic.excluded == (6,)
+    assert load(axes + "exclude: [{lr: 0.00316228}]").arithmetic.excluded == (3,)
+    assert load(axes + "exclude: [{method: fedavg, lr: 0.001}]").arithmetic.excluded == (3,)
+
+
+def test_excluding_comes_before_values_must_fit_together(load: Load) -> None:
+    sweep = load("axes: {dataset: [digits, cifar10], model: [mlp, cnn]}\nexclude: {dataset: digits, model: cnn}")
+    assert values(sweep, "dataset", "model") == [("digits", "mlp"), ("cifar10", "mlp"), ("cifar10", "cnn")]
+
+
+def test_overrides_change_cells_and_make_none(load: Load) -> None:
+    sweep = load(
+        "axes: {norm: [none, ln], lr: [0.1, 0.2]}\n"
+        "overrides:\n"
+        "  - {if: {norm: ln}, set: {E: 3, partition: iid}}\n"
+        "  - {if: {partition: iid, lr: 0.2}, set: {eval_every: 5}}\n"
+    )
+    assert values(sweep, "norm", "lr", "local_steps", "eval_every") == [
+        ("none", "0.1", "10", "10"),
+        ("none", "0.2", "10", "10"),
+        ("ln", "0.1", "3", "10"),
+        ("ln", "0.2", "3", "5"),
+    ]
+    assert sweep.arithmetic.overridden == (2, 1)
+    assert sweep.varying == ("norm", "lr", "local_steps", "partition", "eval_every")
+
+
+def test_duplicates_are_dropped_the_first_stays(load: Load) -> None:
+    sweep = load("grids: [{axes: {lr: [0.1, 0.2]}}, {axes: {lr: [0.2, 0.3, 0.30]}}]\nseeds: {range: [0, 2]}")
+    assert values(sweep, "lr") == [(lr,) for lr in ("0.1", "0.2", "0.3") for _ in range(2)]
+    count = sweep.arithmetic
+    assert (count.duplicates, count.cells, count.seeds, count.runs) == (2, 3, 2, 6)
+    assert len(set(ids(sweep))) == 6
+
+
+def test_two_sweeps_share_the_runs_of_a_shared_cell(load: Load) -> None:
+    narrow, wide = load("axes: {lr: [0.1]}"), load("axes: {lr: [0.05, 0.1], norm: [ln, none]}\nseeds: [0, 7]")
+    assert set(ids(narrow)) < set(ids(wide))
+
+
+# ---------------------------------------------------------------- generators and units
+
+
+def test_generators_give_clean_values() -> None:
+    assert expand_range({"logspace": [1e-3, 1, 7]}) == [
+        0.001,
+        0.00316227766017,
+        0.01,
+        0.0316227766017,
+        0.1,
+        0.316227766017,
+        1.0,
+    ]
+    assert expand_range({"linspace": [0, 0.3, 4]}) == [0.0, 0.1, 0.2, 0.3]
+    assert expand_range({"range": [2, 5]}) == [2, 3, 4]
+
+
+def test_linspace_fits_whole_numbers(load: Load) -> None:
+    assert values(load("axes: {clients: {linspace: [10, 30, 3]}}"), "clients") == [("10",), ("20",), ("30",)]
+
+
+def test_units() -> None:
+    assert [parse_memory(text) for text in ("512M", "2G", "1.5G", "2GB", "1GiB")] == [
+        2**29,
+        2**31,
+        3 * 2**29,
+        2**31,
+        2**30,
+    ]
+    assert [parse_time(text) for text in ("30m", "2h", "1h30m", "90s", "1-00:00:00", "01:02:03", "2d")] == [
+        1800,
+        7200,
+        5400,
+        90,
+        86400,
+        3723,
+        172800,
+    ]
+
+
+def test_the_rest_of_the_file(load: Load) -> None:
+    sweep = load(
+        "resources: {cpus: 2, gpus: 0.5, mem: 2G, time: 30m}\nretry: {max_attempts: 5}\n"
+        "backend: {kind: slurm, profile: p.yaml}\nwandb: {project: x, mode: off}\n"
+        "report: {metric: acc_worst, rows: method, cols: [E, norm.groups], baseline: {method: fedavg}}"
+    )
+    spec = sweep.spec
+    assert (spec.resources.cpus, spec.resources.gpus, spec.resources.mem, spec.resources.time) == (2, 0.5, 2**31, 1800)
+    assert spec.retry.max_attempts == 5
+    assert spec.backend.kind == "slurm"
+    assert spec.wandb.mode == "off"
+    assert spec.report.rows == ("method",)
+    assert load("").spec.backend.kind == "local"
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_set_changes_what_its_path_names(load: Load) -> None:
+    axes = "base: {rounds: 10}\naxes: {lr: [0.1, 0.2]}\n"
+    assert values(load(axes, "axes.lr=[0.5]"), "lr") == [("0.5",)]
+    assert values(load(axes, "axes.E=[1, 2]"), "lr", "local_steps")[1] == ("0.1", "2")
+    assert values(load(axes, "base.rounds=50", "norm={name: gn, groups: 4}"), "rounds", "norm")[0] == (
+        "50",
+        "gn(groups=4)",
+    )
+    assert values(load(axes, "norm=gn", "norm.groups=4"), "norm")[0] == ("gn(groups=4)",)
+    assert values(load(axes, "seeds={range: [0, 2]}"), "seed")[:2] == [("0",), ("1",)]
+    assert load(axes, "resources.cpus=2").spec.resources.cpus == 2
+    assert load(axes, "report.metric=acc_sd").spec.report.metric == "acc_sd"
+    assert load(axes, "name=other").name == "other"
+    assert load("grids: [{axes: {lr: [0.1]}}]", "grids.0.axes.lr=[0.2, 0.3]").arithmetic.runs == 2
+    assert load("grids: [{axes: {lr: [0.1]}}]", "grids[0].set.E=3").experiments[0].local_steps == 3
+
+
+def test_set_finds_a_key_under_either_name(load: Load) -> None:
+    assert values(load("axes: {E: [1, 2]}", "axes.local_steps=[5]"), "local_steps") == [("5",)]
+    assert values(load("base: {local_steps: 3}", "E=5"), "local_steps") == [("5",)]
+
+
+def test_a_set_that_an_axis_would_hide_is_refused(load: Load) -> None:
+    with pytest.raises(SpecError, match=r"--set lr=1: lr does not come from base here but from axes\.lr"):
+        load("axes: {lr: [0.1]}", "lr=1")
+    with pytest.raises(SpecError, match=r"from grids\.1\.set\.local_steps"):
+        load("grids: [{axes: {lr: [0.1]}}, {set: {local_steps: 1}}]", "E=1")
+    # Named as base's it is meant so, as long as some grid listens.
+    both = load("grids: [{axes: {lr: [0.1]}}, {axes: {norm: [ln]}}]", "base.lr=1")
+    assert values(both, "lr") == [("0.1",), ("1",)]
+
+
+def test_only_keeps_what_matches(load: Load) -> None:
+    axes = "axes: {method: [fedavg, scaffold, fedyogi], lr: [0.1, 0.2]}\nseeds: [0, 1]\n"
+    assert set(values(load(axes, only=("method=fedavg", "lr=0.1")), "method", "lr")) == {("fedavg", "0.1")}
+    assert load(axes, only=("method=fedavg", "method=scaffold")).arithmetic.cells == 4
+    assert load(axes, only=("method=[fedavg, scaffold]",)).arithmetic.unselected == 2
+    assert set(values(load(axes, only=("seed=1",)), "seed")) == {("1",)}
+    assert set(ids(load(axes, only=("E=10",)))) == set(ids(load(axes)))
+
+
+def test_only_lists_the_values_there_are(load: Load) -> None:
+    with pytest.raises(SpecError, match=r"^--only lr=0\.3: lr: nothing matches; here lr is one of: 0\.1, 0\.2$"):
+        load("axes: {lr: [0.1, 0.2]}", only=("lr=0.3",))
+
+
+def test_limit_keeps_the_first_runs(load: Load) -> None:
+    whole, part = load("axes: {lr: [0.1, 0.2]}\nseeds: [0, 1]"), load("axes: {lr: [0.1, 0.2]}\nseeds: [0, 1]", limit=3)
+    assert ids(part) == ids(whole)[:3]
+    assert (part.arithmetic.runs, part.arithmetic.beyond_limit) == (3, 1)
+
+
+def test_one_experiment_from_arguments() -> None:
+    run = experiment_from(["norm={name: gn, groups: 4}", "E=3", "seed=5", "partition=dirichlet:0.1"])
+    expected = {"norm": {"name": "gn", "groups": 4}, "local_steps": 3, "seed": 5, "partition": "dirichlet:0.1"}
+    assert run == parse_experiment(expected)
+    assert run.run_id == parse_experiment(expected).run_id
+    assert experiment_from([]).run_id == Federated().run_id
+
+
+# ---------------------------------------------------------------- what a sweep is called
+
+
+def test_the_hash_names_the_plan_and_nothing_else(load: Load) -> None:
+    text = "base: {rounds: 10}\naxes: {lr: [0.1, 0.2]}\n"
+    plan = load(text)
+    assert load(text + "# a comment\nretry: {max_attempts: 7}\nreport: {metric: loss}").spec_hash == plan.spec_hash
+    assert load("base: {rounds: 1e1}\naxes: {lr: [0.10, 2e-1]}").spec_hash == plan.spec_hash
+    others = [load(text, change).spec_hash for change in ("rounds=11", "eval_every=1", "seeds=[1]", "axes.lr=[0.1]")]
+    assert len({plan.spec_hash, *others}) == 5
+    assert load(text, limit=1).spec_hash != plan.spec_hash
+
+
+def test_a_sweep_remembers_its_text_and_options(load: Load) -> None:
+    sweep = load("axes: {lr: [0.1, 0.2]}  # why\n", "E=3", only=("lr=0.1",), limit=5)
+    assert "# why" in sweep.source
+    assert sweep.options == ("--set E=3", "--only lr=0.1", "--limit 5")
+
+
+# ---------------------------------------------------------------- the fast path and its slow twin
+
+WIDE = """
+base: {clients: 20, weight_decay: 1e-4}
+grids:
+  - axes:
+      method: [fedavg, {name: fedyogi, beta1: 0.5}, scaffold]
+      norm: [none, gn, {name: gn, groups: 8}, bn]
+      partition: ["classes:2", "dirichlet:0.1", iid]
+      dataset: [digits, cifar10]
+      lr: {logspace: [1e-3, 1, 4]}
+    zip: {E: [1, 10], eval_every: [20, 10]}
+  - set: {method: fedyogi, participation: 0.5}
+    axes: {method.tau: [0.001, 0.01], norm: [gn], norm.groups: [2, 4], momentum: [0, 0.9], bias: [true, false]}
+  - set: {kind: centralized, precision: fp64}
+    axes: {norm: [ln, bn], batch_size: [8, 32], augment: [none, flip-crop]}
+exclude: [{method: scaffold, norm: bn}]
+overrides: [{if: {partition: iid}, set: {min_size: 5, val_fraction: 0.1}}]
+seeds: [0, 1, 12345678901234567]
+"""
+
+
+def test_fast_experiments_equal_slow_ones(load: Load) -> None:
+    sweep = load(WIDE)
+    assert len(sweep.experiments) > 1500
+    for fast in sweep.experiments[::7]:
+        slow = parse_experiment(fast.to_json())
+        assert fast == slow
+        assert hash(fast) == hash(slow)
+        assert (fast.run_id, fast.cell_id) == (slow.run_id, slow.cell_id)
+        assert type(fast.lr) is type(slow.lr)
+        assert fast.to_json() == slow.to_json()
+
+
+def test_fast_experiments_fill_in_the_augmentation_like_slow_ones(load: Load) -> None:
+    for fast in load(WIDE).experiments[::31]:
+        assert parse_experiment(raw_of(fast)).augment == fast.augment or fast.kind == "centralized"
+
+
+def test_collection_goes_on_after_loading(load: Load) -> None:
+    load("axes: {lr: [0.1]}")
+    assert gc.isenabled()
+    with pytest.raises(SpecError):
+        load("base: {model: cnn}")
+    assert gc.isenabled()
+
+
+def test_expanding_needs_no_heavy_import() -> None:
+    """A dry run answers in seconds only as long as nothing pulls these in."""
+    code = (
+        "import sys; from flbench.sweep import load_sweep; load_sweep('sweeps/lr_robustness.yaml');"
+        "print(*({'torch', 'pandas', 'matplotlib', 'sklearn', 'scipy', 'pyarrow', 'torchvision'} & set(sys.modules)))"
+    )
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "fewest", "most"),
+    [("quickstart", 36, 60), ("smoke", 10, 40), ("lr_robustness", 300, 1000), ("dirichlet", 100, 500)],
+)
+def test_the_sweeps_that_come_with_it(name: str, fewest: int, most: int) -> None:
+    sweep = load_sweep(Path(__file__).parent.parent / "sweeps" / f"{name}.yaml")
+    assert sweep.name == name
+    assert fewest <= len(sweep.experiments) <= most
+
+
+def test_lr_robustness_serves_cifar10() -> None:
+    path = Path(__file__).parent.parent / "sweeps" / "lr_robustness.yaml"
+    sweep = load_sweep(path, ["dataset=cifar10", "model=cnn"])
+    assert {(label(run.dataset), label(run.model)) for run in sweep.experiments} == {("cifar10", "cnn")}
+
+
+def test_lines_survive_anchors_and_lists() -> None:
+    source = Source("f.yaml", "a: &x\n  - 1\n  - {b: 2}\nc:\n  <<: {d: 1}\n  e: *x\n")
+    assert source.origin(("a", 1, "b")) == "f.yaml:3"
+    assert source.origin(("c", "d")) == "f.yaml:5"
+    assert source.origin(("c", "e", 0)) == "f.yaml:2"
+    assert source.origin(("c", "missing")) == "f.yaml:4"
