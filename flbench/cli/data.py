@@ -161,6 +161,7 @@ def _needs_settings(cls: type[Dataset]) -> bool:
 
 def _print_list(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -172,7 +173,7 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
         counts = "/".join(f"{count:,}" for count in row["counts"] or ())
         shape = "x".join(map(str, row["image"] or ()))
         decoded = "yes" if row["cached"] else ""
-        table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, _place(row), row["terms"])
+        table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, escape(_place(row)), row["terms"])
     console = Console()
     if not console.is_terminal:
         console.width = 200  # whatever reads this has no edge to wrap at

@@ -140,23 +140,25 @@ def _print_json(experiment: Federated, histogram: Histogram, fingerprint: str) -
 
 def _print_table(experiment: Federated, histogram: Histogram) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     few = len(histogram.class_names) <= _MOST_COLUMNS
-    table = Table(title=_title(experiment), title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("client", justify="right")
-    for name in [name[:5] for name in histogram.class_names] if few else ["classes"]:
+    for name in [escape(name[:5]) for name in histogram.class_names] if few else ["classes"]:
         table.add_column(name, justify="right", no_wrap=few)
     if not few:
         table.add_column("largest")
     table.add_column("train", justify="right", style="bold")
     table.add_column("test", justify="right", style="bold")
     for client, (train, test) in enumerate(zip(histogram.train_KC, histogram.test_KC, strict=True)):
-        cells = [str(n) if n else "·" for n in train] if few else _largest(histogram.class_names, train)
+        cells = [str(n) if n else "·" for n in train] if few else map(escape, _largest(histogram.class_names, train))
         table.add_row(str(client), *cells, str(train.sum()), str(test.sum()))
     console = Console()
     if not console.is_terminal:
         console.width = 200  # whatever reads this has no edge to wrap at
+    console.print(_title(experiment), markup=False, highlight=False, style="italic")
     console.print(table)
 
 

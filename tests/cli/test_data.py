@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import data
+from flbench.data import cache
+from flbench.data.datasets import load
+from flbench.errors import DataMissing, UserError
+from flbench.registry import DATASETS
+from tests.data.files import idx, labels, mnist_of, pixels, write_folder, write_idx
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLBENCH_DATA", str(tmp_path))
+
+
+def call(*arguments: str) -> Any:
+    return CliRunner().invoke(data.app, list(arguments))
+
+
+@pytest.fixture
+def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """MNIST of 20 and 10 images, whose checksums and counts are the published ones."""
+    write_idx(tmp_path / "mnist/MNIST/raw")
+    dataset = mnist_of(tmp_path / "mnist/MNIST/raw")
+    monkeypatch.setattr(DATASETS["mnist"], "layouts", dataset.layouts)
+    monkeypatch.setattr(DATASETS["mnist"], "counts", (20, 10))
+    return DATASETS.parse("mnist")
+
+
+def test_list_as_json(mnist: Any, tmp_path: Path) -> None:
+    load(mnist)
+    rows = {row["name"]: row for row in json.loads(call("list", "--json").stdout)}
+    assert list(rows)[:5] == ["digits", "cifar10", "fashion_mnist", "mnist", "folder"]
+    assert rows["mnist"] == {
+        "name": "mnist",
+        "classes": 10,
+        "image": [1, 28, 28],
+        "counts": [20, 10],
+        "found": str(tmp_path / "mnist"),
+        "layout": "torchvision's idx files",
+        "cached": True,
+        "terms": "CC BY-SA 3.0 (usually given)",
+    }
+    assert rows["digits"]["layout"] == "embedded"
+    assert rows["cifar10"]["found"] is None
+    assert not rows["digits"]["cached"]
+
+
+def test_list_for_people(mnist: Any, tmp_path: Path) -> None:
+    lines = call("list").stdout.splitlines()
+    assert any(line.startswith("cifar10") and "3x32x32" in line and "missing" in line for line in lines)
+    assert any(line.startswith("mnist") and f"{tmp_path}/mnist (torchvision's idx files)" in line for line in lines)
+    assert f"Data root: {tmp_path} (set $FLBENCH_DATA or --root to change it)" in lines
+    assert "Fetch what is missing: flbench data download NAME..." in lines
+
+
+def test_verify_whole_files(mnist: Any) -> None:
+    result = call("verify", "mnist", "digits")
+    assert result.exit_code == 0
+    assert "mnist: ok" in result.stdout
+    assert "20 train and 10 test images, fingerprint" in result.stdout
+    assert (
+        "digits: ok, scikit-learn (embedded)\n"
+        f"  1,442 train and 355 test images, fingerprint {DATASETS['digits'].official}"
+    ) in result.stdout
+
+
+def test_verify_without_names_checks_what_is_found(mnist: Any) -> None:
+    reports = json.loads(call("verify", "--json").stdout)
+    assert [report["name"] for report in reports] == ["digits", "mnist"]
+    assert reports[1]["counts"] == [20, 10]
+    assert reports[1]["problems"] == []
+
+
+def test_verify_finds_exchanged_files(mnist: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mnist/MNIST/raw/t10k-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(idx(labels(10)[::-1])))
+    result = call("verify", "mnist")
+    assert result.exit_code == 1
+    assert "mnist: DAMAGED" in result.stdout
+    assert f"{path} is damaged: its md5 is" in result.stdout
+
+
+def test_verify_finds_wrong_counts_and_broken_images(
+    mnist: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(DATASETS["mnist"], "counts", (60_000, 10))
+    result = call("verify", "mnist")
+    assert result.exit_code == 1
+    assert "expected 60,000 train images, found 20" in result.stdout
+    write_folder(tmp_path / "photos", {f"{half}/a/a.png": pixels(1, (3, 4, 4))[0] for half in ("train", "test")})
+    (tmp_path / "photos/test/a/b.png").write_bytes(b"junk")
+    result = call("verify", f"folder:{tmp_path}/photos")
+    assert result.exit_code == 1
+    assert "test/a/b.png" in result.stdout
+
+
+def test_verify_finds_a_damaged_decoded_copy(mnist: Any, tmp_path: Path) -> None:
+    load(mnist)
+    (path,) = (tmp_path / "cache/decoded/mnist").glob("*/train-images.npy")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    result = call("verify", "mnist")
+    assert result.exit_code == 1
+    assert f"its decoded copy {path.parent} differs from the files; delete that folder" in result.stdout
+
+
+def test_verify_notes_another_order(mnist: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DATASETS["mnist"], "official", "0123456789abcdef")
+    result = call("verify", "mnist")
+    assert result.exit_code == 0
+    assert "not the official arrays (fingerprint 0123456789abcdef)" in result.stdout
+
+
+def test_verify_leaves_nothing_behind(mnist: Any) -> None:
+    call("verify", "mnist")
+    assert list((cache.cache_root() / "decoded").iterdir()) == []
+
+
+def test_names_that_are_none() -> None:
+    assert isinstance(call("verify", "mnist").exception, DataMissing)
+    for arguments, message in (
+        (("verify", "cifar"), "unknown dataset 'cifar'"),
+        (("verify", "folder"), "folder: path: a value is required here"),
+        (("download", "digits"), "digits cannot be downloaded: it is embedded, nothing is needed"),
+        (("download", "folder:x"), "folder cannot be downloaded: it is whatever files you name"),
+    ):
+        error = call(*arguments).exception
+        assert isinstance(error, UserError)
+        assert message in str(error)
+
+
+def test_download_writes_where_load_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision import datasets
+
+    def fetch(self: Any, root: str, download: bool) -> None:
+        assert download
+        write_idx(Path(root) / "MNIST/raw")
+
+    monkeypatch.setattr(datasets.MNIST, "__init__", fetch)
+    result = call("download", "mnist")
+    assert result.exit_code == 0
+    assert result.stdout == f"mnist: fetched and checked, in {tmp_path}/mnist\n"
+    monkeypatch.setattr(DATASETS["mnist"], "layouts", mnist_of(tmp_path / "mnist/MNIST/raw").layouts)
+    assert len(load(DATASETS.parse("mnist")).train.labels) == 20
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a web server for a folder."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_torchvision_fetches_and_refuses_files_with_other_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision import datasets
+
+    write_idx(tmp_path / "mirror")
+    with served(tmp_path / "mirror") as address:
+        monkeypatch.setattr(datasets.MNIST, "mirrors", [address])
+        error = call("download", "mnist").exception
+        assert isinstance(error, UserError)
+        assert "File not found or corrupted" in str(error)
+        monkeypatch.setattr(datasets.MNIST, "resources", list(mnist_of(tmp_path / "mirror").layouts[0].md5.items()))
+        assert call("download", "mnist").exit_code == 0
+    assert (tmp_path / "mnist/MNIST/raw/train-images-idx3-ubyte").exists()
+
+
+def test_no_internet_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision import datasets
+
+    monkeypatch.setattr(datasets.CIFAR10, "url", "http://127.0.0.1:1/nowhere.tar.gz")
+    error = call("download", "cifar10").exception
+    assert isinstance(error, UserError)
+    assert str(error).startswith(f"cannot download cifar10 into {tmp_path}/cifar10: ")
+    assert "on a machine that has it, and copy its folder cifar10/" in str(error)
+
+
+def test_download_to_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    error = call("download", "mnist", "--root", str(tmp_path / "file")).exception
+    assert isinstance(error, UserError)
+    assert f"cannot write to {tmp_path}/file/mnist" in str(error)
+
+
+@pytest.mark.parametrize("command", ["list", "download", "verify"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"Example: flbench data {command}" in " ".join(call(command, "--help").stdout.split())

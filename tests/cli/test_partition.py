@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import partition
+from flbench.errors import UserError
+from tests.data.files import pixels, write_folder
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FLBENCH_DATA", raising=False)
+
+
+def call(*arguments: str) -> Any:
+    return CliRunner().invoke(partition.app, ["show", *arguments])
+
+
+def test_options_and_fields_mean_the_same() -> None:
+    options = call("--partition", "dirichlet:0.5", "--clients", "4", "--seed", "3", "--min-size", "9", "--json").stdout
+    fields = call("partition=dirichlet:0.5", "clients=4", "seed=3", "min_size=9", "--json").stdout
+    assert options == fields
+    record = json.loads(options)
+    assert record["partition"] == {"name": "dirichlet", "beta": 0.5}
+    assert (record["clients"], record["seed"], record["min_size"], record["dataset"]) == (4, 3, 9, {"name": "digits"})
+    assert sum(map(sum, record["train"])) == 1442
+    assert sum(map(sum, record["test"])) == 355
+    assert min(map(sum, record["train"])) >= 9
+
+
+def test_the_table() -> None:
+    lines = call("partition=classes:1", "clients=10").stdout.splitlines()
+    assert lines[0].strip() == "digits, classes:1, 10 clients, seed 0"
+    assert lines[1].split() == ["client", *"0123456789", "train", "test"]
+    rows = [line.split() for line in lines[2:12]]
+    assert [row[0] for row in rows] == [str(n) for n in range(10)]
+    assert all(row.count("·") == 9 for row in rows)
+    assert sum(int(row[-2]) for row in rows) == 1442
+
+
+def test_a_table_of_many_classes_names_the_largest(tmp_path: Path) -> None:
+    images = {
+        f"{h}/c{n:02d}/{i}.png": pixels(1, (3, 2, 2))[0] for h in ("train", "test") for n in range(25) for i in "ab"
+    }
+    write_folder(tmp_path / "photos", images)
+    lines = call(f"dataset=folder:{tmp_path}/photos", "partition=iid", "clients=1").stdout.splitlines()
+    assert lines[1].split() == ["client", "classes", "largest", "train", "test"]
+    assert lines[2].split()[:2] == ["0", "25"]
+    assert lines[2].split()[-2:] == ["50", "50"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"picture.{suffix}"
+    result = call("clients=10", "--out", str(path))
+    assert result.exit_code == 0
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
+    assert f"wrote {path}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["clients=0"], "clients: expected a value of at least 1, got 0"),
+        (["clients=many"], "clients: "),
+        (["partition=classes:11"], "a client cannot hold 11 classes, there are 10; use at most classes:10"),
+        (["partition=dirichlet:-1"], "partition.beta: expected a value greater than 0, got -1"),
+        (["partition=dirichlet"], "partition.beta: a value is required here"),
+        (["partition=dirichle:1"], "unknown partition 'dirichle'"),
+        (["dataset=digit"], "unknown dataset 'digit'"),
+        (["lr=0.1"], "expected FIELD=VALUE with a field of dataset, partition, clients, seed, min_size, val_fraction"),
+        (["digits"], "got 'digits'"),
+        (["clients=3", "--clients", "3"], "clients is given twice"),
+        (["clients=3", "clients=3"], "clients is given twice"),
+        (["partition=dirichlet:0.01", "min_size=140"], "raise 'beta', or lower 'clients' or 'min_size'"),
+        (["clients=10", "--out", "picture.jpg"], "expected a name that ends in .png, .svg, .pdf"),
+        (["dataset=cifar10", "--root", "/nonexistent"], "the data set cifar10 is missing"),
+    ],
+)
+def test_mistakes_are_one_message(arguments: list[str], message: str) -> None:
+    error = call(*arguments).exception
+    assert isinstance(error, UserError)
+    assert message in str(error)
+
+
+def test_help_has_examples() -> None:
+    text = " ".join(call("--help").stdout.split())
+    assert "Example: flbench partition show --dataset digits --partition dirichlet:0.1 --clients 10 --seed 0" in text
+    assert "Example: flbench partition show dataset=cifar10 partition=classes:2" in text

@@ -1,0 +1,89 @@
+"""Which rows, and what they look like."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from flbench.data.batches import (
+    CROP_PADDING,
+    Crops,
+    consecutive_rows,
+    crop_and_flip,
+    draw_crops,
+    federated_rows,
+    to_float,
+)
+
+
+def rows_of(size: int, steps: int, batch_size: int, round: int = 0, client: int = 4) -> np.ndarray:
+    rows = np.arange(100, 100 + size)
+    return federated_rows(rows, seed=0, client=client, round=round, steps=steps, batch_size=batch_size)
+
+
+def test_batches_are_without_replacement_and_the_remainder_is_dropped() -> None:
+    batches = rows_of(size=10, steps=6, batch_size=3)
+    assert batches.shape == (6, 3)
+    for permutation in (batches[:3], batches[3:]):
+        assert len(set(permutation.ravel())) == 9  # three batches of three, one row left out
+    assert set(batches.ravel()) <= set(range(100, 110))
+
+
+def test_a_small_client_fills_its_batch_from_consecutive_permutations() -> None:
+    flat = rows_of(size=4, steps=3, batch_size=6).ravel()
+    for start in range(0, 16, 4):
+        assert set(flat[start : start + 4]) == {100, 101, 102, 103}
+
+
+def test_every_round_and_client_has_its_own_batches() -> None:
+    assert not np.array_equal(rows_of(50, 2, 5, round=0), rows_of(50, 2, 5, round=1))
+    assert not np.array_equal(rows_of(50, 2, 5, client=0), rows_of(50, 2, 5, client=1))
+    assert np.array_equal(rows_of(50, 2, 5), rows_of(50, 2, 5))
+
+
+def test_fewer_steps_see_the_first_of_the_same_batches() -> None:
+    assert np.array_equal(rows_of(50, 1, 5), rows_of(50, 8, 5)[:1])
+
+
+def test_rows_given_are_not_changed() -> None:
+    rows = np.arange(10)
+    federated_rows(rows, seed=0, client=0, round=0, steps=2, batch_size=5)
+    assert rows.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_centralized_epochs_do_not_depend_on_how_rounds_cut_them(steps: int) -> None:
+    rows = np.arange(11)
+    whole = consecutive_rows(rows, seed=1, first_step=0, steps=20, batch_size=3)
+    cut = [consecutive_rows(rows, seed=1, first_step=first, steps=steps, batch_size=3) for first in range(0, 20, steps)]
+    assert np.array_equal(np.concatenate(cut), whole)
+    assert len(set(whole[:3].ravel())) == 9  # an epoch is three batches of a permutation
+
+
+def test_crop_and_flip_against_plain_indexing() -> None:
+    images = torch.arange(5 * 2 * 6 * 6).view(5, 2, 6, 6).to(torch.uint8)
+    crops = draw_crops((5,), seed=0, client=1, round=2)
+    found = crop_and_flip(images, crops)
+    for k in range(5):
+        padded = torch.zeros(2, 6 + 2 * CROP_PADDING, 6 + 2 * CROP_PADDING, dtype=torch.uint8)
+        padded[:, CROP_PADDING:-CROP_PADDING, CROP_PADDING:-CROP_PADDING] = images[k]
+        top, left = crops.offset[k].tolist()
+        expected = padded[:, top : top + 6, left : left + 6]
+        assert torch.equal(found[k], expected.flip(-1) if crops.flip[k] else expected)
+
+
+def test_the_middle_crop_without_a_flip_is_the_image() -> None:
+    images = torch.randint(0, 255, (3, 1, 8, 8), dtype=torch.uint8)
+    still = Crops(flip=torch.zeros(3, dtype=torch.bool), offset=torch.full((3, 2), CROP_PADDING))
+    assert torch.equal(crop_and_flip(images, still), images)
+
+
+def test_crops_are_spread_over_all_offsets_and_both_sides() -> None:
+    crops = draw_crops((5000,), seed=0, client=0, round=0)
+    assert 0.47 < crops.flip.double().mean() < 0.53
+    assert set(crops.offset.unique().tolist()) == set(range(2 * CROP_PADDING + 1))
+
+
+def test_to_float_is_in_the_unit_interval() -> None:
+    assert to_float(torch.tensor([0, 16], dtype=torch.uint8), 16, torch.float64).tolist() == [0.0, 1.0]

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import gzip
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flbench.data.datasets import load
+from flbench.data.official import ArraysOnly
+from flbench.errors import UserError
+from flbench.registry import DATASETS
+from tests.data.files import cifar_of, idx, labels, mnist_of, pixels, write_batches, write_idx
+
+
+def test_files_with_other_checksums_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    write_idx(tmp_path / "MNIST/raw")
+    with pytest.raises(
+        UserError, match=r"train-images-idx3-ubyte.gz is damaged: its md5 is \w+, published is f68b3c2d"
+    ):
+        load(DATASETS.parse("mnist"), tmp_path)
+    write_batches(tmp_path / "cifar-10-batches-py")
+    with pytest.raises(UserError, match=r"data_batch_1 is damaged: its md5 is \w+, published is c99cafc1"):
+        load(DATASETS.parse("cifar10"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"not gzip", "cannot read .*Not a gzipped file"),
+        (gzip.compress(idx(pixels(20, (1, 28, 28))[:, 0]))[:-100], "cannot read"),
+        (gzip.compress(idx(pixels(20, (1, 28, 28))[:, 0])[:-1]), "not a whole idx file of bytes in 3 dimensions"),
+        (gzip.compress(idx(labels(20))), "not a whole idx file of bytes in 3 dimensions"),
+        (gzip.compress(b""), "not a whole idx file"),
+        (gzip.compress(idx(pixels(19, (1, 28, 28))[:, 0])), "19 images and 20 labels"),
+        (gzip.compress(idx(pixels(20, (1, 8, 8))[:, 0])), r"images of \(1, 8, 8\), expected \(1, 28, 28\)"),
+    ],
+)
+def test_damaged_idx_files(tmp_path: Path, content: bytes, expected: str) -> None:
+    folder = tmp_path / "MNIST/raw"
+    write_idx(folder)
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(content)
+    with pytest.raises(UserError, match=expected):
+        load(mnist_of(folder), tmp_path)
+
+
+def test_a_label_out_of_range(tmp_path: Path) -> None:
+    folder = tmp_path / "MNIST/raw"
+    write_idx(folder)
+    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.full(10, 10))))
+    with pytest.raises(UserError, match=r"test: label 10 is not in 0\.\.9, the set has 10 classes"):
+        load(mnist_of(folder), tmp_path)
+
+
+class Runs:
+    """What a hostile pickle does: call something while it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (
+            {"data": np.zeros((4, 3072), np.float32), "labels": [0] * 4},
+            "expected 'data' as an .N, 3072. array of bytes",
+        ),
+        ({"data": np.zeros((4, 3000), np.uint8), "labels": [0] * 4}, "expected 'data'"),
+        ({"data": np.zeros((4, 3072), np.uint8), "labels": "0000"}, "expected 'labels' as a list of integers"),
+        ({"data": np.zeros((4, 3072), np.uint8)}, "expected 'labels'"),
+        ([1, 2, 3], "expected 'data'"),
+    ],
+)
+def test_batches_of_another_kind(tmp_path: Path, batch: Any, expected: str) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    write_batches(folder)
+    (folder / "data_batch_3").write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(UserError, match=f"data_batch_3 is damaged: {expected}"):
+        load(cifar_of(folder), tmp_path)
+
+
+def test_a_pickle_runs_no_code(tmp_path: Path) -> None:
+    folder, trace = tmp_path / "cifar-10-batches-py", tmp_path / "trace"
+    write_batches(folder)
+    (folder / "data_batch_3").write_bytes(pickle.dumps({"data": Runs(trace), "labels": []}, protocol=2))
+    with pytest.raises(UserError, match=r"cannot read .*data_batch_3: it asks for .*, which no data file needs"):
+        load(cifar_of(folder), tmp_path)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"cbuiltins\neval\n(S'1'\ntR.",
+        b"c__builtin__\ngetattr\n(S'1'\nS'2'\ntR.",
+        b"cnumpy\nload\n(S'1'\ntR.",
+        b"c_codecs\nencode\n(S'a'\nS'zlib'\ntR.",
+    ],
+)
+def test_names_that_no_array_needs(stream: bytes) -> None:
+    import io
+
+    with pytest.raises(pickle.UnpicklingError, match="it asks for"):
+        ArraysOnly(io.BytesIO(stream), encoding="latin1").load()
+
+
+def test_a_truncated_pickle(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    write_batches(folder)
+    content = (folder / "data_batch_3").read_bytes()
+    (folder / "data_batch_3").write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match=r"cannot read .*data_batch_3"):
+        load(cifar_of(folder), tmp_path)
+
+
+def test_pickles_as_python_2_and_old_numpy_wrote_them(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    images = write_batches(folder)
+    path = folder / "data_batch_1"
+    assert b"numpy._core.multiarray" in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert (load(cifar_of(folder), tmp_path).train.images == images[:20]).all()

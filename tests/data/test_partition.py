@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from flbench.data.arrays import Arrays, Data
+from flbench.data.partition import Shards, matching_test_counts, split, split_labels
+from flbench.errors import UserError
+from flbench.registry import PARTITIONS, InvalidComponent
+
+TRAIN = np.repeat(np.arange(10), 143)
+TEST = np.repeat(np.arange(10), 35)
+ALL = ("iid", "classes:1", "classes:2", "classes:3", "dirichlet:0.1", "dirichlet:0.01", "dirichlet:100", "shards:2")
+
+
+def parted(
+    text: str,
+    *,
+    seed: int = 0,
+    clients: int = 10,
+    train: np.ndarray = TRAIN,
+    test: np.ndarray = TEST,
+    min_size: int = 1,
+    val_fraction: float = 0.0,
+    classes: int = 10,
+) -> Shards:
+    return split_labels(
+        PARTITIONS.parse(text),
+        train,
+        test,
+        classes=classes,
+        clients=clients,
+        min_size=min_size,
+        val_fraction=val_fraction,
+        seed=seed,
+    )
+
+
+def counts(rows: tuple[np.ndarray, ...], labels: np.ndarray, classes: int = 10) -> np.ndarray:
+    return np.stack([np.bincount(labels[mine], minlength=classes) for mine in rows])
+
+
+def digest(shards: Shards) -> str:
+    sha = hashlib.sha256()
+    for rows in (*shards.train, *shards.val, *shards.test):
+        sha.update(np.int64(len(rows)).tobytes() + rows.astype(np.int64).tobytes())
+    return sha.hexdigest()
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_every_sample_is_used_once_and_none_is_lost(text: str) -> None:
+    for seed in range(20):
+        shards = parted(text, seed=seed, val_fraction=0.2)
+        train = np.concatenate([*shards.train, *shards.val])
+        assert sorted(train) == list(range(len(TRAIN)))
+        assert sorted(np.concatenate(shards.test)) == list(range(len(TEST)))
+        assert all(rows.dtype == np.int64 for rows in (*shards.train, *shards.val, *shards.test))
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_test_data_follows_the_training_data(text: str) -> None:
+    for seed in range(20):
+        shards = parted(text, seed=seed)
+        exact = counts(shards.train, TRAIN) * 35 / 143
+        given = counts(shards.test, TEST)
+        assert np.abs(given - exact).max() < 1
+        assert not given[exact == 0].any()
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_seeds_differ_and_repeat(text: str) -> None:
+    digests = [digest(parted(text, seed=seed)) for seed in range(5)]
+    assert len(set(digests)) == 5
+    assert digest(parted(text, seed=3)) == digests[3]
+
+
+def test_another_process_draws_the_same() -> None:
+    program = (
+        "from tests.data.test_partition import ALL, digest, parted\n"
+        "print(','.join(digest(parted(t, seed=7, val_fraction=0.1)) for t in ALL))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip().split(",") == [digest(parted(text, seed=7, val_fraction=0.1)) for text in ALL]
+
+
+def test_the_draw_of_two_classes_always_succeeds() -> None:
+    for seed in range(300):
+        held = counts(parted("classes:2", seed=seed).train, TRAIN) > 0
+        assert (held.sum(axis=1) == 2).all()
+        assert (held.sum(axis=0) == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "clients", "classes"),
+    [(1, 10, 10), (3, 10, 7), (7, 10, 7), (5, 20, 100), (2, 50, 100), (9, 11, 10), (1, 13, 5)],
+)
+def test_distinct_classes_whatever_the_numbers(n: int, clients: int, classes: int) -> None:
+    labels = np.repeat(np.arange(classes), 30)
+    for seed in range(30):
+        shards = parted(f"classes:{n}", seed=seed, clients=clients, classes=classes, train=labels, test=labels)
+        held = counts(shards.train, labels, classes) > 0
+        assert (held.sum(axis=1) == n).all()
+        chunks = held.sum(axis=0)
+        assert set(chunks) <= {clients * n // classes, -(-clients * n // classes)}
+        assert (chunks > clients * n // classes).sum() == clients * n % classes
+
+
+def test_classes_are_cut_evenly() -> None:
+    sizes = counts(parted("classes:2").train, TRAIN)
+    assert sorted(sizes[sizes > 0]) == [71] * 10 + [72] * 10
+
+
+def test_every_class_is_equally_likely_for_a_client() -> None:
+    held = sum((counts(parted("classes:2", seed=seed).train, TRAIN) > 0).astype(int) for seed in range(300))
+    # Binomial(300, 0.2): mean 60, standard deviation 6.9; 100 numbers within 4.5 of these.
+    assert np.abs(held - 60).max() < 4.5 * 6.9
+
+
+def test_classes_of_uneven_size() -> None:
+    labels = np.repeat(np.arange(3), (10, 100, 1000))
+    shards = parted("classes:2", clients=6, classes=3, train=labels, test=labels)
+    assert (
+        np.sort(counts(shards.train, labels, 3), axis=0)[-4:]
+        == [[2, 25, 250], [2, 25, 250], [3, 25, 250], [3, 25, 250]]
+    ).all()
+
+
+def test_a_class_too_small_to_be_cut() -> None:
+    labels = np.repeat(np.arange(2), (3, 100))
+    with pytest.raises(UserError, match="class 0 has 3 training samples and cannot be cut in 5 chunks"):
+        parted("classes:1", clients=10, classes=2, train=labels, test=labels)
+
+
+def test_iid_pieces_are_of_equal_size() -> None:
+    shards = parted("iid", clients=7)
+    assert {len(rows) for rows in shards.train} == {204, 205}
+    assert counts(shards.train, TRAIN).min() >= 8  # 20.4 expected
+
+
+def test_shards_hold_few_classes() -> None:
+    held = counts(parted("shards:2", train=np.repeat(np.arange(10), 100)).train, np.repeat(np.arange(10), 100))
+    assert (held.sum(axis=1) == 100).all()
+    assert ((held > 0).sum(axis=1) <= 2).all()
+    assert set(held[held > 0]) == {50, 100} or set(held[held > 0]) == {50}
+
+
+def test_shards_of_unsorted_labels_and_uneven_classes() -> None:
+    labels = np.random.default_rng(0).integers(0, 10, 997)
+    shards = parted("shards:3", clients=8, train=labels, test=labels)
+    assert {len(rows) for rows in shards.train} <= {123, 124, 125, 126}
+    assert (counts(shards.train, labels).sum(axis=0) == np.bincount(labels)).all()
+
+
+def test_dirichlet_goes_from_one_class_to_uniform() -> None:
+    def spread(beta: float) -> float:
+        return float(
+            np.mean([(counts(parted(f"dirichlet:{beta}", seed=s).train, TRAIN) > 0).mean() for s in range(10)])
+        )
+
+    assert spread(0.01) < 0.25 < spread(0.1) < 0.6 < spread(1) < spread(100) == 1
+
+
+def test_dirichlet_redraws_until_every_client_is_large_enough() -> None:
+    for seed in range(30):
+        assert min(len(rows) for rows in parted("dirichlet:0.1", seed=seed, min_size=20).train) >= 20
+
+
+def test_a_satisfied_min_size_changes_nothing() -> None:
+    smallest = min(len(rows) for rows in parted("dirichlet:0.5").train)
+    assert digest(parted("dirichlet:0.5", min_size=smallest)) == digest(parted("dirichlet:0.5"))
+    assert digest(parted("dirichlet:0.5", min_size=smallest + 1)) != digest(parted("dirichlet:0.5"))
+
+
+def test_dirichlet_gives_up_and_says_what_to_change() -> None:
+    with pytest.raises(
+        UserError, match=r"in 1,000 draws, min_size is 140; raise 'beta', or lower 'clients' or 'min_size'"
+    ):
+        parted("dirichlet:0.01", min_size=140)
+
+
+@pytest.mark.parametrize("text", ["iid", "classes:2", "shards:2"])
+def test_too_small_clients_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"the smallest client has \d+ training samples, min_size is 143; lower"):
+        parted(text, min_size=143, val_fraction=0.1)
+
+
+def test_more_than_there_is() -> None:
+    with pytest.raises(
+        UserError, match="10 clients with at least 144 training samples each need 1440, the set has 1430"
+    ):
+        parted("iid", min_size=144)
+    with pytest.raises(UserError, match="1430 training samples cannot be cut in 2000 shards"):
+        parted("shards:200")
+
+
+def test_validation_is_a_slice_of_the_training_rows() -> None:
+    whole, sliced = parted("classes:2"), parted("classes:2", val_fraction=0.25)
+    for client in range(10):
+        assert len(sliced.val[client]) == len(whole.train[client]) // 4
+        assert sorted([*sliced.val[client], *sliced.train[client]]) == list(whole.train[client])
+        assert (sliced.test[client] == whole.test[client]).all()
+    assert all(len(rows) == 0 for rows in whole.val)
+
+
+def test_clients_without_test_data() -> None:
+    shards = parted("dirichlet:0.05", clients=50, test=np.arange(10))
+    assert sum(map(len, shards.test)) == 10
+    assert any(len(rows) == 0 for rows in shards.test)
+
+
+def test_equal_shares_are_rounded_evenly_over_clients() -> None:
+    # 20 clients share every class equally; 4 test samples a class leave 0.2 for each, 40 in all: two for everybody.
+    given = matching_test_counts(np.full((20, 10), 7), np.full(10, 140), np.full(10, 4))
+    assert (given.sum(axis=0) == 4).all()
+    assert (given.sum(axis=1) == 2).all()
+
+
+def test_largest_remainders_by_hand() -> None:
+    # Shares of 5 test samples: 2.5, 1.5 and 1.0 of 10 training samples split 5, 3, 2. The tie goes to the first.
+    assert matching_test_counts(np.array([[5], [3], [2]]), np.array([10]), np.array([5]))[:, 0].tolist() == [3, 1, 1]
+    assert matching_test_counts(np.array([[5], [0]]), np.array([5]), np.array([0])).tolist() == [[0], [0]]
+    assert matching_test_counts(np.array([[0], [0]]), np.array([0]), np.array([9])).tolist() == [[0], [0]]
+
+
+@pytest.mark.parametrize("beta", [1e-300, 1e-6, 1e6, 1e300])
+def test_extreme_concentrations(beta: float) -> None:
+    shards = parted(f"dirichlet:{beta}", clients=1)
+    assert len(shards.train[0]) == len(TRAIN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "classes",
+        "classes:0",
+        "classes:1.5",
+        "classes:x",
+        "dirichlet:0",
+        "dirichlet:-1",
+        "dirichlet:nan",
+        "shards:0",
+        "iid:3",
+    ],
+)
+def test_impossible_settings(text: str) -> None:
+    with pytest.raises(InvalidComponent):
+        PARTITIONS.parse(text)
+
+
+def test_problems_of_classes_and_clients() -> None:
+    assert PARTITIONS.parse("classes:10").problem(10, 1) is None
+    assert "use at most classes:10" in PARTITIONS.parse("classes:11").problem(10, 10)
+    assert "use at least classes:2, or at least 10 clients" in PARTITIONS.parse("classes:1").problem(10, 9)
+    assert PARTITIONS.parse("dirichlet:0.1").problem(10, 1) is None
+
+
+def test_split_checks_what_only_the_files_tell() -> None:
+    half = Arrays(np.zeros((30, 1, 2, 2), np.uint8), np.arange(30) % 3)
+    data = Data(half, half, 3, ("a", "b", "c"), 255, "0" * 16)
+    with pytest.raises(UserError, match="classes:4 of 3 classes among 5 clients: a client cannot hold 4 classes"):
+        split(PARTITIONS.parse("classes:4"), data, clients=5, min_size=1, val_fraction=0, seed=0)
+    shards = split(PARTITIONS.parse("classes:1"), data, clients=3, min_size=1, val_fraction=0, seed=0)
+    assert sorted(np.concatenate(shards.train)) == list(range(30))
