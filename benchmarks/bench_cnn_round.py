@@ -106,12 +106,10 @@ def main() -> None:
         ours.append(timed(1, trainer.step))
         theirs.append(timed(CORES, plain.round))
     ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-    print(
-        f"{platform.processor() or platform.machine()}, {CORES} cores, python {platform.python_version()}, torch {torch.__version__}"
-    )
-    print(
-        f"CIFAR-10 ({data.fingerprint}), cnn, norm {arguments.norm}, 10 clients, E=10, batch 32, n={arguments.rounds}, {numerics.executor}"
-    )
+    machine = platform.processor() or platform.machine()
+    print(f"{machine}, {CORES} cores, python {platform.python_version()}, torch {torch.__version__}")
+    print(f"CIFAR-10 ({data.fingerprint}), cnn, norm {arguments.norm}, 10 clients, E=10, batch 32, {numerics.executor}")
+    print(f"n = {arguments.rounds} rounds of each, in turns")
     for name, values, unit in (("flbench", ours, "s"), ("plain loop", theirs, "s"), ("plain / flbench", ratios, "x")):
         low, middle, high = min(values), statistics.median(values), max(values)
         print(f"{name:16} median {middle:.3f}{unit}   min {low:.3f}   max {high:.3f}")

@@ -62,12 +62,6 @@ def whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:
     return {"acc": record["acc_global"], **record}
 
 
-def mean_own_accuracy(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> float | None:
-    """Mean over clients of the accuracy on their own rows (held-out training data); None if nobody has any."""
-    correct_M = logits_MY.argmax(-1) == labels_M
-    return _mean_of([_mean(correct_M[rows]) for rows in shards])
-
-
 def _over_clients(accuracies: list[float | None], sizes: list[int]) -> Record:
     pairs = [(accuracy, size) for accuracy, size in zip(accuracies, sizes, strict=True) if accuracy is not None]
     tested = [accuracy for accuracy, _ in pairs]

@@ -1,0 +1,71 @@
+"""The layout of the package: imports point only down this list, and planning never imports torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flbench
+
+PACKAGE = Path(flbench.__file__).parent
+
+#: From the top to the bottom; a room may import from itself and from those below.
+ROOMS = [
+    "cli", "orchestrate", "report", "sweep", "launch", "tracking", "worker", "run", "probes", "theory", "engine",
+    "methods", "metrics", "models", "data", "store", "config", "registry", "streams", "errors",
+]  # fmt: skip
+
+HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL")
+
+
+def room_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "flbench" and len(parts) > 1 else None
+
+
+def imported_rooms(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return {room for name in names if (room := room_of(name)) in ROOMS}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if room == "__init__":
+        pytest.skip("the package itself has no room")
+    assert room in ROOMS, f"{room} has no place in the layout"
+    above = [other for other in imported_rooms(path) if ROOMS.index(other) < ROOMS.index(room)]
+    assert not above, f"{path.relative_to(PACKAGE)} imports upwards from {above}"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "flbench.cli", "flbench.orchestrate", "flbench.sweep", "flbench.launch", "flbench.worker", "flbench.config",
+        "flbench.methods", "flbench.models", "flbench.models.norms", "flbench.probes", "flbench.store",
+        "flbench.data.datasets", "flbench.data.partition", "flbench.report",
+    ],
+)  # fmt: skip
+def test_planning_imports_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_parsing_an_experiment_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from flbench.config import parse_experiment; "
+        "parse_experiment({'norm': 'gn', 'method': 'scaffold', 'dataset': 'cifar10', 'model': 'cnn'}).run_id; "
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
