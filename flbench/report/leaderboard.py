@@ -447,20 +447,20 @@ def _split(
     ranked: bool,
 ) -> list[Table]:
     """One table, or several with about as many columns each where one would be too wide."""
-    rows = sorted({_ticks(cell, row_axes, named) for cell in cells})
     cols = sorted({_ticks(cell, col_axes, named) for cell in cells})
     parts = math.ceil(len(cols) / MAX_COLUMNS)
     size = math.ceil(len(cols) / parts)
     tables = []
     for start in range(0, len(cols), size):
         some = cols[start : start + size]
+        members = [cell for cell in cells if _ticks(cell, col_axes, named) in some]
+        rows = sorted({_ticks(cell, row_axes, named) for cell in members})
         placed: dict[tuple[int, int], Cell] = {}
-        for cell in cells:
-            if (col := _ticks(cell, col_axes, named)) in some:
-                at = rows.index(_ticks(cell, row_axes, named)), some.index(col)
-                if at in placed:
-                    raise AssertionError(f"two cells at one place: {placed[at].experiment!r} and {cell.experiment!r}")
-                placed[at] = cell
+        for cell in members:
+            at = rows.index(_ticks(cell, row_axes, named)), some.index(_ticks(cell, col_axes, named))
+            if at in placed:
+                raise AssertionError(f"two cells at one place: {placed[at].experiment!r} and {cell.experiment!r}")
+            placed[at] = cell
         metric = cells[0].metric
         tables.append(Table(title, metric, row_axes, col_axes, tuple(rows), tuple(some), placed, ranked=ranked))
     return tables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rich.text import Text
 from flbench.report.frames import flatten
 from flbench.report.leaderboard import METRICS, Cell, Leaderboard, Section, Table, Tick, axis_label
 from flbench.report.provenance import Provenance
+from flbench.store import files
 
 #: Version of the plain-data form; raised when a reader of the old one would misread the new one.
 JSON_SCHEMA = 1
@@ -163,6 +163,9 @@ def _footnotes(table: Table) -> list[str]:
         notes.append(NO_SHARED_MODEL)
     mixtures = sorted({cell.numerics for cell in cells if len(cell.numerics) > 1})
     notes += [f"{MIXED_NUMERICS} {'; '.join(mixture)}." for mixture in mixtures]
+    ways = sorted({way for cell in cells for way in cell.numerics})
+    if len(ways) > 1 and not mixtures:
+        notes.append(f"The cells of this table were computed with different numerics: {'; '.join(ways)}.")
     return notes
 
 
@@ -217,11 +220,12 @@ def _terminal_tables(table: Table, width: int) -> list[RichTable]:
     for some in _fitting(sizes, width - sum(names) - 1):
         part = RichTable()
         for axis in table.row_axes:
-            part.add_column(axis, no_wrap=True)
+            part.add_column(Text(axis), no_wrap=True)
         for c in some:
-            part.add_column(heads[c], justify="right")
+            part.add_column(Text(heads[c]), justify="right")
         for r, row in enumerate(texts):
-            part.add_row(*labels[r], *(row[c] for c in some))
+            if any((r, c) in table.cells for c in some):
+                part.add_row(*map(Text, labels[r]), *(row[c] for c in some))
         parts.append(part)
     return parts
 
@@ -309,6 +313,4 @@ def _plain_cell(table: Table, at: tuple[int, int]) -> dict[str, Any]:
 def write_text(path: Path, text: str) -> None:
     """Put ``text`` at ``path`` in one step, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_text(text, encoding="utf-8", newline="\n")
-    partial.replace(path)
+    files.replace(path, text.encode(), sync=False)

@@ -147,8 +147,23 @@ def test_mixed_numerics_are_marked(tmp_path: Path) -> None:
     finish(store, experiment(norm="ln"), 0.5)
     text = board(store).markdown()
     assert "50.00 ± 0.00** ²<br>" in text
-    assert text.count("²") == 2
+    assert text.count("²") == 2, "the cell and the footnote"
     assert "² The seeds of this cell were computed with different numerics: device cpu, executor loop" in text
+
+
+def test_cells_with_different_numerics_are_footnoted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(), 0.5)
+    finish(store, experiment(norm="ln"), 0.5, numerics={**NUMERICS, "executor": "stacked"})
+    text = board(store).markdown()
+    assert "The cells of this table were computed with different numerics: device cpu, executor loop" in text
+    assert "²" not in text
+
+
+def test_rows_without_a_cell_are_left_out_of_a_part(tmp_path: Path) -> None:
+    wishes = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)]
+    tables = build(made_up([*wishes, experiment(norm="ln", partition="iid")])).sections[0].tables
+    assert [len(table.rows) for table in tables] == [2, 1]
 
 
 def test_methods_without_a_shared_model_are_ranked_on_the_whole_test_set(tmp_path: Path) -> None:
