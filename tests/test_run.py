@@ -1,0 +1,167 @@
+"""A run is a pure function of its experiment: stopped, resumed, extended, observed more closely, the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.config import Experiment, parse_experiment
+from flbench.run import Outcome, Settings, execute
+from flbench.store import Lease, Store
+
+SMALL = {
+    "model": {"name": "mlp", "widths": [8, 8]},
+    "clients": 4,
+    "E": 2,
+    "batch_size": 8,
+    "eval_every": 2,
+    "rounds": 6,
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def experiment(**fields: Any) -> Experiment:
+    return parse_experiment({**SMALL, "partition": "classes:3", **fields})
+
+
+def run(
+    store: Store, wanted: Experiment, stop: Callable[[], bool] = lambda: False, **settings: Any
+) -> tuple[Outcome, list[dict[str, Any]]]:
+    """Claim, execute and end one attempt, as a worker does."""
+    attempt = store.run(wanted.run_id).claim(wanted, Lease.here())
+    assert attempt is not None
+    outcome = execute(wanted, attempt, settings=Settings(**settings), should_stop=stop)
+    attempt.end("interrupted" if outcome.status == "stopped" else "ok", round=outcome.round)
+    return outcome, [without_time(record) for record in attempt.records()]
+
+
+def without_time(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "seconds"}
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """False until it has been asked that often."""
+    left: Iterator[bool] = iter([False] * (calls - 1))
+    return lambda: next(left, True)
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg"},
+        {"method": "scaffold", "participation": 0.5, "momentum": 0.9},
+        {"method": "fedyogi", "norm": "ln"},
+        {"method": "fedbn", "norm": "bn"},
+        {"kind": "centralized", "momentum": 0.9, "norm": "bn"},
+    ],
+    ids=lambda fields: str(fields.get("method", "centralized")),
+)
+def test_stopped_and_resumed_is_as_if_undisturbed(fields: dict[str, Any], executor: str, tmp_path: Path) -> None:
+    if fields.get("kind") == "centralized":
+        wanted = parse_experiment({**{k: v for k, v in SMALL.items() if k != "clients"}, **fields})
+    else:
+        wanted = experiment(**fields)
+    _, expected = run(Store(tmp_path / "undisturbed"), wanted, executor=executor)
+    store = Store(tmp_path / "disturbed")
+    for _ in range(2):
+        assert run(store, wanted, after(2), executor=executor)[0].status == "stopped"
+    outcome, found = run(store, wanted, executor=executor)
+    assert outcome == Outcome("done", 6)
+    assert found == expected
+    assert [record["round"] for record in found] == [2, 4, 6]
+
+
+def test_extending_is_running_longer_from_the_start(tmp_path: Path) -> None:
+    _, expected = run(Store(tmp_path / "long"), experiment(rounds=10))
+    store = Store(tmp_path / "extended")
+    run(store, experiment(rounds=6))
+    longer = experiment(rounds=10)
+    assert longer.run_id == experiment(rounds=6).run_id
+    _, found = run(store, longer)
+    assert found == expected
+    assert "resumed after round 6" in (store.run(longer.run_id).attempts()[-1].log_path).read_text()
+
+
+def test_a_result_covers_a_shorter_wish(store: Store) -> None:
+    run(store, experiment(rounds=6))
+    assert store.run(experiment().run_id).claim(experiment(rounds=4), Lease.here()) is None
+
+
+def test_looking_more_often_does_not_change_what_is_seen(store: Store, tmp_path: Path) -> None:
+    run(store, experiment(eval_every=3))
+    _, found = run(store, experiment(eval_every=1, probes=["drift"]))
+    assert [record["round"] for record in found] == [1, 2, 3, 4, 5, 6]
+    drift = found[0].pop("probes")["drift"]
+    assert 0 < drift["agreement"] <= 1
+    _, expected = run(Store(tmp_path / "other"), experiment(eval_every=6))
+    assert {k: v for k, v in found[-1].items() if k != "probes"} == expected[-1]
+
+
+def test_a_resume_keeps_its_numerics_or_starts_over(store: Store) -> None:
+    wanted = experiment()
+    run(store, wanted, after(3), executor="loop")
+    _, found = run(store, wanted, executor="stacked")
+    log = store.run(wanted.run_id).attempts()[-1].log_path.read_text()
+    assert "not resuming from round 3" in log
+    assert [record["round"] for record in found] == [2, 4, 6]
+
+
+def test_a_diverged_run_is_done_and_says_when(store: Store) -> None:
+    wanted = experiment(lr=1e30, rounds=6)
+    outcome, _ = run(store, wanted)
+    assert outcome.status == "diverged"
+    result = store.run(wanted.run_id).result_for(wanted)
+    assert result is not None and result.status == "diverged" and result.rounds == outcome.round <= 2
+    assert store.run(wanted.run_id).claim(wanted, Lease.here()) is None, "never tried again"
+
+
+def test_metrics_of_a_run(store: Store) -> None:
+    _, records = run(store, experiment(method="scaffold", val_fraction=0.2))
+    last = records[-1]
+    weights = 64 * 8 + 8 * 8 + 8 * 10
+    assert last["bytes_down"] == 6 * 4 * 2 * weights * 4  # rounds, clients, weights and control, bytes a number
+    assert last["bytes_up"] == last["bytes_down"]
+    assert len(last["clients"]) == 4 and len(last["recall"]) == 10
+    assert 0 <= last["acc_worst"] <= last["acc"] <= 1
+    assert 0 <= last["val_acc"] <= 1
+    assert last["train_loss"] > 0
+
+
+def test_fedbn_reports_the_whole_test_set_and_the_own_shard(store: Store) -> None:
+    _, records = run(store, experiment(method="fedbn", norm="bn", rounds=4))
+    assert records[-1]["acc"] == records[-1]["acc_global"]
+    assert "acc_personal" in records[-1]
+
+
+def test_batches_do_not_depend_on_the_method(store: Store) -> None:
+    """Comparisons are paired: round one of SCAFFOLD, whose controls are zero, is FedAvg's to the bit."""
+    _, fedavg = run(store, experiment(eval_every=1, rounds=1))
+    _, scaffold = run(store, experiment(eval_every=1, rounds=1, method="scaffold"))
+    for record in (fedavg[0], scaffold[0]):
+        record.pop("bytes_up"), record.pop("bytes_down")
+    assert fedavg == scaffold
+
+
+def test_every_precision_learns_and_is_another_run(store: Store) -> None:
+    losses = {}
+    for precision in ("fp32", "fp64", "bf16"):
+        wanted = experiment(precision=precision, partition="iid", norm="ln", E=20, eval_every=20, rounds=20, lr=0.1)
+        _, (record,) = run(store, wanted)
+        assert record["acc"] > 0.7
+        losses[precision] = record["loss"]
+    assert 0 < abs(losses["fp32"] - losses["fp64"]) < 1e-3
+    assert 1e-5 < abs(losses["bf16"] - losses["fp64"]) < 0.1
+
+
+def test_augmentation_changes_the_numbers(store: Store) -> None:
+    _, plain = run(store, experiment())
+    _, augmented = run(store, experiment(augment="flip-crop"))
+    assert plain[-1]["loss"] != augmented[-1]["loss"]
