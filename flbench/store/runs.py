@@ -477,13 +477,14 @@ def _len_then_text(name: str) -> tuple[int, str]:
 
 
 def _charges(attempts: Iterable[AttemptDir]) -> int:
+    """Failures since the last success; being lost is no failure where a checkpoint shows that the run got further."""
     charges = 0
     for attempt in attempts:
         end = attempt.exit()
         kind = "lost" if end is None else end.get("kind")
         if attempt.forgiven() or kind == "ok":
             charges = 0
-        elif kind not in RESUMABLE:
+        elif kind not in RESUMABLE and not (kind == "lost" and attempt.checkpoint_files()):
             charges += 1
     return charges
 

@@ -12,12 +12,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flbench.config import Experiment, parse_experiment
+from flbench.config import Experiment, digest, parse_experiment
 from flbench.errors import DataMissing
 from flbench.launch.local import LocalLauncher
 from flbench.orchestrate import Orchestrator, Outcome, write_plan
@@ -112,8 +112,8 @@ class ToySweep:
     """As much of a sweep as the orchestrator reads."""
 
     experiments: list[Experiment]
-    name: str = "toy"
-    spec_hash: str = "0123456789abcdef"
+    name: str
+    spec_hash: str
     source: str = "name: toy\n"
     options: tuple[str, ...] = ()
 
@@ -121,15 +121,25 @@ class ToySweep:
 WORKER = (sys.executable, "-m", "tests.faults.stub", "work")
 
 
-def orchestrate(store: Store, plan: list[Experiment], workers: int = 2, **options: Any) -> Outcome:
-    sweep: Any = ToySweep(plan)
-    write_plan(store, sweep)
-    name = f"{sweep.name}/{sweep.spec_hash}"
+def orchestrate(
+    store: Store,
+    plan: list[Experiment],
+    *,
+    workers: int = 2,
+    attempts: int = 3,
+    detach: bool = False,
+    command: Sequence[str] = WORKER,
+    name: str = "toy",
+) -> Outcome:
+    """What ``flbench sweep`` does, with toys."""
+    sweep: Any = ToySweep(plan, name, digest([[run.run_id, run.rounds, run.eval_every] for run in plan]))
+    plan_name = str(write_plan(store, sweep).relative_to(store.root / "sweeps"))
+    options = Options(max_attempts=attempts)
 
     def launcher() -> LocalLauncher:
-        return LocalLauncher(store, name, Options(), workers=workers, command=options.get("command", WORKER))
+        return LocalLauncher(store, plan_name, options, workers=workers, command=command)
 
-    return Orchestrator(store, name, plan, launcher).run(detach=options.get("detach", False))
+    return Orchestrator(store, plan_name, plan, launcher, max_attempts=attempts).run(detach=detach)
 
 
 if __name__ == "__main__":
@@ -137,6 +147,7 @@ if __name__ == "__main__":
     if role == "work":
         sys.exit(main(rest, load=lambda options: execute))
     path, seeds, rounds = rest
-    outcome = orchestrate(Store(Path(path)), experiments(int(seeds), rounds=int(rounds)))
+    print("begins", flush=True)
+    outcome = orchestrate(Store(Path(path)), experiments(int(seeds), rounds=int(rounds)), attempts=9)
     print(json.dumps({"launched": outcome.launched, "adopted": outcome.adopted, "done": outcome.progress.done}))
     sys.exit(outcome.exit_code)

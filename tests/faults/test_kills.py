@@ -1,0 +1,204 @@
+"""kill -9 of workers and orchestrators, then the same command again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import chain, pairwise
+from pathlib import Path
+
+import pytest
+
+from flbench.config import Experiment
+from flbench.store import Store
+from tests.faults.stub import ROOT, experiments, undisturbed
+
+ROUNDS = 40
+SWEEP = (sys.executable, "-m", "tests.faults.stub", "sweep")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def start(store: Store, seeds: int, pause: float = 0.01) -> subprocess.Popen[str]:
+    environ = {**os.environ, "STUB_PAUSE": str(pause)}
+    command = [*SWEEP, str(store.root), str(seeds), str(ROUNDS)]
+    return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def finish(store: Store, seeds: int) -> dict[str, int]:
+    """The same command again, to its end."""
+    process = start(store, seeds, pause=0.001)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    return outcome_of(out)
+
+
+def outcome_of(out: str) -> dict[str, int]:
+    return dict(json.loads(out.splitlines()[-1]))
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def recorded(store: Store) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in store.root.glob("runs/*/*/attempts/*/metrics.jsonl"))
+
+
+def executed(store: Store, run_id: str) -> list[list[int]]:
+    """The rounds that each attempt at a run went through."""
+    paths = sorted((store.run(run_id).path / "attempts").glob("*/executed"))
+    return [[int(line) for line in path.read_text().split("\n")[:-1]] for path in paths]
+
+
+def kill_everything(store: Store, orchestrator: subprocess.Popen[str]) -> None:
+    orchestrator.kill()
+    orchestrator.communicate()
+    for worker in store.live_workers():
+        os.kill(worker.lease.pid, signal.SIGKILL)
+    wait_until(lambda: not store.live_workers())
+
+
+def check_undisturbed(store: Store, plan: list[Experiment]) -> None:
+    for experiment in plan:
+        run = store.run(experiment.run_id)
+        assert run.metrics(run.result_for(experiment)) == undisturbed(experiment)
+
+
+def check_little_repeated(store: Store, plan: list[Experiment]) -> None:
+    """Each attempt goes on from the last checkpoint (one every fourth round), and none follows a published result."""
+    for experiment in plan:
+        tries = executed(store, experiment.run_id)
+        for before, after in pairwise(tries):
+            if before:
+                assert after == [] or after[0] > (before[-1] - 1) // 4 * 4 - 4
+        assert sum(ROUNDS in rounds for rounds in tries) <= 2  # killed between the last round and its publication
+        result = store.run(experiment.run_id).result_for(experiment)
+        assert result is not None
+        assert result.attempt == len(store.run(experiment.run_id).attempts())
+
+
+def test_kill_worker_in_mid_run(store: Store) -> None:
+    plan = experiments(4, rounds=ROUNDS)
+    orchestrator = start(store, 4)
+    wait_until(lambda: recorded(store) > 4)
+    victim = store.live_workers()[0].lease
+    os.kill(victim.pid, signal.SIGKILL)
+    out, _ = orchestrator.communicate(timeout=60)
+    assert orchestrator.returncode == 0
+    assert outcome_of(out)["launched"] == 3  # the one that died was replaced
+    check_undisturbed(store, plan)
+    check_little_repeated(store, plan)
+    assert sum(len(store.run(experiment.run_id).attempts()) for experiment in plan) <= 5
+
+
+def test_kill_orchestrator_in_mid_sweep(store: Store) -> None:
+    plan = experiments(4, rounds=ROUNDS)
+    orchestrator = start(store, 4, pause=0.05)
+    wait_until(lambda: recorded(store) > 2 and len(store.live_workers()) == 2)
+    orchestrator.kill()
+    orchestrator.communicate()
+    before = recorded(store)
+    assert finish(store, 4) == {"launched": 0, "adopted": 2, "done": 4}
+    assert recorded(store) > before
+    check_undisturbed(store, plan)
+    for experiment in plan:
+        assert executed(store, experiment.run_id) == [list(range(1, ROUNDS + 1))]
+    assert finish(store, 4)["launched"] == 0
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_kill_everything_at_random_moments(store: Store, kills: int) -> None:
+    plan = experiments(4, rounds=ROUNDS)
+    moments = random.Random(kills)
+    for _ in range(kills):
+        orchestrator = start(store, 4)
+        floor = recorded(store)
+        wait_until(lambda floor=floor, process=orchestrator: recorded(store) > floor or process.poll() is not None)
+        time.sleep(moments.uniform(0, 0.15))
+        kill_everything(store, orchestrator)
+    finish(store, 4)
+    check_undisturbed(store, plan)
+    check_little_repeated(store, plan)
+    assert finish(store, 4)["launched"] == 0
+
+
+def test_kill_then_tear_every_file_that_can_be_torn(store: Store) -> None:
+    plan = experiments(2, rounds=ROUNDS)
+    orchestrator = start(store, 2)
+    wait_until(lambda: recorded(store) >= 8)
+    kill_everything(store, orchestrator)
+    torn = [*store.root.glob("runs/*/*/attempts/*/metrics.jsonl"), *store.root.glob("runs/*/*/attempts/*/checkpoint/*")]
+    assert len(torn) >= 4
+    for path in torn:
+        path.write_bytes(path.read_bytes()[:-3])
+    finish(store, 2)
+    check_undisturbed(store, plan)
+    assert list(store.quarantine.iterdir())
+
+
+def test_result_torn_by_the_disk_is_made_again(store: Store) -> None:
+    plan = experiments(2, rounds=ROUNDS)
+    finish(store, 2)
+    (victim,) = store.run(plan[0].run_id).results()
+    victim.path.write_bytes(victim.path.read_bytes()[:100])
+    assert finish(store, 2)["launched"] == 1
+    check_undisturbed(store, plan)
+    assert len(executed(store, plan[1].run_id)) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_drains(store: Store, number: signal.Signals) -> None:
+    plan = experiments(4, rounds=ROUNDS)
+    orchestrator = start(store, 4, pause=0.05)
+    wait_until(lambda: recorded(store) > 2)
+    orchestrator.send_signal(number)
+    orchestrator.communicate(timeout=30)
+    assert orchestrator.returncode == 130
+    assert store.live_workers() == []
+    ends = [attempt.exit() for one in plan for attempt in store.run(one.run_id).attempts()]
+    assert {end["kind"] for end in ends if end} == {"interrupted"}
+    finish(store, 4)
+    check_undisturbed(store, plan)
+    for experiment in plan:  # not one round was lost or done twice
+        assert list(chain(*executed(store, experiment.run_id))) == list(range(1, ROUNDS + 1))
+
+
+def test_interrupt_drains_adopted_workers_too(store: Store) -> None:
+    orchestrator = start(store, 4, pause=0.05)
+    wait_until(lambda: recorded(store) > 2 and len(store.live_workers()) == 2)
+    orchestrator.kill()
+    orchestrator.communicate()
+    successor = start(store, 4)
+    assert successor.stdout is not None
+    assert successor.stdout.readline() == "begins\n"
+    time.sleep(0.1)
+    successor.send_signal(signal.SIGINT)
+    successor.communicate(timeout=30)
+    assert successor.returncode == 130
+    assert store.live_workers() == []
+
+
+def test_worker_asked_to_stop_says_requeue(store: Store) -> None:
+    orchestrator = start(store, 1, pause=0.05)
+    wait_until(lambda: recorded(store) > 0)
+    (directory,) = store.sweep_dirs()
+    kill_everything(store, orchestrator)
+    plan = str(directory.relative_to(store.root / "sweeps"))
+    command = [sys.executable, "-m", "tests.faults.stub", "work", str(store.root), plan]
+    worker = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "STUB_PAUSE": "0.05"})
+    wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0002/executed"))) == 1)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(timeout=20) == 75

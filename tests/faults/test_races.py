@@ -1,0 +1,94 @@
+"""Many processes that want the same run at the same moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flbench.config import Experiment
+from flbench.store import Attempt, Lease, Store
+from tests.faults.stub import experiments
+
+PROCESSES = 12
+RACES = 20
+
+fork = multiprocessing.get_context("fork")
+
+
+def race(store: Store, plan: list[Experiment], act: Callable[[Store, Experiment], Any]) -> list[list[Any]]:
+    """Let every process act on every experiment, all at once; what each of them got, by experiment."""
+    barrier, results = fork.Barrier(PROCESSES), fork.Queue()
+
+    def run() -> None:
+        for index, experiment in enumerate(plan):
+            barrier.wait()
+            results.put((index, act(store, experiment)))
+        barrier.wait()  # the lease of a process that is gone would be another's to inherit
+
+    processes = [fork.Process(target=run, name=str(number)) for number in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    got: list[list[Any]] = [[] for _ in plan]
+    for _ in range(PROCESSES * len(plan)):
+        index, value = results.get(timeout=30)
+        got[index].append(value)
+    for process in processes:
+        process.join()
+    return got
+
+
+def claim(store: Store, experiment: Experiment) -> int | None:
+    attempt = store.claim(experiment, Lease.here())
+    return attempt.number if attempt else None
+
+
+def test_one_claimant_of_a_new_run(tmp_path: Path) -> None:
+    got = race(Store(tmp_path / "store"), experiments(RACES), claim)
+    assert [sorted(filter(None, numbers)) for numbers in got] == [[1]] * RACES
+
+
+def test_one_heir_of_a_dead_worker(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path / "store"), experiments(RACES)
+    for experiment in plan:
+        store.claim(experiment, Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1}))
+    got = race(store, plan, claim)
+    assert [sorted(filter(None, numbers)) for numbers in got] == [[2]] * RACES
+
+
+def test_one_publisher(tmp_path: Path) -> None:
+    """Zombies that all believe to hold the run: one result appears, and it is whole."""
+    store, plan = Store(tmp_path / "store"), experiments(RACES)
+    attempts: dict[str, list[Attempt]] = {}
+    for experiment in plan:
+        for _ in range(PROCESSES):
+            attempt = store.claim(experiment, Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1}))
+            assert attempt is not None
+            attempt.adopt(None)
+            for round in sorted(experiment.evaluated_rounds()):
+                attempt.record({"round": round, "acc": attempt.number})
+            attempts.setdefault(experiment.run_id, []).append(attempt)
+
+    def publish(store: Store, experiment: Experiment) -> bool:
+        number = int(multiprocessing.current_process().name)
+        attempt = attempts[experiment.run_id][number]
+        return attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="toy", numerics={})
+
+    got = race(store, plan, publish)
+    assert [sum(won) for won in got] == [1] * RACES
+    for experiment in plan:
+        run = store.run(experiment.run_id)
+        (result,) = run.results()
+        assert run.metrics(result)[-1]["acc"] == result.attempt
+
+
+def test_many_stores_opened_at_once_are_one(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+
+    def opens(_: Any, experiment: Experiment) -> bool:
+        return Store(root / str(experiment.seed)).root.is_dir()
+
+    plan = experiments(RACES)
+    root.mkdir()
+    assert race(None, plan, opens) == [[True] * PROCESSES] * RACES  # type: ignore[arg-type]

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.config import parse_experiment
+from flbench.launch import WorkersCrash
+from flbench.launch.inline import InlineLauncher
+from flbench.orchestrate import Orchestrator, Progress, Watch, labels, leaderboard
+from flbench.store import Entry, Lease, Store
+from flbench.worker import Options
+from tests.faults.stub import FAULTS, execute, experiments, orchestrate, undisturbed
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_PAUSE", "0.001")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def inline(store: Store, plan: list[Any], **options: Any) -> Any:
+    """Orchestrate with the worker in this process."""
+
+    def launcher() -> InlineLauncher:
+        return InlineLauncher(store, "toy/abc", plan, Options(), load=lambda _: execute)
+
+    shown: list[Progress] = []
+    outcome = Orchestrator(store, "toy/abc", plan, launcher, show=shown.append, **options).run()
+    return outcome, shown
+
+
+def test_sweep_with_processes_then_again_then_longer(store: Store) -> None:
+    plan = experiments(3)
+    first = orchestrate(store, plan)
+    assert (first.exit_code, first.launched, first.progress.done) == (0, 2, 3)
+    again = orchestrate(store, plan)
+    assert (again.exit_code, again.launched, again.adopted) == (0, 0, 0)
+    assert again.fingerprint == first.fingerprint
+    longer = experiments(3, rounds=40)
+    extended = orchestrate(store, longer)
+    assert (extended.exit_code, extended.progress.done) == (0, 3)
+    assert extended.fingerprint != first.fingerprint
+    for experiment in longer:
+        run = store.run(experiment.run_id)
+        assert run.metrics() == undisturbed(experiment)
+        rounds = (run.attempts()[-1].path / "executed").read_text().split()
+        assert rounds == [str(round) for round in range(21, 41)]
+
+
+def test_no_more_workers_than_runs(store: Store) -> None:
+    assert orchestrate(store, experiments(1), workers=4).launched == 1
+
+
+def test_inline_needs_no_process(store: Store) -> None:
+    outcome, shown = inline(store, experiments(2))
+    assert (outcome.exit_code, outcome.launched) == (0, 1)
+    assert shown[-1].finished
+    assert sum(len(progress.news) for progress in shown) == 2
+    assert store.live_workers() == []
+
+
+def test_failures_are_told_with_their_log(store: Store) -> None:
+    plan = [*experiments(1), *experiments(1, lr=0.101)]
+    outcome, _ = inline(store, plan)
+    assert (outcome.exit_code, outcome.progress.done, outcome.progress.failed) == (1, 1, 1)
+    (seen,) = outcome.failures
+    assert (seen.outcome, seen.state.message) == ("error", "RuntimeError: the toy is broken")
+    assert seen.log is not None
+    assert "Traceback" in seen.log.read_text()
+    assert "lr=0.101" in seen.label
+    again, _ = inline(store, plan)
+    assert (again.exit_code, again.launched) == (1, 0)
+
+
+def test_what_the_user_mended_is_tried_again_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = experiments(1, lr=0.105)
+    outcome, _ = inline(store, plan)
+    assert (outcome.exit_code, outcome.failures[0].state.message) == (1, "the toy's data are not there")
+    monkeypatch.delitem(FAULTS, 0.105)
+    outcome, _ = inline(store, plan)
+    assert (outcome.exit_code, outcome.launched) == (0, 1)
+
+
+def test_worker_that_dies_with_its_run_is_replaced_until_the_run_is_given_up(store: Store) -> None:
+    outcome = orchestrate(store, experiments(1, lr=0.106), attempts=2)
+    assert (outcome.exit_code, outcome.launched, outcome.failures[0].outcome) == (1, 2, "lost")
+
+
+def test_crash_loop_ends_with_the_workers_last_words(store: Store) -> None:
+    broken = (sys.executable, "-c", "import sys; sys.exit('no such library')")
+    with pytest.raises(
+        WorkersCrash, match=r"(?s)end as soon as they begin; .*log.txt .exit code 1. ends with:\nno such"
+    ):
+        orchestrate(store, experiments(2), workers=1, attempts=1, command=broken)
+
+
+def test_detached_workers_go_on(store: Store) -> None:
+    plan = experiments(1)
+    outcome = orchestrate(store, plan, detach=True)
+    assert (outcome.exit_code, outcome.launched) == (3, 1)
+    assert orchestrate(store, plan).exit_code == 0
+
+
+def test_run_held_by_a_foreign_worker_is_waited_for_and_inherited(store: Store) -> None:
+    plan = experiments(1)
+    holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    try:
+        stat = Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()
+        lease = Lease(**{**Lease.here().to_json(), "pid": holder.pid, "pid_start": stat[19]})
+        assert store.claim(plan[0], lease) is not None
+        outcome, shown = inline(store, plan)
+    finally:
+        holder.wait()
+    assert shown[0].active[0].state.status == "running"
+    assert (outcome.exit_code, outcome.launched) == (0, 1)
+
+
+def test_workers_of_another_plan_take_slots_but_not_the_last(store: Store) -> None:
+    with store.heartbeat(Lease.here(), "other/plan"):
+        outcome = orchestrate(store, experiments(2), workers=1)
+    assert (outcome.exit_code, outcome.launched, outcome.adopted) == (0, 1, 0)
+
+
+def test_shared_runs_are_shared_between_plans(store: Store) -> None:
+    orchestrate(store, experiments(2), name="small")
+    outcome = orchestrate(store, experiments(3), name="large", workers=1)
+    assert (outcome.progress.done, outcome.launched) == (3, 1)
+    assert [len(store.run(one.run_id).attempts()) for one in experiments(3)] == [1, 1, 1]
+    assert len(store.sweep_dirs()) == 2
+
+
+def test_unreadable_lease_of_a_worker_is_passed_over(store: Store) -> None:
+    (store.workers / "strange").mkdir()
+    (store.workers / "strange" / "lease.json").write_text("{")
+    assert store.live_workers() == []
+    assert orchestrate(store, experiments(1)).exit_code == 0
+
+
+# --- watching
+
+
+def test_progress_counts_rounds_and_never_goes_back(store: Store) -> None:
+    plan = experiments(2)
+    watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=3)
+    assert (watch.look().pending, watch.look().rounds_total) == (2, 40)
+    attempt = store.claim(plan[0], Lease.here())
+    assert attempt is not None
+    attempt.adopt(None)
+    attempt.record({"round": 10, "acc": 0.5})
+    progress = watch.look()
+    (active,) = progress.active
+    assert (active.round, active.rounds, active.acc, progress.rounds_done) == (10, 20, 0.5, 10)
+    attempt.end("interrupted")
+    assert store.claim(plan[0], Lease.here()) is not None  # whose metrics are still to be taken over
+    assert watch.look().rounds_done == 10
+
+
+def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([100.0, 102.0, 104.0])
+    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    (experiment,) = experiments(1, rounds=100)
+    watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
+    assert watch.look().rounds_per_second is None
+    attempt = store.claim(experiment, Lease.here())
+    assert attempt is not None
+    attempt.record({"round": 20})
+    progress = watch.look()
+    assert (progress.rounds_per_second, progress.eta) == (10.0, 8.0)
+    attempt.record({"round": 40})
+    assert watch.look().rounds_per_second == 10.0
+
+
+def test_labels_name_what_differs() -> None:
+    plan = [
+        {"method": "fedavg", "norm": "ln", "lr": 0.1, "seed": 3},
+        {"method": "fedyogi", "norm": "none", "lr": 0.01, "E": 5},
+        {"kind": "centralized"},
+    ]
+    assert labels([Entry.of(parse_experiment(raw)) for raw in plan]) == [
+        "federated fedavg ln classes:1 lr=0.1 E=10 min_size=1 clients=10 participation=1 s3",
+        "federated fedyogi none classes:1 lr=0.01 E=5 min_size=1 clients=10 participation=1 s0",
+        "centralized none lr=0.01 E=10 s0",
+    ]
+
+
+def test_labels_outlive_a_component() -> None:
+    entry = Entry.of(parse_experiment({}))
+    gone = Entry("id", "cell", {**entry.experiment, "norm": {"name": "gone"}})
+    assert labels([gone]) == ['fedavg {"name":"gone"} s0']
+
+
+def test_leaderboard_is_made_anew_only_where_it_would_differ(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Board:
+        def tables(self, width: int) -> list[str]:
+            return [f"table {len(made)} of {width}"]
+
+    def write(store: Store, sweeps: list[Any], path: Path) -> Board:
+        made.append(path.name)
+        path.write_text("board")
+        return Board()
+
+    class Report:
+        class spec:
+            class report:
+                model_dump = staticmethod(lambda mode: {})
+
+    sweep: Any = Report()
+    monkeypatch.setattr("flbench.report.write_leaderboard", write)
+    texts = [
+        leaderboard(store, sweep, store.root, fingerprint, width)[1].strip()
+        for fingerprint, width in (("a", 80), ("a", 80), ("b", 80), ("b", 90))
+    ]
+    assert texts == ["table 1 of 80", "table 1 of 80", "table 2 of 80", "table 3 of 90"]
