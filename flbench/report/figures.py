@@ -48,7 +48,7 @@ STYLE: Any = {
     "svg.hashsalt": "flbench",
 }
 
-#: Panels side by side before a new row begins, and a panel's size in inches.
+#: Most panels side by side before a new row begins, and a panel's size in inches.
 PANELS_ACROSS = 3
 PANEL = (3.3, 2.6)
 
@@ -81,10 +81,11 @@ def draw_curves(section: Section, table: Table, source: Source) -> Figure:
     """One panel a column, one line a row, with a band of one standard deviation over seeds."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
 
     looks = _looks(section, table)
-    across = min(PANELS_ACROSS, len(table.cols))
-    down = math.ceil(len(table.cols) / across)
+    down = math.ceil(len(table.cols) / PANELS_ACROSS)
+    across = math.ceil(len(table.cols) / down)
     figure = Figure(figsize=(PANEL[0] * across + 1.6, PANEL[1] * down + 0.5), layout="constrained")
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
     for c, col in enumerate(table.cols):
@@ -93,6 +94,7 @@ def draw_curves(section: Section, table: Table, source: Source) -> Figure:
         if c + across >= len(table.cols):
             panels[c].tick_params(labelbottom=True)
             panels[c].set_xlabel("round")
+            panels[c].xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     for panel in panels[len(table.cols) :]:
         panel.set_axis_off()
     metric = METRICS[table.metric]
