@@ -25,19 +25,22 @@ def print_dry_run(sweep: Sweep, store: Path, *, workers: int | None = None, as_j
         sweep: the plan.
         store: the store's directory; where there is none yet, nothing is done and none is made.
         workers: how many runs execute at a time; default: as the sweep says, or as the cores allow.
-        as_json: print ``summary`` as JSON instead.
+        as_json: print JSON instead: ``summary`` and ``cells``, of each its ``cell_id``, the ``values`` of the varying
+            fields as people write them, and its numbers of ``runs`` and ``done`` runs.
     """
     workers = workers or _workers(sweep)
-    facts = summary(sweep, finished_runs(sweep, store), workers)
+    finished = finished_runs(sweep, store)
+    facts = summary(sweep, finished, workers)
     if as_json:
         import json
 
-        typer.echo(json.dumps(facts, indent=1))
+        cells = [_cell(sweep, cell_id, runs, finished) for cell_id, runs in sweep.cells().items()]
+        typer.echo(json.dumps({**facts, "cells": cells}, indent=1))
         return
     typer.echo(f"sweep {sweep.name} ({sweep.spec_hash}) from {sweep.path}{''.join(f', {o}' for o in sweep.options)}")
     for line in _arithmetic_lines(sweep):
         typer.echo(f"  {line}")
-    _print_cells(sweep, facts["cells"])
+    _print_cells(sweep, finished)
     typer.echo(f"done in {store}: {facts['done']:,} of {_many(facts['runs'], 'run')}; to run: {facts['missing']:,}")
     typer.echo(_estimate_line(facts, workers))
 
@@ -58,12 +61,11 @@ def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:
 
 
 def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[str, Any]:
-    """The plan as JSON.
+    """How a plan stands, as JSON.
 
     Returns:
-        ``name, spec_hash, arithmetic, varying, runs, done, missing, estimated_seconds`` (wall time with ``workers``,
-        null where nothing has finished yet) and ``cells``: of each its ``cell_id``, the ``values`` of varying fields
-        as people write them, and its numbers of ``runs`` and ``done`` runs.
+        ``name, spec_hash, arithmetic, varying, runs, done, missing`` and ``estimated_seconds`` (wall time with
+        ``workers``, null where nothing has finished yet).
     """
     import dataclasses
 
@@ -77,7 +79,6 @@ def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[s
         "done": len(sweep.experiments) - len(missing),
         "missing": len(missing),
         "estimated_seconds": estimate(sweep.experiments, missing, finished, workers),
-        "cells": [_cell(sweep, cell_id, runs, finished) for cell_id, runs in sweep.cells().items()],
     }
 
 
@@ -158,7 +159,7 @@ def _rule(values: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
 
 
-def _print_cells(sweep: Sweep, cells: list[dict[str, Any]]) -> None:
+def _print_cells(sweep: Sweep, finished: Mapping[str, float]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -169,14 +170,15 @@ def _print_cells(sweep: Sweep, cells: list[dict[str, Any]]) -> None:
     for field in sweep.varying:
         table.add_column(short_name(field), overflow="fold")
     table.add_column("done")
-    shown = (
-        range(len(cells)) if len(cells) <= SHOWN else [*range(SHOWN // 2), *range(len(cells) - SHOWN // 2, len(cells))]
-    )
-    for index in shown:
-        if index and index - 1 not in shown:
-            table.add_row("...", *["..." for _ in sweep.varying], "...")
-        values = [escape(cells[index]["values"].get(field, "-")) for field in sweep.varying]
-        table.add_row(f"{index + 1:,}", *values, f"{cells[index]['done']}/{cells[index]['runs']}")
+    cells = list(sweep.cells().items())
+    half = SHOWN // 2 if len(cells) > SHOWN else len(cells)
+    for index in (*range(half), *range(max(half, len(cells) - half), len(cells))):
+        if half <= index == len(cells) - half:
+            table.add_row(*["..."] * len(table.columns))
+        cell_id, runs = cells[index]
+        cell = _cell(sweep, cell_id, runs, finished)
+        values = [escape(cell["values"].get(field, "-")) for field in sweep.varying]
+        table.add_row(f"{index + 1:,}", *values, f"{cell['done']}/{cell['runs']}")
     Console().print(table)
 
 

@@ -74,6 +74,10 @@ class Source:
         for part in where[:-1]:
             parent = parent[part]
         parent[where[-1]] = value
+        # What stood here before, line by line, is gone.
+        for known in (self._lines, self._options):
+            for old in [old for old in known if old[: len(where)] == where]:
+                del known[old]
         self._options[where] = option
 
     def error(self, where: Where, message: str) -> SpecError:

@@ -1,0 +1,36 @@
+"""Timing of whole flbench processes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+
+
+def seconds_of(arguments: list[str], repeats: int) -> list[tuple[float, float]]:
+    """Wall and CPU seconds of ``flbench ARGUMENTS``, one pair a repeat, after one that warms the file cache."""
+    command = [sys.executable, "-c", "from flbench.cli import main; main()", *arguments]
+    seconds = []
+    for _ in range(repeats + 1):
+        began, before = time.perf_counter(), os.times()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        wall, after = time.perf_counter() - began, os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        seconds.append((wall, cpu))
+    return seconds[1:]
+
+
+def report(what: str, measured: list[tuple[float, float]], target: float) -> None:
+    """Print medians, range, machine and versions; exit with 1 where the median wall time misses the target."""
+    seconds, cpu = zip(*measured, strict=True)
+    median = statistics.median(seconds)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("flbench", "pydantic", "ruamel.yaml", "typer", "rich"))
+    print(f"{what}: median {median:.2f} s wall ({min(seconds):.2f} to {max(seconds):.2f}, n={len(seconds)}), ", end="")
+    print(f"{statistics.median(cpu):.2f} s CPU; target {target} s")
+    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
+    print(f"{platform.platform()}, {os.cpu_count()} cores, {load}, Python {platform.python_version()}, {packages}")
+    sys.exit(median > target)

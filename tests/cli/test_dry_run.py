@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+from flbench.cli.dry_run import SHOWN, estimate, print_dry_run, summary
+from flbench.store import Store
+from flbench.sweep import Sweep, load_sweep
+from tests.report.stores import finish
+
+TEXT = """
+version: 1
+name: test
+base: {rounds: 100}
+grids:
+  - axes: {norm: [none, ln, fn], lr: [0.1, 0.2]}
+  - axes: {method: [fedyogi], lr: [0.1, 0.1]}
+exclude: [{norm: fn, lr: 0.2}]
+overrides: [{if: {norm: ln}, set: {E: 3}}]
+seeds: [0, 1]
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    path = tmp_path / "spec.yaml"
+    path.write_text(TEXT)
+    return load_sweep(path)
+
+
+def test_the_arithmetic_is_spelled_out(sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_dry_run(sweep, tmp_path / "store", workers=2)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    for line in (
+        "grids[0]: 3 norm x 2 lr = 6 cells",
+        "grids[1]: 1 method x 2 lr = 2 cells",
+        "exclude[0]: {norm: fn, lr: 0.2} leaves out 1 cell",
+        "overrides[0]: {norm: ln} gets {E: 3} in 2 cells",
+        "duplicates: 1 cell of earlier ones dropped",
+        "total: 6 cells x 2 seeds = 12 runs",
+        "remaining time: not known until a run of this sweep has finished",
+    ):
+        assert line in lines
+    assert any(line.endswith("0 of 12 runs; to run: 12") for line in lines)
+
+
+def test_the_command_writes_nothing(sweep: Sweep, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    done = CliRunner().invoke(app, ["sweep", str(sweep.path), "--dry-run", "--json", "--store", str(store)])
+    assert done.exit_code == 0
+    assert not store.exists()
+    facts = json.loads(done.stdout)
+    assert facts["arithmetic"] == json.loads(json.dumps(dataclasses.asdict(sweep.arithmetic)))
+    assert facts["spec_hash"] == sweep.spec_hash
+    assert (facts["runs"], facts["done"], facts["missing"], facts["estimated_seconds"]) == (12, 0, 12, None)
+    assert facts["varying"] == ["norm", "lr", "method", "local_steps"]
+    first: dict[str, Any] = {"norm": "none", "lr": "0.1", "method": "fedavg", "local_steps": "10"}
+    assert facts["cells"][0] == {"cell_id": sweep.experiments[0].cell_id, "values": first, "runs": 2, "done": 0}
+
+
+def test_a_long_list_of_cells_is_cut_in_the_middle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "long.yaml"
+    path.write_text("version: 1\nname: long\naxes: {batch_size: {range: [1, 1001]}}\n")
+    print_dry_run(load_sweep(path), tmp_path / "store")
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) < SHOWN + 10
+    assert "..." in out
+    assert "\n1,000  1000 " in out
+
+
+def test_the_estimate_rests_on_finished_runs(sweep: Sweep) -> None:
+    runs = sweep.experiments
+    assert estimate(runs, runs, {}, 2) is None
+    assert estimate(runs, [], {}, 2) == 0.0
+    plain = [run for run in runs if run.norm.name == "none" and run.local_steps == 10 and run.method.name == "fedavg"]
+    # One run measured: its likes take as long, 100 rounds each.
+    assert estimate(runs, plain[1:], {plain[0].run_id: 0.02}, 1) == pytest.approx(0.02 * 100 * (len(plain) - 1))
+    # Others in proportion to their work: 3 local steps instead of 10.
+    ln = [run for run in runs if run.norm.name == "ln"]
+    assert estimate(runs, ln, {plain[0].run_id: 0.02}, 1) == pytest.approx(0.006 * 100 * len(ln))
+    assert estimate(runs, ln, {plain[0].run_id: 0.02}, 2) == pytest.approx(0.006 * 100 * len(ln) / 2)
+    # No more workers than runs.
+    assert estimate(runs, ln[:1], {plain[0].run_id: 0.02}, 8) == pytest.approx(0.6)
+
+
+def test_finished_runs_are_counted(sweep: Sweep) -> None:
+    facts = summary(sweep, {run.run_id: 0.01 for run in sweep.experiments[:3]}, 1)
+    assert (facts["done"], facts["missing"]) == (3, 9)
+
+
+def test_finished_runs_of_a_store_are_found(sweep: Sweep, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    finish(Store(root), sweep.experiments[0])
+    finish(Store(root), sweep.experiments[3].model_copy(update={"rounds": 20}))  # too short
+    done = CliRunner().invoke(app, ["sweep", str(sweep.path), "--dry-run", "--json", "--store", str(root)])
+    facts = json.loads(done.stdout)
+    assert (facts["done"], facts["missing"]) == (1, 11)
+    assert [cell["done"] for cell in facts["cells"]] == [1, 0, 0, 0, 0, 0]
+    assert facts["estimated_seconds"] > 0

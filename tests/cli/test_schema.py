@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+from flbench.cli.schema import sweep_schema
+from flbench.config import fields_of_all_kinds
+from flbench.registry import METHODS, NORMS
+from flbench.sweep.source import Source
+
+ROOT = Path(__file__).parent.parent.parent
+HEAD = {"version": 1, "name": "test"}
+
+
+@pytest.fixture(scope="module")
+def check() -> jsonschema.Draft202012Validator:
+    schema = sweep_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_the_command_prints_it() -> None:
+    done = CliRunner().invoke(app, ["schema"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == sweep_schema()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sweeps").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_it_accepts_the_sweeps_that_come_with_it(check: jsonschema.Draft202012Validator, path: Path) -> None:
+    assert [error.message for error in check.iter_errors(Source.open(path).data)] == []
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        {"base": {"E": 3, "norm": {"name": "gn", "groups": 4}, "partition": "dirichlet:0.1"}},
+        {"base": {"norm.groups": 4, "partition": "iid", "partition.beta": 0.1, "probes": []}},
+        {"axes": {"lr": {"logspace": [0.001, 1, 4]}, "method": ["fedavg", {"name": "fedyogi", "tau": 0.1}]}},
+        {"grids": [{"set": {"lr": 1}, "axes": {"norm": ["ln"]}, "zip": {"E": [1, 2], "rounds": [3, 4]}}]},
+        {"exclude": {"norm": ["ln", "none"], "lr": 0.1}, "overrides": [{"if": {"norm": "ln"}, "set": {"lr": 1}}]},
+        {"seeds": {"range": [0, 3]}, "resources": {"cpus": 2, "gpus": 0.5, "mem": "2G", "time": "30m"}},
+        {"backend": {"kind": "slurm", "profile": "a.yaml"}, "report": {"rows": "method", "cols": ["E", "norm.groups"]}},
+    ],
+)
+def test_it_accepts_what_a_file_may_say(check: jsonschema.Draft202012Validator, good: dict[str, Any]) -> None:
+    assert [error.message for error in check.iter_errors({**HEAD, **good})] == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"axs": {}},
+        {"version": 2},
+        {"base": {"lrr": 1}},
+        {"base": {"lr": "fast"}},
+        {"base": {"lr": 0}},
+        {"base": {"clients": 2.5}},
+        {"base": {"method": "fedavgg"}},
+        {"base": {"method": {"name": "fedavg", "tau": 1}}},
+        {"base": {"method": {"tau": 1}}},
+        {"base": {"partition": "dirichle:1"}},
+        {"base": {"seed": 1}},
+        {"axes": {"lr": []}},
+        {"axes": {"lr": 0.1}},
+        {"axes": {"lr": {"logspace": [0, 1, 3]}}},
+        {"axes": {"lr": {"range": [1, 2, 3]}}},
+        {"grids": [{"axis": {}}]},
+        {"overrides": [{"set": {"lr": 1}}]},
+        {"seeds": [-1]},
+        {"resources": {"cpus": 0}},
+        {"backend": {"kind": "slrum"}},
+        {"report": {"rows": ["metod"]}},
+    ],
+)
+def test_it_refuses_what_a_file_must_not_say(check: jsonschema.Draft202012Validator, bad: dict[str, Any]) -> None:
+    assert list(check.iter_errors({**HEAD, **bad}))
+
+
+def test_every_field_is_described() -> None:
+    schema = sweep_schema()
+    for field in fields_of_all_kinds():
+        assert schema["$defs"][f"field.{field}"]["description"], field
+    for key, value in schema["properties"].items():
+        assert value["description"], key
+
+
+def test_components_are_completed_with_their_documentation() -> None:
+    definitions = sweep_schema()["$defs"]
+    for field, registry in (("norm", NORMS), ("method", METHODS)):
+        names = {
+            form["const"]: form["description"] for form in definitions[f"field.{field}"]["anyOf"] if "const" in form
+        }
+        assert list(names) == registry.names()
+        assert all(names.values())
+    assert definitions["field.norm.groups"]["minimum"] == 1

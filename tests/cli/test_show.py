@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+from flbench.registry import DATASETS, METHODS, MODELS, NORMS, PARTITIONS, Registry
+
+KINDS = {"methods": METHODS, "norms": NORMS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS}
+
+
+def flbench(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["show", *arguments], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize(("what", "registry"), KINDS.items())
+def test_every_component_with_its_fields_and_documentation(what: str, registry: Registry[object]) -> None:
+    rows = json.loads(flbench(what, "--json"))
+    assert [row["name"] for row in rows] == registry.names()
+    for row in rows:
+        assert set(row) == {"name", "shorthand", "version", "fields", "doc", "source"}
+        assert row["doc"], row["name"]
+        assert row["source"].startswith("flbench.")
+        for field in row["fields"]:
+            assert set(field) == {"name", "type", "default", "required"}
+    table = flbench(what)
+    assert all(row["name"] in table for row in rows)
+
+
+def test_fields_show_types_limits_and_defaults() -> None:
+    groups = {row["name"]: row for row in json.loads(flbench("norms", "--json"))}["gn"]["fields"]
+    assert groups == [{"name": "groups", "type": "integer >= 1", "default": 2, "required": False}]
+    partitions = {row["name"]: row for row in json.loads(flbench("partitions", "--json"))}
+    assert partitions["dirichlet"]["shorthand"] == "dirichlet:BETA"
+    assert partitions["dirichlet"]["fields"][0] == {
+        "name": "beta",
+        "type": "number > 0",
+        "default": None,
+        "required": True,
+    }
+    assert "groups: 2  (integer >= 1)" in flbench("norms")
+    assert "beta: required  (number > 0)" in flbench("partitions")
+
+
+def test_probes_may_be_none_or_some() -> None:
+    assert isinstance(json.loads(flbench("probes", "--json")), list)
+    assert flbench("probes")
+
+
+def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "good.yaml").write_text("version: 1\nname: good\naxes: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
+    (tmp_path / "bad.yaml").write_text("version: 1\nname: bad\nbase: {lrr: 1}\n")
+    bad, good = json.loads(flbench("sweeps", "--folder", str(tmp_path), "--json"))
+    assert (good["name"], good["cells"], good["runs"], good["problem"]) == ("good", 2, 4, None)
+    assert good["file"] == str(tmp_path / "paper" / "good.yaml")
+    assert (bad["name"], bad["runs"]) == (None, None)
+    assert "did you mean 'lr'?" in bad["problem"]
+    assert "good.yaml" in flbench("sweeps", "--folder", str(tmp_path))
+    assert "no sweep files" in flbench("sweeps", "--folder", str(tmp_path / "nowhere"))
+
+
+def test_an_unknown_list_is_a_usage_error() -> None:
+    assert CliRunner().invoke(app, ["show", "methds"]).exit_code == 2

@@ -1,0 +1,296 @@
+"""What users get wrong: one message each, which says where, what was expected and what to do; and nothing is written.
+
+Every case goes through the real entry point, ``flbench sweep``, without --dry-run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flbench.cli import main
+
+HEAD = "version: 1\nname: test\n"
+
+#: Line 3 of a file that begins with HEAD.
+THIRD = "spec.yaml:3: "
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake: the file (after HEAD unless ``whole``), the options, and what the message must hold."""
+
+    what: str
+    text: str | bytes
+    says: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    whole: bool = False
+
+
+def case(what: str, text: str, *says: str) -> Case:
+    return Case(what, text, (THIRD, *says))
+
+
+def whole(what: str, text: str | bytes, *says: str) -> Case:
+    return Case(what, text, says, whole=True)
+
+
+AXES = "base: {clients: 10}\naxes: {lr: [0.1, 0.2], norm: [none, ln]}\n"
+
+
+def option(what: str, options: tuple[str, ...], *says: str) -> Case:
+    return Case(what, AXES, says, options)
+
+
+def bomb() -> str:
+    levels = [
+        f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]"
+        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    return "\n".join(["a: &a [1, 1, 1]", *levels])
+
+
+CASES = [
+    # The file itself.
+    whole("an empty file", "", "spec.yaml:1: ", "the file is empty"),
+    whole("only a comment", "# nothing\n", "the file is empty"),
+    whole("a list", "- version: 1\n", "spec.yaml:1: ", "expected a mapping"),
+    whole("a text", "version 1\n", "expected a mapping"),
+    whole("a tab", "version: 1\nbase:\n\tlr: 1\n", "spec.yaml:3: ", "not valid YAML", "not with tabs"),
+    whole("an open bracket", "version: 1\naxes: {lr: [1\n", "not valid YAML"),
+    whole("two colons", "version: 1\nname: a: b\n", "spec.yaml:2: ", "mapping values are not allowed"),
+    whole("two documents", "---\nversion: 1\n---\nname: x\n", "spec.yaml:3: ", "not valid YAML"),
+    whole("not UTF-8", b"version: 1\nname: \xff\xfe\n", "expected text in UTF-8", "0xff"),
+    whole("a zero byte", b"version: 1\nname: a\x00b\n", "not valid YAML"),
+    whole("a tag that constructs", "version: !!python/object:os.system x\n", "spec.yaml:1: ", "is not allowed"),
+    whole("an own tag", "version: 1\nbase: !mine {lr: 1}\n", "spec.yaml:2: ", "'!mine' is not allowed"),
+    whole("an unknown anchor", "version: 1\nbase: *nowhere\n", "spec.yaml:2: ", "undefined alias"),
+    whole("an anchor in itself", "version: 1\nbase: &b [*b]\n", "spec.yaml:2: ", "contains itself"),
+    whole("an alias bomb", bomb(), "unfolds to more than"),
+    whole("deep nesting", "base: " + "[" * 60 + "]" * 60, "nested more than 50 levels"),
+    whole("endless nesting", "[" * 20_000, "not valid YAML"),
+    whole("a number as a key", "version: 1\n3: x\n", "spec.yaml:2: ", "expected text as a key"),
+    whole("a key given twice", "version: 1\nname: a\nname: b\n", "spec.yaml:3: name: ", "twice (first in line 2)"),
+    case("a field given twice", "base: {lr: 1, E: 2, lr: 3}", "base.lr: ", "twice"),
+    # The top level.
+    whole("no version", "name: x\n", "version: a value is required"),
+    whole("a newer version", "version: 2\nname: x\n", "spec.yaml:1: version: ", "newer than this flbench", "update"),
+    whole("the version as text", "version: '1'\nname: x\n", "version: expected 1, got '1'"),
+    whole("no name", "version: 1\n", "name: a value is required"),
+    whole("a name with a path", "version: 1\nname: ../../etc\n", "spec.yaml:2: name: ", "got '../../etc'"),
+    whole("an absolute name", "version: 1\nname: /tmp/x\n", "name: expected a name of at most 64 letters"),
+    whole("a hidden name", "version: 1\nname: .x\n", "name: expected a name"),
+    whole("an empty name", "version: 1\nname: ''\n", "name: expected a name"),
+    whole("an endless name", f"version: 1\nname: {'a' * 5000}\n", "name: expected a name", "aaa...'"),
+    whole("a control character", 'version: 1\nname: "a\\nb"\n', "name: expected a name", r"'a\nb'"),
+    whole("a number as a name", "version: 1\nname: 3\n", "name: expected text, got 3"),
+    case("an unknown key", "axs: {lr: [1]}", "axs: unknown key 'axs'; did you mean 'axes'? known: axes, "),
+    case("a section that is no mapping", "base: [1, 2]", "base: expected a mapping", "got [1, 2]"),
+    case("an empty section", "base:\n", "base: expected a mapping", "got None"),
+    case("grids that are no list", "grids: {axes: {lr: [1]}}", "grids: expected a list"),
+    case("grids and axes", "axes: {lr: [1]}\ngrids: [{axes: {E: [1]}}]", "axes: ", "not both"),
+    case("an unknown key of a grid", "grids: [{axis: {lr: [1]}}]", "grids[0].axis: ", "did you mean 'axes'?"),
+    # Fields and their values.
+    case("an unknown field", "base: {learning_rat: 1}", "base.learning_rat: unknown field", "known: "),
+    case("a field near one", "base: {client: 10}", "base.client: ", "did you mean 'clients'?"),
+    case("a text for a number", "base: {lr: fast}", "base.lr: expected a number, got 'fast'"),
+    case("a quoted number", "base: {lr: '0.1'}", "base.lr: expected a number, got '0.1'"),
+    case("a truth value for a number", "base: {clients: true}", "base.clients: expected a whole number, got True"),
+    case("a number for a truth value", "base: {bias: 1}", "base.bias: expected true or false, got 1"),
+    case("yes for a truth value", "base: {bias: yes}", "base.bias: expected true or false, got 'yes'"),
+    case("half a client", "base: {clients: 2.5}", "base.clients: expected a whole number, got 2.5"),
+    case("lr nan", "base: {lr: .nan}", "base.lr: expected a finite number, got nan"),
+    case("lr infinite", "axes: {lr: [0.1, .inf]}", "axes.lr[1]: expected a finite number, got inf"),
+    case("lr zero", "base: {lr: 0}", "base.lr: expected a value greater than 0, got 0"),
+    case("lr negative", "axes: {lr: [-0.1]}", "axes.lr[0]: expected a value greater than 0, got -0.1"),
+    case("no participation", "base: {participation: 0}", "base.participation: ", "greater than 0"),
+    case("too much participation", "base: {participation: 2}", "base.participation: ", "at most 1, got 2"),
+    case("momentum of one", "base: {momentum: 1}", "base.momentum: ", "less than 1"),
+    case("no rounds", "base: {rounds: 0}", "base.rounds: ", "at least 1"),
+    case("an unknown precision", "base: {precision: fp8}", "base.precision: ", "did you mean 'fp"),
+    case("an unknown augmentation", "base: {augment: flip}", "did you mean 'flip-crop'?"),
+    case("nothing for a value", "base: {lr: ~}", "base.lr: expected a number, got None"),
+    case("an unknown kind", "base: {kind: centralised}", "base.kind: ", "did you mean 'centralized'?"),
+    case("a field of another kind", "base: {kind: centralized, clients: 3}", "'clients' of a centralized experiment"),
+    case("E and local_steps", "base: {E: 1, local_steps: 2}", "given twice: as E and as local_steps"),
+    case("a seed in base", "base: {seed: 1}", "base.seed: seeds are given by 'seeds:"),
+    case("a sub-field of a number", "base: {lr.x: 1}", "'lr' has no fields of its own"),
+    # Components.
+    case("an unknown method", "base: {method: fedavgg}", "base.method: ", "did you mean 'fedavg'? known: fedavg, "),
+    case("an unknown norm", "axes: {norm: [ln, lnn]}", "axes.norm[1]: unknown norm 'lnn'; did you mean 'ln'?"),
+    case("an unknown partition", "base: {partition: dirichlt:1}", "did you mean 'dirichlet'?"),
+    case("an unknown data set", "base: {dataset: cifar}", "base.dataset: ", "did you mean 'cifar10'?"),
+    case("an unknown model", "base: {model: mpl}", "base.model: ", "did you mean 'mlp'?"),
+    case("an unknown probe", "base: {probes: [drit]}", "base.probes: unknown probe 'drit'"),
+    case("an unknown hyper-parameter", "base: {method: {name: fedyogi, bta1: 1}}", "base.method.bta1: ", "'beta1'"),
+    case("another method's own", "axes: {method: [fedyogi, fedavg], method.tau: [0.1]}", "'tau' of method 'fedavg'"),
+    case("a component without a name", "base: {norm: {groups: 2}}", "base.norm: expected a norm as a name"),
+    case("a component that is nothing", "base: {norm: ~}", "base.norm: expected a norm", "known: none, "),
+    case(
+        "a shorthand of text", "base: {partition: dirichlet:abc}", "base.partition.beta: expected a number, got 'abc'"
+    ),
+    case("a negative shorthand", "base: {partition: dirichlet:-1}", "base.partition.beta: ", "greater than 0, got -1"),
+    case("a shorthand of zero", "base: {partition: classes:0}", "base.partition.n: ", "at least 1, got 0"),
+    case("a shorthand of nothing", "base: {partition: dirichlet}", "base.partition.beta: a value is required"),
+    case("no shorthand", "base: {partition: iid:3}", "takes no value after a colon"),
+    case("no widths", "base: {model: {name: mlp, widths: []}}", "base.model.widths: ", "at least 1"),
+    case("a sub-field that an axis hides", "base: {norm.groups: 4}\naxes: {norm: [gn]}", "has no effect where norm"),
+    # Values that do not fit together.
+    case("more classes than there are", "base: {partition: classes:11}", "base.partition: ", "at most classes:10"),
+    case("classes that nobody holds", "base: {clients: 3}", "classes:1 of digits among 3 clients"),
+    case("too small an image", "base: {model: cnn}", "base.model: cnn on digits: images of 8x8 pixels are too small"),
+    case("groups that do not divide", "axes: {norm: [gn], norm.groups: [2, 3]}", "groups=3 does not divide", "128"),
+    case("a batch of one", "base: {norm: bn, batch_size: 1}", "bn needs at least 2 samples in a batch"),
+    # Axes.
+    case("an empty axis", "axes: {lr: []}", "axes.lr: expected at least one value"),
+    case("an axis that is no list", "axes: {lr: 0.1}", "axes.lr: expected a list of values, got 0.1; write [0.1]"),
+    case("a zip of unequal lengths", "zip: {lr: [1, 2], E: [1]}", "zip: ", "equal length, lr has 2, E has 1"),
+    case("an axis under both names", "axes: {E: [1], local_steps: [2]}", "given twice: as E and as local_steps"),
+    case("an axis in zip and axes", "grids: [{axes: {E: [1]}, zip: {local_steps: [2]}}]", "in axes and in zip"),
+    case(
+        "an axis that is also set",
+        "grids: [{set: {lr: 1}, axes: {lr: [1]}}]",
+        "grids[0].axes.lr: ",
+        "in set and in axes",
+    ),
+    case("an axis of seeds", "axes: {seed: [1]}", "axes.seed: seeds are given by"),
+    case("an unknown generator", "axes: {lr: {logspce: [1, 2, 3]}}", "axes.lr: expected a list of values, {range"),
+    case("a range with a step", "axes: {E: {range: [1, 9, 2]}}", "axes.E: expected range: [start, stop]"),
+    case("a range that falls", "axes: {E: {range: [3, 1]}}", "start below stop"),
+    case("logspace from zero", "axes: {lr: {logspace: [0, 1, 3]}}", "above 0, got [0, 1, 3]"),
+    case("logspace from below zero", "axes: {lr: {logspace: [-1, 1, 3]}}", "above 0"),
+    case("logspace without a number", "axes: {lr: {logspace: [0.1, 1]}}", "logspace: [first, last, n] (3 numbers)"),
+    case("half a point", "axes: {lr: {linspace: [0.1, 1, 2.5]}}", "n a whole number"),
+    case("an axis of wishes", "axes: {rounds: [1, 2]}", "axes.rounds[1]: ", "rounds 1 and rounds 2", "how long to run"),
+    Case(
+        "too many cells",
+        "axes: {batch_size: {range: [1, 2000]}, E: {range: [1, 2000]}}",
+        ("3,996,001 cells", "split it"),
+    ),
+    # Rules and seeds.
+    case("an exclude that matches nothing", "exclude: [{lr: 5}]", "exclude[0]: this rule matches no cell"),
+    case(
+        "an override that matches nothing", "overrides: [{if: {norm: ln}, set: {lr: 1}}]", "overrides[0]: ", "no cell"
+    ),
+    case("an unknown name in a rule", "exclude: [{method: fedyog}]", "exclude[0].method: ", "did you mean 'fedyogi'?"),
+    case("an unknown field in a rule", "exclude: [{metod: fedavg}]", "exclude[0].metod: ", "did you mean 'method'?"),
+    case("a wrong value in a rule", "exclude: [{lr: fast}]", "exclude[0].lr: expected a number"),
+    case("nothing is left", "exclude: [{method: fedavg}]", "no cell is left"),
+    case("an override without if", "overrides: [{set: {lr: 1}}]", "overrides[0].if: a value is required"),
+    case("an override with a wrong value", "overrides: [{if: {norm: none}, set: {lr: -1}}]", "overrides[0].set.lr: "),
+    case("no seeds", "seeds: []", "seeds: expected at least one seed"),
+    case("a negative seed", "seeds: [0, -1]", "seeds: ", "got -1"),
+    case("a seed twice", "seeds: [0, 1, 0]", "seeds: expected different seeds, got 0"),
+    case("a seed that is no number", "seeds: [a]", "seeds: ", "got 'a'"),
+    case("a number of seeds", "seeds: 3", "seeds: expected a list of seeds"),
+    # The rest.
+    case("no cores", "resources: {cpus: 0}", "resources.cpus: ", "at least 1, got 0"),
+    case("much memory", "resources: {mem: lots}", "resources.mem: ", "like 512M or 2G, got 'lots'"),
+    case("a while", "resources: {time: soon}", "resources.time: ", "like 30m", "got 'soon'"),
+    case("an unknown resource", "resources: {cpu: 1}", "resources.cpu: unknown key", "did you mean 'cpus'?"),
+    case("no attempts", "retry: {max_attempts: 0}", "retry.max_attempts: ", "at least 1"),
+    case("an unknown backend", "backend: {kind: slrum}", "backend.kind: ", "did you mean 'slurm'?"),
+    case("slurm without a profile", "backend: {kind: slurm}", "backend.profile: a value is required"),
+    case("an unknown W&B mode", "wandb: {mode: onlin}", "wandb.mode: ", "did you mean 'online'?"),
+    case("an unknown metric", "report: {metric: accuracy}", "report.metric: ", "did you mean 'acc'?"),
+    case("rows of no field", "report: {rows: [metod]}", "report.rows[0]: ", "did you mean 'method'?"),
+    case("an unknown baseline", "report: {baseline: {method: fedav}}", "report.baseline.method: ", "'fedavg'"),
+    case("val without held-out data", "report: {select_by: val}", "report.select_by: ", "val_fraction"),
+    # Options.
+    option("--set without =", ("--set", "lr"), "--set lr: expected PATH=VALUE"),
+    option("--set without a path", ("--set", "=1"), "--set =1: expected PATH=VALUE"),
+    option("--set of broken YAML", ("--set", "axes.lr=[1"), "--set axes.lr=[1: not valid YAML"),
+    option("--set of nowhere", ("--set", "resource.cpus=1"), "did you mean 'resources'?"),
+    option("--set beyond a list", ("--set", "grids.3.axes.lr=[1]"), "--set grids.3.axes.lr=[1]: ", "'grids'"),
+    option("--set inside a number", ("--set", "version.x=1"), "version is 1 and has no 'x'"),
+    option("--set of an unknown field", ("--set", "axes.lrr=[1]"), "did you mean 'lr'?"),
+    option("--set of a field that is an axis", ("--set", "lr=1"), "--set lr=1: ", "use --set axes.lr="),
+    option("--set of a wrong value", ("--set", "axes.lr=[x]"), "--set axes.lr=[x]: axes.lr[0]: expected a number"),
+    option("--set of a name with a path", ("--set", "name=../x"), "--set name=../x: name: expected a name"),
+    option("--only of an unknown field", ("--only", "metod=x"), "--only metod=x: ", "did you mean 'method'?"),
+    option("--only without =", ("--only", "lr"), "--only lr: expected FIELD=VALUE"),
+    option("--only of nothing", ("--only", "lr=5"), "--only lr=5: ", "here lr is one of: 0.1, 0.2"),
+    option("--only of an unknown name", ("--only", "norm=lm"), "--only norm=lm: norm: unknown norm 'lm'"),
+    option("--limit 0", ("--limit", "0"), "--limit 0: expected at least 1 run"),
+]
+
+
+def test_there_are_many_kinds() -> None:
+    assert len(CASES) >= 45
+    assert len({case.what for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+def test_bad_input_is_one_message_and_exit_code_2(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "spec.yaml"
+    text = case.text if isinstance(case.text, bytes) else case.text.encode()
+    path.write_bytes(text if case.whole else HEAD.encode() + text)
+    code, message = flbench(monkeypatch, capsys, tmp_path, "sweep", str(path), *case.options)
+    assert code == 2
+    for part in case.says:
+        assert part in message
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1, "one line"
+    assert len(message) < 1500
+    assert sorted(tmp_path.iterdir()) == [path], "nothing was written"
+
+
+def test_a_missing_file_names_those_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there.yaml").touch()
+    code, message = flbench(monkeypatch, capsys, tmp_path, "sweep", str(tmp_path / "their.yaml"))
+    assert code == 2
+    assert "their.yaml: no such file" in message
+    assert "there.yaml" in message
+
+
+def test_a_directory_is_no_sweep_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, message = flbench(monkeypatch, capsys, tmp_path, "sweep", str(tmp_path))
+    assert code == 2
+    assert "got a directory" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("lr=fast",), "lr=fast: lr: expected a number, got 'fast'"),
+        (("lrr=1",), "lrr=1: unknown field 'lrr' of an experiment; did you mean 'lr'?"),
+        (("norm",), "norm: expected FIELD=VALUE"),
+        (("E=1", "local_steps=2"), "local_steps is given twice: E=1 and local_steps=2"),
+        (("method=fedavgg",), "did you mean 'fedavg'?"),
+        (("seed=-1",), "seed=-1: seed: expected a value of at least 0"),
+        (("model=cnn",), "model=cnn: model: cnn on digits: images of 8x8 pixels are too small"),
+        (("kind=x",), "kind=x: kind: unknown kind 'x'"),
+    ],
+)
+def test_bad_arguments_of_a_single_run(
+    arguments: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, message = flbench(monkeypatch, capsys, tmp_path, "run", *arguments)
+    assert code == 2
+    assert says in message
+    assert not list(tmp_path.iterdir())
+
+
+def flbench(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str
+) -> tuple[int, str]:
+    """Call the entry point in a folder; its exit code and what it says on standard error."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("FLBENCH_STORE", raising=False)
+    monkeypatch.setattr("sys.argv", ["flbench", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, capsys.readouterr().err
