@@ -147,7 +147,8 @@ if __name__ == "__main__":
     if role == "work":
         sys.exit(main(rest, load=lambda options: execute))
     path, seeds, rounds = rest
+    wanted = experiments(int(seeds), rounds=int(rounds))
     print("begins", flush=True)
-    outcome = orchestrate(Store(Path(path)), experiments(int(seeds), rounds=int(rounds)), attempts=9)
+    outcome = orchestrate(Store(Path(path)), wanted, attempts=9)
     print(json.dumps({"launched": outcome.launched, "adopted": outcome.adopted, "done": outcome.progress.done}))
     sys.exit(outcome.exit_code)

@@ -184,7 +184,7 @@ def test_interrupt_drains_adopted_workers_too(store: Store) -> None:
     successor = start(store, 4)
     assert successor.stdout is not None
     assert successor.stdout.readline() == "begins\n"
-    time.sleep(0.1)
+    time.sleep(0.5)
     successor.send_signal(signal.SIGINT)
     successor.communicate(timeout=30)
     assert successor.returncode == 130

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+
+
+def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
+    result = CliRunner().invoke(app, ["doctor", "--json", *arguments])
+    found = json.loads(result.stdout)
+    assert found["ok"] == (result.exit_code == 0)
+    return result.exit_code, {finding["name"]: finding for finding in found["findings"]}
+
+
+def test_healthy_place(tmp_path: Path) -> None:
+    code, found = doctor("--store", str(tmp_path / "store"), "--data", str(tmp_path))
+    assert code == 0
+    assert {name: found[name]["state"] for name in ("python", "torch", "cores", "store", "data: digits")} == {
+        "python": "ok", "torch": "ok", "cores": "ok", "store": "ok", "data: digits": "ok",
+    }  # fmt: skip
+    assert found["data: cifar10"]["advice"] == "flbench data download cifar10"
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+
+def test_newer_store_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "format.json").write_text('{"schema": 99}')
+    code, found = doctor("--store", str(tmp_path))
+    assert (code, found["store"]["state"]) == (1, "broken")
+    assert "newer flbench" in found["store"]["found"]
+
+
+def test_file_system_without_links_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    code, found = doctor("--store", str(tmp_path / "store"))
+    assert (code, found["store"]["state"]) == (1, "broken")
+    assert "hard links" in found["store"]["advice"]

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flbench.cli import app
+from flbench.launch.inline import InlineLauncher
+from flbench.store import Store
+from flbench.sweep import experiment_from
+from tests.faults.stub import execute, undisturbed
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launcher = partial(InlineLauncher, load=lambda _: execute)
+    monkeypatch.setattr("flbench.launch.inline.InlineLauncher", launcher)
+    monkeypatch.setenv("STUB_PAUSE", "0")
+    monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["run", "--device", "cpu", *arguments])
+
+
+def test_run_tells_every_evaluation_and_where_the_files_lie(tmp_path: Path) -> None:
+    result = run("norm=ln", "rounds=20", "eval_every=5")
+    experiment = experiment_from(["norm=ln", "rounds=20", "eval_every=5"])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines[:4]] == [f"round {round}/20" for round in (5, 10, 15, 20)]
+    final = undisturbed(experiment)[-1]["acc"]
+    assert lines[4] == f"round 20, acc {final:.6g}"
+    assert lines[5] == f"Files: {Store(tmp_path / 'store').run(experiment.run_id).path}"
+
+
+def test_again_computes_nothing_and_longer_extends(tmp_path: Path) -> None:
+    run("rounds=20", "eval_every=5")
+    again = run("rounds=20", "eval_every=5", "--json")
+    found = json.loads(again.stdout)
+    assert (found["status"], found["rounds"], found["computed"], found["exit_code"]) == ("done", 20, False, 0)
+    assert "finished before" in again.stderr
+    longer = json.loads(run("rounds=40", "eval_every=5", "--json").stdout)
+    assert (longer["rounds"], longer["computed"], longer["run_id"]) == (40, True, found["run_id"])
+    executed = tmp_path.glob("store/runs/*/*/attempts/*/executed")
+    assert sum(len(path.read_text().split()) for path in executed) == 40
+
+
+def test_sweep_and_run_share_their_runs(tmp_path: Path) -> None:
+    spec = tmp_path / "one.yaml"
+    spec.write_text("version: 1\nname: one\nbase: {rounds: 10, eval_every: 5}\naxes: {norm: [ln]}\n")
+    run("norm=ln", "rounds=10", "eval_every=5")
+    swept = CliRunner().invoke(app, ["sweep", str(spec), "--backend", "inline", "--json"])
+    assert json.loads(swept.stdout)["launched"] == 0
+
+
+def test_failure_has_exit_code_1_and_is_tried_again_next_time() -> None:
+    for _ in range(2):
+        result = run("lr=0.101", "--json")
+        found = json.loads(result.stdout)
+        assert (result.exit_code, found["status"], found["kind"], found["computed"]) == (1, "failed", "error", True)
+    assert "RuntimeError: the toy is broken (log: " in result.stderr
+
+
+def test_unknown_field_names_the_nearest() -> None:
+    result = run("nrom=ln")
+    assert "did you mean 'norm'?" in str(result.exception)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+from flbench.errors import StoreUnusable, UserError
+from flbench.store import Lease, Store, encode_plan
+from flbench.sweep import load_sweep
+from tests.faults.stub import execute, experiments
+
+SPEC = "version: 1\nname: toy\nbase: {rounds: 20, eval_every: 5}\naxes: {lr: [0.01, 0.101, 0.2, 0.3]}\nseeds: [0]\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A sweep with a run in each state, and one run beside it."""
+    monkeypatch.setenv("STUB_PAUSE", "0")
+    monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
+    (tmp_path / "toy.yaml").write_text(SPEC)
+    sweep = load_sweep(tmp_path / "toy.yaml")
+    store = Store(tmp_path / "store")
+    directory = store.sweep_dir(sweep.name, sweep.spec_hash)
+    directory.mkdir(parents=True)
+    (directory / "plan.jsonl").write_bytes(encode_plan(sweep.experiments))
+    done, failed, running, _ = sweep.experiments
+    for experiment in (done, *experiments(1, norm="ln")):
+        attempt = store.claim(experiment, Lease.here())
+        assert attempt is not None
+        execute(experiment, attempt, should_stop=lambda: False)
+        attempt.end("ok")
+    attempt = store.claim(failed, Lease.here())
+    assert attempt is not None
+    attempt.log("Traceback")
+    attempt.end("oom", "MemoryError")
+    attempt = store.claim(running, Lease.here())
+    assert attempt is not None
+    attempt.record({"round": 5, "acc": 0.25})
+    return store
+
+
+def status(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["status", *arguments])
+
+
+def test_table_and_failures(store: Store) -> None:
+    result = status()
+    assert result.exit_code == 0
+    head, row, failure, foot = result.stdout.splitlines()
+    counts = dict(zip(head.split()[1:], row.split()[1:], strict=True))
+    assert counts == {
+        "runs": "4", "done": "1", "diverged": "–", "running": "1", "pending": "1",
+        "failed": "1", "lost": "–", "rounds": "25/80", "left": "–",
+    }  # fmt: skip
+    assert "fedavg none lr=0.101 s0: oom: MemoryError (log: " in failure
+    assert foot == f"0 workers alive, 1 runs belong to no sweep, store: {store.root}"
+
+
+@pytest.mark.parametrize("name", ["toy", "toy.yaml"])
+def test_one_sweep_by_name_or_file(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(store.root.parent)
+    (sweep,) = json.loads(status(name, "--json").stdout)["sweeps"]
+    assert (sweep["sweep"], sweep["runs"], sweep["done"], sweep["failed"]) == ("toy", 4, 1, 1)
+    (active,) = sweep["active"]
+    assert (active["state"], active["round"], active["acc"]) == ("running", 5, 0.25)
+    (failure,) = sweep["failures"]
+    assert (failure["state"], failure["message"]) == ("oom", "MemoryError")
+    assert Path(failure["log"]).read_text().endswith("Traceback\n")
+
+
+def test_name_that_is_not_there_lists_those_that_are(store: Store) -> None:
+    result = status("tiy")
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).endswith("there are: toy")
+
+
+def test_no_store_is_said_and_none_is_made(tmp_path: Path) -> None:
+    result = status("--store", str(tmp_path / "none"))
+    assert isinstance(result.exception, StoreUnusable)
+    assert not (tmp_path / "none").exists()
+
+
+def test_watch_ends_when_all_is_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        """Finish what is left while the command waits."""
+        looks.append(seconds)
+        for experiment in load_sweep(store.root.parent / "toy.yaml").experiments[2:]:
+            run = store.run(experiment.run_id)
+            for attempt in run.attempts():
+                (attempt.path / "exit.json").write_text('{"kind": "interrupted"}')
+            attempt = store.claim(experiment, Lease.here())
+            assert attempt is not None
+            execute(experiment, attempt, should_stop=lambda: False)
+            attempt.end("ok")
+
+    monkeypatch.setattr("flbench.cli.status.time", SimpleNamespace(sleep=sleep))
+    assert status("--watch").exit_code == 0
+    assert looks == [2.0]

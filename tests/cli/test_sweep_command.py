@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flbench.cli import app
+from flbench.errors import UserError
+from flbench.launch.inline import InlineLauncher
+from flbench.store import Store
+from tests.faults.stub import execute
+
+SPEC = """
+version: 1
+name: toy
+base: {rounds: 20, eval_every: 5}
+axes: {norm: [none, ln], lr: [0.01, 0.1]}
+seeds: [0, 1]
+"""
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Inline workers execute toys; the store is a new one."""
+    launcher = partial(InlineLauncher, load=lambda _: execute)
+    monkeypatch.setattr("flbench.launch.inline.InlineLauncher", launcher)
+    monkeypatch.setenv("STUB_PAUSE", "0")
+    monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def sweep(spec: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["sweep", str(spec), "--backend", "inline", *options])
+
+
+def facts(result: Result) -> dict[str, Any]:
+    return dict(json.loads(result.stdout))
+
+
+def test_sweep_ends_with_the_table_and_says_where_it_is(spec: Path, tmp_path: Path) -> None:
+    result = sweep(spec)
+    assert result.exit_code == 0
+    (board,) = (tmp_path / "store").glob("sweeps/toy/*/leaderboard.md")
+    assert "8 of 8 runs done; 1 workers started." in result.stdout
+    assert str(board) in result.stdout
+    assert "fedavg" in result.stdout
+    assert "| ln |" in board.read_text()
+    assert (board.parent / "spec.yaml").read_text() == SPEC
+
+
+def test_second_call_launches_nothing_and_prints_the_same_table(spec: Path) -> None:
+    first, second = sweep(spec), sweep(spec)
+    assert second.exit_code == 0
+    assert "8 of 8 runs done; nothing to launch." in second.stdout
+    table = second.stdout.splitlines()[:-2]
+    assert first.stdout.splitlines()[-2 - len(table) : -2] == table
+
+
+def test_second_call_is_free_of_torch_and_of_the_report(spec: Path, tmp_path: Path) -> None:
+    """In a process of its own, which must not have imported what takes seconds."""
+    import subprocess
+    import sys
+
+    sweep(spec)
+    program = (
+        "import sys\nfrom flbench.cli import app\n"
+        f"sys.argv = ['flbench', 'sweep', {str(spec)!r}]\n"
+        "try:\n    app()\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
+        "print([name for name in ('torch', 'pandas', 'scipy', 'matplotlib', 'sklearn') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "nothing to launch" in done.stdout
+
+
+def test_json_is_all_that_is_on_standard_output(spec: Path, tmp_path: Path) -> None:
+    result = sweep(spec, "--json")
+    found = facts(result)
+    expected = {
+        "schema": 1,
+        "sweep": "toy",
+        "total": 8,
+        "done": 8,
+        "diverged": 0,
+        "failed": 0,
+        "running": 0,
+        "pending": 0,
+        "launched": 1,
+        "adopted": 0,
+        "interrupted": False,
+        "failures": [],
+        "exit_code": 0,
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert Path(found["leaderboard"]).exists()
+    assert facts(sweep(spec, "--json"))["launched"] == 0
+
+
+def test_one_more_value_runs_only_the_new_cells(spec: Path, tmp_path: Path) -> None:
+    sweep(spec)
+    result = sweep(spec, "--set", "axes.lr=[0.01,0.1,0.2]", "--json")
+    assert facts(result)["done"] == 12
+    store = Store(tmp_path / "store")
+    assert sum(len(store.run(run_id).attempts()) for run_id in store.run_ids()) == 12
+
+
+def test_only_and_limit_make_plans_of_their_own_that_share_runs(spec: Path, tmp_path: Path) -> None:
+    assert facts(sweep(spec, "--only", "norm=ln", "--json"))["total"] == 4
+    assert facts(sweep(spec, "--limit", "3", "--json"))["total"] == 3
+    found = facts(sweep(spec, "--json"))
+    assert (found["total"], found["done"]) == (8, 8)
+    store = Store(tmp_path / "store")
+    assert [len(store.run(run_id).attempts()) for run_id in store.run_ids()] == [1] * 8
+    assert len(store.sweep_dirs()) == 3
+
+
+def test_failures_are_counted_shown_and_explained(spec: Path) -> None:
+    result = sweep(spec, "--set", "axes.lr=[0.01,0.101]")
+    assert result.exit_code == 1
+    assert "4 of 8 runs done, 4 failed" in result.stdout
+    assert "failed: fedavg none lr=0.101 s0: error: RuntimeError: the toy is broken (log: " in result.stdout
+    assert "--set retry.max_attempts=6" in result.stdout
+    again = facts(sweep(spec, "--set", "axes.lr=[0.01,0.101]", "--json"))
+    assert (again["launched"], again["exit_code"], len(again["failures"])) == (0, 1, 4)
+    assert again["failures"][0]["kind"] == "error"
+
+
+def test_dry_run_writes_nothing(spec: Path, tmp_path: Path) -> None:
+    result = sweep(spec, "--dry-run")
+    assert result.exit_code == 0
+    assert "8 runs" in result.stdout
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--backend", "slurm"], "comes with a later version"),
+        (["--detach"], "--detach needs workers of their own"),
+        (["--set", "axes.lr=[0.1,oops]"], "lr"),
+        (["--limit", "0"], "at least 1 run"),
+    ],
+)
+def test_what_cannot_be_is_one_message(spec: Path, options: list[str], message: str) -> None:
+    result = sweep(spec, *options)
+    assert isinstance(result.exception, UserError)
+    assert result.exception.exit_code == 2
+    assert message in str(result.exception)
+
+
+def test_spec_that_is_not_there(tmp_path: Path) -> None:
+    result = sweep(tmp_path / "none.yaml")
+    assert "no such file" in str(result.exception)
+
+
+def test_store_that_belongs_to_something_else(spec: Path, tmp_path: Path) -> None:
+    result = sweep(spec, "--store", str(tmp_path))
+    assert isinstance(result.exception, UserError)
+    assert result.exception.exit_code == 4
