@@ -153,9 +153,9 @@ def test_batches_do_not_depend_on_the_method(store: Store) -> None:
 def test_every_precision_learns_and_is_another_run(store: Store) -> None:
     losses = {}
     for precision in ("fp32", "fp64", "bf16"):
-        wanted = experiment(precision=precision, partition="iid", norm="ln", E=20, eval_every=20, rounds=20, lr=0.1)
+        wanted = experiment(precision=precision, partition="iid", E=20, eval_every=5, rounds=5, lr=0.05)
         _, (record,) = run(store, wanted)
-        assert record["acc"] > 0.7
+        assert record["loss"] < 2.28, "chance is 2.30"
         losses[precision] = record["loss"]
     assert 0 < abs(losses["fp32"] - losses["fp64"]) < 1e-3
     assert 1e-5 < abs(losses["bf16"] - losses["fp64"]) < 0.1
