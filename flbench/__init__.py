@@ -1,0 +1,1 @@
+"""flbench: which normalization and which federated method survive label skew, and why."""

@@ -6,7 +6,17 @@ import sys
 
 import typer
 
-from flbench.cli import data, doctor, exchange, partition, report, run, schema, show, status, sweep
+from flbench.cli.data import app as data_commands
+from flbench.cli.doctor import doctor as doctor_command
+from flbench.cli.exchange import export as export_command
+from flbench.cli.exchange import import_ as import_command
+from flbench.cli.partition import app as partition_commands
+from flbench.cli.report import report as report_command
+from flbench.cli.run import run as run_command
+from flbench.cli.schema import schema as schema_command
+from flbench.cli.show import show as show_command
+from flbench.cli.status import status as status_command
+from flbench.cli.sweep import sweep as sweep_command
 from flbench.errors import UserError
 
 app = typer.Typer(
@@ -17,17 +27,17 @@ app = typer.Typer(
     help="Which normalization and which federated method survive label skew, and why?\n\n"
     "Start with: [bold]flbench sweep sweeps/quickstart.yaml[/bold]",
 )
-app.command("sweep")(sweep.sweep)
-app.command("report")(report.report)
-app.command("run")(run.run)
-app.command("status")(status.status)
-app.command("show")(show.show)
-app.command("schema")(schema.schema)
-app.command("export")(exchange.export)
-app.command("import")(exchange.import_)
-app.command("doctor")(doctor.doctor)
-app.add_typer(data.app, name="data")
-app.add_typer(partition.app, name="partition")
+app.command("sweep")(sweep_command)
+app.command("report")(report_command)
+app.command("run")(run_command)
+app.command("status")(status_command)
+app.command("show")(show_command)
+app.command("schema")(schema_command)
+app.command("export")(export_command)
+app.command("import")(import_command)
+app.command("doctor")(doctor_command)
+app.add_typer(data_commands, name="data")
+app.add_typer(partition_commands, name="partition")
 
 
 def main() -> None:

@@ -67,8 +67,8 @@ class Method(Component):
     #: Whether clients receive the server state each round (it then counts as bytes down).
     broadcasts_state: ClassVar[bool] = False
 
-    #: Whether ``direction`` and ``finish`` combine leaves element by element only, so that they serve a stack of clients
-    #: as they are, by broadcasting. Anything else is mapped over the clients, which costs more.
+    #: Whether ``direction`` and ``finish`` combine leaves element by element only, so that they serve a stack of
+    #: clients as they are, by broadcasting. Anything else is mapped over the clients, which costs more.
     elementwise: ClassVar[bool] = False
 
     server_lr: Annotated[float, Field(gt=0)] = 1.0

@@ -100,7 +100,6 @@ def build(
 
 def pure_forward(network: nn.Module) -> Forward:
     """One client's forward pass as a function of its tensors. Not for two threads at once: one network a thread."""
-
     tied = len(list(network.named_parameters())) < len(list(network.named_parameters(remove_duplicate=False)))
 
     def forward(params: Tree, buffers: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
