@@ -249,9 +249,10 @@ class Orchestrator:
             progress = self._watch.look()
         if progress.finished:
             return self._outcome(progress)
-        launcher = self._launcher
+        launcher = None
         with _terminable():
             try:
+                launcher = self._make_launcher()
                 while not progress.finished:
                     self._show(progress)
                     self._see_to_workers(launcher, progress)
@@ -263,10 +264,6 @@ class Orchestrator:
             except KeyboardInterrupt:
                 return self._interrupted(launcher)
         return self._outcome(progress)
-
-    @cached_property
-    def _launcher(self) -> Launcher:
-        return self._make_launcher()
 
     def _see_to_workers(self, launcher: Launcher, progress: Progress) -> None:
         """Start workers for what nobody has claimed, as far as there is room on this machine."""
@@ -317,8 +314,15 @@ class Orchestrator:
         while launcher.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _interrupted(self, launcher: Launcher) -> Outcome:
+    def _interrupted(self, launcher: Launcher | None) -> Outcome:
         """Let every worker of this plan finish its round; a second Ctrl-C does not wait."""
+        if launcher is not None:
+            self._drain(launcher)
+        outcome = self._outcome(self._watch.look())
+        outcome.interrupted = not outcome.progress.finished
+        return outcome
+
+    def _drain(self, launcher: Launcher) -> None:
         try:
             launcher.drain()
             self._adopt(launcher)
@@ -330,9 +334,6 @@ class Orchestrator:
                 time.sleep(PERIOD)
         except KeyboardInterrupt:
             launcher.kill()
-        outcome = self._outcome(self._watch.look())
-        outcome.interrupted = not outcome.progress.finished
-        return outcome
 
     def _forgive(self) -> bool:
         """Try again what failed for a reason that the user has had the occasion to mend."""

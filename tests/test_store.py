@@ -558,3 +558,17 @@ def test_heartbeat_beats(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
                 break
             time.sleep(0.005)
         assert beat.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize("length", [1, 10, 20_000, 300_000])
+def test_last_record_is_found_from_the_end(store: Store, length: int) -> None:
+    attempt = claim(store, experiment())
+    assert attempt.last_record() is None
+    attempt.adopt(None)
+    assert attempt.last_record() is None
+    for round in (5, 10):
+        attempt.record({"round": round, "clients": [0] * length})
+        assert attempt.last_record() == {"round": round, "clients": [0] * length}
+    with attempt.metrics_path.open("ab") as file:
+        file.write(b'{"round": 15, "cl')
+    assert (attempt.last_record() or {})["round"] == 10

@@ -116,16 +116,16 @@ class PlainView:
 
 def live_table(progress: Progress) -> RenderableType:
     """The bar and the active runs."""
-    bar = ProgressBar(total=max(1, progress.rounds_total), completed=progress.rounds_done, width=40)
-    head = Table.grid(padding=(0, 2))
-    head.add_row(bar, Text(summary_line(progress)))
+    bar = ProgressBar(total=max(1, progress.rounds_total), completed=progress.rounds_done, width=72)
     rows = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     for title in ("run", "round", "accuracy"):
         rows.add_column(title, justify="left" if title == "run" else "right", no_wrap=True)
     for seen in progress.active[:MOST_ROWS]:
         rows.add_row(Text(seen.label), f"{seen.round}/{seen.rounds}", percent(seen.acc))
     hidden = len(progress.active) - MOST_ROWS
-    return Group(head, rows, *([Text(f"and {hidden} more", style="dim")] if hidden > 0 else []))
+    return Group(
+        bar, Text(summary_line(progress)), rows, *([Text(f"and {hidden} more", style="dim")] if hidden > 0 else [])
+    )
 
 
 def summary_line(progress: Progress) -> str:

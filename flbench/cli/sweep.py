@@ -33,7 +33,12 @@ def sweep(
         bool, typer.Option("--dry-run", help="Say what would be done, from the file and the store; do nothing.")
     ] = False,
     backend: Annotated[
-        Backend | None, typer.Option(help="Where workers run; default: what the file says, else local.")
+        Backend | None,
+        typer.Option(
+            envvar="FLBENCH_BACKEND",
+            show_envvar=True,
+            help="Where workers run; default: what the file says, else local.",
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="How many; default: as many as cores and GPUs have room for.")

@@ -110,6 +110,20 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
     return records
 
 
+def last_line(path: Path) -> bytes:
+    """The last whole line of a file, with its newline, read from the end; empty where there is none."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        window = 1 << 14
+        while True:
+            file.seek(max(0, size - window))
+            whole, _, _ = file.read().rpartition(b"\n")
+            _, newline, line = whole.rpartition(b"\n")
+            if newline or window >= size:
+                return line + b"\n" if line else b""
+            window *= 8
+
+
 def join_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
     """The opposite of ``parse_lines``."""
     return b"".join(to_line(record).encode() + b"\n" for record in records)

@@ -142,6 +142,9 @@ class Heartbeat:
         self._thread.join()
         for name in ("lease.json", "heartbeat"):
             (self.directory / name).unlink(missing_ok=True)
+        log = self.directory / "log.txt"
+        if log.exists() and not log.stat().st_size:
+            log.unlink()
         if not any(self.directory.iterdir()):
             self.directory.rmdir()
 

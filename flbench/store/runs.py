@@ -178,13 +178,10 @@ class AttemptDir:
     def last_record(self) -> dict[str, Any] | None:
         """Its newest metrics, read from the end of the file."""
         try:
-            with self.metrics_path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - 65536))
-                whole = file.read().rpartition(b"\n")[0]
+            line = files.last_line(self.metrics_path)
         except FileNotFoundError:
             return None
-        records = files.parse_lines(whole.rpartition(b"\n")[2] + b"\n")
+        records = files.parse_lines(line)
         return records[-1] if records else None
 
     def environment(self) -> dict[str, Any]:

@@ -202,3 +202,14 @@ def test_worker_asked_to_stop_says_requeue(store: Store) -> None:
     wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0002/executed"))) == 1)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=20) == 75
+
+
+def test_two_orchestrators_at_once_share_the_work(store: Store) -> None:
+    plan = experiments(4, rounds=ROUNDS)
+    both = [start(store, 4), start(store, 4)]
+    for process in both:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    check_undisturbed(store, plan)
+    for experiment in plan:
+        assert executed(store, experiment.run_id) == [list(range(1, ROUNDS + 1))]
