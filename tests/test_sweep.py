@@ -164,6 +164,11 @@ def test_excluding_comes_before_values_must_fit_together(load: Load) -> None:
     assert values(sweep, "dataset", "model") == [("digits", "mlp"), ("cifar10", "mlp"), ("cifar10", "cnn")]
 
 
+def test_rules_see_the_augmentation_that_the_data_set_brings(load: Load) -> None:
+    sweep = load("axes: {dataset: [digits, cifar10]}\nexclude: [{augment: flip-crop}]")
+    assert values(sweep, "dataset") == [("digits",)]
+
+
 def test_overrides_change_cells_and_make_none(load: Load) -> None:
     sweep = load(
         "axes: {norm: [none, ln], lr: [0.1, 0.2]}\n"

@@ -94,12 +94,12 @@ class Assembler:
                     continue
                 known = self._parsed[choices] = self._parse(field, paths, [layer[path] for path in paths])
             cell[field] = known
+        if "augment" not in cell:
+            cell["augment"] = self._usual_augmentation(cell.get("dataset") or self.defaults["dataset"])
         return cell
 
     def seal(self, cell: Cell) -> SealedCell:
         """The cell with its id; raises SpecError where its values do not fit together."""
-        if "augment" not in cell:
-            cell["augment"] = self._usual_augmentation(cell.get("dataset") or self.defaults["dataset"])
         self._check(cell)
         texts = self._texts.copy()
         for field, known in cell.items():
