@@ -45,6 +45,11 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=240)
 
 
+def say(console: Console, text: str) -> None:
+    """Print text as it is: no markup, no colours, no folding."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def view_for(console: Console) -> View:
     """The live table where it can be drawn, else plain lines."""
     return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
@@ -111,7 +116,7 @@ class PlainView:
         self._printed = time.monotonic()
 
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self._console, line)
 
 
 def live_table(progress: Progress) -> RenderableType:

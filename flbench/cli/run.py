@@ -111,6 +111,8 @@ class CurveView:
 
     def show(self, progress: Progress) -> None:
         """Draw, or tell, the evaluations so far."""
+        from flbench.cli.live import say
+
         attempts = self._run.attempts()
         records = attempts[-1].records() if attempts else []
         if self._live:
@@ -119,7 +121,7 @@ class CurveView:
         for record in records:
             if record["round"] > self._told:
                 self._told = record["round"]
-                _say(self._console, record_line(record, self._experiment.rounds))
+                say(self._console, record_line(record, self._experiment.rounds))
 
 
 def picture(records: list[dict[str, Any]], rounds: int, columns: int) -> RenderableType:
@@ -146,7 +148,7 @@ def record_line(record: dict[str, Any], rounds: int) -> str:
 
 
 def _conclude(console: Console, found: RunDir, experiment: Experiment, outcome: Outcome) -> None:
-    from flbench.cli.live import news_line
+    from flbench.cli.live import news_line, say
 
     result = found.result_for(experiment)
     if result is not None:
@@ -154,16 +156,16 @@ def _conclude(console: Console, found: RunDir, experiment: Experiment, outcome: 
             records = [record for record in found.metrics(result) if record["round"] <= experiment.rounds]
             console.print(picture(records, experiment.rounds, console.width))
         if not outcome.launched:
-            _say(console, "This run was finished before; nothing was computed.")
+            say(console, "This run was finished before; nothing was computed.")
         numbers = {name: value for name, value in result.final.items() if isinstance(value, (int, float))}
-        _say(console, ", ".join(f"{name} {value:.6g}" for name, value in numbers.items()))
+        say(console, ", ".join(f"{name} {value:.6g}" for name, value in numbers.items()))
         if result.status == "diverged":
-            _say(console, f"The run diverged in round {result.rounds}: its loss or a weight is not a finite number.")
+            say(console, f"The run diverged in round {result.rounds}: its loss or a weight is not a finite number.")
     for seen in outcome.failures:
-        _say(console, f"failed: {news_line(seen)}")
+        say(console, f"failed: {news_line(seen)}")
     if outcome.exit_code in (3, 130):
-        _say(console, "Stopped; the same command goes on from the last checkpoint.")
-    _say(console, f"Files: {found.path}")
+        say(console, "Stopped; the same command goes on from the last checkpoint.")
+    say(console, f"Files: {found.path}")
 
 
 def _summary(found: RunDir, experiment: Experiment, outcome: Outcome) -> dict[str, Any]:
@@ -181,7 +183,3 @@ def _summary(found: RunDir, experiment: Experiment, outcome: Outcome) -> dict[st
         "computed": outcome.launched > 0,
         "exit_code": outcome.exit_code,
     }
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -15,7 +15,7 @@ from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from flbench.orchestrate import Progress, Seen, Watch
     from flbench.store import Store
@@ -39,7 +39,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show how sweeps stand: states, rounds, and every failure with its reason and log."""
-    from flbench.cli.live import wide_console
+    from flbench.cli.live import say, wide_console
     from flbench.store import Store
 
     opened = Store(store, create=False)
@@ -52,8 +52,8 @@ def status(
             print(json.dumps(_plain(opened, watched), indent=1))
         else:
             console.print(_table(watched))
-            _tell_failures(console.print, watched)
-            console.print(_foot(opened, watched if spec is None else None), markup=False, highlight=False)
+            _tell_failures(console, watched)
+            say(console, _foot(opened, watched if spec is None else None))
         if not watch or all(one.progress.finished for one in watched):
             return
         time.sleep(PERIOD)
@@ -135,15 +135,14 @@ def _table(watched: list[SweepStatus]) -> RenderableType:
     return table
 
 
-def _tell_failures(say: Any, watched: list[SweepStatus]) -> None:
-    from flbench.cli.live import news_line
+def _tell_failures(console: Console, watched: list[SweepStatus]) -> None:
+    from flbench.cli.live import news_line, say
 
     failures = [(one, seen) for one in watched for seen in one.watch.failures()]
     for one, seen in failures[:MOST_FAILURES]:
-        line = f"{one.name} {seen.run_id}: {news_line(seen)}"
-        say(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{one.name} {seen.run_id}: {news_line(seen)}")
     if len(failures) > MOST_FAILURES:
-        say(f"and {len(failures) - MOST_FAILURES} more failures; --json lists all", highlight=False)
+        say(console, f"and {len(failures) - MOST_FAILURES} more failures; --json lists all")
 
 
 def _foot(store: Store, everything: list[SweepStatus] | None) -> str:

@@ -136,39 +136,36 @@ def _launcher(
 
 
 def _leaderboard(console: Console, store: Store, loaded: Sweep, directory: Path, outcome: Outcome) -> Path:
+    from flbench.cli.live import say
     from flbench.orchestrate import leaderboard
 
     width = console.width if console.is_terminal else PIPE_WIDTH
     path, text = leaderboard(store, loaded, directory, outcome.fingerprint, width)
-    console.print(text, markup=False, highlight=False, soft_wrap=True, end="")
+    say(console, text.rstrip())
     return path
 
 
 def _conclude(console: Console, loaded: Sweep, directory: Path, board: Path | None, outcome: Outcome) -> None:
     """What was done, what failed and why, what to do next."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    from flbench.cli.live import news_line
+    from flbench.cli.live import news_line, say
 
     progress = outcome.progress
     for seen in outcome.failures[:MOST_FAILURES]:
-        say(f"failed: {news_line(seen)}")
+        say(console, f"failed: {news_line(seen)}")
     hidden = len(outcome.failures) - MOST_FAILURES
     if hidden > 0:
-        say(f"and {hidden} more; `flbench status {loaded.path}` lists them")
+        say(console, f"and {hidden} more; `flbench status {loaded.path}` lists them")
     if outcome.failures:
         attempts = loaded.spec.retry.max_attempts
-        say(f"Runs are tried {attempts} times; to try these again: --set retry.max_attempts={2 * attempts}")
+        say(console, f"Runs are tried {attempts} times; to try these again: --set retry.max_attempts={2 * attempts}")
     started = f"{outcome.launched} workers started" if outcome.launched else "nothing to launch"
     adopted = f", {outcome.adopted} adopted" if outcome.adopted else ""
     diverged = f" ({progress.diverged} diverged)" if progress.diverged else ""
     failed = f", {progress.failed} failed" if progress.failed else ""
-    say(f"{loaded.name}: {progress.done} of {progress.total} runs done{diverged}{failed}; {started}{adopted}.")
+    say(console, f"{loaded.name}: {progress.done} of {progress.total} runs done{diverged}{failed}; {started}{adopted}.")
     if not progress.finished:
-        say("Call the same command again to go on.")
-    say(f"{'Leaderboard: ' + str(board) if board else 'Plan: ' + str(directory)}")
+        say(console, "Call the same command again to go on.")
+    say(console, f"{'Leaderboard: ' + str(board) if board else 'Plan: ' + str(directory)}")
 
 
 def _summary(

@@ -4,10 +4,12 @@ A run's state is a pure function of its files and the liveness of its lease; the
 Everything here is free of torch, and claiming a run costs a few system calls.
 """
 
+from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.leases import Heartbeat, Lease, LiveWorker
 from flbench.store.plans import Entry, encode_plan, read_plan
+from flbench.store.results import Result, Wish
 from flbench.store.root import Store
-from flbench.store.runs import Attempt, AttemptDir, Checkpoint, Result, RunDir, RunState, Wish
+from flbench.store.runs import Attempt, RunDir, RunState
 
 __all__ = [
     "Attempt",

@@ -9,7 +9,8 @@ from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.store import files
 from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, live_workers
-from flbench.store.runs import SCHEMA, Attempt, RunDir
+from flbench.store.results import SCHEMA
+from flbench.store.runs import Attempt, RunDir
 
 
 class Store:

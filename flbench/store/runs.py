@@ -2,105 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from flbench.config import Experiment, canonical_json, parse_experiment
-from flbench.errors import StoreUnusable
+from flbench.config import Experiment, parse_experiment
 from flbench.store import files
+from flbench.store.attempts import RESUMABLE, AttemptDir, Checkpoint, charges_of
 from flbench.store.leases import Judge, Lease
-
-#: Of the files in a store; raised when older code could not read them.
-SCHEMA = 1
-
-#: Kinds of exit.json that say nothing against the run: it goes on where it stopped, as often as it takes.
-RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
+from flbench.store.results import SCHEMA, Result, Wish
 
 #: What of environment.json is repeated in a result.
 SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu")
-
-
-@dataclass(frozen=True)
-class Wish:
-    """How far a run is wanted, and what is to be recorded on the way."""
-
-    rounds: int
-    evaluated: frozenset[int]
-    probes: frozenset[str]
-
-    @classmethod
-    def of(cls, experiment: Experiment | Mapping[str, Any]) -> Wish:
-        """The wish in an experiment, typed or as its plain JSON."""
-        raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
-        rounds, every = raw["rounds"], raw["eval_every"]
-        evaluated = frozenset((*range(every, rounds + 1, every), rounds))
-        return cls(rounds, evaluated, frozenset(canonical_json(probe) for probe in raw["probes"]))
-
-    def until(self, round: int) -> set[int]:
-        """The evaluated rounds up to and including a round."""
-        return {wanted for wanted in self.evaluated if wanted <= round}
-
-
-@dataclass(frozen=True)
-class Result:
-    """A published result: what a run reached, and the checksum of the metrics that show it."""
-
-    path: Path
-    run_id: str
-    status: Literal["done", "diverged"]
-    rounds: int
-    wanted: int
-    evaluated: frozenset[int]
-    probes: frozenset[str]
-    final: dict[str, Any]
-    metrics_sha256: str
-    metrics_bytes: int
-    attempt: int
-    seconds: float
-    fingerprint: str
-    numerics: dict[str, Any]
-    environment: dict[str, Any]
-    published: str
-
-    @classmethod
-    def read(cls, path: Path) -> Result | None:
-        """The result in a file, None where it is damaged; raises StoreUnusable where a newer flbench wrote it."""
-        raw = files.read_json(path)
-        if raw is None:
-            return None
-        if isinstance(raw.get("schema"), int) and raw["schema"] > SCHEMA:
-            raise StoreUnusable(
-                f"{path} was written by a newer flbench (schema {raw['schema']}, this one reads {SCHEMA})"
-            )
-        checksum = raw.pop("sha256", None)
-        if checksum != _checksum(raw):
-            return None
-        raw.update({name: frozenset(raw[name]) for name in ("evaluated", "probes")}, path=path)
-        return cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
-
-    def to_json(self) -> dict[str, Any]:
-        """What ``read`` takes apart, with the checksum that it tests."""
-        raw = {"schema": SCHEMA, **dataclasses.asdict(self)}
-        del raw["path"]
-        raw.update(evaluated=sorted(self.evaluated), probes=sorted(self.probes))
-        return {**raw, "sha256": _checksum(raw)}
-
-    def covers(self, wish: Wish) -> bool:
-        """Whether nothing is left to do for a wish."""
-        if not wish.probes <= self.probes:
-            return False
-        if self.status == "diverged":
-            return self.rounds <= wish.rounds
-        return self.rounds >= wish.rounds and wish.evaluated <= self.evaluated
 
 
 @dataclass(frozen=True)
@@ -124,73 +44,6 @@ class RunState:
         if self.status in ("done", "running") or self.mendable:
             return False
         return max_attempts is None or self.charges < max_attempts
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A saved state after ``round``; its bytes belong to the engine, which alone reads and writes them."""
-
-    round: int
-    path: Path
-    attempt: int
-
-    @classmethod
-    def at(cls, path: Path, attempt: int) -> Checkpoint | None:
-        """The checkpoint in a file, if its name is a checkpoint's and its content is whole."""
-        round, _, checksum = path.stem.partition("-")
-        if not round.isdigit() or files.sha256_of(path)[: len(checksum)] != checksum:
-            return None
-        return cls(int(round), path, attempt)
-
-
-class AttemptDir:
-    """One try at a run, as everybody may read it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.number = int(path.name)
-        self.metrics_path = path / "metrics.jsonl"
-        self.log_path = path / "log.txt"
-
-    def exit(self) -> dict[str, Any] | None:
-        """How it ended; None while it has not."""
-        return files.read_json(self.path / "exit.json")
-
-    def lease(self) -> Lease | None:
-        """Who holds it, or held it."""
-        return Lease.read(self.path / "lease.json")
-
-    def observed(self) -> frozenset[str]:
-        """The probes that it takes, as canonical JSON."""
-        return frozenset((files.read_json(self.path / "lease.json") or {}).get("observed", ()))
-
-    def forgiven(self) -> bool:
-        """Whether this and earlier failures no longer count."""
-        return (self.path / "forgiven").exists()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Its metrics; a torn tail is dropped."""
-        try:
-            return files.parse_lines(self.metrics_path.read_bytes())
-        except FileNotFoundError:
-            return []
-
-    def last_record(self) -> dict[str, Any] | None:
-        """Its newest metrics, read from the end of the file."""
-        try:
-            line = files.last_line(self.metrics_path)
-        except FileNotFoundError:
-            return None
-        records = files.parse_lines(line)
-        return records[-1] if records else None
-
-    def environment(self) -> dict[str, Any]:
-        """What it ran on."""
-        return files.read_json(self.path / "environment.json") or {}
-
-    def checkpoint_files(self) -> list[Path]:
-        """Its checkpoints, newest round first, unchecked."""
-        return sorted((self.path / "checkpoint").glob("[0-9]*.pt"), reverse=True)
 
 
 class RunDir:
@@ -317,7 +170,7 @@ class RunDir:
                 return RunState("running", attempts=last.number)
             # It may have ended between the two looks.
             end = last.exit()
-        charges = _charges(attempts)
+        charges = charges_of(attempts)
         if end is None:
             return RunState("lost", attempts=last.number, charges=charges, message="its worker died")
         kind, message = str(end.get("kind")), str(end.get("message", ""))
@@ -473,19 +326,6 @@ def _len_then_text(name: str) -> tuple[int, str]:
     return len(name), name
 
 
-def _charges(attempts: Iterable[AttemptDir]) -> int:
-    """Failures since the last success; being lost is no failure where a checkpoint shows that the run got further."""
-    charges = 0
-    for attempt in attempts:
-        end = attempt.exit()
-        kind = "lost" if end is None else end.get("kind")
-        if attempt.forgiven() or kind == "ok":
-            charges = 0
-        elif kind not in RESUMABLE and not (kind == "lost" and attempt.checkpoint_files()):
-            charges += 1
-    return charges
-
-
 def _names(directory: Path) -> list[str]:
     try:
         return [entry.name for entry in os.scandir(directory)]
@@ -498,7 +338,3 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except OSError:
         return None
-
-
-def _checksum(raw: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(raw).encode()).hexdigest()

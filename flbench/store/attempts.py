@@ -1,0 +1,94 @@
+"""One try at a run, as everybody may read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flbench.store import files
+from flbench.store.leases import Lease
+
+#: Kinds of exit.json that say nothing against the run: it goes on where it stopped, as often as it takes.
+RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved state after ``round``; its bytes belong to the engine, which alone reads and writes them."""
+
+    round: int
+    path: Path
+    attempt: int
+
+    @classmethod
+    def at(cls, path: Path, attempt: int) -> Checkpoint | None:
+        """The checkpoint in a file, if its name is a checkpoint's and its content is whole."""
+        round, _, checksum = path.stem.partition("-")
+        if not round.isdigit() or files.sha256_of(path)[: len(checksum)] != checksum:
+            return None
+        return cls(int(round), path, attempt)
+
+
+class AttemptDir:
+    """One try at a run, as everybody may read it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = int(path.name)
+        self.metrics_path = path / "metrics.jsonl"
+        self.log_path = path / "log.txt"
+
+    def exit(self) -> dict[str, Any] | None:
+        """How it ended; None while it has not."""
+        return files.read_json(self.path / "exit.json")
+
+    def lease(self) -> Lease | None:
+        """Who holds it, or held it."""
+        return Lease.read(self.path / "lease.json")
+
+    def observed(self) -> frozenset[str]:
+        """The probes that it takes, as canonical JSON."""
+        return frozenset((files.read_json(self.path / "lease.json") or {}).get("observed", ()))
+
+    def forgiven(self) -> bool:
+        """Whether this and earlier failures no longer count."""
+        return (self.path / "forgiven").exists()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Its metrics; a torn tail is dropped."""
+        try:
+            return files.parse_lines(self.metrics_path.read_bytes())
+        except FileNotFoundError:
+            return []
+
+    def last_record(self) -> dict[str, Any] | None:
+        """Its newest metrics, read from the end of the file."""
+        try:
+            line = files.last_line(self.metrics_path)
+        except FileNotFoundError:
+            return None
+        records = files.parse_lines(line)
+        return records[-1] if records else None
+
+    def environment(self) -> dict[str, Any]:
+        """What it ran on."""
+        return files.read_json(self.path / "environment.json") or {}
+
+    def checkpoint_files(self) -> list[Path]:
+        """Its checkpoints, newest round first, unchecked."""
+        return sorted((self.path / "checkpoint").glob("[0-9]*.pt"), reverse=True)
+
+
+def charges_of(attempts: Iterable[AttemptDir]) -> int:
+    """Failures since the last success; being lost is no failure where a checkpoint shows that the run got further."""
+    charges = 0
+    for attempt in attempts:
+        end = attempt.exit()
+        kind = "lost" if end is None else end.get("kind")
+        if attempt.forgiven() or kind == "ok":
+            charges = 0
+        elif kind not in RESUMABLE and not (kind == "lost" and attempt.checkpoint_files()):
+            charges += 1
+    return charges
