@@ -121,18 +121,19 @@ def test_kill_orchestrator_in_mid_sweep(store: Store) -> None:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_kill_everything_at_random_moments(store: Store, kills: int) -> None:
-    plan = experiments(4, rounds=ROUNDS)
+    seeds = 2 * kills
+    plan = experiments(seeds, rounds=ROUNDS)
     moments = random.Random(kills)
     for _ in range(kills):
-        orchestrator = start(store, 4)
+        orchestrator = start(store, seeds)
         floor = recorded(store)
         wait_until(lambda floor=floor, process=orchestrator: recorded(store) > floor or process.poll() is not None)
         time.sleep(moments.uniform(0, 0.15))
         kill_everything(store, orchestrator)
-    finish(store, 4)
+    finish(store, seeds)
     check_undisturbed(store, plan)
     check_little_repeated(store, plan)
-    assert finish(store, 4)["launched"] == 0
+    assert finish(store, seeds)["launched"] == 0
 
 
 def test_kill_then_tear_every_file_that_can_be_torn(store: Store) -> None:
@@ -213,3 +214,16 @@ def test_two_orchestrators_at_once_share_the_work(store: Store) -> None:
     check_undisturbed(store, plan)
     for experiment in plan:
         assert executed(store, experiment.run_id) == [list(range(1, ROUNDS + 1))]
+
+
+def test_second_interrupt_does_not_wait(store: Store) -> None:
+    orchestrator = start(store, 2, pause=30)
+    wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0001"))) == 2)
+    for _ in range(2):
+        orchestrator.send_signal(signal.SIGINT)
+        time.sleep(0.7)
+    orchestrator.communicate(timeout=10)
+    assert orchestrator.returncode == 130
+    wait_until(lambda: not store.live_workers())
+    finish(store, 2)
+    check_undisturbed(store, experiments(2, rounds=ROUNDS))
