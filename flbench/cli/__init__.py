@@ -22,10 +22,10 @@ from flbench.errors import UserError
 app = typer.Typer(
     name="flbench",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # plain help: drawing it with rich would take longer than all the rest of the command
     pretty_exceptions_enable=False,
     help="Which normalization and which federated method survive label skew, and why?\n\n"
-    "Start with: [bold]flbench sweep sweeps/quickstart.yaml[/bold]",
+    "Start with: flbench sweep sweeps/quickstart.yaml",
 )
 app.command("sweep")(sweep_command)
 app.command("report")(report_command)
