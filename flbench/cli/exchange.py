@@ -22,6 +22,8 @@ def export(
     """Write finished runs into one compact file, which `flbench report --results` and `flbench import` read.
 
     Experiments, results, metrics and environments are in it; checkpoints, host names and command lines are not.
+
+    Example: flbench export results/quickstart.parquet sweeps/quickstart.yaml
     """
     from flbench.report import exchange
     from flbench.store import Store
@@ -52,6 +54,8 @@ def import_(
     """Add exported runs to a store; a run that is there already is kept as it is.
 
     Exit code 1 where a run has other numbers here than in the file, or is being executed right now.
+
+    Example: flbench import results/quickstart.parquet
     """
     from flbench.report import exchange
     from flbench.store import Lease, Store

@@ -36,7 +36,12 @@ def run(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one experiment and watch its accuracy; the store keeps it, so it resumes, extends, and is not repeated."""
+    """Run one experiment and watch its accuracy; the store keeps it, so it resumes, extends, and is not repeated.
+
+    Example: flbench run norm=ln partition=classes:1 lr=0.1 E=10
+
+    Example: flbench run dataset=cifar10 model=cnn method=scaffold rounds=100 --threads 2
+    """
     from rich.console import Console
 
     from flbench.orchestrate import Orchestrator

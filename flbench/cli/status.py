@@ -38,7 +38,10 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until all is done.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how sweeps stand: states, rounds, and every failure with its reason and log."""
+    """Show how sweeps stand: states, rounds, and every failure with its reason and log.
+
+    Example: flbench status sweeps/quickstart.yaml --watch
+    """
     from flbench.cli.live import say, wide_console
     from flbench.store import Store
 

@@ -60,6 +60,10 @@ def sweep(
     Calling it again is always safe: finished runs are never repeated, interrupted ones go on where they stopped.
     Exit codes: 0 all done, 1 some runs failed, 2 bad spec or usage, 3 incomplete or detached, 4 store unusable,
     130 interrupted.
+
+    Example: flbench sweep sweeps/quickstart.yaml
+
+    Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
     """
     from flbench.sweep import load_sweep
 
@@ -106,9 +110,10 @@ def _run(
     board = None
     if not detach and not outcome.interrupted:
         board = _leaderboard(console, store, loaded, directory, outcome)
-    _conclude(console, loaded, directory, board, outcome)
+    seconds = time.monotonic() - began
+    _conclude(console, loaded, directory, board, outcome, seconds)
     if as_json:
-        summary = _summary(store, loaded, directory, board, outcome, time.monotonic() - began)
+        summary = _summary(store, loaded, directory, board, outcome, seconds)
         print(json.dumps(summary, indent=1))
     return outcome.exit_code
 
@@ -145,9 +150,11 @@ def _leaderboard(console: Console, store: Store, loaded: Sweep, directory: Path,
     return path
 
 
-def _conclude(console: Console, loaded: Sweep, directory: Path, board: Path | None, outcome: Outcome) -> None:
+def _conclude(
+    console: Console, loaded: Sweep, directory: Path, board: Path | None, outcome: Outcome, seconds: float
+) -> None:
     """What was done, what failed and why, what to do next."""
-    from flbench.cli.live import news_line, say
+    from flbench.cli.live import duration, news_line, say
 
     progress = outcome.progress
     for seen in outcome.failures[:MOST_FAILURES]:
@@ -159,10 +166,12 @@ def _conclude(console: Console, loaded: Sweep, directory: Path, board: Path | No
         attempts = loaded.spec.retry.max_attempts
         say(console, f"Runs are tried {attempts} times; to try these again: --set retry.max_attempts={2 * attempts}")
     started = f"{outcome.launched} workers started" if outcome.launched else "nothing to launch"
+    took = f" in {duration(seconds)}" if outcome.launched else ""
     adopted = f", {outcome.adopted} adopted" if outcome.adopted else ""
     diverged = f" ({progress.diverged} diverged)" if progress.diverged else ""
     failed = f", {progress.failed} failed" if progress.failed else ""
-    say(console, f"{loaded.name}: {progress.done} of {progress.total} runs done{diverged}{failed}; {started}{adopted}.")
+    ended = f"{progress.done} of {progress.total} runs done{diverged}{failed}{took}"
+    say(console, f"{loaded.name}: {ended}; {started}{adopted}.")
     if not progress.finished:
         say(console, "Call the same command again to go on.")
     say(console, f"{'Leaderboard: ' + str(board) if board else 'Plan: ' + str(directory)}")

@@ -20,6 +20,7 @@ from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.network import build
 from flbench.models.norms import Norm
+from flbench.streams import stream
 
 #: Below this many floating-point operations in one client's local step the clients are stacked on a CPU. It lies
 #: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
@@ -94,7 +95,7 @@ def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dic
                 **common,
             )
         case Centralized():
-            order = np.random.default_rng(experiment.seed).permutation(len(data.train.labels))
+            order = stream(experiment.seed, "held out").permutation(len(data.train.labels))
             held_out = round(len(order) * experiment.val_fraction)
             return CentralizedTrainer(train_rows=order[held_out:], val_rows=order[:held_out], **common)
     assert_never(experiment)
