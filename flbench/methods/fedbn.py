@@ -25,7 +25,7 @@ class FedBN(Method):
         """Every parameter and buffer of every batch-normalization layer."""
         from torch.nn.modules.batchnorm import _BatchNorm
 
-        from flbench.models.layers import BatchNorm
+        from flbench.models.norm_layers import BatchNorm
 
         return frozenset(
             f"{path}.{name}"

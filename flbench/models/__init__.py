@@ -3,7 +3,7 @@
 ``base`` describes, ``norms`` says which normalization sits where, ``layers`` and ``network`` are the torch modules.
 """
 
-from flbench.models import cnn, mlp
-from flbench.models.base import Conv, Dense, Model, Site
+from flbench.models import cnn, mlp, resnet
+from flbench.models.base import Conv, Dense, Model, Site, Stage
 
-__all__ = ["Conv", "Dense", "Model", "Site", "cnn", "mlp"]
+__all__ = ["Conv", "Dense", "Model", "Site", "Stage", "cnn", "mlp", "resnet"]

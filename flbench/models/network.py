@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 
-from flbench.models.base import Conv, Model, Shape, Site
-from flbench.models.layers import Conv as ConvLayer
-from flbench.models.layers import Dense as DenseLayer
-from flbench.models.layers import Pool, StackableLayer
+from flbench.models.base import Model, Shape, Site
+from flbench.models.layers import Dense, Flatten, StackableLayer
 from flbench.models.norms import Norm
 from flbench.streams import stream
 
@@ -22,62 +20,27 @@ Tree = dict[str, Tensor]
 Forward = Callable[[Tree, Tree, Tensor], tuple[Tensor, Tensor]]
 
 
-class Relu(StackableLayer):
-    """max(x, 0)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
-        return F.relu(x)
-
-
-class Flatten(StackableLayer):
-    """(..., C, H, W) to (..., C * H * W)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Join the last three axes."""
-        return x.flatten(-3)
-
-
 class Network(StackableLayer):
     """Stages in order and a linear head; returns (features, logits)."""
 
     def __init__(self, model: Model, image: Shape, classes: int, norm: Norm, bias: bool) -> None:
         super().__init__()
         self.trunk = nn.Sequential()
-        stages = model.stages()
-        shape = image
-        for number, stage in enumerate(stages, start=1):
-            activation, last = stage.activation(shape), number == len(stages)
-            if isinstance(stage, Conv):
-                self.trunk.add_module(f"conv{number}", ConvLayer(shape[0], stage.out, stage.kernel, bias=bias))
-            else:
-                if len(shape) == 3:
-                    self.trunk.add_module(f"flatten{number}", Flatten())
-                    shape = (shape[0] * shape[1] * shape[2],)
-                self.trunk.add_module(f"dense{number}", DenseLayer(shape[0], stage.out, bias=bias))
-            before = norm.layer(Site("before", last, activation))
-            after = norm.layer(Site("after", last, activation))
-            pool = Pool(stage.pool) if isinstance(stage, Conv) and stage.pool > 1 else None
-            # max commutes with the monotone ReLU, bit for bit, and pooling first leaves a quarter of the work;
-            # not so where a norm stands between them.
-            tail = (
-                [("pool", pool), ("relu", Relu())]
-                if after is None
-                else [("relu", Relu()), ("after", after), ("pool", pool)]
-            )
-            for kind, layer in [("before", before), *tail]:
-                if layer is not None:
-                    self.trunk.add_module(f"{kind}{number}", layer)
-            shape = stage.output(shape)
+        for number, step in enumerate(model.steps(image), start=1):
+            for kind, layer in step.modules(norm, bias):
+                self.trunk.add_module(f"{kind}{number}", layer)
+        shape = model.output(image)
         if len(shape) == 3:
             self.trunk.add_module("flatten", Flatten())
-            shape = (shape[0] * shape[1] * shape[2],)
-        self.head = DenseLayer(shape[0], classes, bias=bias)
+        features = math.prod(shape)
+        self.feature = norm.layer(Site("feature", (features,))) or nn.Sequential()
+        self.head = Dense(features, classes, bias=model.head_has_bias(bias))
+        self.logits = norm.layer(Site("logits", (classes,))) or nn.Sequential()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """images_BCHW to (features_BD, logits_BY)."""
-        features = self.trunk(images)
-        return features, self.head(features)
+        features = self.feature(self.trunk(images))
+        return features, self.logits(self.head(features))
 
 
 def build(

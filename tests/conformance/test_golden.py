@@ -23,7 +23,8 @@ from flbench.methods.base import Method
 from flbench.methods.fedbn import FedBN
 from flbench.methods.fedopt import FedYogi
 from flbench.methods.scaffold import Scaffold
-from flbench.models.layers import BatchNorm, Dense, StackableLayer
+from flbench.models.layers import Dense, StackableLayer
+from flbench.models.norm_layers import BatchNorm
 from tests.toys import toy_clients, toy_trainer
 
 SIZES, STEPS, BATCH, ROUNDS, LR = (4, 6, 4), 3, 2, 3, 0.5

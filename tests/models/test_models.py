@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.models.layers import BatchNorm, GroupNorm, LayerNorm, Pool, ScaleNorm
-from flbench.models.network import Network, Relu, build
+from flbench.models.layers import Pool, Relu
+from flbench.models.network import Network, build
+from flbench.models.norm_layers import BatchNorm, GroupNorm, LayerNorm, ScaleNorm
 from flbench.registry import MODELS, NORMS
 
 CIFAR, DIGITS = (3, 32, 32), (1, 8, 8)
@@ -60,7 +61,7 @@ def test_norms_sit_after_each_activation_and_before_the_pool() -> None:
 def test_feature_norm_sits_on_the_last_feature_only_and_pooling_comes_first() -> None:
     net = network(norm="fn")
     assert order(net)[:3] == ["conv1", "pool1", "relu1"]
-    assert [name for name, module in net.named_modules() if isinstance(module, ScaleNorm)] == ["trunk.after4"]
+    assert [name for name, module in net.named_modules() if isinstance(module, ScaleNorm)] == ["feature"]
     features, _ = net(torch.rand(5, *CIFAR))
     torch.testing.assert_close(features.norm(dim=1), torch.full((5,), 192**0.5))
 

@@ -1,0 +1,170 @@
+"""Normalizing torch layers, for one client's tensors or a stack of clients' (see ``layers``).
+
+They sit at (B, C, H, W) or (B, D), with a leading axis N for a stack. The loop executor keeps an image's channels side
+by side in memory (channels last): there a sample's statistics are those of a row of H * W * C numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flbench.models.layers import StackableLayer
+
+
+class ScaleNorm(StackableLayer):
+    """sqrt(d) x / max(||x||, eps) over the elements of one sample."""
+
+    def __init__(self, shape: tuple[int, ...], eps: float) -> None:
+        super().__init__()
+        self.dims = tuple(range(-len(shape), 0))
+        self.scale = math.sqrt(math.prod(shape))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale every sample to norm sqrt(d)."""
+        norm: Tensor = torch.linalg.vector_norm(x, dim=self.dims, keepdim=True)
+        return x * (self.scale / norm.clamp_min(self.eps))
+
+
+class MeanShift(StackableLayer):
+    """x - mu over the elements of one sample."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.dims = tuple(range(-len(shape), 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Subtract every sample's mean."""
+        return x - x.mean(self.dims, keepdim=True)
+
+
+class RmsNorm(StackableLayer):
+    """x / sqrt(mean(x^2) + eps) over the elements of one sample, then an elementwise gain."""
+
+    def __init__(self, shape: tuple[int, ...], eps: float) -> None:
+        super().__init__()
+        self.dims = tuple(range(-len(shape), 0))
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(shape))
+
+    def reset_parameters(self) -> None:
+        """Gain 1."""
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale every sample."""
+        scale = torch.rsqrt(x.square().mean(self.dims, keepdim=True) + self.eps)
+        return x * scale * self.weight.unsqueeze(self.dims[0] - 1)
+
+
+class LayerNorm(nn.LayerNorm, StackableLayer):
+    """Mean 0 and variance 1 over the elements of one sample, then perhaps an elementwise affine map."""
+
+    def __init__(self, shape: tuple[int, ...], eps: float, affine: bool = True) -> None:
+        super().__init__(shape, eps=eps, elementwise_affine=affine)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize over the last axes."""
+        axes = len(self.normalized_shape)
+        if x.dim() == 4 and axes == 3:
+            return self._channels_last(x)
+        if self.weight is None or self.weight.dim() == axes:
+            return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        normalized = F.layer_norm(x, self.normalized_shape, eps=self.eps)
+        return torch.addcmul(self.bias.unsqueeze(-axes - 1), normalized, self.weight.unsqueeze(-axes - 1))
+
+    def _channels_last(self, x: Tensor) -> Tensor:
+        """One client's images with the pixels' channels side by side: else torch copies them there and back."""
+        channels, height, width = self.normalized_shape
+        weight, bias = (None if leaf is None else leaf.movedim(0, -1).contiguous() for leaf in (self.weight, self.bias))
+        return F.layer_norm(x.movedim(1, -1), (height, width, channels), weight, bias, self.eps).movedim(-1, 1)
+
+
+class GroupNorm(nn.GroupNorm, StackableLayer):
+    """Mean 0 and variance 1 over a group of channels of one sample, then perhaps an affine map a channel."""
+
+    def __init__(self, groups: int, shape: tuple[int, ...], eps: float, affine: bool = True) -> None:
+        super().__init__(groups, shape[0], eps=eps, affine=affine)
+        self.sample_axes = len(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize each group."""
+        if x.dim() == self.sample_axes + 1:
+            return F.group_norm(self._laid_out(x), self.num_groups, self.weight, self.bias, self.eps)
+        normalized = F.group_norm(x.flatten(0, 1), self.num_groups, eps=self.eps).view_as(x)
+        if self.weight is None:
+            return normalized
+        affine = (x.shape[0], 1, x.shape[2], *[1] * (x.dim() - 3))  # (N, 1, C) and ones for the pixels
+        return torch.addcmul(self.bias.view(affine), normalized, self.weight.view(affine))
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """Torch is fast with a group's channels side by side, except where every channel is its own group."""
+        return x.contiguous() if self.num_groups == self.num_channels else x
+
+
+class BatchNorm(StackableLayer):
+    """Mean 0 and variance 1 a channel over the batch in training, running statistics in evaluation, perhaps affine.
+
+    In training the buffers ``running_mean`` and ``running_var`` are updated in place: who calls with buffers that must
+    stay as they are, passes copies.
+    """
+
+    def __init__(self, channels: int, eps: float, momentum: float = 0.1, affine: bool = True) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.weight = nn.Parameter(torch.empty(channels)) if affine else None
+        self.bias = nn.Parameter(torch.empty(channels)) if affine else None
+        self.register_buffer("running_mean", torch.empty(channels))
+        self.register_buffer("running_var", torch.empty(channels))
+        self.running_mean: Tensor
+        self.running_var: Tensor
+
+    def reset_parameters(self) -> None:
+        """The identity map and standard statistics."""
+        if self.weight is not None and self.bias is not None:
+            nn.init.ones_(self.weight)
+            nn.init.zeros_(self.bias)
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize; a stack of clients is folded into the channels, so that no statistics cross clients."""
+        if self.running_mean.dim() == 1:
+            return self._normalize(x)
+        folded = x.transpose(0, 1).flatten(1, 2)
+        return torch.unflatten(self._normalize(folded), 1, x.shape[:1] + x.shape[2:3]).transpose(0, 1)
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        weight, bias = (None if leaf is None else leaf.flatten() for leaf in (self.weight, self.bias))
+        statistics = self.running_mean.view(-1), self.running_var.view(-1)
+        return F.batch_norm(x, *statistics, weight, bias, self.training, self.momentum, self.eps)
+
+
+class BatchShift(StackableLayer):
+    """x_BD - mean over the batch in training, the running mean in evaluation: batch normalization without a scale.
+
+    In training the buffer ``running_mean`` is updated in place, as in :class:`BatchNorm`.
+    """
+
+    def __init__(self, features: int, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("running_mean", torch.empty(features))
+        self.running_mean: Tensor
+
+    def reset_parameters(self) -> None:
+        """Running mean 0."""
+        self.running_mean.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Subtract the mean."""
+        if not self.training:
+            return x - self.running_mean.unsqueeze(-2)
+        mean = x.mean(-2, keepdim=True)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.squeeze(-2).to(self.running_mean.dtype), self.momentum)
+        return x - mean

@@ -1,0 +1,69 @@
+"""The contract of a normalization, and the definitions that several share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from flbench.models.base import Model, Shape, Site
+from flbench.registry import NORMS, Component
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Added to variances, and the floor of norms, everywhere (label-skew paper, appendix C.1).
+EPS = 1e-5
+
+#: Where the label-skew paper's text and its published code differ in the floor of ||x||: 1e-5 and 1e-12.
+ScaleVariant = Literal["text", "code"]
+
+_FLOORS: dict[ScaleVariant, float] = {"text": EPS, "code": 1e-12}
+
+
+@NORMS.register("none")
+@dataclass(frozen=True)
+class Norm(Component):
+    """No normalization; the base of all others."""
+
+    equation: ClassVar[str] = "x"
+    source: ClassVar[str] = "label-skew paper (Zhang et al. 2024, arXiv 2308.09565), section 2: the vanilla network"
+
+    #: Fewest samples in a training batch that the norm can work with.
+    smallest_batch: ClassVar[int] = 1
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """The module at ``site``, or None where this norm does not sit."""
+        return None
+
+    def problem(self, model: Model, image: Shape) -> str | None:
+        """Why this norm does not fit the model on images of this shape, or None."""
+        return None
+
+
+def scale(shape: Shape, variant: ScaleVariant) -> nn.Module:
+    """n(x) = sqrt(d) x / max(||x||, eps), eps by the variant."""
+    from flbench.models.norm_layers import ScaleNorm
+
+    return ScaleNorm(shape, eps=_FLOORS[variant])
+
+
+def shift(shape: Shape) -> nn.Module:
+    """s(x) = x - mu."""
+    from flbench.models.norm_layers import MeanShift
+
+    return MeanShift(shape)
+
+
+def mean_variance(shape: Shape, variant: Literal["original", "text", "code"]) -> nn.Module:
+    """n_MV(x), kept finite in one of three ways.
+
+    ``original`` is (x - mu) / sqrt(sigma^2 + 1e-5) of Ba et al. 2016 and of torch; the two others are n(s(x)), the
+    paper's eq. 5, with the floors of :func:`scale`.
+    """
+    from torch import nn
+
+    from flbench.models.norm_layers import LayerNorm
+
+    if variant == "original":
+        return LayerNorm(shape, eps=EPS, affine=False)
+    return nn.Sequential(shift(shape), scale(shape, variant))

@@ -1,0 +1,238 @@
+"""Normalizations of every activation: layer, group, instance, root-mean-square and batch normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from flbench.models.base import Model, Shape, Site
+from flbench.models.norms.base import EPS, Norm, mean_variance
+from flbench.registry import NORMS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_PAPER = "label-skew paper (Zhang et al. 2024)"
+
+
+@dataclass(frozen=True)
+class Layerwise(Norm):
+    """Base of the norms that sit at every activation, after the activation function or before it.
+
+    Attributes:
+        order: ``after`` as the label-skew paper has it (conv, ReLU, norm, pool), or ``before`` (conv, norm, ReLU).
+    """
+
+    order: Literal["after", "before"] = "after"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """At every activation."""
+        return self.module(site.shape) if site.position == self.order else None
+
+    def module(self, shape: Shape) -> nn.Module:
+        """The layer for activations of this shape."""
+        raise NotImplementedError(f"{type(self).__name__} must say its layer")
+
+    def shapes(self, model: Model, image: Shape) -> Iterator[Shape]:
+        """Shapes of all activations where it sits."""
+        return (site.shape for site in model.sites(image) if site.position == self.order)
+
+
+@NORMS.register("ln")
+@dataclass(frozen=True)
+class LayerNorm(Layerwise):
+    """Layer normalization (Ba et al. 2016): (x - mu) / sqrt(sigma^2 + eps), elementwise affine, each activation.
+
+    The label-skew paper's text (section 5.6, "learnable"). Its published code has an affine map a channel instead:
+    ``ln-channel``.
+    """
+
+    equation: ClassVar[str] = "gamma (x - mu) / sqrt(sigma^2 + 1e-5) + beta, gamma and beta of the shape of x"
+    source: ClassVar[str] = f"Ba et al. 2016, eq. 3 and 4; {_PAPER}, section 5.6 and Table 6 (learnable)"
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over all elements of a sample."""
+        from flbench.models.norm_layers import LayerNorm
+
+        return LayerNorm(shape, eps=EPS)
+
+
+@NORMS.register("ln-static")
+@dataclass(frozen=True)
+class StaticLayerNorm(Layerwise):
+    """Layer normalization without an affine map: n_MV after each activation.
+
+    Variants: ``original`` adds 1e-5 to the variance, as torch and the published code's GroupNorm do (Table 6,
+    "static"); ``text`` and ``code`` divide by max(||x - mu||, eps) with eps 1e-5 and 1e-12: the code's layers "sv"
+    (Table 3, layerwise).
+    """
+
+    equation: ClassVar[str] = "(x - mu) / sqrt(sigma^2 + 1e-5); text, code: sqrt(d) (x - mu) / max(||x - mu||, eps)"
+    source: ClassVar[str] = f"{_PAPER}, eq. 3 to 5, Tables 3 (layerwise) and 6 (static)"
+
+    variant: Literal["original", "text", "code"] = "original"
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over all elements of a sample."""
+        return mean_variance(shape, self.variant)
+
+
+@NORMS.register("ln-before")
+@dataclass(frozen=True)
+class LayerNormBefore(LayerNorm):
+    """As ln, but before each activation function (label-skew paper, Table 6): conv, norm, ReLU."""
+
+    source: ClassVar[str] = f"Ba et al. 2016, eq. 3 and 4; {_PAPER}, section 5.6 and Table 6 (before)"
+
+    order: Literal["before"] = "before"
+
+
+@dataclass(frozen=True)
+class Grouped(Layerwise):
+    """Base of the norms over groups of channels: (x - mu) / sqrt(sigma^2 + eps) within each group of a sample."""
+
+    affine: ClassVar[bool] = True
+
+    def groups_of(self, channels: int) -> int:
+        """Number of groups at an activation of so many channels."""
+        raise NotImplementedError(f"{type(self).__name__} must say its groups")
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over each group's channels and their pixels."""
+        from flbench.models.norm_layers import GroupNorm
+
+        return GroupNorm(self.groups_of(shape[0]), shape, eps=EPS, affine=self.affine)
+
+
+@NORMS.register("ln-channel")
+@dataclass(frozen=True)
+class ChannelLayerNorm(Grouped):
+    """Layer normalization with an affine map a channel: group normalization with one group.
+
+    What the label-skew paper's published code calls LN. There a deep copy leaves the CNN's affine maps untrained at 1
+    and 0, so that its "learnable" CNN is its "static" one; here they are trained.
+    """
+
+    equation: ClassVar[str] = "gamma_c (x - mu) / sqrt(sigma^2 + 1e-5) + beta_c, one gamma and beta a channel"
+    source: ClassVar[str] = f"{_PAPER}, published code (GroupNorm with 1 group); eq. 10 in ResNet-18"
+
+    def groups_of(self, channels: int) -> int:
+        """One."""
+        return 1
+
+
+@NORMS.register("gn")
+@dataclass(frozen=True)
+class GroupNorm(Grouped):
+    """Group normalization (Wu & He 2018): as ln within each of ``groups`` channel groups, affine a channel."""
+
+    equation: ClassVar[str] = "gamma_c (x - mu_g) / sqrt(sigma_g^2 + 1e-5) + beta_c, mu and sigma over group g"
+    source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 6; {_PAPER}, Table 4 (2 groups)"
+
+    groups: Annotated[int, Field(ge=1)] = 2
+
+    def groups_of(self, channels: int) -> int:
+        """The same everywhere."""
+        return self.groups
+
+    def problem(self, model: Model, image: Shape) -> str | None:
+        """The groups must divide the channels of every activation."""
+        for channels, *_ in self.shapes(model, image):
+            if channels % self.groups:
+                return f"groups={self.groups} does not divide a layer of {channels} channels"
+        return None
+
+
+@NORMS.register("gn-static")
+@dataclass(frozen=True)
+class StaticGroupNorm(GroupNorm):
+    """Group normalization without an affine map: the published code's default."""
+
+    equation: ClassVar[str] = "(x - mu_g) / sqrt(sigma_g^2 + 1e-5), mu and sigma over group g"
+    source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 5; {_PAPER}, published code without --affine"
+    affine: ClassVar[bool] = False
+
+
+@NORMS.register("in")
+@dataclass(frozen=True)
+class InstanceNorm(Grouped):
+    """Instance normalization (Ulyanov et al. 2016): over the pixels of each channel, affine a channel.
+
+    It sits at the activations that have pixels; a fully connected layer's single number a channel would become 0, and
+    is left alone.
+    """
+
+    equation: ClassVar[str] = "gamma_c (x_c - mu_c) / sqrt(sigma_c^2 + 1e-5) + beta_c, mu and sigma over pixels"
+    source: ClassVar[str] = "Ulyanov et al. 2016, eq. 4"
+
+    def groups_of(self, channels: int) -> int:
+        """Every channel is one."""
+        return channels
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """At every activation with pixels."""
+        return super().layer(site) if len(site.shape) == 3 else None
+
+    def problem(self, model: Model, image: Shape) -> str | None:
+        """There must be activations with pixels, and more than one of them."""
+        pixels = [height * width for _, height, width in filter(_has_pixels, self.shapes(model, image))]
+        if not pixels:
+            return "no layer has pixels to normalize over"
+        return "a layer has a single pixel, which it would set to 0" if min(pixels) == 1 else None
+
+
+def _has_pixels(shape: Shape) -> bool:
+    return len(shape) == 3
+
+
+@NORMS.register("rms")
+@dataclass(frozen=True)
+class RmsNorm(Layerwise):
+    """Root-mean-square normalization (Zhang & Sennrich 2019): ln without centring, elementwise gain."""
+
+    equation: ClassVar[str] = "gamma x / sqrt(mean(x^2) + 1e-5), gamma of the shape of x"
+    source: ClassVar[str] = "Zhang & Sennrich 2019, eq. 4"
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over all elements of a sample."""
+        from flbench.models.norm_layers import RmsNorm
+
+        return RmsNorm(shape, eps=EPS)
+
+
+@NORMS.register("bn")
+@dataclass(frozen=True)
+class BatchNorm(Layerwise):
+    """Batch normalization (Ioffe & Szegedy 2015), a channel over batch and pixels, affine, after each activation.
+
+    Running statistics (momentum 0.1, unbiased variance) are buffers: averaged over clients like parameters, and used at
+    evaluation. In the published code all clients of the CNN share one layer that always uses the batch at hand, test
+    batches of a single class included, so FedAvg with BN and FedBN were one computation there.
+    """
+
+    equation: ClassVar[str] = (
+        "gamma_c (x_c - mu_c) / sqrt(sigma_c^2 + 1e-5) + beta_c, mu and sigma over batch and pixels"
+    )
+    source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithms 1 and 2; {_PAPER}, Table 4"
+
+    smallest_batch: ClassVar[int] = 2
+    affine: ClassVar[bool] = True
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over the batch and the pixels, a channel."""
+        from flbench.models.norm_layers import BatchNorm
+
+        return BatchNorm(shape[0], eps=EPS, affine=self.affine)
+
+
+@NORMS.register("bn-static")
+@dataclass(frozen=True)
+class StaticBatchNorm(BatchNorm):
+    """Batch normalization without an affine map: the published code's default."""
+
+    equation: ClassVar[str] = "(x_c - mu_c) / sqrt(sigma_c^2 + 1e-5), mu and sigma over batch and pixels"
+    source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithm 1; {_PAPER}, published code without --affine"
+    affine: ClassVar[bool] = False

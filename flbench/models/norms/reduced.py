@@ -1,0 +1,115 @@
+"""Feature normalization, and the networks that the label-skew paper shows to be equal or close to it.
+
+Variants of n and n_MV: ``text`` divides by max(||.||, 1e-5) (the paper's section 2 and appendix C.1), ``code`` by
+max(||.||, 1e-12) (``F.normalize`` of the published code). They differ only where an activation is all but zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from flbench.models.base import Model, Shape, Site
+from flbench.models.norms.base import Norm, ScaleVariant, mean_variance, scale, shift
+from flbench.registry import NORMS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_PAPER = "label-skew paper (Zhang et al. 2024)"
+
+
+@NORMS.register("fn")
+@dataclass(frozen=True)
+class FeatureNorm(Norm):
+    """Feature normalization: sqrt(d) x / max(||x||, eps), on the last feature (label-skew paper, eq. 6, Prop. 1)."""
+
+    equation: ClassVar[str] = "sqrt(d) x / max(||x||, eps) at the feature; eps 1e-5 (text) or 1e-12 (code)"
+    source: ClassVar[str] = f"{_PAPER}, eq. 7 (Prop. 1) and Table 3 (last layer)"
+
+    variant: ScaleVariant = "text"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """At the input of the head."""
+        return scale(site.shape, self.variant) if site.position == "feature" else None
+
+
+@NORMS.register("fn-layerwise")
+@dataclass(frozen=True)
+class LayerwiseFeatureNorm(FeatureNorm):
+    """Scale normalization of every activation (label-skew paper, eq. 6); by Prop. 1 fn without biases.
+
+    After the last activation it sits at the feature, to which that activation leads by pooling and flattening at most:
+    a scale before the pooling would be divided out after it. Inside ResNet's blocks it is no scale of the whole block,
+    and there the networks differ.
+    """
+
+    equation: ClassVar[str] = "n(x) = sqrt(d) x / max(||x||, eps) after each activation"
+    source: ClassVar[str] = f"{_PAPER}, eq. 6 and Table 3 (layerwise)"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """After every activation but the last, and at the feature."""
+        if site.position == "after" and not site.last:
+            return scale(site.shape, self.variant)
+        return super().layer(site)
+
+
+@NORMS.register("ln-reduced")
+@dataclass(frozen=True)
+class ReducedLayerNorm(Norm):
+    """Mean shifts after each activation, n_MV after the last (label-skew paper, Prop. 2); without biases ln-static.
+
+    In ResNet-18 the blocks are those of eq. 11, whose inner activations keep n_MV. That is not equal to ln-static: the
+    inner n_MV hides the scale of x from the branch but not from the shortcut. The published code runs this form in the
+    CNN only ("s,s,s,sv").
+    """
+
+    equation: ClassVar[str] = "x - mu after each activation, sqrt(d) (x - mu) / max(||x - mu||, eps) after the last"
+    source: ClassVar[str] = f"{_PAPER}, eq. 8 (Prop. 2), eq. 11 in ResNet-18; Tables 3, 4 and 12"
+
+    variant: ScaleVariant = "text"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """After every activation."""
+        if site.position != "after":
+            return None
+        return mean_variance(site.shape, self.variant) if site.last or site.inside else shift(site.shape)
+
+
+@dataclass(frozen=True)
+class _BlockForm(FeatureNorm):
+    """Base of Table 13's forms: fn, and a norm after the inner activation of every residual block."""
+
+    def problem(self, model: Model, image: Shape) -> str | None:
+        """The model must have residual blocks."""
+        return None if any(site.inside for site in model.sites(image)) else "it has no residual blocks"
+
+
+@NORMS.register("fn-block-mv")
+@dataclass(frozen=True)
+class BlockMeanVariance(_BlockForm):
+    """Feature normalization, and n_MV inside each residual block (label-skew paper, Table 13)."""
+
+    equation: ClassVar[str] = "block(x) = relu(x + A2 n_MV(relu(A1 x))); n at the feature"
+    source: ClassVar[str] = f"{_PAPER}, appendix E, Table 13 (n_MV inside), the block of eq. 11 without its shift"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """After the inner activation of a block, and at the feature."""
+        if site.inside and site.position == "after":
+            return mean_variance(site.shape, self.variant)
+        return super().layer(site)
+
+
+@NORMS.register("fn-block-scale")
+@dataclass(frozen=True)
+class BlockScale(_BlockForm):
+    """Feature normalization, and n inside each residual block (label-skew paper, Table 13)."""
+
+    equation: ClassVar[str] = "block(x) = relu(x + A2 n(relu(A1 x))); n at the feature"
+    source: ClassVar[str] = f"{_PAPER}, appendix E, Table 13 (n inside)"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """After the inner activation of a block, and at the feature."""
+        if site.inside and site.position == "after":
+            return scale(site.shape, self.variant)
+        return super().layer(site)
