@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
@@ -101,13 +101,19 @@ def _norm_fits(dataset: Any, model: Any, norm: Any) -> str | None:
     return f"{norm.label()} in {model.label()}: {problem}" if problem else None
 
 
-def _batch_fits(norm: Any, batch_size: int) -> str | None:
-    smallest = norm.smallest_batch
+def _batch_fits(component: Any, batch_size: int) -> str | None:
+    smallest = component.smallest_batch
     return (
-        f"{norm.label()} needs at least {smallest} samples in a batch, got {batch_size}"
+        f"{component.label()} needs at least {smallest} samples in a batch, got {batch_size}"
         if batch_size < smallest
         else None
     )
+
+
+def _one_length(local_steps: int | None, local_epochs: int | None) -> str | None:
+    if (local_steps is None) == (local_epochs is None):
+        return f"give either local_steps (E) or local_epochs, got {local_steps} and {local_epochs}"
+    return None
 
 
 def _partition_fits(dataset: Any, partition: Any, clients: int) -> str | None:
@@ -138,6 +144,7 @@ class _Experiment(BaseModel):
         Check(("dataset", "model"), "model", _image_fits),
         Check(("dataset", "model", "norm"), "norm", _norm_fits),
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
+        Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
     )
 
     kind: str
@@ -149,7 +156,12 @@ class _Experiment(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of local SGD")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 coefficient added to the gradient")
     batch_size: Whole = Field(default=32, ge=1, description="samples in a mini-batch")
-    local_steps: Whole = Field(default=10, ge=1, description="mini-batch steps in a round (alias: E)")
+    local_steps: Annotated[Whole, Field(ge=1)] | None = Field(
+        default=10, description="mini-batch steps in a round (alias: E); not together with local_epochs"
+    )
+    local_epochs: Annotated[Whole, Field(ge=1)] | None = Field(
+        default=None, description="passes through a client's own data in a round, in place of local_steps"
+    )
     rounds: Whole = Field(default=200, ge=1, description="how many rounds to run; raising it extends finished runs")
     augment: Augmentation = Field(default="none", description="training augmentation; default: the data set's own")
     precision: Precision = Field(default="fp32", description="arithmetic of training and evaluation")
@@ -169,6 +181,12 @@ class _Experiment(BaseModel):
                 return raw  # the dataset field's own validator reports it
         return raw
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_length(cls, raw: Any) -> Any:
+        """Whoever gives ``local_epochs`` gives no ``local_steps``, not even their default."""
+        return {**implied_by(raw), **raw} if isinstance(raw, dict) else raw
+
     @field_validator("dataset", "model", "norm", "method", "partition", "probes", mode="plain", check_fields=False)
     @classmethod
     def _parse_components(cls, raw: Any, info: ValidationInfo) -> Any:
@@ -184,7 +202,7 @@ class _Experiment(BaseModel):
     @classmethod
     def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
         """What one field adds to the identity: nothing where it is a wish or at its introduction default."""
-        if field in WISHES:
+        if field in WISHES or value is None:
             return {}
         if isinstance(value, Component):
             return {field: value.identity()}
@@ -222,6 +240,7 @@ class Federated(_Experiment):
     checks: ClassVar[tuple[Check, ...]] = (
         *_Experiment.checks,
         Check(("dataset", "partition", "clients"), "partition", _partition_fits),
+        Check(("method", "batch_size"), "batch_size", _batch_fits),
     )
 
     kind: Literal["federated"] = "federated"
@@ -270,6 +289,11 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
         return _ADAPTER.validate_python(given)
     except ValidationError as error:
         raise InvalidExperiment(*_first_problem(error)) from None
+
+
+def implied_by(given: Container[str]) -> dict[str, None]:
+    """The fields that have no value, in place of their default, because of the fields that are given."""
+    return {"local_steps": None} if "local_epochs" in given else {}
 
 
 def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:

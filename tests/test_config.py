@@ -82,6 +82,8 @@ def test_the_same_numbers_have_one_id(raw: dict[str, Any], same: dict[str, Any])
         {"augment": "flip-crop"},
         {"val_fraction": 0.1},
         {"min_size": 2},
+        {"local_epochs": 1},
+        {"kind": "centralized", "local_epochs": 1},
     ],
 )
 def test_other_numbers_have_another_id(raw: dict[str, Any]) -> None:
@@ -92,6 +94,14 @@ def test_augmentation_is_the_data_sets_own() -> None:
     assert parse_experiment({}).augment == "none"
     assert parse_experiment({"dataset": "cifar10"}).augment == "flip-crop"
     assert parse_experiment({"dataset": "cifar10", "augment": "none"}).augment == "none"
+
+
+def test_epochs_take_the_place_of_steps() -> None:
+    epochs = parse_experiment({"local_epochs": 2})
+    assert (epochs.local_steps, epochs.local_epochs) == (None, 2)
+    assert epochs.identity() == {**parse_experiment({}).identity(), "local_epochs": 2}
+    assert parse_experiment(epochs.to_json()) == epochs
+    assert parse_experiment({"E": None, "local_epochs": 2}) == epochs
 
 
 def test_seeds_share_a_cell() -> None:
@@ -149,6 +159,9 @@ def test_experiments_are_frozen() -> None:
     [
         ({"lrr": 1}, "unknown field 'lrr' of a federated experiment; did you mean 'lr'?"),
         ({"E": 1, "local_steps": 1}, "E: E and local_steps are the same field"),
+        ({"E": 1, "local_epochs": 1}, "local_epochs: give either local_steps (E) or local_epochs, got 1 and 1"),
+        ({"E": None}, "local_epochs: give either local_steps (E) or local_epochs, got None and None"),
+        ({"local_epochs": 0}, "local_epochs: expected a value of at least 1, got 0"),
         ({"kind": "fedrated"}, "kind: unknown kind 'fedrated'; did you mean 'federated'?"),
         ({"kind": "centralized", "clients": 3}, "unknown field 'clients' of a centralized experiment"),
         ({"lr": "0.1"}, "lr: expected a number, got '0.1'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def toy_trainer(
     images: Images | None = None,
     clients: Clients | None = None,
     sgd: Sgd | None = None,
-    steps: int = 4,
+    steps: int | Sequence[int] = 4,
     batch_size: int = 5,
     participation: float = 1.0,
     seed: int = 0,
@@ -77,13 +78,14 @@ def toy_trainer(
         return toy_network(model, norm, image) if network is None else network
 
     first = make()
+    clients = clients or toy_clients()
     return FederatedTrainer(
         method=method,
         sgd=sgd or Sgd(lr=0.1),
         autocast=None,
         local_names=method.local_names(first),
-        clients=clients or toy_clients(),
-        steps=steps,
+        clients=clients,
+        steps=[steps] * len(clients.train) if isinstance(steps, int) else steps,
         batch_size=batch_size,
         participation=participation,
         images=images or toy_images(image),

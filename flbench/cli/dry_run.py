@@ -117,9 +117,12 @@ def _same_cost(run: Experiment) -> tuple[Any, ...]:
 
 
 def _work(run: Experiment) -> int:
-    """Samples that a round goes through."""
-    participants = math.ceil(getattr(run, "clients", 1) * getattr(run, "participation", 1.0))
-    return participants * run.local_steps * run.batch_size
+    """Samples that a round goes through, about."""
+    participation = getattr(run, "participation", 1.0)
+    if run.local_epochs is not None:
+        whole: tuple[int, int] = getattr(run.dataset, "counts", None) or (1, 1)
+        return math.ceil(whole[0] * participation) * run.local_epochs
+    return math.ceil(getattr(run, "clients", 1) * participation) * (run.local_steps or 1) * run.batch_size
 
 
 def _cell(sweep: Sweep, cell_id: str, runs: list[Experiment], finished: Mapping[str, float]) -> dict[str, Any]:

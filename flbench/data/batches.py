@@ -20,6 +20,11 @@ from flbench.streams import stream
 CROP_PADDING = 4
 
 
+def steps_of_epochs(size: int, *, epochs: int, batch_size: int) -> int:
+    """Local steps of ``epochs`` passes through ``size`` samples, the remainder of a batch dropped; at least one."""
+    return max(1, size // batch_size * epochs)
+
+
 def federated_rows(
     rows: NDArray[np.int64], *, seed: int, client: int, round: int, steps: int, batch_size: int
 ) -> NDArray[np.int64]:

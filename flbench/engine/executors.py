@@ -23,7 +23,7 @@ from flbench.engine.local import Finish, Start, Task, local_train
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
 
-#: Images (E, B, ...) and labels (E, B) of one client's round, by its position in the cohort.
+#: Images (E, B, ...) and labels (E, B) of one client's round, by its position in the cohort; E may differ.
 Batches = Callable[[int], tuple[Tensor, Tensor]]
 
 #: Clients trained as one stack. A chunk of fixed size keeps the arithmetic, and so the bits, independent of memory.
@@ -160,7 +160,7 @@ class StackedExecutor:
         self._network.train()
         for first in range(0, clients, CHUNK):
             positions = range(first, min(first + CHUNK, clients))
-            images, labels = (torch.stack(parts) for parts in zip(*map(batches, positions), strict=True))
+            images, labels = (_pad(parts) for parts in zip(*map(batches, positions), strict=True))
             begin = _stack([start(position) for position in positions])
             finish = local_train(self._forward, vmap, task, begin, images, labels)
             yield Chunk(slice(positions.start, positions.stop), finish)
@@ -204,6 +204,11 @@ def _unsqueeze(finish: Finish) -> Finish:
     return Finish(**{field.name: add_axis(getattr(finish, field.name)) for field in fields(Finish)})
 
 
+def _pad(parts: Sequence[Tensor]) -> Tensor:
+    """Stack along a new client axis; zeros where a client has fewer steps than another."""
+    return nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
+
+
 def _stack(starts: Sequence[Start]) -> Start:
     def join(name: str) -> Any:
         values = [getattr(start, name) for start in starts]
@@ -212,4 +217,13 @@ def _stack(starts: Sequence[Start]) -> Start:
         return torch.stack(values)
 
     trees = {name: join(name) for name in ("params", "buffers", "velocity", "state", "counts_Y")}
-    return Start(**trees, steps=starts[0].steps)
+    return Start(**trees, steps=_join_steps(starts))
+
+
+def _join_steps(starts: Sequence[Start]) -> int | Tensor:
+    """The number of steps that all take, or each client's own, in the dtype that hooks compute with."""
+    steps = [start.steps for start in starts]
+    if len(set(steps)) == 1:
+        return steps[0]
+    like = next(iter(starts[0].params.values()))
+    return torch.tensor(steps, dtype=like.dtype, device=like.device)

@@ -62,7 +62,7 @@ class Start:
         velocity: momentum, or an empty tree for zero.
         state: the method's client state.
         counts_Y: training samples a class.
-        steps: number of local steps.
+        steps: number of local steps; of a stack whose clients do not all take as many, a tensor (N,) of floats.
     """
 
     params: Tree
@@ -70,7 +70,7 @@ class Start:
     velocity: Tree
     state: Tree
     counts_Y: Tensor
-    steps: int
+    steps: int | Tensor
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
         lift: how a hook written for one client is applied.
         task: what the clients of the round share.
         start: this client's (or stack's) beginning.
-        images_EB: (E, B, ...) or (N, E, B, ...), ready for the network.
+        images_EB: (E, B, ...) or (N, E, B, ...), ready for the network; of a stack with unequal steps, E is the most
+            of them, and what a client sees in the steps that it does not take leaves no trace.
         labels_EB: (E, B) or (N, E, B).
 
     Returns:
@@ -107,7 +108,10 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
     lifted = _LiftedHooks(method, lift, task, start)
     step_axis = labels_EB.dim() - 2
     losses = []
-    for images, labels in zip(images_EB.unbind(step_axis), labels_EB.unbind(step_axis), strict=True):
+    per_step = zip(images_EB.unbind(step_axis), labels_EB.unbind(step_axis), strict=True)
+    for step, (images, labels) in enumerate(per_step):
+        training = _training(start.steps, step)
+        buffers_before = buffers if training is None else {name: leaf.clone() for name, leaf in buffers.items()}
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         with torch.autocast(images.device.type, dtype=task.autocast, enabled=task.autocast is not None):
             features, logits = forward(leaves, buffers, images)
@@ -120,13 +124,30 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
                 grads = torch._foreach_add(grads, weights, alpha=sgd.weight_decay)
             direction = lifted.direction(dict(zip(names, grads, strict=True)))
             if sgd.momentum:
-                velocity = {n: sgd.momentum * velocity[n] + d if velocity else d for n, d in direction.items()}
-                direction = velocity
-            torch._foreach_add_(weights, list(direction.values()), alpha=-sgd.lr)
-        losses.append(loss.detach())
+                moved = {n: sgd.momentum * velocity[n] + d if velocity else d for n, d in direction.items()}
+                velocity = direction = _where(training, moved, velocity)
+            torch._foreach_add_(weights, list(_where(training, direction).values()), alpha=-sgd.lr)
+            buffers = _where(training, buffers, buffers_before)
+        losses.append(_where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
         state, message = lifted.finish(params)
-    return Finish(params, buffers, velocity, state, message, torch.stack(losses).mean(0))
+    loss = torch.stack(losses).sum(0) / start.steps
+    return Finish(params, buffers, velocity, state, message, loss)
+
+
+def _training(steps: int | Tensor, step: int) -> Tensor | None:
+    """Which clients (N,) take this step; None: all of them."""
+    return step < steps if isinstance(steps, Tensor) else None
+
+
+def _where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
+    """``new`` for the clients that take this step, ``old`` (or zero) for those that have taken all of theirs."""
+    if training is None:
+        return new
+    return {
+        name: torch.where(training.view(-1, *[1] * (leaf.dim() - 1)), leaf, old[name] if old else 0)
+        for name, leaf in new.items()
+    }
 
 
 def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
@@ -143,10 +164,20 @@ class _LiftedHooks:
     """The method's hooks, applied to one client or a stack; a hook that is the default costs nothing."""
 
     def __init__(self, method: Method, lift: Lift, task: Task, start: Start) -> None:
-        self._method, self._lift, self._start = method, lift, start
+        self._method, self._lift = method, lift
         self._context = Context(
-            x=task.x, server=task.server, client={}, counts_Y=start.counts_Y, lr=task.sgd.lr, steps=start.steps
+            x=task.x,
+            server=task.server,
+            client=start.state,
+            counts_Y=start.counts_Y,
+            lr=task.sgd.lr,
+            steps=start.steps,
         )
+        #: What of the context is each client's own.
+        self._own_context: dict[str, Any] = {"client": start.state, "counts_Y": start.counts_Y}
+        self._unequal = isinstance(start.steps, Tensor)
+        if self._unequal:
+            self._own_context["steps"] = start.steps
 
     def _own(self, hook: str) -> bool:
         return getattr(type(self._method), hook) is not getattr(Method, hook)
@@ -154,15 +185,15 @@ class _LiftedHooks:
     def _apply(self, hook: Callable[..., Any], *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context."""
 
-        def one_client(state: Tree, counts_Y: Tensor, *mine: Any) -> Any:
-            return hook(*mine, replace(self._context, client=state, counts_Y=counts_Y))
+        def one_client(own: dict[str, Any], *mine: Any) -> Any:
+            return hook(*mine, replace(self._context, **own))
 
-        return self._lift(one_client)(self._start.state, self._start.counts_Y, *trees)
+        return self._lift(one_client)(self._own_context, *trees)
 
     def _apply_to_trees(self, hook: Callable[..., Any], tree: Tree) -> Any:
         """The same for a hook that may be elementwise."""
-        if self._method.elementwise:
-            return hook(tree, replace(self._context, client=self._start.state))
+        if self._method.elementwise and not self._unequal:
+            return hook(tree, self._context)
         return self._apply(hook, tree)
 
     def logits(self, z: Tensor) -> Tensor:
@@ -178,6 +209,6 @@ class _LiftedHooks:
 
     def finish(self, params: Tree) -> tuple[Tree, Tree]:
         if not self._own("finish"):
-            return self._start.state, {}
+            return self._context.client, {}
         out: tuple[Tree, Tree] = self._apply_to_trees(self._method.finish, params)
         return out

@@ -84,12 +84,14 @@ class Trainer(ABC):
     Attributes:
         round: rounds done.
         x: shared parameters. ``buffers``: shared buffers.
+        local: parameters and buffers that stay on the clients, every leaf with a leading axis N.
     """
 
     def __init__(self, *, images: Images, executor: Executor, x: Tree, buffers: Tree, seed: int) -> None:
         self.images, self.executor, self.seed = images, executor, seed
         self.round = 0
         self.x, self.buffers = x, buffers
+        self.local: Tree = {}
         self.bytes_up = self.bytes_down = 0
         self.seconds = 0.0
         self._loss = float("nan")  # of the last round
@@ -104,8 +106,9 @@ class Trainer(ABC):
         return report
 
     def is_finite(self) -> bool:
-        """Whether the last round's loss and all shared parameters are finite numbers."""
-        totals = torch.stack([leaf.sum() for leaf in self.x.values()])
+        """Whether the last round's loss and all parameters, the clients' own among them, are finite numbers."""
+        leaves = [*self.x.values(), *self.local.values()]
+        totals = torch.stack([leaf.sum() for leaf in leaves])
         return bool(torch.isfinite(totals).all()) and math.isfinite(self._loss)
 
     def evaluate(self) -> metrics.Record:
@@ -157,7 +160,6 @@ class FederatedTrainer(Trainer):
     Attributes:
         server: the method's server state.
         states: the method's client states, every leaf with a leading axis N.
-        local: parameters and buffers that stay on the clients, likewise.
     """
 
     def __init__(
@@ -168,7 +170,7 @@ class FederatedTrainer(Trainer):
         autocast: torch.dtype | None,
         local_names: frozenset[str],
         clients: Clients,
-        steps: int,
+        steps: Sequence[int],
         batch_size: int,
         participation: float,
         images: Images,
@@ -202,14 +204,18 @@ class FederatedTrainer(Trainer):
     def _train_round(self, keep_clients: bool) -> RoundReport:
         cohort = self.cohort()
         sizes = [len(self._clients.train[client]) for client in cohort]
-        weights = [size / sum(sizes) for size in sizes]
+        share = [size / sum(sizes) for size in sizes]
+        steps = [self._steps[client] for client in cohort]
+        delta_weights = self._method.delta_weights(share, steps, self._sgd.momentum)
+        message_weights = self._method.message_weights(share)
         broadcast = self.server if self._method.broadcasts_state else {}
         task = Task(self._method, self._sgd, self.x, broadcast, self._autocast)
         sums = _Sums(self.x, self.buffers)
         kept: list[Tree] = []
         starts, batches = (lambda i: self._start(int(cohort[i]))), (lambda i: self._batches(int(cohort[i])))
         for chunk in self.executor.train(task, len(cohort), starts, batches):
-            sums.add(chunk.finish, weights[chunk.positions], 1 / len(cohort))
+            at = chunk.positions
+            sums.add(chunk.finish, share[at], delta_weights[at], message_weights[at])
             self._keep_on_clients(chunk.finish, torch.from_numpy(cohort[chunk.positions]))
             if keep_clients:
                 kept.append(chunk.finish.params)
@@ -222,7 +228,7 @@ class FederatedTrainer(Trainer):
         if not keep_clients:
             return RoundReport(sums.loss)
         joined = {name: torch.cat([params[name] for params in kept]) for name in self.x}
-        return RoundReport(sums.loss, joined, torch.tensor(weights, dtype=torch.float64))
+        return RoundReport(sums.loss, joined, torch.tensor(share, dtype=torch.float64))
 
     def _keep_on_clients(self, end: Finish, members: Tensor) -> None:
         """Store what stays on the clients of a chunk until they train again."""
@@ -239,12 +245,13 @@ class FederatedTrainer(Trainer):
             velocity={},
             state={name: leaf[client] for name, leaf in self.states.items()},
             counts_Y=self._counts_NY[client],
-            steps=self._steps,
+            steps=self._steps[client],
         )
 
     def _batches(self, client: int) -> tuple[Tensor, Tensor]:
         key = {"seed": self.seed, "client": client, "round": self.round}
-        rows = federated_rows(self._clients.train[client], **key, steps=self._steps, batch_size=self._batch_size)
+        steps = self._steps[client]
+        rows = federated_rows(self._clients.train[client], **key, steps=steps, batch_size=self._batch_size)
         return self.images.batches(rows, **key)
 
     def _measure(self) -> metrics.Record:
@@ -359,17 +366,21 @@ class _Sums:
         self.message: Tree = {}
         self.loss = 0.0
 
-    def add(self, end: Finish, weights: Sequence[float], equal_weight: float) -> None:
-        """Add a chunk: differences to x and buffers by the clients' weights, messages equally."""
+    def add(
+        self, end: Finish, share: Sequence[float], delta_weights: Sequence[float], message_weights: Sequence[float]
+    ) -> None:
+        """Add a chunk: differences to x and messages by the method's weights, buffers and loss by shares of samples."""
         if end.message and not self.message:
             self.message = {name: torch.zeros_like(leaf[0]) for name, leaf in end.message.items()}
-        for row, weight in enumerate(weights):
-            sent = torch._foreach_sub([end.params[name][row] for name in self._x], list(self._x.values()))
-            torch._foreach_add_(list(self.delta.values()), sent, alpha=weight)
-            for total, tree, share in ((self.buffers, end.buffers, weight), (self.message, end.message, equal_weight)):
+        for row in range(len(share)):
+            if self._x:
+                sent = torch._foreach_sub([end.params[name][row] for name in self._x], list(self._x.values()))
+                torch._foreach_add_(list(self.delta.values()), sent, alpha=delta_weights[row])
+            of_row = ((self.buffers, end.buffers, share[row]), (self.message, end.message, message_weights[row]))
+            for total, tree, weight in of_row:
                 if total:
-                    torch._foreach_add_(list(total.values()), [tree[name][row] for name in total], alpha=share)
-        self.loss += sum(weight * loss for weight, loss in zip(weights, end.loss.tolist(), strict=True))
+                    torch._foreach_add_(list(total.values()), [tree[name][row] for name in total], alpha=weight)
+        self.loss += sum(part * loss for part, loss in zip(share, end.loss.tolist(), strict=True))
 
 
 def _repeat(tree: Tree, count: int) -> Tree:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from flbench.config import Centralized, Experiment, Federated
+from flbench.data.batches import steps_of_epochs
 from flbench.data.datasets import Arrays, Data
 from flbench.data.partition import Partition, Shards, split
 from flbench.engine.executors import make_executor
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import CentralizedTrainer, Clients, FederatedTrainer, Images, Trainer
+from flbench.engine.rounds import CentralizedTrainer, Clients, FederatedTrainer, Images, Rows, Trainer
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.network import build
@@ -70,7 +71,6 @@ def make_trainer(
     common: dict[str, Any] = {
         "sgd": Sgd(experiment.lr, experiment.momentum, experiment.weight_decay),
         "autocast": autocast,
-        "steps": experiment.local_steps,
         "batch_size": experiment.batch_size,
         "images": _images(data, device, dtype, augment=experiment.augment == "flip-crop"),
         "executor": runner,
@@ -91,14 +91,24 @@ def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dic
                 method=method,
                 local_names=method.local_names(network),
                 clients=Clients(shards.train, shards.val, shards.test),
+                steps=[_steps(experiment, rows) for rows in shards.train],
                 participation=experiment.participation,
                 **common,
             )
         case Centralized():
             order = stream(experiment.seed, "held out").permutation(len(data.train.labels))
             held_out = round(len(order) * experiment.val_fraction)
-            return CentralizedTrainer(train_rows=order[held_out:], val_rows=order[:held_out], **common)
+            rows = order[held_out:]
+            steps = _steps(experiment, rows)
+            return CentralizedTrainer(train_rows=rows, val_rows=order[:held_out], steps=steps, **common)
     assert_never(experiment)
+
+
+def _steps(experiment: Experiment, rows: Rows) -> int:
+    """Local steps in a round of whoever holds these rows."""
+    if experiment.local_steps is not None:
+        return experiment.local_steps
+    return steps_of_epochs(len(rows), epochs=cast(int, experiment.local_epochs), batch_size=experiment.batch_size)
 
 
 def shards_of(experiment: Federated, data: Data) -> Shards:

@@ -9,17 +9,18 @@ One round (x: server parameters, m_k: training samples of client k, S: the parti
     every k in S:  w = x, then K steps of   g = grad [CE(logits(z)) + penalty(w)] + weight_decay w
                                             w <- w - lr momentum(direction(g))
                    client state, message = finish(w)
-    the server:    delta = sum_k m_k (w_k - x) / sum_k m_k,     message = mean_k message_k
+    the server:    delta = sum_k p_k (w_k - x),   message = sum_k q_k message_k
                    x, server state <- server_step(x, delta, message, server state, |S|/N)
 
-Buffers (running statistics) are averaged with the weights of ``delta`` and bypass ``server_step``.
+p = ``delta_weights``, by default the shares of the samples, m_k / sum_j m_j; q = ``message_weights``, by default
+uniform. Buffers (running statistics) are always averaged by the shares, and bypass ``server_step``.
 
 This module does not import torch: trees are only combined by their own arithmetic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -48,7 +49,7 @@ class Context:
         client: this client's own state.
         counts_Y: its number of training samples a class.
         lr: local learning rate.
-        steps: number of local steps K.
+        steps: its own number of local steps K.
     """
 
     x: Tree
@@ -64,12 +65,20 @@ class Context:
 class Method(Component):
     """FedAvg: x <- x + server_lr * delta (McMahan et al. 2017, Algorithm 1, at server_lr = 1)."""
 
+    #: What the method computes and where that is written, for programs (``flbench show methods --json``).
+    equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x)"
+    source: ClassVar[str] = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks, Algorithm 1"
+
     #: Whether clients receive the server state each round (it then counts as bytes down).
     broadcasts_state: ClassVar[bool] = False
 
     #: Whether ``direction`` and ``finish`` combine leaves element by element only, so that they serve a stack of
-    #: clients as they are, by broadcasting. Anything else is mapped over the clients, which costs more.
+    #: clients as they are, by broadcasting. Anything else is mapped over the clients, which costs more; so are these
+    #: where the clients' numbers of steps differ.
     elementwise: ClassVar[bool] = False
+
+    #: Fewest samples in a training batch that the method can work with.
+    smallest_batch: ClassVar[int] = 1
 
     server_lr: Annotated[float, Field(gt=0)] = 1.0
 
@@ -96,6 +105,14 @@ class Method(Component):
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """The client's next state and its message to the server, after the last local step at ``w``."""
         return ctx.client, {}
+
+    def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
+        """Weight of each participant's w_k - x, from its share of the samples, its steps, and the local momentum."""
+        return share
+
+    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+        """Weight of each participant's message."""
+        return [1 / len(share)] * len(share)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
         """The next server parameters and state; ``participation`` is |S| / N."""

@@ -496,11 +496,8 @@ def _constants(cells: Sequence[Cell]) -> str:
     schema = type(federated[0].experiment).model_fields
     shown = []
     for axis in _axes(cell.experiment for cell in federated):
-        usual = (
-            axis in schema
-            and axis not in ALWAYS_SAID
-            and axis_value(federated[0].experiment, axis) == schema[axis].default
-        )
+        value = axis_value(federated[0].experiment, axis)
+        usual = axis in schema and (value is None or (axis not in ALWAYS_SAID and value == schema[axis].default))
         if not usual and not _varies(federated, axis):
             shown.append(axis_label(axis, federated[0].tick(axis)))
     return ", ".join(shown)

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flbench.config import KINDS, Check, Experiment, FieldProblem, canonical_json, digest_text, parse_field, registry_of
+from flbench.config import (
+    KINDS,
+    Check,
+    Experiment,
+    FieldProblem,
+    canonical_json,
+    digest_text,
+    implied_by,
+    parse_field,
+    registry_of,
+)
 from flbench.registry import Component, InvalidComponent, format_scalar, unknown
 from flbench.sweep.grid import Choice, Layer
 from flbench.sweep.source import Source, Where
@@ -78,6 +88,7 @@ class Assembler:
         version = canonical_json({"version": self.model.version})[1:-1]
         texts = {field: known.text for field, known in self.defaults.items()} | {"version": version}
         self._texts = dict(sorted(texts.items()))
+        self._absent = Known(None, "", ())
         self._plans: dict[tuple[str, ...], list[tuple[str, tuple[str, ...]]]] = {}
         self._parsed: dict[Choice | tuple[Choice, ...], Known] = {}
         self._augment: dict[Known, Known] = {}
@@ -96,6 +107,8 @@ class Assembler:
             cell[field] = known
         if "augment" not in cell:
             cell["augment"] = self._usual_augmentation(cell.get("dataset") or self.defaults["dataset"])
+        for field in implied_by(cell):
+            cell.setdefault(field, self._absent)
         return cell
 
     def seal(self, cell: Cell) -> SealedCell:

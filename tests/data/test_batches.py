@@ -13,6 +13,7 @@ from flbench.data.batches import (
     crop_and_flip,
     draw_crops,
     federated_rows,
+    steps_of_epochs,
     to_float,
 )
 
@@ -44,6 +45,12 @@ def test_every_round_and_client_has_its_own_batches() -> None:
 
 def test_fewer_steps_see_the_first_of_the_same_batches() -> None:
     assert np.array_equal(rows_of(50, 1, 5), rows_of(50, 8, 5)[:1])
+
+
+def test_epochs_as_steps() -> None:
+    assert steps_of_epochs(10, epochs=1, batch_size=3) == 3
+    assert steps_of_epochs(10, epochs=4, batch_size=3) == 12
+    assert steps_of_epochs(2, epochs=4, batch_size=3) == 1  # not even one batch: still it takes part
 
 
 def test_rows_given_are_not_changed() -> None:

@@ -60,6 +60,21 @@ def test_loop_and_stacked_agree(method: str, norm: str, model: str) -> None:
     assert loop_record == stacked_record
 
 
+@pytest.mark.parametrize("norm", ["none", "bn"])
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_loop_and_stacked_agree_on_unequal_steps(method: str, norm: str) -> None:
+    """A client of a stack that has taken all of its steps waits for the others, and nothing of it moves."""
+    settings = {"steps": [3, 1, 5], "norm": norm, "sgd": Sgd(0.1, momentum=0.5, weight_decay=0.01)}
+    loop, loop_record = run(method, executor="loop", **settings)
+    stacked, stacked_record = run(method, executor="stacked", **settings)
+    assert largest_difference(loop, stacked) < 1e-10
+    assert loop_record.pop("train_loss") == pytest.approx(stacked_record.pop("train_loss"), abs=1e-10)
+    assert loop_record.pop("loss") == pytest.approx(stacked_record.pop("loss"), abs=1e-10)
+    assert loop_record == stacked_record
+    fewer, _ = run(method, executor="loop", **(settings | {"steps": [3, 1, 4]}))
+    assert largest_difference(loop, fewer) > 1e-6
+
+
 @pytest.mark.parametrize("norm", NORM_NAMES)
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_pool_size_does_not_change_a_bit(model: str, norm: str) -> None:
