@@ -117,7 +117,9 @@ def _one_length(local_steps: int | None, local_epochs: int | None) -> str | None
 
 
 def _partition_fits(dataset: Any, partition: Any, clients: int) -> str | None:
-    problem = partition.problem(dataset.classes, clients) if dataset.classes is not None else None
+    if dataset.classes is None:
+        return None
+    problem = partition.misfit(dataset.classes, clients, len(dataset.domains))
     return f"{partition.label()} of {dataset.label()} among {clients} clients: {problem}" if problem else None
 
 

@@ -33,7 +33,8 @@ def show(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Data set (default: digits).")] = None,
     partition: Annotated[
-        str | None, typer.Option(help="iid, classes:N, dirichlet:BETA or shards:N (default: classes:1).")
+        str | None,
+        typer.Option(help="As 'flbench show partitions' lists them, for example dirichlet:0.1 (default: classes:1)."),
     ] = None,
     clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Number of clients.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Seed of the partition.")] = None,
@@ -132,6 +133,7 @@ def _print_json(experiment: Federated, histogram: Histogram, fingerprint: str) -
         **{name: fields[name] for name in _FIELDS},
         "fingerprint": fingerprint,
         "class_names": histogram.class_names,
+        "domains": histogram.domains_K,
         "train": histogram.train_KC.tolist(),
         "test": histogram.test_KC.tolist(),
     }
@@ -145,16 +147,17 @@ def _print_table(experiment: Federated, histogram: Histogram) -> None:
 
     few = len(histogram.class_names) <= _MOST_COLUMNS
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("client", justify="right")
+    table.add_column("client", justify="left" if histogram.domains_K else "right")
     for name in [escape(name[:5]) for name in histogram.class_names] if few else ["classes"]:
         table.add_column(name, justify="right", no_wrap=few)
     if not few:
         table.add_column("largest")
     table.add_column("train", justify="right", style="bold")
     table.add_column("test", justify="right", style="bold")
-    for client, (train, test) in enumerate(zip(histogram.train_KC, histogram.test_KC, strict=True)):
+    names, (trains, tests) = histogram.client_names(), (histogram.train_KC, histogram.test_KC)
+    for client, train, test in zip(names, trains, tests, strict=True):
         cells = [str(n) if n else "·" for n in train] if few else map(escape, _largest(histogram.class_names, train))
-        table.add_row(str(client), *cells, str(train.sum()), str(test.sum()))
+        table.add_row(escape(client), *cells, str(train.sum()), str(test.sum()))
     console = Console()
     if not console.is_terminal:
         console.width = 200  # whatever reads this has no edge to wrap at

@@ -19,10 +19,11 @@ A further set is one class here::
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -32,6 +33,7 @@ from flbench.data.arrays import Arrays, Data
 from flbench.data.images import Shape
 from flbench.data.layouts import Contents, Found, ImageFolder, Layout, Parquet, Wanted
 from flbench.data.official import Batches, Digits, Idx
+from flbench.data.tinyimagenet import TinyImageNetZip
 from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS, Component
 
@@ -59,10 +61,16 @@ class Dataset(Component):
     augment: ClassVar[Literal["none", "flip-crop"]] = "none"
     white: ClassVar[int] = 255
     class_names: ClassVar[tuple[str, ...]] = ()
+    #: Its domains in their order, where it has some: what partitions ``by_domain`` divide first.
+    domains: ClassVar[tuple[str, ...]] = ()
+    #: Whether images of another size are brought to ``image`` rather than refused.
+    resize: ClassVar[bool] = False
     #: Images in train and test, where the whole set is meant.
     counts: ClassVar[tuple[int, int] | None] = None
     #: The fingerprint of the whole set in its official order, where it has been computed.
     official: ClassVar[str | None] = None
+    #: Parts of the set that are in use, by their fingerprint, and what they are.
+    parts: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: The class in torchvision.datasets that downloads it.
     torchvision: ClassVar[str | None] = None
     #: The licence, as far as it is known.
@@ -78,7 +86,8 @@ class Dataset(Component):
 
     def wanted(self) -> Wanted:
         """What its images must look like."""
-        return Wanted(shape=self.image)
+        size = self.image[1] if self.image is not None and self.resize else None
+        return Wanted(shape=self.image, size=size, domains=self.domains)
 
     def names_of(self, contents: Contents) -> tuple[str, ...]:
         """A name for each class: from the files, else from the set, else numbers; raises UserError if they disagree."""
@@ -152,6 +161,75 @@ class Cifar10(Dataset):
         ),
         *Dataset.layouts,
     )
+
+
+@DATASETS.register("cifar100")
+@dataclass(frozen=True)
+class Cifar100(Dataset):
+    """CIFAR-100 with its 100 fine labels (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32."""
+
+    image = (3, 32, 32)
+    classes = 100
+    augment = "flip-crop"
+    class_names = tuple(  # a literal would take a line for each
+        "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "  # noqa: SIM905
+        "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
+        "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster "
+        "man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck "
+        "pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk "
+        "skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger "
+        "tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm".split()
+    )
+    counts = (50_000, 10_000)
+    torchvision = "CIFAR100"
+    terms = "none stated; research use"
+    layouts = (
+        Batches(
+            "cifar-100-python",
+            {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+            train=("train",),
+            test=("test",),
+            label="fine_labels",
+        ),
+        Parquet(label=("label", "fine_label")),
+        ImageFolder(),
+    )
+
+
+@DATASETS.register("tinyimagenet")
+@dataclass(frozen=True)
+class TinyImageNet(Dataset):
+    """TinyImageNet (Le and Yang 2015): 200 classes of ImageNet, 100,000 and 10,000 images of 64x64, grey ones in RGB.
+
+    The authors' validation images are the test set; those of their test set have no published labels.
+    """
+
+    image = (3, 64, 64)
+    classes = 200
+    augment = "flip-crop"
+    counts = (100_000, 10_000)
+    parts = MappingProxyType({"f2cb16468fe261ed": "70 of 500 training and 20 of 50 test images a class"})
+    terms = "ImageNet's: non-commercial research"
+    layouts = (TinyImageNetZip(), Parquet(test=("test", "valid", "validation")), ImageFolder())
+
+
+@DATASETS.register("pacs")
+@dataclass(frozen=True)
+class Pacs(Dataset):
+    """PACS (Li et al. 2017): 7 classes in 4 domains; 8,977 and 1,014 images, resized to 64x64 (bilinear).
+
+    Train and test are its authors' lists ``train`` and ``crossval``. The label-skew paper trains on larger images
+    (224x224 in its code) and another split (7,907 and 1,920), so that its numbers are not comparable.
+    """
+
+    image = (3, 64, 64)
+    classes = 7
+    augment = "flip-crop"
+    class_names = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+    domains = ("photo", "art_painting", "cartoon", "sketch")
+    resize = True
+    counts = (8_977, 1_014)
+    layouts = (Parquet(),)
 
 
 @DATASETS.register("fashion_mnist")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flbench.data.datasets import Dataset, data_root
+from flbench.data.official import Digits
 from flbench.errors import UserError
 
 
@@ -36,6 +37,8 @@ def download(dataset: Dataset, root: Path | None = None) -> Path:
 
 
 def _why_not(dataset: Dataset) -> str:
-    if dataset.counts is not None:
+    if dataset.counts is None:
+        return "it is whatever files you name"
+    if isinstance(dataset.layouts[0], Digits):
         return "it is embedded, nothing is needed"
-    return "it is whatever files you name"
+    return "torchvision does not have it; put its files into its folder yourself ('flbench data list' says where)"

@@ -24,11 +24,17 @@ _FORMATS = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True)
 class Histogram:
-    """Samples per client and class."""
+    """Samples per client and class, and the domains each client's training samples come from (of a set with some)."""
 
     class_names: tuple[str, ...]
     train_KC: Ints
     test_KC: Ints
+    domains_K: tuple[tuple[str, ...], ...] = ()
+
+    def client_names(self) -> tuple[str, ...]:
+        """Each client's number, with the name of its domain where it has just one."""
+        single = [f" {names[0]}" if len(names) == 1 else "" for names in self.domains_K] or [""] * len(self.train_KC)
+        return tuple(f"{client}{domain}" for client, domain in enumerate(single))
 
 
 def count(data: Data, shards: Shards) -> Histogram:
@@ -37,7 +43,14 @@ def count(data: Data, shards: Shards) -> Histogram:
         np.stack([np.bincount(np.asarray(labels)[mine], minlength=data.classes) for mine in rows])
         for labels, rows in ((data.train.labels, shards.train), (data.test.labels, shards.test))
     )
-    return Histogram(data.class_names, train, test)
+    return Histogram(data.class_names, train, test, _domains(data, shards))
+
+
+def _domains(data: Data, shards: Shards) -> tuple[tuple[str, ...], ...]:
+    if data.train.domains is None:
+        return ()
+    held = (np.unique(data.train.domains[mine]) for mine in shards.train)
+    return tuple(tuple(data.domain_names[number] for number in numbers) for numbers in held)
 
 
 def draw(histogram: Histogram, title: str, path: Path) -> None:
@@ -72,7 +85,7 @@ def _figure(histogram: Histogram, title: str) -> Figure:
     largest = min(2 * min(cell_width, cell_height), max(cell_width, cell_height))
     _draw_discs(discs, histogram, diameter=0.92 * 72 * largest)
     _draw_sizes(sizes, histogram)
-    discs.set_title(title, loc="left", fontsize=10, pad=10)
+    discs.set_title(title, loc="left", fontsize=10, pad=26)  # above the legend of the sizes
     return figure
 
 
@@ -86,7 +99,7 @@ def _draw_discs(axes: Any, histogram: Histogram, diameter: float) -> None:
     axes.set(xlim=(-0.6, classes - 0.4), ylim=(clients - 0.4, -0.6), xlabel="class", ylabel="client")
     slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     axes.set_xticks(*_ticks(histogram.class_names), **(slanted if max(map(len, histogram.class_names)) > 2 else {}))
-    axes.set_yticks(*_ticks(tuple(map(str, range(clients)))))
+    axes.set_yticks(*_ticks(histogram.client_names()))
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     _bare(axes)

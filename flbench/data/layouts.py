@@ -33,10 +33,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the data set expects of its images: their shape if known, or a size to bring them to."""
+    """What the data set expects: its images' shape if known, or a size to bring them to, and its domains' names."""
 
     shape: Shape | None = None
     size: int | None = None
+    domains: tuple[str, ...] = ()
 
     @property
     def resize(self) -> bool:
@@ -87,30 +88,38 @@ class Layout(ABC):
         return [[_name(path, folder), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
 
 
+@dataclass(frozen=True)
 class Parquet(Layout):
     """Parquet shards in the style of Hugging Face: ``train-*.parquet`` and ``test-*.parquet``, also under ``data/``.
 
     Columns: ``image`` (or ``img``) as encoded bytes or as a struct with ``bytes``; ``label`` as integers; optional
     ``domain`` (strings), and ``index`` (the row in the official order, by which rows are then sorted). ``classes.txt``
     and ``domains.txt`` name label and domain n in line n.
+
+    ``label`` and ``test`` list other names that a set's column of labels and its test shards go by, the first found is
+    read.
     """
 
     title: ClassVar[str] = "parquet shards"
 
+    label: tuple[str, ...] = ("label",)
+    test: tuple[str, ...] = ("test",)
+
     def find(self, folder: Path) -> Found:
         """All shards and the files of names."""
         lacking, files = [], []
-        for half in ("train", "test"):
-            shards = _shards(folder, half)
+        for prefixes in (("train",), self.test):
+            shards = _shards(folder, prefixes)
             files += shards
-            lacking += _lacking_shards(shards) if shards else [f"{half}-*.parquet"]
+            lacking += _lacking_shards(shards) if shards else [f"{prefixes[0]}-*.parquet"]
         names = [folder / name for name in ("classes.txt", "domains.txt")] if files else []
         return Found((*files, *(path for path in names if path.is_file())), tuple(lacking))
 
     def read(self, folder: Path, wanted: Wanted) -> Contents:
         """Labels of every shard now, images in batches later."""
-        train, test = (_Table(_shards(folder, half)) for half in ("train", "test"))
-        domain_names = _lines(folder / "domains.txt") or _distinct(train.domains, test.domains)
+        train, test = (_Table(_shards(folder, prefixes), self.label) for prefixes in (("train",), self.test))
+        named = wanted.domains or _lines(folder / "domains.txt")
+        domain_names = named or _distinct(train.domains, test.domains)
         shape = wanted.shape or common_shape(_both(train, test), wanted.size)
         halves = [
             Half(
@@ -151,17 +160,26 @@ class ImageFolder(Layout):
             Half(
                 labels=_folder_labels(files[half], folder, names),
                 shape=shape,
-                blocks=_in_order(_batched(images[half]), shape, wanted.resize),
+                blocks=image_blocks(images[half], shape, resize=wanted.resize),
             )
             for half in ("train", "test")
         ]
         return Contents(halves[0], halves[1], names)
 
 
+def image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
+    """Decoded batches of images that lie in the order of their rows."""
+    start = 0
+    batches = (images[at : at + _BATCH] for at in range(0, len(images), _BATCH))
+    for decoded in decode_batches(batches, shape, resize=resize):
+        yield np.arange(start, start + len(decoded)), decoded
+        start += len(decoded)
+
+
 class _Table:
     """The rows of one half's parquet shards."""
 
-    def __init__(self, shards: list[Path]) -> None:
+    def __init__(self, shards: list[Path], label: tuple[str, ...]) -> None:
         import pyarrow.parquet as pq
 
         self.files = []
@@ -169,7 +187,8 @@ class _Table:
             with reading(shard):
                 self.files.append((shard, pq.ParquetFile(shard)))
         self.image = self._image_column()
-        self.labels = self._integers("label")
+        self.label = next(filter(self._has, label), label[0])
+        self.labels = self._integers(self.label)
         index = self._integers("index") if self._has("index") else np.arange(len(self.labels))
         self.order: Ints = np.argsort(index, kind="stable").astype(np.int64)
         if (repeated := index[self.order][1:] == index[self.order][:-1]).any():
@@ -178,13 +197,15 @@ class _Table:
         self.domains = self._column("domain") if self._has("domain") else None
 
     def domain_numbers(self, names: tuple[str, ...]) -> Ints | None:
-        """Each row's domain as its place in ``names``, rows in order."""
-        if self.domains is None:
+        """Each row's domain as its place in ``names``, rows in order; None where the set has no domains."""
+        if not names:
             return None
+        if self.domains is None:
+            raise UserError(f"{self.files[0][0]} has no column 'domain'; the set has domains: {', '.join(names)}")
         place = {name: number for number, name in enumerate(names)}
         if unknown := sorted({str(name) for name in self.domains} - set(place)):
             raise UserError(
-                f"{self.files[0][0].parent}: domain {unknown[0]!r} is not in domains.txt ({', '.join(names)})"
+                f"{self.files[0][0].parent}: domain {unknown[0]!r} is not among its domains ({', '.join(names)})"
             )
         numbers = np.array([place[str(name)] for name in self.domains], dtype=np.int64)
         return numbers[self.order]
@@ -212,7 +233,7 @@ class _Table:
         """The names that Hugging Face keeps in the schema's metadata, if any."""
         raw = (self.files[0][1].schema_arrow.metadata or {}).get(b"huggingface")
         try:
-            return tuple(map(str, json.loads(raw)["info"]["features"]["label"]["names"])) if raw else ()
+            return tuple(map(str, json.loads(raw)["info"]["features"][self.label]["names"])) if raw else ()
         except (ValueError, KeyError, TypeError):
             return ()
 
@@ -243,10 +264,11 @@ class _Table:
         return np.array(values, dtype=np.int64)
 
 
-def _shards(folder: Path, half: str) -> list[Path]:
+def _shards(folder: Path, prefixes: tuple[str, ...]) -> list[Path]:
     for place in (folder, folder / "data"):
-        if shards := sorted(place.glob(f"{half}-*.parquet")):
-            return shards
+        for prefix in prefixes:
+            if shards := sorted(place.glob(f"{prefix}-*.parquet")):
+                return shards
     return []
 
 
@@ -324,18 +346,6 @@ def _folder_labels(files: list[Path], folder: Path, names: tuple[str, ...]) -> I
         if (name := _class_of(path, folder)) not in label:
             raise UserError(f"{path}: {name!r} is no class; known, from classes.txt or train/: {', '.join(names)}")
     return np.array([label[_class_of(path, folder)] for path in files], dtype=np.int64)
-
-
-def _batched(images: list[Encoded]) -> Iterator[list[Encoded]]:
-    for start in range(0, len(images), _BATCH):
-        yield images[start : start + _BATCH]
-
-
-def _in_order(batches: Iterator[list[Encoded]], shape: Shape, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
-    start = 0
-    for images in decode_batches(batches, shape, resize=resize):
-        yield np.arange(start, start + len(images)), images
-        start += len(images)
 
 
 def _name(path: Path, folder: Path) -> str:

@@ -7,21 +7,25 @@ A partition decides one thing, how many training samples of each class a client 
   test sample of a dealt class is lost; a client whose share rounds to nothing has no test data.
 * ``floor(val_fraction * n)`` of a client's n training rows are held out for validation.
 
+A partition with ``by_domain`` is made in each domain of the data set by itself: clients 0 ... K/D - 1 hold the first
+domain, the next K/D the second, and so on. Training and test rows are then dealt per (client, domain, class).
+
 Every choice is keyed by (seed, "partition", ...), so it is the same for every method, model and norm of a seed.
 
-Shapes: K clients, C classes.
+Shapes: K clients, D domains, C classes, G = D * C groups of samples (G = C where domains play no part).
 """
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from flbench.data.arrays import Data, Ints
+from flbench.data.arrays import Arrays, Data, Ints
 from flbench.errors import UserError
 from flbench.registry import PARTITIONS, Component
 from flbench.streams import stream
@@ -45,14 +49,29 @@ class Partition(Component):
 
     #: How often ``counts`` is drawn to reach ``min_size``.
     draws: ClassVar[int] = 1
+    #: Whether each domain is divided by itself, among an equal part of the clients.
+    by_domain: ClassVar[bool] = False
+
+    def misfit(self, classes: int, clients: int, domains: int) -> str | None:
+        """Why it cannot be made of a set with so many classes and domains (0: it has none), or None."""
+        if not self.by_domain:
+            return self.problem(classes, clients)
+        if not domains:
+            return "the data set has no domains; use a set that has (pacs), or classes:N or dirichlet:BETA"
+        if clients % domains:
+            return f"{domains} domains cannot share {clients} clients equally; use a multiple of {domains} clients"
+        return self.problem(classes, clients // domains)
 
     def problem(self, classes: int, clients: int) -> str | None:
-        """Why it cannot be made of so many classes and clients, or None."""
+        """Why so many classes cannot be dealt to so many clients (those of one domain where it is ``by_domain``)."""
         return None
 
     @abstractmethod
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """How many training samples of each class a client gets, (K, C), given the sizes of the classes."""
+        """How many training samples of each class a client gets, (K, C), given the sizes of the classes.
+
+        Where it is ``by_domain``, it is asked once a domain, for that domain's clients.
+        """
 
     def remedy(self) -> str:
         """What to change when a client stays too small."""
@@ -164,19 +183,79 @@ class LabelShards(Partition):
         return counts
 
 
+def _class_numbers(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", text):
+        raise ValueError(f"expected how many classes each client of a domain holds, as in 2-2-3; got {text!r}")
+    return text
+
+
+@PARTITIONS.register("domain-classes")
+@dataclass(frozen=True)
+class DomainClasses(Partition):
+    """The classes of each domain are dealt to its clients, disjointly: ``domain-classes:2-2-3`` for three clients.
+
+    The label-skew paper's PACS (appendix C.2): four domains, three clients each, of which the first two hold two
+    classes and the third holds three (figure 9), with all the domain's samples of these classes. Which classes is drawn
+    anew for each domain.
+    """
+
+    shorthand = "sizes"
+    by_domain = True
+
+    sizes: Annotated[str, AfterValidator(_class_numbers)]
+
+    @property
+    def numbers(self) -> list[int]:
+        """How many classes each client of a domain holds."""
+        return [int(number) for number in self.sizes.split("-")]
+
+    def problem(self, classes: int, clients: int) -> str | None:
+        """Every class and every client must be dealt with exactly once."""
+        if len(self.numbers) != clients:
+            return f"it says what {len(self.numbers)} clients of a domain hold, a domain has {clients}"
+        if sum(self.numbers) != classes:
+            return f"{self.sizes} deals {sum(self.numbers)} classes, there are {classes}"
+        return None
+
+    def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
+        """Cut a random order of the classes."""
+        counts = np.zeros((clients, len(sizes_C)), dtype=np.int64)
+        dealt = np.split(draw.permutation(len(sizes_C)), np.cumsum(self.numbers)[:-1])
+        for client, held in enumerate(dealt):
+            counts[client, held] = sizes_C[held]
+        return counts
+
+    def remedy(self) -> str:
+        """All samples of a class lie with one client of its domain: there is nothing to spread."""
+        return "lower 'min_size'"
+
+
+@PARTITIONS.register("domain-dirichlet")
+@dataclass(frozen=True)
+class DomainDirichlet(Dirichlet):
+    """Each domain's classes are divided among that domain's clients by Dir(beta) (``domain-dirichlet:beta``).
+
+    The label-skew paper's PACS (appendix C.2) has three clients a domain. All domains are drawn again, up to 1,000
+    times in all, until every client has ``min_size`` training samples.
+    """
+
+    by_domain = True
+
+
 def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_fraction: float, seed: int) -> Shards:
     """The rows of each client.
 
     Raises:
         UserError: the data cannot be divided so, or a client stays below ``min_size`` training samples.
     """
-    if problem := partition.problem(data.classes, clients):
+    domains = len(data.domain_names)
+    if problem := partition.misfit(data.classes, clients, domains):
         raise UserError(f"{partition.label()} of {data.classes} classes among {clients} clients: {problem}")
     return split_labels(
         partition,
-        np.asarray(data.train.labels),
-        np.asarray(data.test.labels),
-        classes=data.classes,
+        _groups(partition, data.train, data.classes),
+        _groups(partition, data.test, data.classes),
+        groups=(domains if partition.by_domain else 1, data.classes),
         clients=clients,
         min_size=min_size,
         val_fraction=val_fraction,
@@ -189,62 +268,81 @@ def split_labels(
     train_N: Ints,
     test_M: Ints,
     *,
-    classes: int,
+    groups: tuple[int, int],
     clients: int,
     min_size: int,
     val_fraction: float,
     seed: int,
 ) -> Shards:
-    """The rows of each client, from the labels of the training and test set alone; see ``split``."""
-    sizes_C = np.bincount(train_N, minlength=classes)
-    counts_KC = _draw_counts(partition, sizes_C, clients, min_size, val_fraction, seed)
-    tested_KC = matching_test_counts(counts_KC, sizes_C, np.bincount(test_M, minlength=classes))
-    rows = _deal_rows(train_N, counts_KC, seed, _TRAIN)
-    train, val = zip(*(_hold_out(mine, val_fraction, seed, client) for client, mine in enumerate(rows)), strict=True)
-    return Shards(train, val, tuple(_deal_rows(test_M, tested_KC, seed, _TEST)))
+    """The rows of each client, from the group of each training and test sample alone; see ``split``.
 
-
-def matching_test_counts(counts_KC: Ints, train_C: Ints, test_C: Ints) -> Ints:
-    """Test samples per (client, class) in the proportions of the training counts, (K, C).
-
-    Of a class with T test and N training samples, a client with n of these gets n*T/N test samples, rounded by largest
-    remainder; equal remainders go to the client that earlier classes have left furthest behind its share.
+    ``groups`` is (D, C); the group of a sample is its domain times C plus its class.
     """
-    out = np.zeros_like(counts_KC)
-    behind_K = np.zeros(len(counts_KC))
-    for label, (size, tests) in enumerate(zip(train_C, test_C, strict=True)):
+    total = groups[0] * groups[1]
+    sizes_G = np.bincount(train_N, minlength=total)
+    counts_KG = _draw_counts(partition, sizes_G.reshape(groups), clients, min_size, val_fraction, seed)
+    tested_KG = matching_test_counts(counts_KG, sizes_G, np.bincount(test_M, minlength=total))
+    rows = _deal_rows(train_N, counts_KG, seed, _TRAIN)
+    train, val = zip(*(_hold_out(mine, val_fraction, seed, client) for client, mine in enumerate(rows)), strict=True)
+    return Shards(train, val, tuple(_deal_rows(test_M, tested_KG, seed, _TEST)))
+
+
+def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
+    labels_N = np.asarray(half.labels)
+    return labels_N if half.domains is None or not partition.by_domain else half.domains * classes + labels_N
+
+
+def matching_test_counts(counts_KG: Ints, train_G: Ints, test_G: Ints) -> Ints:
+    """Test samples per (client, group) in the proportions of the training counts, (K, G).
+
+    Of a group with T test and N training samples, a client with n of these gets n*T/N test samples, rounded by largest
+    remainder; equal remainders go to the client that earlier groups have left furthest behind its share.
+    """
+    out = np.zeros_like(counts_KG)
+    behind_K = np.zeros(len(counts_KG))
+    for group, (size, tests) in enumerate(zip(train_G, test_G, strict=True)):
         if size == 0:
             continue
-        share_K, remainder_K = np.divmod(counts_KC[:, label] * tests, size)
+        share_K, remainder_K = np.divmod(counts_KG[:, group] * tests, size)
         extra = int((remainder_K.sum() + size // 2) // size)
         first = np.lexsort((-behind_K, -remainder_K))[:extra]
-        out[:, label] = share_K
-        out[first, label] += 1
-        behind_K += share_K + remainder_K / size - out[:, label]
+        out[:, group] = share_K
+        out[first, group] += 1
+        behind_K += share_K + remainder_K / size - out[:, group]
     return out
 
 
 def _draw_counts(
-    partition: Partition, sizes_C: Ints, clients: int, min_size: int, val_fraction: float, seed: int
+    partition: Partition, sizes_DC: Ints, clients: int, min_size: int, val_fraction: float, seed: int
 ) -> Ints:
-    total, best = int(sizes_C.sum()), -1
+    total, best = int(sizes_DC.sum()), -1
     if clients * min_size > total:
         raise UserError(
             f"{clients} clients with at least {min_size} training samples each need {clients * min_size}, "
             f"the set has {total}; lower 'clients' or 'min_size'"
         )
     for attempt in range(partition.draws):
-        counts_KC = partition.counts(sizes_C, clients, stream(seed, "partition", _COUNTS, attempt))
-        sizes_K = counts_KC.sum(axis=1)
+        counts_KG = _counts(partition, sizes_DC, clients, stream(seed, "partition", _COUNTS, attempt))
+        sizes_K = counts_KG.sum(axis=1)
         smallest = int((sizes_K - _held_out(sizes_K, val_fraction)).min())
         if smallest >= min_size:
-            return counts_KC
+            return counts_KG
         best = max(best, smallest)
     times = f" in {partition.draws:,} draws" if partition.draws > 1 else ""
     raise UserError(
         f"{partition.label()} among {clients} clients: the smallest client has {best} training samples{times}, "
         f"min_size is {min_size}; {partition.remedy()}" + (", or lower 'val_fraction'" if val_fraction else "")
     )
+
+
+def _counts(partition: Partition, sizes_DC: Ints, clients: int, draw: np.random.Generator) -> Ints:
+    """Training samples per (client, group), (K, G): each domain's clients hold that domain's groups."""
+    domains, classes = sizes_DC.shape
+    each = clients // domains
+    counts_KDC = np.zeros((clients, domains, classes), dtype=np.int64)
+    for domain, sizes_C in enumerate(sizes_DC):
+        counts_KDC[domain * each : (domain + 1) * each, domain] = partition.counts(sizes_C, each, draw)
+    return counts_KDC.reshape(clients, domains * classes)
 
 
 def _deal_classes(clients: int, classes: int, n: int, draw: np.random.Generator) -> Ints:
@@ -265,11 +363,11 @@ def _deal_classes(clients: int, classes: int, n: int, draw: np.random.Generator)
     return holds_KC
 
 
-def _deal_rows(labels_N: Ints, counts_KC: Ints, seed: int, kind: int) -> list[Ints]:
-    """Shuffle the rows of each class and deal them by ``counts``; what is left over belongs to nobody."""
-    parts: list[list[Ints]] = [[] for _ in counts_KC]
-    for label, counts_K in enumerate(counts_KC.T):
-        rows = stream(seed, "partition", kind, label).permutation(np.flatnonzero(labels_N == label))
+def _deal_rows(groups_N: Ints, counts_KG: Ints, seed: int, kind: int) -> list[Ints]:
+    """Shuffle the rows of each group and deal them by ``counts``; what is left over belongs to nobody."""
+    parts: list[list[Ints]] = [[] for _ in counts_KG]
+    for group, counts_K in enumerate(counts_KG.T):
+        rows = stream(seed, "partition", kind, group).permutation(np.flatnonzero(groups_N == group))
         for mine, part in zip(parts, np.split(rows, np.cumsum(counts_K)), strict=False):
             mine.append(part)
     return [np.sort(np.concatenate(mine)) for mine in parts]

@@ -46,7 +46,7 @@ def verify(dataset: Dataset, root: Path | None = None) -> Verdict:
 
 
 def _miscounted(dataset: Dataset, data: Data) -> list[str]:
-    if dataset.counts is None:
+    if dataset.counts is None or data.fingerprint in dataset.parts:
         return []
     return [
         f"expected {expected:,} {half} images, found {len(arrays.labels):,}"
@@ -63,6 +63,8 @@ def _cache_damage(how: cache.Recipe, fresh: Data) -> list[str]:
 
 
 def _notes(dataset: Dataset, data: Data) -> tuple[str, ...]:
+    if part := dataset.parts.get(data.fingerprint):
+        return (f"a part of the set: {part}",)
     if dataset.official in (None, data.fingerprint):
         return ()
     return (f"not the official arrays (fingerprint {dataset.official}): other images, or another order",)

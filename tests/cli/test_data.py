@@ -44,7 +44,8 @@ def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_list_as_json(mnist: Any, tmp_path: Path) -> None:
     load(mnist)
     rows = {row["name"]: row for row in json.loads(call("list", "--json").stdout)}
-    assert list(rows)[:5] == ["digits", "cifar10", "fashion_mnist", "mnist", "folder"]
+    names = ["digits", "cifar10", "cifar100", "tinyimagenet", "pacs", "fashion_mnist", "mnist", "folder"]
+    assert list(rows)[:8] == names
     assert rows["mnist"] == {
         "name": "mnist",
         "classes": 10,

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from flbench.cli import partition
 from flbench.errors import UserError
 from tests.data.files import pixels, write_folder
+from tests.data.test_paper_sets import write_pacs
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,14 @@ def test_the_table() -> None:
     assert [row[0] for row in rows] == [str(n) for n in range(10)]
     assert all(row.count("·") == 9 for row in rows)
     assert sum(int(row[-2]) for row in rows) == 1442
+
+
+def test_domains_stand_beside_the_clients(tmp_path: Path) -> None:
+    write_pacs(tmp_path)
+    fields = ("dataset=pacs", "partition=domain-classes:2-2-3", "clients=12", "--root", str(tmp_path))
+    rows = [line.split() for line in call(*fields).stdout.splitlines()[2:]]
+    assert [row[:2] for row in rows][::3] == [["0", "photo"], ["3", "art_painting"], ["6", "cartoon"], ["9", "sketch"]]
+    assert json.loads(call(*fields, "--json").stdout)["domains"][11] == ["sketch"]
 
 
 def test_a_table_of_many_classes_names_the_largest(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from flbench.data.datasets import Cifar10, Mnist
+from flbench.data.datasets import Cifar10, Cifar100, Mnist
 from flbench.registry import DATASETS
 
 
@@ -62,6 +62,36 @@ def write_batches(folder: Path, per_file: int = 4) -> np.ndarray:
     return images
 
 
+def write_cifar100(folder: Path, count: int = 200) -> np.ndarray:
+    """CIFAR-100's two python batches, ``count`` training and ``count // 2`` test images; returns the images of both."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images = pixels(count + count // 2, (3, 32, 32))
+    for name, part in zip(("train", "test"), np.split(images, [count]), strict=True):
+        fine = labels(len(part), 100).tolist()
+        batch = {"data": part.reshape(len(part), 3072), "fine_labels": fine, "coarse_labels": [0] * len(part)}
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+    return images
+
+
+def write_tinyimagenet(folder: Path, wnids: list[str], per_class: int = 2) -> np.ndarray:
+    """The authors' folders with ``per_class`` training images and one test image a class; returns the training images.
+
+    Images are grey in every third class; those of the last class come first in the annotations.
+    """
+    images = pixels(len(wnids) * per_class, (1, 64, 64)).repeat(3, axis=1)
+    for number, wnid in enumerate(wnids):
+        for at in range(per_class):
+            image = images[number * per_class + at]
+            write_folder(folder, {f"train/{wnid}/images/{wnid}_{at}.PNG": image[:1] if number % 3 == 0 else image})
+        write_folder(folder, {f"val/images/val_{number}.PNG": image})
+    box = "\t0\t0\t62\t62\n"
+    lines = [f"val_{number}.PNG\t{wnid}{box}" for number, wnid in enumerate(wnids)]
+    (folder / "val/val_annotations.txt").write_text("".join(reversed(lines)))
+    (folder / "wnids.txt").write_text("\n".join(wnids) + "\n")
+    (folder / "words.txt").write_text("".join(f"{wnid}\tname of {wnid}, with a comma\n" for wnid in wnids[1:]))
+    return images
+
+
 def write_parquet(path: Path, columns: dict[str, Any], metadata: dict[str, str] | None = None) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -100,6 +130,10 @@ def mnist_of(folder: Path) -> Any:
 
 def cifar_of(folder: Path) -> Any:
     return official(Cifar10, folder)
+
+
+def cifar100_of(folder: Path) -> Any:
+    return official(Cifar100, folder)
 
 
 def folder_set(path: Path, **settings: Any) -> Any:

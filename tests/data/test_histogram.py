@@ -29,6 +29,22 @@ def test_counts() -> None:
     assert histogram.class_names == ("a", "b", "c")
 
 
+def test_clients_are_named_after_their_one_domain(tmp_path: Path) -> None:
+    domains = np.repeat(np.arange(2), 15)
+    half = Arrays(np.zeros((30, 1, 2, 2), np.uint8), np.arange(30) % 3, domains)
+    data = Data(half, half, 3, ("a", "b", "c"), 255, "0" * 16, ("photo", "sketch"))
+
+    def histogram(text: str) -> Histogram:
+        return count(data, split(PARTITIONS.parse(text), data, clients=4, min_size=1, val_fraction=0, seed=0))
+
+    by_domain = histogram("domain-classes:1-2")
+    assert by_domain.client_names() == ("0 photo", "1 photo", "2 sketch", "3 sketch")
+    assert histogram("iid").client_names() == ("0", "1", "2", "3")
+    assert histogram("iid").domains_K == (("photo", "sketch"),) * 4
+    assert example(2, 3).client_names() == ("0", "1")
+    draw(by_domain, "by domain", tmp_path / "a.svg")
+
+
 @pytest.mark.parametrize(("clients", "classes"), [(1, 1), (10, 10), (3, 200), (100, 2)])
 def test_a_png_shows_something_whatever_the_shape(tmp_path: Path, clients: int, classes: int) -> None:
     path = tmp_path / "new/picture.png"

@@ -91,7 +91,7 @@ def test_domains_and_names(tmp_path: Path) -> None:
     (tmp_path / "domains.txt").write_text("sketch\nphoto\n")
     assert load(folder_set(tmp_path)).domain_names == ("sketch", "photo")
     (tmp_path / "domains.txt").write_text("sketch\n")
-    with pytest.raises(UserError, match=r"domain 'photo' is not in domains.txt"):
+    with pytest.raises(UserError, match=r"domain 'photo' is not among its domains \(sketch\)"):
         load(folder_set(tmp_path))
 
 

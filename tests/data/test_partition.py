@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
 from flbench.data.partition import Shards, matching_test_counts, split, split_labels
 from flbench.errors import UserError
@@ -32,7 +33,7 @@ def parted(
         PARTITIONS.parse(text),
         train,
         test,
-        classes=classes,
+        groups=(1, classes),
         clients=clients,
         min_size=min_size,
         val_fraction=val_fraction,
@@ -256,6 +257,111 @@ def test_problems_of_classes_and_clients() -> None:
     assert "use at most classes:10" in PARTITIONS.parse("classes:11").problem(10, 10)
     assert "use at least classes:2, or at least 10 clients" in PARTITIONS.parse("classes:1").problem(10, 9)
     assert PARTITIONS.parse("dirichlet:0.1").problem(10, 1) is None
+
+
+#: Four domains of seven classes with sizes between 3 and 60; the test set has a third of each.
+SIZES_DC = np.random.default_rng(0).integers(1, 21, (4, 7)) * 3
+DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
+
+
+def domain_set() -> Data:
+    def half(sizes_DC: np.ndarray, seed: int) -> Arrays:
+        groups = np.random.default_rng(seed).permutation(np.repeat(np.arange(28), sizes_DC.reshape(-1)))
+        return Arrays(np.zeros((len(groups), 1, 1, 1), np.uint8), groups % 7, groups // 7)
+
+    return Data(half(SIZES_DC, 1), half(SIZES_DC // 3, 2), 7, tuple("abcdefg"), 255, "0" * 16, DOMAINS)
+
+
+def domain_counts(half: Arrays, rows: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Samples per client, domain and class, (K, D, C)."""
+    assert half.domains is not None
+    groups = half.domains * 7 + half.labels
+    return np.stack([np.bincount(groups[mine], minlength=28).reshape(4, 7) for mine in rows])
+
+
+BY_DOMAIN = ("domain-classes:2-2-3", "domain-dirichlet:0.5", "domain-dirichlet:1")
+
+
+@pytest.mark.parametrize("text", BY_DOMAIN)
+def test_domains_are_divided_by_themselves(text: str) -> None:
+    data = domain_set()
+    for seed in range(20):
+        shards = split(PARTITIONS.parse(text), data, clients=12, min_size=1, val_fraction=0.2, seed=seed)
+        train = np.concatenate([*shards.train, *shards.val])
+        assert sorted(train) == list(range(len(data.train.labels)))
+        assert sorted(np.concatenate(shards.test)) == list(range(len(data.test.labels)))
+        everything = tuple(np.concatenate(both) for both in zip(shards.train, shards.val, strict=True))
+        counts_KDC = domain_counts(data.train, everything)
+        for client in range(12):
+            others = np.delete(counts_KDC[client], client // 3, axis=0)
+            assert not others.any()
+        # The test set follows per (client, domain, class).
+        tested_KDC = domain_counts(data.test, shards.test)
+        assert np.abs(tested_KDC - counts_KDC / 3).max() < 1
+        assert not tested_KDC[counts_KDC == 0].any()
+
+
+def test_the_clients_of_a_domain_hold_two_two_and_three_classes() -> None:
+    data = domain_set()
+    drawn = set()
+    for seed in range(20):
+        shards = split(
+            PARTITIONS.parse("domain-classes:2-2-3"), data, clients=12, min_size=1, val_fraction=0, seed=seed
+        )
+        counts_KDC = domain_counts(data.train, shards.train)
+        assert (counts_KDC > 0).sum(axis=(1, 2)).tolist() == [2, 2, 3] * 4
+        # Disjoint, and all samples of a class lie with its one holder.
+        assert (counts_KDC.max(axis=0) == SIZES_DC).all()
+        drawn |= {tuple(np.flatnonzero(counts_KDC[3 * domain, domain])) for domain in range(4)}
+    assert len(drawn) > 10  # of 21 pairs: drawn anew for each domain and seed
+
+
+def test_domain_draws_repeat_and_redraw() -> None:
+    data = domain_set()
+    for text in BY_DOMAIN:
+        digests = [
+            digest(split(PARTITIONS.parse(text), data, clients=12, min_size=1, val_fraction=0, seed=seed))
+            for seed in (0, 1, 0)
+        ]
+        assert digests[0] == digests[2] != digests[1]
+    skewed = PARTITIONS.parse("domain-dirichlet:0.3")
+    for seed in range(10):
+        shards = split(skewed, data, clients=12, min_size=20, val_fraction=0, seed=seed)
+        assert min(map(len, shards.train)) >= 20
+
+
+def test_domain_partitions_that_cannot_be() -> None:
+    held, drawn = PARTITIONS.parse("domain-classes:2-2-3"), PARTITIONS.parse("domain-dirichlet:0.5")
+    assert held.misfit(7, 12, 4) is None
+    assert drawn.misfit(7, 12, 4) is None
+    assert "the data set has no domains; use a set that has (pacs)" in drawn.misfit(10, 10, 0)
+    assert drawn.misfit(7, 10, 4) == "4 domains cannot share 10 clients equally; use a multiple of 4 clients"
+    assert held.misfit(7, 16, 4) == "it says what 3 clients of a domain hold, a domain has 4"
+    assert PARTITIONS.parse("domain-classes:2-2-2").misfit(7, 12, 4) == "2-2-2 deals 6 classes, there are 7"
+    for text in ("domain-classes:2-x", "domain-classes:2-0-5", "domain-classes:-2", "domain-dirichlet:0"):
+        with pytest.raises(InvalidComponent):
+            PARTITIONS.parse(text)
+    with pytest.raises(InvalidComponent, match="as in 2-2-3; got '2-2-3-'"):
+        PARTITIONS.parse("domain-classes:2-2-3-")
+    assert held.label() == "domain-classes:2-2-3"
+
+
+def test_domain_partitions_are_checked_with_the_experiment() -> None:
+    fields = {"dataset": "pacs", "model": "cnn", "clients": 12, "partition": "domain-classes:2-2-3"}
+    assert parse_experiment(fields).partition.label() == "domain-classes:2-2-3"
+    with pytest.raises(
+        UserError, match=r"domain-dirichlet:0.5 of cifar10 among 10 clients: the data set has no domains"
+    ):
+        parse_experiment({"dataset": "cifar10", "model": "cnn", "partition": "domain-dirichlet:0.5"})
+    with pytest.raises(UserError, match="4 domains cannot share 10 clients"):
+        parse_experiment({**fields, "clients": 10})
+
+
+def test_a_set_whose_files_have_no_domains() -> None:
+    half = Arrays(np.zeros((30, 1, 2, 2), np.uint8), np.arange(30) % 3)
+    data = Data(half, half, 3, ("a", "b", "c"), 255, "0" * 16)
+    with pytest.raises(UserError, match="the data set has no domains"):
+        split(PARTITIONS.parse("domain-dirichlet:1"), data, clients=4, min_size=1, val_fraction=0, seed=0)
 
 
 def test_split_checks_what_only_the_files_tell() -> None:
