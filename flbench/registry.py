@@ -20,21 +20,24 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import PurePath
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
 
+_log = logging.getLogger(__name__)
+
 
 class UnknownName(KeyError):
-    """A name that a registry does not hold; the message lists those it does, the nearest first."""
+    """A name that a registry does not hold; the message says why, or lists those it does, the nearest first."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        super().__init__(unknown(kind, name, known))
+    def __init__(self, kind: str, name: str, known: Iterable[str], why: str | None = None) -> None:
+        super().__init__(why or unknown(kind, name, known))
 
     def __str__(self) -> str:
         """The message itself (KeyError would show its repr)."""
@@ -95,6 +98,8 @@ class Registry(Generic[C]):
     def __init__(self, kind: str, module: str, group: str) -> None:
         self.kind, self.module, self.group = kind, module, group
         self._classes: dict[str, type[C]] = {}
+        #: Why entry points could not be loaded, by their name.
+        self._broken: dict[str, str] = {}
 
     def register(self, name: str) -> Callable[[type[C]], type[C]]:
         """Enter a class under ``name``; a name can be taken once."""
@@ -115,10 +120,10 @@ class Registry(Generic[C]):
 
     @cached_property
     def classes(self) -> dict[str, type[C]]:
-        """Every registered class by name."""
+        """Every registered class by name; another package that cannot be loaded is named in a warning, once."""
         importlib.import_module(self.module)
         for point in entry_points(group=self.group):
-            point.load()
+            self._load(point)
         return self._classes
 
     def names(self) -> list[str]:
@@ -129,7 +134,18 @@ class Registry(Generic[C]):
         try:
             return self.classes[name]
         except KeyError:
-            raise UnknownName(self.kind, name, self.classes) from None
+            raise UnknownName(self.kind, name, self.classes, self._broken.get(name)) from None
+
+    def _load(self, point: EntryPoint) -> None:
+        """Load another package's component; whatever goes wrong there must not take the others with it."""
+        try:
+            point.load()
+        except Exception as error:
+            package = f"the package {point.dist.name!r}" if point.dist else "a package"
+            reason = " ".join(str(error).split()) or type(error).__name__
+            why = f"{package} offers the {self.kind} {point.name!r} ({point.value}), which cannot be loaded: {reason}"
+            self._broken[point.name] = why
+            _log.warning("%s; update or uninstall it", why)
 
     def read(self, raw: Any) -> tuple[type[C], dict[str, Any]]:
         """The class that a YAML form names and the fields it gives, names checked and values not.

@@ -38,7 +38,12 @@ def show(
 
 
 def components(what: str) -> list[dict[str, Any]]:
-    """Every component of one kind: name, shorthand, fields, first line of its documentation, where it is defined."""
+    """Every component of one kind, as JSON.
+
+    Returns:
+        Of each ``name``, ``shorthand``, ``version``, ``fields``, ``doc`` (the first line), ``equation`` and ``source``
+        (the paper; both null where it states none) and ``module``.
+    """
     from flbench import registry
 
     return [_describe(cls) for cls in getattr(registry, what.upper()).classes.values()]
@@ -70,8 +75,22 @@ def _describe(cls: type[Component]) -> dict[str, Any]:
         "version": cls.version,
         "fields": _fields(cls),
         "doc": (cls.__doc__ or "").strip().partition("\n")[0].replace("``", ""),
-        "source": cls.__module__,
+        "equation": _stated(cls, "equation"),
+        "source": _stated(cls, "source"),
+        "module": cls.__module__,
     }
+
+
+def _stated(cls: type[Component], what: str) -> str | None:
+    """What a component, or the one it varies, says of itself; what the base of its whole kind says is not meant."""
+    from flbench.registry import Component
+
+    for one in cls.__mro__:
+        if one is not cls and Component in one.__bases__:
+            return None
+        if text := vars(one).get(what):
+            return str(text)
+    return None
 
 
 def _fields(cls: type[Component]) -> list[dict[str, Any]]:
@@ -113,7 +132,8 @@ def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:
     table = Table("name", "fields", "what it is", title=what, title_justify="left", box=None, pad_edge=False)
     for row in rows:
         fields = "\n".join(map(_field_text, row["fields"])) or "-"
-        table.add_row(f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]", escape(fields), escape(row["doc"]))
+        what_it_is = "\n".join(filter(None, [row["doc"], row["equation"], row["source"]]))
+        table.add_row(f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]", escape(fields), escape(what_it_is))
     return table
 
 

@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.cli.show import _describe
+from flbench.methods import Method
 from flbench.registry import DATASETS, METHODS, MODELS, NORMS, PARTITIONS, Registry
 
 KINDS = {"methods": METHODS, "norms": NORMS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS}
@@ -23,18 +25,46 @@ def test_every_component_with_its_fields_and_documentation(what: str, registry: 
     rows = json.loads(flbench(what, "--json"))
     assert [row["name"] for row in rows] == registry.names()
     for row in rows:
-        assert set(row) == {"name", "shorthand", "version", "fields", "doc", "source"}
+        assert set(row) == {"name", "shorthand", "version", "fields", "doc", "equation", "source", "module"}
         assert row["doc"], row["name"]
-        assert row["source"].startswith("flbench.")
+        assert row["module"].startswith("flbench.")
         for field in row["fields"]:
             assert set(field) == {"name", "type", "default", "required"}
     table = flbench(what)
     assert all(row["name"] in table for row in rows)
 
 
+def test_methods_and_norms_say_their_equation_and_source() -> None:
+    methods = {row["name"]: row for row in json.loads(flbench("methods", "--json"))}
+    assert methods["fedavg"]["equation"].startswith("x <- x + server_lr")
+    assert "McMahan" in methods["fedavg"]["source"]
+    assert methods["fedavg"]["equation"] in flbench("methods")
+    norms = {row["name"]: row for row in json.loads(flbench("norms", "--json"))}
+    assert norms["ln-before"]["equation"] == norms["ln"]["equation"]  # a variation of it
+
+
+def test_who_states_nothing_does_not_state_what_the_base_does() -> None:
+    class Silent(Method):
+        """A method of another package."""
+
+    class Family(Method):
+        """A family."""
+
+        equation = "x <- 2 x"
+
+    class Member(Family):
+        """One of it."""
+
+    for cls in (Silent, Family, Member):
+        cls.name = cls.__name__.lower()
+    rows = [_describe(cls) for cls in (Silent, Family, Member)]
+    assert [row["equation"] for row in rows] == [None, "x <- 2 x", "x <- 2 x"]
+    assert [row["source"] for row in rows] == [None, None, None]
+
+
 def test_fields_show_types_limits_and_defaults() -> None:
-    groups = {row["name"]: row for row in json.loads(flbench("norms", "--json"))}["gn"]["fields"]
-    assert groups == [{"name": "groups", "type": "integer >= 1", "default": 2, "required": False}]
+    fields = {row["name"]: row for row in json.loads(flbench("norms", "--json"))}["gn"]["fields"]
+    assert {"name": "groups", "type": "integer >= 1", "default": 2, "required": False} in fields
     partitions = {row["name"]: row for row in json.loads(flbench("partitions", "--json"))}
     assert partitions["dirichlet"]["shorthand"] == "dirichlet:BETA"
     assert partitions["dirichlet"]["fields"][0] == {

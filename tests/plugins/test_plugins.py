@@ -1,0 +1,97 @@
+"""Components from outside of flbench, found as those of an installed distribution are: through its metadata."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+SWEEP = """
+version: 1
+name: plugged
+base: {dataset: digits, model: {name: mlp, widths: [8]}, clients: 4, partition: "dirichlet:1", rounds: 3, eval_every: 3}
+axes: {method: [fedavg, signsgd], norm: [none, maxnorm]}
+report: {rows: [method, norm], cols: [partition]}
+"""
+
+
+def install(name: str, target: Path) -> None:
+    """What an installer writes: the module, and the metadata that says what it offers to whom."""
+    project = tomllib.loads((HERE / name / "pyproject.toml").read_text())["project"]
+    info = target / f"{name}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(HERE / name / f"{name}.py", target)
+    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(head)
+    groups = project["entry-points"].items()
+    text = "\n".join(f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for group, points in groups)
+    (info / "entry_points.txt").write_text(text)
+
+
+def flbench(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    program = "from flbench.cli import main; main()"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=site.parent, check=False)
+
+
+@pytest.mark.slow
+def test_an_outside_method_and_norm_reach_the_leaderboard(tmp_path: Path) -> None:
+    site, spec = tmp_path / "site", tmp_path / "plugged.yaml"
+    install("flbench_demo", site)
+    spec.write_text(SWEEP)
+    done = flbench(site, "sweep", str(spec), "--backend", "local", "--workers", "2", "--store", str(tmp_path / "runs"))
+    assert done.returncode == 0, done.stderr + done.stdout
+    report = flbench(site, "report", str(spec), "--store", str(tmp_path / "runs"), "--out", str(tmp_path / "board.md"))
+    assert report.returncode == 0, report.stderr
+    board = (tmp_path / "board.md").read_text()
+    for row in ("| fedavg | none |", "| fedavg | maxnorm |", "| signsgd | none |", "| signsgd | maxnorm |"):
+        assert row in board
+    assert "Runs: 4, 4 finished" in board
+    results = (tmp_path / "runs").rglob("results/*.json")
+    accuracies = {json.loads(path.read_text())["final"]["acc"] for path in results}
+    assert len(accuracies) > 2  # they do something of their own
+
+
+def test_an_outside_component_is_shown_with_its_fields(tmp_path: Path) -> None:
+    install("flbench_demo", tmp_path / "site")
+    shown = flbench(tmp_path / "site", "show", "methods", "--json")
+    row = {row["name"]: row for row in json.loads(shown.stdout)}["signsgd"]
+    assert (row["module"], row["equation"], row["source"]) == ("flbench_demo", "w <- w - lr scale sign(g)", None)
+    assert {"name": "scale", "type": "number > 0", "default": 0.1, "required": False} in row["fields"]
+
+
+def test_a_package_that_cannot_be_imported_breaks_nothing_else(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install("flbench_demo", site)
+    install("flbench_broken", site)
+    shown = flbench(site, "show", "methods", "--json")
+    assert shown.returncode == 0
+    names = [row["name"] for row in json.loads(shown.stdout)]
+    assert {"fedavg", "signsgd"} <= {*names}
+    assert "broken" not in names
+    why = (
+        "the package 'flbench-broken' offers the method 'broken' (flbench_broken:Broken), which cannot be loaded: "
+        "No module named 'a_package_that_is_not_there'"
+    )
+    assert shown.stderr.splitlines() == [f"{why}; update or uninstall it"]
+
+
+def test_asking_for_the_broken_one_says_why_and_writes_nothing(tmp_path: Path) -> None:
+    site, spec = tmp_path / "site", tmp_path / "broken.yaml"
+    install("flbench_broken", site)
+    spec.write_text("version: 1\nname: broken\naxes: {method: [fedavg, broken]}\n")
+    done = flbench(site, "sweep", str(spec), "--store", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert "broken.yaml:3: axes.method[1]: the package 'flbench-broken' offers the method 'broken'" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert not (tmp_path / "runs").exists()
