@@ -24,9 +24,21 @@ axes: {norm: [none, ln], method: [fedavg, scaffold]}
 seeds: [0]
 """
 
+BITS = """
+version: 1
+name: bits
+base: {dataset: digits, partition: "classes:2", eval_every: 2}
+grids:
+  - set: {model: mlp, rounds: 10}
+    axes: {norm: [none, bn], method: [fedavg, scaffold]}
+  - set: {model: {name: mlp, widths: [1024, 1024]}, rounds: 4, method: scaffold}  # large enough for the loop executor
+    axes: {norm: [none, ln, bn, gn]}
+seeds: [0]
+"""
 
-def start(spec: Path, store: Store) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", "sweep", str(spec), "--workers", "2"]
+
+def start(spec: Path, store: Store, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from flbench.cli import main; main()", "sweep", str(spec), *options]
     return subprocess.Popen([*command, "--store", str(store.root)], stdout=subprocess.PIPE, text=True)
 
 
@@ -48,14 +60,14 @@ def test_disturbed_sweep_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     spec.write_text(SPEC)
     disturbed, calm = Store(tmp_path / "disturbed"), Store(tmp_path / "calm")
 
-    interrupted = start(spec, disturbed)
+    interrupted = start(spec, disturbed, "--workers", "2")
     wait_until(lambda: recorded(disturbed) >= 8, 60)
     interrupted.send_signal(signal.SIGINT)
     interrupted.communicate(timeout=60)
     assert interrupted.returncode == 130
     assert list(disturbed.root.glob("runs/*/*/attempts/*/checkpoint/*.pt"))
 
-    killed = start(spec, disturbed)
+    killed = start(spec, disturbed, "--workers", "2")
     before = recorded(disturbed)
     wait_until(lambda: len(disturbed.live_workers()) == 2 and recorded(disturbed) >= before + 20, 60)
     os.kill(disturbed.live_workers()[0].lease.pid, signal.SIGKILL)
@@ -63,19 +75,35 @@ def test_disturbed_sweep_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     killed.kill()
     killed.communicate()
 
-    last = start(spec, disturbed)
+    last = start(spec, disturbed, "--workers", "2")
     out, _ = last.communicate(timeout=120)
     assert last.returncode == 0, out
     attempts = {path: path.stat().st_mtime_ns for path in disturbed.root.glob("runs/*/*/attempts/*/metrics.jsonl")}
 
-    undisturbed = start(spec, calm)
+    undisturbed = start(spec, calm, "--workers", "2")
     undisturbed.communicate(timeout=120)
     assert undisturbed.returncode == 0
     assert records(disturbed, spec) == records(calm, spec)
 
-    again = start(spec, disturbed)
+    again = start(spec, disturbed, "--workers", "2")
     out, _ = again.communicate(timeout=60)
     assert "nothing to launch" in out
     assert attempts == {
         path: path.stat().st_mtime_ns for path in disturbed.root.glob("runs/*/*/attempts/*/metrics.jsonl")
     }
+
+
+@pytest.mark.slow
+def test_neither_workers_nor_cores_change_a_bit(tmp_path: Path) -> None:
+    """A large MLP in the loop executor and a small one stacked: one worker or three, one core a run or two."""
+    spec = tmp_path / "bits.yaml"
+    spec.write_text(BITS)
+    found = []
+    for number, options in enumerate((["--workers", "1"], ["--workers", "3"], ["--set", "resources.cpus=2"])):
+        store = Store(tmp_path / str(number))
+        process = start(spec, store, *options)
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, out
+        found.append(records(store, spec))
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 8
