@@ -1,0 +1,48 @@
+"""Small networks in float64 that the tests of this folder share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flbench.models.network import Network, build
+from flbench.registry import MODELS, NORMS
+
+#: Small versions of every kind of network, with the images they take.
+SMALL: dict[str, tuple[Any, tuple[int, int, int]]] = {
+    "mlp": ({"name": "mlp", "widths": [8, 10, 6]}, (1, 4, 4)),
+    "cnn": ("cnn", (1, 16, 16)),
+    "resnet18": ({"name": "resnet18", "width": 4, "blocks": [1, 2]}, (2, 6, 6)),
+}
+
+#: Every name of the label-skew paper's published table, and what comes with flbench besides.
+PUBLISHED = {
+    "none", "fn", "fn-layerwise", "fn-block-mv", "fn-block-scale", "ln", "ln-static", "ln-before", "ln-reduced", "gn",
+    "bn",
+}  # fmt: skip
+FURTHER = {"ln-channel", "gn-static", "bn-static", "in", "rms", "mean-last", "bn-last"}
+
+#: Every norm with every small network that it fits.
+FITTING = [
+    (norm, model)
+    for norm in sorted(PUBLISHED | FURTHER)
+    for model, (spec, image) in SMALL.items()
+    if NORMS.parse(norm).problem(MODELS.parse(spec), image) is None
+]
+
+
+def small(model: str, norm: Any = "none", *, bias: bool = False, seed: int = 0, classes: int = 3) -> Network:
+    """A small network; ``norm`` is a YAML form or a norm."""
+    spec, image = SMALL[model]
+    normalization = NORMS.parse(norm) if isinstance(norm, (str, dict)) else norm
+    network = build(MODELS.parse(spec), image, classes, normalization, bias, seed=seed, dtype=torch.float64)
+    assert isinstance(network, Network)
+    return network
+
+
+def images_for(model: str, count: int, seed: int = 1) -> Tensor:
+    """Images with pixels in [0, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, *SMALL[model][1], generator=generator, dtype=torch.float64)

@@ -1,0 +1,290 @@
+"""Normalizations: where each sits, what it computes, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flbench.models.base import Site
+from flbench.models.norm_layers import BatchNorm, BatchShift, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm
+from flbench.models.norms import EPS
+from flbench.registry import MODELS, NORMS
+from tests.models.networks import FITTING, FURTHER, PUBLISHED, SMALL, images_for, small
+
+KINDS = (BatchNorm, BatchShift, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm)
+
+
+def places(network: nn.Module) -> dict[str, str]:
+    """Name and type of every normalizing layer; n_MV is a shift and a scale."""
+    found: dict[str, str] = {}
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Sequential) and [type(part) for part in module] == [MeanShift, ScaleNorm]:
+            found[name] = "MV"
+        elif isinstance(module, KINDS) and name.rpartition(".")[0] not in found:
+            found[name] = type(module).__name__
+    return found
+
+
+CNN = [f"trunk.after{number}" for number in (1, 2, 3, 4)]
+BLOCKS = ("block2", "block3", "block4")  # of the small ResNet: one of 4 channels, two of 8
+
+
+def resnet(kind: str, *, stem: str = "", inside: str = "", between: str = "", feature: str = "") -> dict[str, str]:
+    """What sits where in the small ResNet, position ``kind``."""
+    found = {f"trunk.{kind}1": stem}
+    for number, block in enumerate(BLOCKS, start=2):
+        found[f"trunk.{block}.branch.{kind}1"] = inside
+        found[f"trunk.{block}.branch.before2" if kind == "before" else f"trunk.after{number}"] = between
+    found["feature"] = feature
+    return {name: layer for name, layer in found.items() if layer}
+
+
+def everywhere(kind: str, layer: str) -> dict[str, str]:
+    return resnet(kind, stem=layer, inside=layer, between=layer)
+
+
+@pytest.mark.parametrize(
+    ("norm", "in_cnn", "in_resnet"),
+    [
+        ("none", {}, {}),
+        ("fn", {"feature": "ScaleNorm"}, {"feature": "ScaleNorm"}),
+        (
+            "fn-layerwise",
+            {**dict.fromkeys(CNN[:3], "ScaleNorm"), "feature": "ScaleNorm"},
+            {name: layer for name, layer in everywhere("after", "ScaleNorm").items() if name != "trunk.after4"}
+            | {"feature": "ScaleNorm"},
+        ),
+        ("ln", dict.fromkeys(CNN, "LayerNorm"), everywhere("after", "LayerNorm")),
+        ("ln-static", dict.fromkeys(CNN, "LayerNorm"), everywhere("after", "LayerNorm")),
+        ({"name": "ln-static", "variant": "code"}, dict.fromkeys(CNN, "MV"), everywhere("after", "MV")),
+        (
+            "ln-before",
+            {f"trunk.before{number}": "LayerNorm" for number in (1, 2, 3, 4)},
+            everywhere("before", "LayerNorm"),
+        ),
+        ("ln-channel", dict.fromkeys(CNN, "GroupNorm"), everywhere("after", "GroupNorm")),
+        ({"name": "gn", "order": "before"}, None, everywhere("before", "GroupNorm")),
+        ("in", dict.fromkeys(CNN[:2], "GroupNorm"), everywhere("after", "GroupNorm")),
+        ("rms", dict.fromkeys(CNN, "RmsNorm"), everywhere("after", "RmsNorm")),
+        ("bn", dict.fromkeys(CNN, "BatchNorm"), everywhere("after", "BatchNorm")),
+        (
+            "ln-reduced",
+            {**dict.fromkeys(CNN[:3], "MeanShift"), CNN[3]: "MV"},
+            resnet("after", stem="MeanShift", inside="MV", between="MeanShift") | {"trunk.after4": "MV"},
+        ),
+        ("fn-block-mv", None, resnet("after", inside="MV", feature="ScaleNorm")),
+        ("fn-block-scale", None, resnet("after", inside="ScaleNorm", feature="ScaleNorm")),
+        ("mean-last", {"logits": "BatchShift"}, {"logits": "BatchShift"}),
+        ("bn-last", {"logits": "BatchNorm"}, {"logits": "BatchNorm"}),
+    ],
+)
+def test_where_it_sits(norm: Any, in_cnn: dict[str, str] | None, in_resnet: dict[str, str]) -> None:
+    if in_cnn is not None:
+        assert places(small("cnn", norm)) == in_cnn
+    assert places(small("resnet18", norm)) == in_resnet
+
+
+@pytest.mark.parametrize(("norm", "model"), FITTING)
+def test_sites_tell_what_the_network_really_has(norm: str, model: str) -> None:
+    """Every site's layer sees activations of the shape that the site announced, in the announced order."""
+    spec, image = SMALL[model]
+    description = MODELS.parse(spec)
+    announced: list[Site] = [*description.sites(image), Site("logits", (3,))]
+    expected = [site.shape for site in announced if NORMS.parse(norm).layer(site) is not None]
+    network, seen = small(model, norm), []
+    for name in places(network):
+        module = network.get_submodule(name)
+        module.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[1:])))
+    network(images_for(model, 2))
+    assert seen == expected
+
+
+def mv(x: Tensor, dims: tuple[int, ...], eps: float = EPS) -> Tensor:
+    mean = x.mean(dims, keepdim=True)
+    return (x - mean) / ((x - mean).square().mean(dims, keepdim=True) + eps).sqrt()
+
+
+def unit(x: Tensor, floor: float) -> Tensor:
+    norms = x.flatten(1).square().sum(1).sqrt().clamp_min(floor)
+    return x * (x[0].numel() ** 0.5 / norms).view(-1, *[1] * (x.dim() - 1))
+
+
+def grouped(x: Tensor, groups: int) -> Tensor:
+    return mv(x.reshape(len(x), groups, -1), (2,)).view_as(x)
+
+
+def channelwise(leaf: Tensor, x: Tensor) -> Tensor:
+    return leaf.view(-1, *[1] * (x.dim() - 2))
+
+
+def own_axes(x: Tensor) -> tuple[int, ...]:
+    return tuple(range(1, x.dim()))
+
+
+def centred(x: Tensor) -> Tensor:
+    return x - x.mean(own_axes(x), keepdim=True)
+
+
+FORMULAS: list[tuple[Any, Any]] = [
+    ("fn", lambda x, w, b: unit(x, 1e-5)),
+    ({"name": "fn", "variant": "code"}, lambda x, w, b: unit(x, 1e-12)),
+    ("ln", lambda x, w, b: mv(x, own_axes(x)) * w + b),
+    ("ln-static", lambda x, w, b: mv(x, own_axes(x))),
+    ({"name": "ln-static", "variant": "text"}, lambda x, w, b: unit(centred(x), 1e-5)),
+    ({"name": "ln-static", "variant": "code"}, lambda x, w, b: unit(centred(x), 1e-12)),
+    ("ln-channel", lambda x, w, b: mv(x, own_axes(x)) * channelwise(w, x) + channelwise(b, x)),
+    ({"name": "gn", "groups": 3}, lambda x, w, b: grouped(x, 3) * channelwise(w, x) + channelwise(b, x)),
+    ({"name": "gn-static", "groups": 3}, lambda x, w, b: grouped(x, 3)),
+    ("rms", lambda x, w, b: x / (x.square().mean(own_axes(x), keepdim=True) + EPS).sqrt() * w),
+    ("bn", lambda x, w, b: mv(x, (0, *range(2, x.dim()))) * channelwise(w, x) + channelwise(b, x)),
+    ("bn-static", lambda x, w, b: mv(x, (0, *range(2, x.dim())))),
+]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-7], ids=["usual", "tiny"])
+@pytest.mark.parametrize("layout", ["plain", "channels last"])
+@pytest.mark.parametrize("shape", [(6, 5, 4), (12,)], ids=str)
+@pytest.mark.parametrize(("norm", "formula"), FORMULAS, ids=lambda value: str(value) if not callable(value) else "")
+def test_values(norm: Any, formula: Any, shape: tuple[int, ...], layout: str, scale: float) -> None:
+    """Against the formula, also where eps rules: activations of 1e-7."""
+    position = "feature" if "fn" in str(norm) else "after"
+    layer = NORMS.parse(norm).layer(Site(position, shape)).double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for leaf in layer.parameters():
+            leaf.copy_(torch.rand(leaf.shape, generator=generator, dtype=torch.float64))
+    x = scale * (torch.rand(7, *shape, generator=generator, dtype=torch.float64) - 0.3)
+    if layout == "channels last" and len(shape) == 3:
+        x = x.contiguous(memory_format=torch.channels_last)
+    expected = formula(x, getattr(layer, "weight", None), getattr(layer, "bias", None))
+    torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+
+
+def test_instance_norm_is_torchs() -> None:
+    ours, theirs = NORMS.parse("in").layer(Site("after", (6, 5, 4))), nn.InstanceNorm2d(6, affine=True)
+    x = torch.randn(3, 6, 5, 4)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.testing.assert_close(ours(x.contiguous(memory_format=layout)), theirs(x))
+
+
+def test_shift_of_prop_2() -> None:
+    x = torch.randn(3, 6, 5, 4, dtype=torch.float64)
+    torch.testing.assert_close(MeanShift((6, 5, 4))(x), centred(x), rtol=0, atol=1e-15)
+
+
+def test_eps_floors_the_norm_in_the_text_and_hardly_in_the_code() -> None:
+    """A feature of norm 1e-6: divided by 1e-5 in the text, normalized in the code."""
+    x = torch.full((1, 4), 5e-7, dtype=torch.float64)
+    text, code = (NORMS.parse({"name": "fn", "variant": v}).layer(Site("feature", (4,))) for v in ("text", "code"))
+    assert float(text(x).norm()) == pytest.approx(0.2)  # sqrt(4) * 1e-6 / 1e-5
+    assert float(code(x).norm()) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("name", ["mean-last", "bn-last"])
+def test_normalized_logits_in_training_and_evaluation(name: str) -> None:
+    """Training: the batch's statistics, into running ones at rate 0.1; evaluation: those, whatever the batch."""
+    network = small("mlp", name)
+    plain = small("mlp")
+    images = images_for("mlp", 5)
+    raw = plain(images)[1].detach()
+    mean, var = raw.mean(0), raw.var(0, unbiased=False)
+    spread = (var + EPS).sqrt() if name == "bn-last" else torch.ones(3, dtype=torch.float64)
+    torch.testing.assert_close(network(images)[1], (raw - mean) / spread, rtol=0, atol=1e-12)
+    buffers = dict(network.named_buffers())
+    torch.testing.assert_close(buffers["logits.running_mean"], 0.1 * mean, rtol=0, atol=1e-15)
+    running = torch.ones(3, dtype=torch.float64)
+    if name == "bn-last":
+        running = 0.9 + 0.1 * raw.var(0) + EPS
+        torch.testing.assert_close(buffers["logits.running_var"] + EPS, running, rtol=0, atol=1e-15)
+    network.eval()
+    expected = (raw - 0.1 * mean) / running.sqrt()
+    torch.testing.assert_close(network(images)[1], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(network(images[2:3])[1], expected[2:3], rtol=0, atol=1e-12)
+
+
+def test_mean_subtraction_differentiates_through_the_mean() -> None:
+    """d/du sum_t c_t (u_t - mean u) = c - mean c; the running mean stays outside of the graph."""
+    layer = BatchShift(1).double()
+    layer.reset_parameters()
+    u = torch.tensor([[1.0], [2.0], [6.0]], dtype=torch.float64, requires_grad=True)
+    c = torch.tensor([[1.0], [0.0], [5.0]], dtype=torch.float64)
+    (c * layer(u)).sum().backward()
+    assert u.grad is not None
+    torch.testing.assert_close(u.grad, c - 2.0)
+    assert not layer.running_mean.requires_grad
+    assert float(layer.running_mean) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("norm", "model"), FITTING)
+def test_gradients_are_finite_at_black_images(norm: str, model: str) -> None:
+    network = small(model, norm)
+    images = (0 * images_for(model, 4)).requires_grad_()
+    _, logits = network(images)
+    loss = nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0]))
+    for grad in torch.autograd.grad(loss, [images, *network.parameters()]):
+        assert torch.isfinite(grad).all()
+
+
+@pytest.mark.parametrize(("norm", "model"), FITTING)
+def test_affine_maps_begin_as_the_identity_and_weights_stay_the_vanilla_ones(norm: str, model: str) -> None:
+    network, plain = small(model, norm), dict(small(model).named_parameters())
+    for name, leaf in network.named_parameters():
+        if name in plain:
+            assert torch.equal(leaf, plain[name])
+        else:
+            assert torch.equal(leaf, torch.full_like(leaf, name.endswith("weight")))
+    assert plain.keys() <= dict(network.named_parameters()).keys()
+    affine = {"ln", "ln-before", "ln-channel", "gn", "in", "rms", "bn", "bn-last"}
+    assert (len(plain) < len(list(network.parameters()))) == (norm in affine)
+
+
+def test_static_layer_norm_is_layer_norm_at_its_start() -> None:
+    for model in SMALL:
+        images = images_for(model, 3)
+        expected = small(model, "ln")(images)[1]
+        for norm in ("ln-static", "ln-channel", {"name": "gn", "groups": 1}, {"name": "gn-static", "groups": 1}):
+            torch.testing.assert_close(small(model, norm)(images)[1], expected, rtol=0, atol=1e-12)
+
+
+def test_every_name_is_there_and_says_its_equation_and_source() -> None:
+    assert set(NORMS.names()) == PUBLISHED | FURTHER
+    for cls in NORMS.classes.values():
+        assert cls.equation and "source" in vars(cls) and cls.__doc__
+    assert NORMS.parse("gn").groups == 2  # Table 4
+
+
+@pytest.mark.parametrize(
+    ("norm", "model", "image", "message"),
+    [
+        ("fn-block-mv", "cnn", (3, 32, 32), "no residual blocks"),
+        ("fn-block-scale", "mlp", (1, 8, 8), "no residual blocks"),
+        ("in", "mlp", (1, 8, 8), "no layer has pixels"),
+        ("in", "resnet18", (3, 8, 8), "single pixel"),
+        ({"name": "gn", "groups": 48}, "resnet18", (3, 8, 8), "does not divide a layer of 64"),
+        ({"name": "gn-static", "groups": 5}, "cnn", (3, 32, 32), "does not divide"),
+    ],
+)
+def test_what_does_not_fit_is_told(norm: Any, model: str, image: tuple[int, int, int], message: str) -> None:
+    assert message in (NORMS.parse(norm).problem(MODELS.parse(model), image) or "")
+
+
+def test_statistics_over_a_batch_need_two_samples() -> None:
+    needs_two = {name for name in NORMS.names() if NORMS[name].smallest_batch == 2}
+    assert needs_two == {"bn", "bn-static", "mean-last", "bn-last"}
+
+
+def test_new_fields_stay_out_of_the_identity_at_their_defaults() -> None:
+    for name in NORMS.names():
+        assert NORMS.parse(name).identity() == {"name": name, "version": 1}
+    assert NORMS.parse({"name": "fn", "variant": "code"}).label() == "fn(variant=code)"
+
+
+def test_a_norm_in_float32_keeps_channels_last_images_as_they_are() -> None:
+    """A copy into another layout and back would cost more than the norm; pixels-only norms are the exception."""
+    x = torch.rand(4, 8, 6, 6).contiguous(memory_format=torch.channels_last)
+    for name in ("ln", "ln-static", "ln-channel", "gn", "gn-static", "bn", "fn-layerwise", "ln-reduced"):
+        layer = NORMS.parse(name).layer(Site("after", (8, 6, 6)))
+        assert layer(x).is_contiguous(memory_format=torch.channels_last), name
