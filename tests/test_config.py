@@ -23,7 +23,7 @@ from flbench.registry import METHODS
 GOLDEN_IDS: dict[str, dict[str, Any]] = {
     "26dcd10561c5566e": {},
     "8b224895b06150af": {"norm": "ln", "seed": 1},
-    "724846b8c7c2586d": {"norm": {"name": "gn", "groups": 4}, "lr": 0.1, "E": 1, "method": "scaffold"},
+    "2faba8f247721389": {"norm": {"name": "gn", "groups": 4}, "lr": 0.1, "E": 1, "method": "scaffold"},
     "2f89f909a1295ae3": {"dataset": "cifar10", "model": "cnn", "partition": "dirichlet:0.1", "clients": 20},
     "33083b927ed20372": {
         "method": {"name": "fedyogi", "beta1": 0.5},

@@ -18,6 +18,8 @@ from flbench.models.network import build
 from flbench.models.norms import Norm
 from flbench.registry import MODELS, NORMS
 
+torch.set_num_threads(1)  # toys are too small to share
+
 
 def toy_images(image: tuple[int, int, int] = (1, 8, 8), train: int = 60, test: int = 30, classes: int = 3) -> Images:
     """Random images whose labels cycle through the classes."""

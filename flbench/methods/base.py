@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Tree = dict[str, Any]  # of tensors
+
+#: Whose form of a method: its own paper's, the label-skew paper's text, or the label-skew paper's code.
+Variant = Literal["original", "text", "code"]
 
 
 def tmap(function: Callable[..., Any], *trees: Tree) -> Tree:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from flbench.methods.base import Method
 from flbench.registry import METHODS
@@ -19,7 +19,14 @@ class FedBN(Method):
 
     Affine parameters and running statistics alike stay, and are found by the layer's type, never by a parameter's name.
     Without batch normalization in the model it is FedAvg.
+
+    In the label-skew paper's code all clients of the CNN share one batch normalization, that of a discarded template,
+    always in training mode: its FedBN and its FedAvg + BN are one computation, which sees the labels' skew through the
+    statistics of the test batch. Its rows for them say nothing of either method.
     """
+
+    equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x) for all but batch-normalization layers"
+    source: ClassVar[str] = "Li et al. 2021, FedBN: Federated Learning on Non-IID Features via Local BN, Algorithm 1"
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
         """Every parameter and buffer of every batch-normalization layer."""

@@ -1,9 +1,9 @@
-"""Adaptive server optimizers (Reddi et al. 2020, Algorithm 2)."""
+"""Server optimizers: the mean change delta of a round is the server's pseudo-gradient."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -13,21 +13,40 @@ from flbench.registry import METHODS
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ADAPTIVE = "Reddi et al. 2020, Adaptive Federated Optimization, Algorithm 2"
 
-@METHODS.register("fedyogi")
+
+@METHODS.register("fedavgm")
 @dataclass(frozen=True)
-class FedYogi(Method):
-    """FedYogi (Reddi et al. 2020, Algorithm 2), with delta as pseudo-gradient and no bias correction.
+class FedAvgM(Method):
+    """FedAvgM (Hsu et al. 2019): v <- beta v + delta,   x <- x + server_lr v; beta = 0 is FedAvg."""
 
-    m <- beta1 m + (1 - beta1) delta,   v <- v - (1 - beta2) delta^2 sign(v - delta^2),
-    x <- x + server_lr m / (sqrt(v) + tau)
+    equation: ClassVar[str] = "v <- beta v + delta, x <- x + server_lr v"
+    source: ClassVar[str] = "Hsu et al. 2019, Measuring the Effects of Non-Identical Data Distribution, Section 4.3"
 
-    m starts at 0 and v at ``v0``; the defaults are the label-skew paper's.
+    beta: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+    def init_server(self, x: Tree) -> Tree:
+        """No velocity."""
+        return tmap(lambda a: 0 * a, x)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+        """One step of SGD with momentum."""
+        v = tmap(lambda v, d: self.beta * v + d, state, delta)
+        return tmap(lambda a, v: a + self.server_lr * v, x, v), v
+
+
+@dataclass(frozen=True)
+class Adaptive(Method):
+    """What the adaptive optimizers of Reddi et al. (2020, Algorithm 2) share; there is no bias correction.
+
+    m <- beta1 m + (1 - beta1) delta,   v <- second_moment(v, delta^2),   x <- x + server_lr m / (sqrt(v) + tau)
+
+    m starts at 0 and v at ``v0``; the defaults are those of the label-skew paper for FedYogi.
     """
 
     server_lr: Annotated[float, Field(gt=0)] = 0.01
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     tau: Annotated[float, Field(gt=0)] = 1e-3
     v0: Annotated[float, Field(ge=0)] = 1e-6
 
@@ -36,11 +55,61 @@ class FedYogi(Method):
         return {f"m/{name}": 0 * a for name, a in x.items()} | {f"v/{name}": 0 * a + self.v0 for name, a in x.items()}
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
-        """One Yogi step."""
+        """One step of the optimizer."""
         m = {name: self.beta1 * state[f"m/{name}"] + (1 - self.beta1) * d for name, d in delta.items()}
-        v = {name: self._second_moment(state[f"v/{name}"], d * d) for name, d in delta.items()}
+        v = {name: self.second_moment(state[f"v/{name}"], d * d) for name, d in delta.items()}
         x = tmap(lambda a, m, v: a + self.server_lr * m / (v.sqrt() + self.tau), x, m, v)
         return x, {f"m/{name}": a for name, a in m.items()} | {f"v/{name}": a for name, a in v.items()}
 
-    def _second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        """The next v of one parameter, from delta^2."""
+        raise NotImplementedError(f"{type(self).__name__} must say its second moment")
+
+
+@METHODS.register("fedadagrad")
+@dataclass(frozen=True)
+class FedAdagrad(Adaptive):
+    """FedAdagrad (Reddi et al. 2020, Algorithm 2): v <- v + delta^2, without momentum (beta1 = 0)."""
+
+    equation: ClassVar[str] = "v <- v + delta^2, x <- x + server_lr m / (sqrt(v) + tau)"
+    source: ClassVar[str] = _ADAPTIVE
+
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        """A sum over all rounds."""
+        return v + squared
+
+
+@METHODS.register("fedadam")
+@dataclass(frozen=True)
+class FedAdam(Adaptive):
+    """FedAdam (Reddi et al. 2020, Algorithm 2): v <- beta2 v + (1 - beta2) delta^2, no bias correction."""
+
+    equation: ClassVar[str] = "v <- beta2 v + (1 - beta2) delta^2, x <- x + server_lr m / (sqrt(v) + tau)"
+    source: ClassVar[str] = _ADAPTIVE
+
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        """A moving mean."""
+        return self.beta2 * v + (1 - self.beta2) * squared
+
+
+@METHODS.register("fedyogi")
+@dataclass(frozen=True)
+class FedYogi(Adaptive):
+    """FedYogi (Reddi et al. 2020, Algorithm 2): v <- v - (1 - beta2) delta^2 sign(v - delta^2), no bias correction.
+
+    Paper, label-skew text and label-skew code agree. The code keeps m, v and x in no checkpoint: its resumed runs begin
+    again from random weights.
+    """
+
+    equation: ClassVar[str] = "v <- v - (1 - beta2) delta^2 sign(v - delta^2), x <- x + server_lr m / (sqrt(v) + tau)"
+    source: ClassVar[str] = _ADAPTIVE
+
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        """Moves towards delta^2 by a share of delta^2, not of the distance."""
         return v - (1 - self.beta2) * squared * (v - squared).sign()

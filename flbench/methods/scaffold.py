@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.methods.base import Context, Method, Tree, Variant, tmap
 from flbench.registry import METHODS
 
 
@@ -17,14 +18,28 @@ class Scaffold(Method):
     Client i:   w <- w - lr (g(w) - c_i + c),   K times;   c_i' = c_i - c + (x - w) / (K lr)
     Server:     x <- x + server_lr * delta,   c <- c + |S|/N * mean_i (c_i' - c_i)
 
-    All controls start at zero, so round one is FedAvg's, and under full participation mean_i c_i = c for ever. The
-    correction enters the gradient, before momentum: applied after it, (x - w) / (K lr) would be about
-    1 / (1 - momentum) times a gradient. delta is weighted by sample counts like every method's here; the paper weighs
-    clients equally.
+    All controls start at zero, so round one is FedAvg's up to the weights. The correction enters the gradient, before
+    momentum: applied after it, (x - w) / (K lr) would be about 1 / (1 - momentum) times a gradient. How the clients are
+    weighed:
+
+    - ``original``: all equally, in delta and in the mean of controls, so that under full participation mean_i c_i = c;
+    - ``text``, the label-skew paper's text (option II, and otherwise FedAvg): delta by samples, controls equally;
+    - ``code``, the label-skew paper's code: both by samples. As published its controls stay 0 by a mistake (the new
+      ones are bound to a loop variable), so that its SCAFFOLD is FedAvg; the paper's rows of both agree to 2 points.
+
+    Version 2: version 1 was ``text``.
     """
 
+    version: ClassVar[int] = 2
+    equation: ClassVar[str] = (
+        "w <- w - lr (g - c_k + c), c_k' = c_k - c + (x - w_k) / (K lr), "
+        "x <- x + server_lr mean_k (w_k - x), c <- c + |S|/N mean_k (c_k' - c_k)"
+    )
+    source: ClassVar[str] = "Karimireddy et al. 2020, SCAFFOLD, Algorithm 1 with option II"
     broadcasts_state: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
+
+    variant: Variant = "original"
 
     def init_server(self, x: Tree) -> Tree:
         """All controls start at zero: c = 0."""
@@ -42,6 +57,14 @@ class Scaffold(Method):
         """Option II's new control, and its change as the message."""
         new = tmap(lambda ci, c, x, w: ci - c + (x - w) / (ctx.steps * ctx.lr), ctx.client, ctx.server, ctx.x, w)
         return new, tmap(lambda after, before: after - before, new, ctx.client)
+
+    def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
+        """Equal in the original."""
+        return [1 / len(share)] * len(share) if self.variant == "original" else share
+
+    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+        """Equal but for the code."""
+        return share if self.variant == "code" else super().message_weights(share)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
         """FedAvg's step, and c moves by the participants' share of the mean change."""

@@ -15,17 +15,20 @@ class Drift(Probe):
     """How far the clients' updates d_k = w_k - x point apart.
 
     ``update_norm``: mean_k ||d_k||; ``mean_norm``: ||sum_k p_k d_k||; ``agreement``: the latter over sum_k p_k ||d_k||,
-    1 when all clients pull one way and near 0 when they cancel; ``cosine``: mean cosine between pairs of updates.
+    1 when all clients pull one way and near 0 when they cancel; ``cosine``: mean cosine between pairs of updates. There
+    are no numbers where nothing is sent.
     """
 
     needs_clients: ClassVar[bool] = True
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """The four numbers of the class's description."""
+        """The four numbers of the class's description, or none."""
         import torch
 
         if seen.client_params is None or seen.weights_S is None:
             raise ValueError("the drift probe needs the clients' models")
+        if not seen.before:
+            return {}
         updates_SP = torch.cat(
             [(seen.client_params[name] - leaf).flatten(1) for name, leaf in seen.before.items()], dim=1
         ).double()

@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from flbench.engine.local import Sgd
+from flbench.engine.rounds import Images
 from flbench.methods.base import Context, Method, Tree
 from flbench.methods.fedbn import FedBN
 from flbench.methods.scaffold import Scaffold
 from flbench.registry import METHODS
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
-METHOD_NAMES = ["fedavg", "scaffold", "fedyogi", "fedbn"]
+METHOD_NAMES = [
+    "fedavg",
+    "fedbn",
+    "feddecorr",
+    "fedlc",
+    "fednova",
+    "fedavgm",
+    "fedadagrad",
+    "fedadam",
+    "fedyogi",
+    "fedprox",
+    "fedrs",
+    "local-only",
+    "scaffold",
+]
+
+#: Methods without their own term, and how near they then are to FedAvg where all clients hold all classes. FedLC's
+#: margins vanish with tau; the adaptive optimizers are FedAvg where tau outweighs sqrt(v), with server_lr = tau.
+TERM_OFF: list[dict[str, Any]] = [
+    {"name": "fedprox", "mu": 0.0, "tolerance": 0},
+    {"name": "fedlc", "tau": 0.0, "tolerance": 0},
+    {"name": "fedrs", "alpha": 1.0, "tolerance": 0},
+    *({"name": "feddecorr", "coefficient": 0.0, "variant": v, "tolerance": 0} for v in ("original", "text", "code")),
+    {"name": "fedavgm", "beta": 0.0, "tolerance": 0},
+    *(
+        {"name": name, "beta1": 0.0, "tau": 1e15, "server_lr": 1e15, "tolerance": 1e-12}
+        for name in ("fedadagrad", "fedadam", "fedyogi")
+    ),
+    {"name": "fednova", "tolerance": 1e-14},
+]
 
 
-def after(method: Method, rounds: int = 3, **kwargs: object) -> Tree:
-    trainer = toy_trainer(method, **kwargs)  # type: ignore[arg-type]
+def toy_skewed_images() -> Images:
+    """Labels of which client 0 lacks class 2 and client 1 lacks class 0."""
+    labels = torch.cat([torch.arange(20) % 2, 1 + torch.arange(14) % 2, torch.arange(26) % 3])
+    return replace(toy_images(), train_labels_M=labels)
+
+
+def after(method: Method, rounds: int = 3, **kwargs: Any) -> Tree:
+    trainer = toy_trainer(method, **kwargs)
     for _ in range(rounds):
         trainer.step()
     return trainer.x
@@ -27,13 +66,133 @@ def test_every_registered_method_is_tested_here() -> None:
     assert set(METHOD_NAMES) == set(METHODS.names())
 
 
-def test_scaffold_is_fedavg_in_round_one_and_never_again() -> None:
-    assert largest_difference(after(Scaffold(), rounds=1), after(Method(), rounds=1)) == 0
-    assert largest_difference(after(Scaffold(), rounds=2), after(Method(), rounds=2)) > 1e-4
+@pytest.mark.parametrize("variant", ["text", "code"])
+def test_scaffold_is_fedavg_in_round_one_and_never_again(variant: str) -> None:
+    scaffold = METHODS.parse({"name": "scaffold", "variant": variant})
+    assert largest_difference(after(scaffold, rounds=1), after(Method(), rounds=1)) == 0
+    assert largest_difference(after(scaffold, rounds=2), after(Method(), rounds=2)) > 1e-4
 
 
-def test_fedyogi_is_not_fedavg() -> None:
-    assert largest_difference(after(METHODS.parse("fedyogi")), after(Method())) > 1e-4
+def test_the_original_scaffold_is_fedavg_in_round_one_if_clients_are_equal() -> None:
+    equal = toy_clients((20, 20, 20))
+    assert largest_difference(after(Scaffold(), 1, clients=equal), after(Method(), 1, clients=equal)) < 1e-15
+    assert largest_difference(after(Scaffold(), 1), after(Method(), 1)) > 1e-4
+
+
+@pytest.mark.parametrize("norm", ["none", "ln", "bn"])
+@pytest.mark.parametrize("off", TERM_OFF, ids=lambda off: off["name"])
+def test_without_its_own_term_a_method_is_fedavg(off: dict[str, Any], norm: str) -> None:
+    off = dict(off)
+    tolerance = off.pop("tolerance")
+    method = METHODS.parse(off)
+    assert largest_difference(after(method, norm=norm), after(Method(), norm=norm)) <= tolerance
+
+
+@pytest.mark.parametrize("name", [name for name in METHOD_NAMES if name not in ("fedavg", "fedbn", "local-only")])
+def test_with_its_own_term_a_method_is_not_fedavg(name: str) -> None:
+    skewed, steps = toy_skewed_images(), (2, 4, 5)
+    found = after(METHODS.parse(name), images=skewed, steps=steps)
+    assert largest_difference(found, after(Method(), images=skewed, steps=steps)) > 1e-6
+
+
+def test_fednova_with_equal_steps_is_fedavg() -> None:
+    for momentum in (0.0, 0.9):
+        sgd = Sgd(0.1, momentum)
+        assert largest_difference(after(METHODS.parse("fednova"), sgd=sgd), after(Method(), sgd=sgd)) < 1e-14
+
+
+def test_fednova_weighs_a_client_of_many_steps_down() -> None:
+    weights = METHODS.parse("fednova").delta_weights([0.5, 0.5], [1, 9], 0.0)
+    assert weights == pytest.approx([2.5, 2.5 / 9], abs=1e-15)  # 0.5 / a_k times the mean of 1 and 9
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_fedlc_gives_missing_classes_no_gradient(executor: str) -> None:
+    """Client 0 holds class 0 and 1: after its round alone, the head's row of class 2 is where it was."""
+    images = toy_skewed_images()
+    alone = toy_clients((20,))
+    trainer = toy_trainer(METHODS.parse("fedlc"), images=images, clients=alone, executor=executor)
+    before = trainer.x["head.weight"].clone()
+    trainer.step()
+    moved = (trainer.x["head.weight"] - before).abs().sum(1)
+    assert moved[2] == 0
+    assert moved[:2].min() > 1e-3
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_fedlc_of_one_class_trains_nothing(tau: float) -> None:
+    images = toy_images()
+    images = replace(images, train_labels_M=torch.arange(60) // 20)
+    clients = toy_clients((20, 20, 20))
+    trainer = toy_trainer(METHODS.parse({"name": "fedlc", "tau": tau}), images=images, clients=clients)
+    before = {name: leaf.clone() for name, leaf in trainer.x.items()}
+    assert trainer.step().loss == 0
+    assert largest_difference(trainer.x, before) == 0
+
+
+def test_fedlc_without_margin_is_a_softmax_over_the_clients_own_classes() -> None:
+    """The limit of small tau, not FedAvg, where a client lacks a class."""
+    images = toy_skewed_images()
+    off, tiny = (after(METHODS.parse({"name": "fedlc", "tau": tau}), images=images) for tau in (0.0, 1e-9))
+    assert 0 < largest_difference(off, tiny) < 1e-7
+    assert largest_difference(off, after(Method(), images=images)) > 1e-4
+
+
+def test_fedrs_holds_missing_classes_back() -> None:
+    """The gradient of a missing class's row is alpha times what its softmax gives, so alpha = 0 leaves it alone."""
+    images, alone = toy_skewed_images(), toy_clients((20,))
+    moved = []
+    for alpha in (0.0, 0.5, 1.0):
+        method = METHODS.parse({"name": "fedrs", "alpha": alpha})
+        trainer = toy_trainer(method, images=images, clients=alone, steps=1)
+        before = trainer.x["head.weight"].clone()
+        trainer.step()
+        moved.append(float((trainer.x["head.weight"] - before)[2].abs().sum()))
+    assert moved[0] == 0 < moved[1] < moved[2]
+
+
+@pytest.mark.parametrize(
+    ("variant", "one_feature_twice", "two_features"),
+    [("original", 0.5, 0.5 / 2), ("text", 0.5 * 9 / 4, 0.0), ("code", 0.1 * 9 / 4, 0.0)],
+)
+def test_feddecorr_counts_correlations(variant: str, one_feature_twice: float, two_features: float) -> None:
+    """With n = 4 and all correlations 1: 0.5 ||K||^2 / d^2 = 0.5, or coefficient (n - 1)^2 / n."""
+    method = METHODS.parse({"name": "feddecorr", "variant": variant})
+    context = Context(x={}, server={}, client={}, counts_Y=torch.ones(3), lr=0.1, steps=1)
+    same = torch.tensor([[0.0, 5.0], [2.0, 9.0], [4.0, 13.0], [9.0, 23.0]], dtype=torch.float64)
+    apart = torch.tensor([[1.0, 3.0], [1.0, 1.0], [-1.0, 3.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert float(method.penalty({}, same, context)) == pytest.approx(one_feature_twice, rel=1e-7)
+    assert float(method.penalty({}, apart, context)) == pytest.approx(two_features, rel=1e-7)
+
+
+def test_local_only_never_hears_of_the_others() -> None:
+    """Its client is the client of a federation of one, whatever the others do."""
+    together = toy_trainer(METHODS.parse("local-only"), norm="bn", clients=toy_clients((20, 14, 26)))
+    alone = toy_trainer(Method(), norm="bn", clients=toy_clients((20,)))
+    for _ in range(3):
+        together.step()
+        alone.step()
+    first = {name: leaf[0] for name, leaf in together.local.items()}
+    assert largest_difference(first, {**alone.x, **alone.buffers}) < 1e-15
+    assert together.is_finite()
+    record = together.evaluate()
+    assert set(record) >= {"acc_personal", "acc_global"}
+    assert record["bytes_up"] == record["bytes_down"] == 0
+
+
+def test_diverged_personal_models_are_noticed() -> None:
+    trainer = toy_trainer(METHODS.parse("local-only"))
+    trainer.step()
+    assert trainer.is_finite()
+    trainer.local["head.weight"][1, 0, 0] = float("nan")
+    assert not trainer.is_finite()
+
+
+def test_every_method_says_its_equation_and_source() -> None:
+    for name in METHODS.names():
+        own = vars(METHODS[name])
+        assert own["equation"], name
+        assert own["source"], name
 
 
 def test_fedbn_is_fedavg_without_batch_norm_only() -> None:
@@ -128,5 +287,10 @@ def test_hooks_do_not_touch_their_inputs(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
 def test_momentum_changes_training(method: str) -> None:
-    spec = METHODS.parse(method)
-    assert largest_difference(after(spec, sgd=Sgd(0.1, momentum=0.9)), after(spec, sgd=Sgd(0.1))) > 1e-4
+    def weights(momentum: float) -> Tree:
+        trainer = toy_trainer(METHODS.parse(method), sgd=Sgd(0.1, momentum))
+        trainer.step()
+        trainer.step()
+        return {**trainer.x, **trainer.local}
+
+    assert largest_difference(weights(0.9), weights(0.0)) > 1e-4

@@ -1,0 +1,32 @@
+"""FedNova."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flbench.methods.base import Method
+from flbench.registry import METHODS
+
+
+@METHODS.register("fednova")
+@dataclass(frozen=True)
+class FedNova(Method):
+    """FedNova (Wang et al. 2020, eq. 10 and Algorithm 1): averages the clients' changes normalised by their steps.
+
+    d_k = (w_k - x) / a_k,   x <- x + server_lr (sum_k p_k a_k) (sum_k p_k d_k),   p_k = m_k / sum_j m_j
+
+    a_k is the sum of the weights with which client k's gradients enter w_k - x, in units of the learning rate: its
+    number of steps K, with local momentum rho (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Where all clients take as
+    many steps it is FedAvg, so it needs ``local_epochs``.
+    """
+
+    equation: ClassVar[str] = "x <- x + server_lr (sum_k p_k a_k) sum_k p_k (w_k - x) / a_k, a_k = K_k (no momentum)"
+    source: ClassVar[str] = "Wang et al. 2020, Tackling the Objective Inconsistency Problem, eq. 10 and Algorithm 1"
+
+    def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
+        """p_k / a_k times the effective number of steps."""
+        a = [(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum) for k in steps]
+        effective = sum(p * a_k for p, a_k in zip(share, a, strict=True))
+        return [p * effective / a_k for p, a_k in zip(share, a, strict=True)]

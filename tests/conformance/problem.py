@@ -1,0 +1,156 @@
+"""The small problem that golden numbers are computed on, and its gradients by hand in numpy.
+
+3 clients of 4, 6 and 4 samples, 2 pixels, 3 classes, 3 rounds of 3 local steps, batches of 2. The first client lacks
+class 2, the second lacks class 0. The model is softmax regression z = W p without a bias (6 weights), for FedBN with a
+batch normalization of the pixels before it, for FedDecorr with a linear layer of 3 features before it. With
+s = softmax(z), dL/dz = (s - onehot(y)) / B and dL/dW = (dL/dz)^T p. The numpy programs share with flbench nothing but
+the rows of each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from flbench.data.batches import federated_rows
+from flbench.engine.local import Sgd
+from flbench.engine.rounds import FederatedTrainer, Images
+from flbench.methods.base import Method
+from flbench.models.layers import Dense, StackableLayer
+from flbench.models.norm_layers import BatchNorm
+from flbench.registry import METHODS
+from tests.toys import toy_clients, toy_trainer
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+SIZES, STEPS, BATCH, ROUNDS, LR = (4, 6, 4), 3, 2, 3, 0.5
+SHARE = np.array(SIZES) / sum(SIZES)
+EQUAL = np.full(3, 1 / 3)
+CLIENTS = toy_clients(SIZES, test=6)
+# fmt: off
+PIXELS = np.array([
+    [3, 14], [1, 9], [16, 2], [7, 7],
+    [5, 12], [0, 16], [11, 4], [8, 1], [2, 2], [15, 13],
+    [6, 0], [9, 10], [4, 8], [13, 3],
+])
+# fmt: on
+LABELS = np.array([0, 0, 1, 0, 1, 1, 2, 1, 2, 2, 2, 0, 1, 2])
+COUNTS = np.array([[3, 1, 0], [0, 3, 3], [1, 1, 2]])
+W0 = np.array([[0.3, -0.2], [-0.5, 0.4], [0.1, 0.25]])
+V0 = np.array([[0.7, -0.4], [0.2, 0.9], [-0.6, 0.35]])
+H0 = np.array([[0.3, -0.2, 0.15], [-0.5, 0.4, 0.05], [0.1, 0.25, -0.35]])
+
+both_executors = pytest.mark.parametrize("executor", ["loop", "stacked"])
+
+
+class SoftmaxRegression(StackableLayer):
+    """Logits W p of the pixels p, batch-normalized first if asked."""
+
+    def __init__(self, batch_norm: bool = False) -> None:
+        super().__init__()
+        self.norm = BatchNorm(2, eps=1e-5) if batch_norm else nn.Sequential()
+        self.head = Dense(2, 3, bias=False)
+        if isinstance(self.norm, BatchNorm):
+            self.norm.reset_parameters()
+        _start(self.double(), {"head": W0})
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.norm(images.flatten(-3))
+        return features, self.head(features)
+
+
+class TwoLayers(StackableLayer):
+    """Features V p of the pixels p, and logits H V p."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = Dense(2, 3, bias=False), Dense(3, 3, bias=False)
+        _start(self.double(), {"hidden": V0, "head": H0})
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.hidden(images.flatten(-3))
+        return features, self.head(features)
+
+
+def _start(network: nn.Module, weights: dict[str, Array]) -> None:
+    with torch.no_grad():
+        for name, value in weights.items():
+            network.get_submodule(name).weight.copy_(torch.from_numpy(value))  # type: ignore[operator, union-attr]
+
+
+def images() -> Images:
+    pixels = torch.from_numpy(PIXELS.astype(np.uint8)).view(-1, 1, 1, 2)
+    labels = torch.from_numpy(LABELS)
+    return Images(pixels, labels, pixels[:6], labels[:6], 3, 16, torch.float64, augment=False)
+
+
+def trainer_of(method: str | dict[str, Any], executor: str, **kwargs: Any) -> FederatedTrainer:
+    """A trainer of the problem before its first round; the method is given as in YAML."""
+    sgd = Sgd(LR, momentum=kwargs.pop("momentum", 0.0), weight_decay=kwargs.pop("weight_decay", 0.0))
+    settings = {"network": SoftmaxRegression(), "images": images(), "clients": CLIENTS, "steps": STEPS}
+    chosen: Method = METHODS.parse(method)
+    return toy_trainer(chosen, executor=executor, sgd=sgd, **{**settings, "batch_size": BATCH, **kwargs})
+
+
+def trained(method: str | dict[str, Any], executor: str, **kwargs: Any) -> FederatedTrainer:
+    """The same after ``ROUNDS`` rounds."""
+    trainer = trainer_of(method, executor, **kwargs)
+    for _ in range(ROUNDS):
+        trainer.step()
+    return trainer
+
+
+def batches(client: int, round: int, steps: int = STEPS, batch_size: int = BATCH) -> list[tuple[Array, Labels]]:
+    rows = federated_rows(CLIENTS.train[client], seed=0, client=client, round=round, steps=steps, batch_size=batch_size)
+    return [(PIXELS[step] / 16.0, LABELS[step]) for step in rows]
+
+
+def softmax_error(logits: Array, labels: Labels) -> Array:
+    """dL/dz of the mean cross-entropy: (softmax(z) - onehot(y)) / B."""
+    exp = np.exp(logits - logits.max(axis=1, keepdims=True))
+    out = exp / exp.sum(axis=1, keepdims=True)
+    out[np.arange(len(labels)), labels] -= 1
+    return np.asarray(out / len(labels))
+
+
+def gradient(weights: Array, pixels: Array, labels: Labels) -> Array:
+    return softmax_error(pixels @ weights.T, labels).T @ pixels
+
+
+Gradient = Callable[[Array, Array, Labels], Array]
+
+
+def local_sgd(
+    start: Array, client: int, round: int, of: Gradient = gradient, *, steps: int = STEPS, momentum: float = 0.0
+) -> Array:
+    """A client's weights at the end of a round of SGD along ``of``."""
+    weights, velocity = start.copy(), np.zeros_like(start)
+    for pixels, labels in batches(client, round, steps):
+        velocity = momentum * velocity + of(weights, pixels, labels)
+        weights = weights - LR * velocity
+    return weights
+
+
+def plus(correction: Array) -> Gradient:
+    """The gradient with a constant added."""
+    return lambda weights, pixels, labels: gradient(weights, pixels, labels) + correction
+
+
+def mean(share: Sequence[float] | Array, leaves: Sequence[Array]) -> Array:
+    return np.asarray(sum(part * leaf for part, leaf in zip(share, leaves, strict=True)))
+
+
+def fedavg_delta(x: Array, round: int) -> Array:
+    """The mean change of a round of FedAvg."""
+    return mean(SHARE, [local_sgd(x, client, round) for client in range(3)]) - x
+
+
+def assert_close(tensor: Tensor, expected: Array) -> None:
+    np.testing.assert_allclose(tensor.numpy(), expected, rtol=0, atol=1e-12)
