@@ -23,9 +23,6 @@ from flbench.engine.local import Finish, Start, Task, local_train
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
 
-#: Images (E, B, ...) and labels (E, B) of one client's round, by its position in the cohort; E may differ.
-Batches = Callable[[int], tuple[Tensor, Tensor]]
-
 #: Clients trained as one stack. A chunk of fixed size keeps the arithmetic, and so the bits, independent of memory.
 CHUNK = 64
 
@@ -34,10 +31,25 @@ EVALUATION_BATCH = 500
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Finished clients: their positions in the cohort, and their ends with a leading client axis."""
+class Client:
+    """One client's round, not yet begun.
 
-    positions: slice
+    Attributes:
+        task: what it shares with the other clients of its run.
+        start: makes its beginning.
+        batches: makes its images (E, B, ...) and labels (E, B); E may differ between clients.
+    """
+
+    task: Task
+    start: Callable[[], Start]
+    batches: Callable[[], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Finished clients: their positions among those given, and their ends with a leading client axis."""
+
+    positions: range
     finish: Finish
 
 
@@ -46,8 +58,8 @@ class Executor(Protocol):
 
     name: str
 
-    def train(self, task: Task, clients: int, start: Callable[[int], Start], batches: Batches) -> Iterator[Chunk]:
-        """Train the cohort's clients 0 ... clients-1; yields them in that order."""
+    def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
+        """Train clients, of one run or of several; yields them in order."""
         ...
 
     def predict(
@@ -90,19 +102,19 @@ class LoopExecutor:
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
 
-    def train(self, task: Task, clients: int, start: Callable[[int], Start], batches: Batches) -> Iterator[Chunk]:
+    def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
         """Train the clients; at most a few finished ones wait for their turn, so memory does not grow with clients."""
 
-        def one(position: int, seat: _Seat) -> Finish:
+        def one(client: Client, seat: _Seat) -> Finish:
             seat.network.train()
-            images, labels = batches(position)
+            images, labels = client.batches()
             images = torch.unflatten(_pixels_last(images.flatten(0, 1)), 0, images.shape[:2])
-            begin = start(position)
+            begin = client.start()
             begin = replace(begin, params=tmap(_pixels_last, begin.params))
-            return local_train(seat.forward, _identity, task, begin, images, labels)
+            return local_train(seat.forward, _identity, client.task, begin, images, labels)
 
-        for position, finish in enumerate(self._map(one, range(clients))):
-            yield Chunk(slice(position, position + 1), _unsqueeze(finish))
+        for position, finish in enumerate(self._map(one, clients)):
+            yield Chunk(range(position, position + 1), _unsqueeze(finish))
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
@@ -155,15 +167,16 @@ class StackedExecutor:
         self._single: Forward = pure_forward(network)
         self._autocast = autocast
 
-    def train(self, task: Task, clients: int, start: Callable[[int], Start], batches: Batches) -> Iterator[Chunk]:
+    def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
         """Train the clients chunk by chunk."""
         self._network.train()
-        for first in range(0, clients, CHUNK):
-            positions = range(first, min(first + CHUNK, clients))
-            images, labels = (_pad(parts) for parts in zip(*map(batches, positions), strict=True))
-            begin = _stack([start(position) for position in positions])
+        for first in range(0, len(clients), CHUNK):
+            chunk = clients[first : first + CHUNK]
+            images, labels = (_pad(parts) for parts in zip(*(client.batches() for client in chunk), strict=True))
+            begin = _stack([client.start() for client in chunk])
+            task = _join_tasks([client.task for client in chunk], begin)
             finish = local_train(self._forward, vmap, task, begin, images, labels)
-            yield Chunk(slice(positions.start, positions.stop), finish)
+            yield Chunk(range(first, first + len(chunk)), finish)
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
@@ -218,6 +231,28 @@ def _stack(starts: Sequence[Start]) -> Start:
 
     trees = {name: join(name) for name in ("params", "buffers", "velocity", "state", "counts_Y")}
     return Start(**trees, steps=_join_steps(starts))
+
+
+def _join_tasks(tasks: Sequence[Task], begin: Start) -> Task:
+    """The task of a stack: that of its only run, or what its runs share and what each client has of its own."""
+    first = tasks[0]
+    if all(task is first for task in tasks):
+        return first
+    like = next(iter(begin.params.values()))
+
+    def numbers(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+    settings = {field.name: [getattr(task.method, field.name) for task in tasks] for field in fields(first.method)}
+    return replace(
+        first,
+        each={
+            "x": {name: begin.params[name] for name in first.x},  # the beginning is x: training works on a copy
+            "server": {name: torch.stack([task.server[name] for task in tasks]) for name in first.server},
+            "lr": numbers([task.sgd.lr for task in tasks]),
+        },
+        hyperparameters={name: numbers(values) for name, values in settings.items() if len(set(values)) > 1},
+    )
 
 
 def _join_steps(starts: Sequence[Start]) -> int | Tensor:

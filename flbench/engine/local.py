@@ -9,8 +9,8 @@ own axes (C, H, W).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Task:
-    """What all clients of a round share.
+    """What all clients of a run share in a round.
 
     Attributes:
         method: the federated method.
@@ -43,6 +43,9 @@ class Task:
         x: server parameters at the start of the round.
         server: server state as far as the method broadcasts it.
         autocast: dtype of mixed precision, or None.
+        each: empty for clients of one run. For a stack of clients of several runs, what differs between them, with the
+            leading axis N: ``x``, ``server`` and ``lr``.
+        hyperparameters: likewise the method's fields that differ.
     """
 
     method: Method
@@ -50,6 +53,8 @@ class Task:
     x: Tree
     server: Tree
     autocast: torch.dtype | None = None
+    each: Mapping[str, Any] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,13 +131,22 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
             if sgd.momentum:
                 moved = {n: sgd.momentum * velocity[n] + d if velocity else d for n, d in direction.items()}
                 velocity = direction = _where(training, moved, velocity)
-            torch._foreach_add_(weights, list(_where(training, direction).values()), alpha=-sgd.lr)
+            _descend(weights, list(_where(training, direction).values()), task.each.get("lr", sgd.lr))
             buffers = _where(training, buffers, buffers_before)
         losses.append(_where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
         state, message = lifted.finish(params)
     loss = torch.stack(losses).sum(0) / start.steps
     return Finish(params, buffers, velocity, state, message, loss)
+
+
+def _descend(weights: list[Tensor], direction: list[Tensor], lr: float | Tensor) -> None:
+    """Move the weights against the direction, in place; ``lr`` may be a tensor (N,), with the same bits on a CPU."""
+    if isinstance(lr, Tensor):
+        rates = [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in weights]
+        torch._foreach_addcmul_(weights, direction, rates, value=-1)
+    else:
+        torch._foreach_add_(weights, direction, alpha=-lr)
 
 
 def _training(steps: int | Tensor, step: int) -> Tensor | None:
@@ -174,41 +188,44 @@ class _LiftedHooks:
             steps=start.steps,
         )
         #: What of the context is each client's own.
-        self._own_context: dict[str, Any] = {"client": start.state, "counts_Y": start.counts_Y}
-        self._unequal = isinstance(start.steps, Tensor)
-        if self._unequal:
+        self._own_context: dict[str, Any] = {"client": start.state, "counts_Y": start.counts_Y, **task.each}
+        self._hyperparameters = dict(task.hyperparameters)
+        if isinstance(start.steps, Tensor):
             self._own_context["steps"] = start.steps
+        #: Whether numbers that hooks compute with are the same for the whole stack.
+        self._uniform = not (task.each or isinstance(start.steps, Tensor))
 
     def _own(self, hook: str) -> bool:
         return getattr(type(self._method), hook) is not getattr(Method, hook)
 
-    def _apply(self, hook: Callable[..., Any], *trees: Any) -> Any:
-        """``hook(*trees, ctx)`` with each client's own context."""
+    def _apply(self, hook: str, *trees: Any) -> Any:
+        """``hook(*trees, ctx)`` with each client's own context and hyperparameters."""
 
-        def one_client(own: dict[str, Any], *mine: Any) -> Any:
-            return hook(*mine, replace(self._context, **own))
+        def one_client(own: dict[str, Any], hyperparameters: dict[str, Any], *mine: Any) -> Any:
+            method = replace(self._method, **hyperparameters)
+            return getattr(method, hook)(*mine, replace(self._context, **own))
 
-        return self._lift(one_client)(self._own_context, *trees)
+        return self._lift(one_client)(self._own_context, self._hyperparameters, *trees)
 
-    def _apply_to_trees(self, hook: Callable[..., Any], tree: Tree) -> Any:
+    def _apply_to_trees(self, hook: str, tree: Tree) -> Any:
         """The same for a hook that may be elementwise."""
-        if self._method.elementwise and not self._unequal:
-            return hook(tree, self._context)
+        if self._method.elementwise and self._uniform:
+            return getattr(self._method, hook)(tree, self._context)
         return self._apply(hook, tree)
 
     def logits(self, z: Tensor) -> Tensor:
-        out: Tensor = self._apply(self._method.logits, z) if self._own("logits") else z
+        out: Tensor = self._apply("logits", z) if self._own("logits") else z
         return out
 
     def add_penalty(self, loss: Tensor, leaves: Tree, features: Tensor) -> Tensor:
-        return loss + self._apply(self._method.penalty, leaves, features) if self._own("penalty") else loss
+        return loss + self._apply("penalty", leaves, features) if self._own("penalty") else loss
 
     def direction(self, grads: Tree) -> Tree:
-        out: Tree = self._apply_to_trees(self._method.direction, grads) if self._own("direction") else grads
+        out: Tree = self._apply_to_trees("direction", grads) if self._own("direction") else grads
         return out
 
     def finish(self, params: Tree) -> tuple[Tree, Tree]:
         if not self._own("finish"):
             return self._context.client, {}
-        out: tuple[Tree, Tree] = self._apply_to_trees(self._method.finish, params)
+        out: tuple[Tree, Tree] = self._apply_to_trees("finish", params)
         return out

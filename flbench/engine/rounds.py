@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from flbench import metrics
 from flbench.data.batches import consecutive_rows, crop_and_flip, draw_crops, federated_rows, to_float
-from flbench.engine.executors import Executor
+from flbench.engine.executors import Client, Executor
 from flbench.engine.local import Finish, Sgd, Start, Task
 from flbench.methods.base import Method, Tree
 from flbench.streams import stream
@@ -100,10 +101,14 @@ class Trainer(ABC):
         """One round; ``keep_clients`` also returns what the participants sent."""
         began = time.perf_counter()
         report = self._train_round(keep_clients)
+        self.count_round(report, time.perf_counter() - began)
+        return report
+
+    def count_round(self, report: RoundReport, seconds: float) -> None:
+        """Note that a round is over."""
         self.round += 1
         self._loss = report.loss
-        self.seconds += time.perf_counter() - began
-        return report
+        self.seconds += seconds
 
     def is_finite(self) -> bool:
         """Whether the last round's loss and all parameters, the clients' own among them, are finite numbers."""
@@ -154,6 +159,28 @@ class Clients:
     test: tuple[Rows, ...]
 
 
+@dataclass(frozen=True)
+class OpenRound:
+    """A federated round between the draw of its cohort and the server's step."""
+
+    cohort: Rows
+    clients: Sequence[Client]
+    sums: _Sums
+    share: Sequence[float]
+    delta_weights: Sequence[float]
+    message_weights: Sequence[float]
+    keep_on_clients: Callable[[Finish, Tensor], None]
+    kept: list[Tree] | None
+
+    def add(self, positions: range, end: Finish) -> None:
+        """Take in finished clients, by their positions in the cohort; they must come in order."""
+        at = slice(positions.start, positions.stop)
+        self.sums.add(end, self.share[at], self.delta_weights[at], self.message_weights[at])
+        self.keep_on_clients(end, torch.from_numpy(self.cohort[at]))
+        if self.kept is not None:
+            self.kept.append(end.params)
+
+
 class FederatedTrainer(Trainer):
     """Rounds of cohort, local training, aggregation and server step.
 
@@ -202,33 +229,43 @@ class FederatedTrainer(Trainer):
         return np.sort(drawn)
 
     def _train_round(self, keep_clients: bool) -> RoundReport:
+        round = self.begin_round(keep_clients)
+        for chunk in self.executor.train(round.clients):
+            round.add(chunk.positions, chunk.finish)
+        return self.end_round(round)
+
+    def begin_round(self, keep_clients: bool = False) -> OpenRound:
+        """Draw the cohort; its clients can then be trained, alone or together with those of other runs."""
         cohort = self.cohort()
+        broadcast = self.server if self._method.broadcasts_state else {}
+        task = Task(self._method, self._sgd, self.x, broadcast, self._autocast)
         sizes = [len(self._clients.train[client]) for client in cohort]
         share = [size / sum(sizes) for size in sizes]
         steps = [self._steps[client] for client in cohort]
-        delta_weights = self._method.delta_weights(share, steps, self._sgd.momentum)
-        message_weights = self._method.message_weights(share)
-        broadcast = self.server if self._method.broadcasts_state else {}
-        task = Task(self._method, self._sgd, self.x, broadcast, self._autocast)
-        sums = _Sums(self.x, self.buffers)
-        kept: list[Tree] = []
-        starts, batches = (lambda i: self._start(int(cohort[i]))), (lambda i: self._batches(int(cohort[i])))
-        for chunk in self.executor.train(task, len(cohort), starts, batches):
-            at = chunk.positions
-            sums.add(chunk.finish, share[at], delta_weights[at], message_weights[at])
-            self._keep_on_clients(chunk.finish, torch.from_numpy(cohort[chunk.positions]))
-            if keep_clients:
-                kept.append(chunk.finish.params)
-        participation = len(cohort) / len(self._clients.train)
+        return OpenRound(
+            cohort=cohort,
+            clients=[Client(task, partial(self._start, int(k)), partial(self._batches, int(k))) for k in cohort],
+            sums=_Sums(self.x, self.buffers),
+            share=share,
+            delta_weights=self._method.delta_weights(share, steps, self._sgd.momentum),
+            message_weights=self._method.message_weights(share),
+            keep_on_clients=self._keep_on_clients,
+            kept=[] if keep_clients else None,
+        )
+
+    def end_round(self, round: OpenRound) -> RoundReport:
+        """Let the server step, once all clients of the round are added."""
+        sums, participants = round.sums, len(round.cohort)
+        participation = participants / len(self._clients.train)
         self.x, self.server = self._method.server_step(self.x, sums.delta, sums.message, self.server, participation)
         self.buffers = sums.buffers
         model = _bytes(self.x) + _bytes(self.buffers)
-        self.bytes_down += len(cohort) * (model + _bytes(broadcast))
-        self.bytes_up += len(cohort) * (model + _bytes(sums.message))
-        if not keep_clients:
+        self.bytes_down += participants * (model + _bytes(round.clients[0].task.server))
+        self.bytes_up += participants * (model + _bytes(sums.message))
+        if round.kept is None:
             return RoundReport(sums.loss)
-        joined = {name: torch.cat([params[name] for params in kept]) for name in self.x}
-        return RoundReport(sums.loss, joined, torch.tensor(share, dtype=torch.float64))
+        joined = {name: torch.cat([params[name] for params in round.kept]) for name in self.x}
+        return RoundReport(sums.loss, joined, torch.tensor(round.share, dtype=torch.float64))
 
     def _keep_on_clients(self, end: Finish, members: Tensor) -> None:
         """Store what stays on the clients of a chunk until they train again."""
@@ -321,7 +358,7 @@ class CentralizedTrainer(Trainer):
         counts = torch.bincount(self.images.train_labels_M, minlength=self.images.classes)
         start = Start(self.x, self.buffers, self.velocity, state={}, counts_Y=counts, steps=self._steps)
         task = Task(Method(), self._sgd, self.x, server={}, autocast=self._autocast)
-        (chunk,) = self.executor.train(task, 1, lambda _: start, lambda _: self._batches())
+        (chunk,) = self.executor.train([Client(task, lambda: start, self._batches)])
         first = {
             name: {key: leaf[0] for key, leaf in getattr(chunk.finish, name).items()}
             for name in ("params", "buffers", "velocity")
