@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from flbench.engine.executors import make_executor
 from flbench.engine.local import Sgd
 from flbench.engine.rounds import Clients, FederatedTrainer, Images
 from flbench.methods.base import Method
-from flbench.models.base import Model
+from flbench.models.base import Conv, Dense, Model, Stage
 from flbench.models.network import build
 from flbench.models.norms import Norm
 from flbench.registry import MODELS, NORMS
@@ -48,11 +49,33 @@ def toy_clients(sizes: tuple[int, ...] = (20, 14, 26), test: int = 30) -> Client
     return Clients(train=train, val=tuple(np.arange(0) for _ in sizes), test=shards)
 
 
+@dataclass(frozen=True)
+class ToyCnn(Model):
+    """The label-skew paper's CNN with a few channels: two convolutions, two dense layers."""
+
+    def stages(self) -> tuple[Stage, ...]:
+        return Conv(4, kernel=3, pool=2), Conv(6, kernel=2, pool=2), Dense(8), Dense(6)
+
+
+#: Small versions of the networks; any other name is the network itself.
+TOY_MODELS: dict[str, Model] = {
+    "mlp": MODELS.parse({"name": "mlp", "widths": [8, 6]}),
+    "toy-cnn": ToyCnn(),
+    "toy-resnet18": MODELS.parse({"name": "resnet18", "width": 4, "blocks": [1, 2]}),
+}
+
+
+def toy_model(model: str) -> Model:
+    """The network of that name, small where there is a small one."""
+    spec: Model = TOY_MODELS.get(model) or MODELS.parse(model)
+    return spec
+
+
 def toy_network(
     model: str = "mlp", norm: str = "none", image: tuple[int, int, int] = (1, 8, 8), **kwargs: Any
 ) -> nn.Module:
     """A network in float64."""
-    spec: Model = MODELS.parse({"name": "mlp", "widths": [8, 6]} if model == "mlp" else model)
+    spec = toy_model(model)
     normalization: Norm = NORMS.parse(norm)
     return build(spec, image, 3, normalization, kwargs.pop("bias", False), seed=3, dtype=torch.float64)
 
