@@ -29,6 +29,13 @@ def report(
     csv: Annotated[Path | None, typer.Option(help="Write one row a run, too.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Draw the curves into this folder, too (SVG and PNG).")] = None,
     metric: Annotated[str | None, typer.Option(help="What to rank by; default: as the sweep says, else acc.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="List every number of the label-skew paper, also what was not run.")
+    ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", min=0, help="What a published number may differ by (default: 1 point)."),
+    ] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the sweep, as in `flbench sweep`.")
     ] = None,
@@ -38,7 +45,8 @@ def report(
 ) -> None:
     """Write leaderboard.md from a store or from exported files.
 
-    Missing, failed and diverged runs are shown as such; the same runs give the same bytes.
+    Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Where the label-skew paper
+    published numbers for a data set and model among the runs, they stand beside ours, each with a verdict.
     """
     from flbench.report import frames, leaderboard, render
     from flbench.sweep import load_sweep
@@ -50,7 +58,11 @@ def report(
     source, named = _source(store, [*(results or ()), *files], given=results is not None or bool(files))
     arguments = [word for name in named for word in ("--results", name)]
     arguments += ["--metric", metric] if metric else []
-    options = leaderboard.options_of(sweeps, arguments, **({"metric": metric} if metric else {}))
+    arguments += ["--published"] if published else []
+    arguments += ["--tolerance", f"{tolerance:g}"] if tolerance is not None else []
+    given = {"metric": metric, "published": published or None, "tolerance": tolerance}
+    changes = {name: value for name, value in given.items() if value is not None}
+    options = leaderboard.options_of(sweeps, arguments, **changes)
     wishes = [experiment for sweep in sweeps for experiment in sweep.experiments] if sweeps else None
     collection = frames.collect(source, wishes, select_by=options.select_by)
     if not collection.runs:

@@ -12,17 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flbench.report.cells import METRICS, Cell, axis_label, value_of
 from flbench.report.frames import Source
-from flbench.report.leaderboard import (
-    KIND_TITLES,
-    METRICS,
-    Cell,
-    Leaderboard,
-    Section,
-    Table,
-    axis_label,
-    value_of,
-)
+from flbench.report.leaderboard import KIND_TITLES, Leaderboard, Section, Table
 from flbench.report.render import gap_text
 from flbench.report.stats import summarize
 

@@ -10,8 +10,10 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from flbench.report import render_published
+from flbench.report.cells import METRICS, Cell, Tick, axis_label
 from flbench.report.frames import flatten
-from flbench.report.leaderboard import METRICS, Cell, Leaderboard, Section, Table, Tick, axis_label
+from flbench.report.leaderboard import Leaderboard, Section, Table
 from flbench.report.provenance import Provenance
 from flbench.store import files
 
@@ -40,6 +42,8 @@ def markdown(board: Leaderboard) -> str:
     blocks += [f"> Left out: {note}." for note in board.left_out]
     for section in board.sections:
         blocks += _section(section)
+    if board.published is not None:
+        blocks += render_published.markdown(board.published)
     blocks += _provenance(board)
     return "\n\n".join(blocks) + "\n"
 
@@ -207,6 +211,8 @@ def terminal(board: Leaderboard, width: int) -> list[RenderableType]:
                 shown.append(
                     Text("¹ no shared model: mean over the clients' models on the whole test set", style="dim")
                 )
+    if board.published is not None:
+        shown.append(Text(f"published numbers: {render_published.summary(board.published)}"))
     return shown
 
 
@@ -271,6 +277,7 @@ def plain(board: Leaderboard) -> dict[str, Any]:
         "cells": [_plain_cell(table, at) for table in board.all_tables() for at in sorted(table.cells)],
         "unfinished": dict(board.unfinished),
         "left_out": list(board.left_out),
+        "published": render_published.plain(board.published) if board.published else None,
         "provenance": {
             "runs": made.wished,
             "finished": made.finished,

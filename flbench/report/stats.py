@@ -41,3 +41,19 @@ def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, (1 + confidence) / 2))
+
+
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Kendall's tau-b of two rankings of the same things (Kendall 1945); None where either has only ties.
+
+    Concordant less discordant pairs, over the geometric mean of the pairs that are not tied in the first and in the
+    second ranking.
+    """
+    pairs = [(i, j) for j in range(len(first)) for i in range(j)]
+    signs = [(_sign(first[i] - first[j]), _sign(second[i] - second[j])) for i, j in pairs]
+    untied = sum(a != 0 for a, _ in signs) * sum(b != 0 for _, b in signs)
+    return sum(a * b for a, b in signs) / math.sqrt(untied) if untied else None
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)

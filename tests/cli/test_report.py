@@ -180,3 +180,33 @@ def test_hundreds_of_cells(tmp_path: Path) -> None:
     wishes = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
     board = leaderboard.build(frames.collect(frames.StoreSource(filled(tmp_path, wishes))))
     assert board.markdown().count("n=2") == 200
+
+
+def test_published_numbers_on_request(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml") == 0
+    assert "Published numbers" not in Path("leaderboard.md").read_text()  # nothing was published for digits
+    capsys.readouterr()
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--published", "--tolerance", "2.5") == 0
+    text = Path("leaderboard.md").read_text()
+    assert "365 published numbers: not run 365." in text
+    assert "at most 2.5 points" in text
+    assert text.endswith("```sh\nflbench report tiny.yaml --published --tolerance 2.5\n```\n")
+    assert "published numbers: not run 365" in capsys.readouterr().out
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--tolerance", "-1") == 2
+
+
+def test_published_numbers_appear_with_their_data_set_and_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(here / "runs")
+    for seed in range(3):
+        finish(store, experiment(dataset="cifar10", model="cnn", norm="ln", seed=seed), 0.5 + 0.01 * seed)
+    assert flbench(monkeypatch, "report") == 0
+    text = Path("leaderboard.md").read_text()
+    assert "### cifar10, cnn: published" in text
+    assert "| FedLN | 14 | fedavg, ln | 77.21 ± 0.85 | 51.00" in text
+    assert "shorter (20 of 10,000 rounds)" in text
+    before = text.encode()
+    assert flbench(monkeypatch, "report") == 0
+    assert Path("leaderboard.md").read_bytes() == before

@@ -14,8 +14,9 @@ from rich.console import Console
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.report import frames
+from flbench.report.cells import public
 from flbench.report.frames import Collection, Run
-from flbench.report.leaderboard import Leaderboard, Options, Table, build, public
+from flbench.report.leaderboard import Leaderboard, Options, Table, build
 from flbench.report.render import parts
 from flbench.store import Store
 from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, filled, finish, small_sweep

@@ -1,8 +1,11 @@
 """Values by hand, with the t quantiles of a printed table."""
 
+import math
+import random
+
 import pytest
 
-from flbench.report.stats import Summary, summarize, t_quantile
+from flbench.report.stats import Summary, kendall_tau, summarize, t_quantile
 
 
 @pytest.mark.parametrize(("degrees", "table"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (29, 2.045)])
@@ -42,3 +45,30 @@ def test_equal_values_have_an_interval_of_width_zero() -> None:
 
 def test_the_order_of_seeds_does_not_change_a_bit() -> None:
     assert summarize([0.1, 0.2, 0.7]) == summarize([0.7, 0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "tau"),
+    [
+        ([1, 2, 3, 4], [1, 2, 3, 4], 1.0),
+        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [1, 2, 4, 3], 4 / 6),
+        ([1, 1, 2], [1, 2, 3], 2 / math.sqrt(2 * 3)),  # one pair is tied in the first
+        ([1, 1, 1], [1, 2, 3], None),
+        ([1, 2], [5, 5], None),
+        ([1], [1], None),
+    ],
+)
+def test_kendalls_tau_by_hand(first: list[float], second: list[float], tau: float | None) -> None:
+    found = kendall_tau(first, second)
+    assert found == (None if tau is None else pytest.approx(tau, abs=1e-12))
+
+
+def test_kendalls_tau_is_scipys() -> None:
+    from scipy.stats import kendalltau
+
+    draw = random.Random(0)
+    for n in (2, 3, 9, 30):
+        first, second = ([float(draw.randrange(n)) for _ in range(n)] for _ in range(2))
+        if (ours := kendall_tau(first, second)) is not None:
+            assert ours == pytest.approx(kendalltau(first, second).statistic, abs=1e-12)

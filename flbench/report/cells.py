@@ -1,0 +1,218 @@
+"""What a leaderboard is made of: metrics, cells (all seeds of one configuration) and their places on axes.
+
+Nothing is dropped: a cell with missing, failed or diverged runs says so. Nothing is mixed: runs on two versions of the
+data are never averaged, and seeds computed with different numerics are told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from flbench.config import Experiment, registry_of
+from flbench.registry import Component, default_of, format_scalar
+from flbench.report.frames import Record, Run
+from flbench.report.provenance import describe
+from flbench.report.stats import Summary, summarize
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a recorded number is shown and which end of it is better."""
+
+    title: str
+    what: str
+    percent: bool = True
+    lower_is_better: bool = False
+
+    def text(self, value: float) -> str:
+        """The value as printed: percent with two decimals, other numbers with four digits."""
+        return f"{100 * value:.2f}" if self.percent else f"{value:.4g}"
+
+
+#: The numbers that a leaderboard can be made of, by the name under which they are recorded.
+METRICS: Mapping[str, Metric] = {
+    "acc": Metric("accuracy", "simple mean over clients of the global model's accuracy on the client's own test shard"),
+    "acc_weighted": Metric("weighted accuracy", "mean over clients, weighted by the size of their test shards"),
+    "acc_global": Metric("global accuracy", "accuracy on the whole test set"),
+    "acc_worst": Metric("worst client's accuracy", "accuracy of the worst client on its own test shard"),
+    "acc_sd": Metric("spread over clients", "standard deviation of accuracy over clients", lower_is_better=True),
+    "acc_personal": Metric("own-shard accuracy", "accuracy of each client's own model on its own test shard"),
+    "val_acc": Metric("validation accuracy", "accuracy on the held-out slice of the training data"),
+    "loss": Metric("test loss", "cross-entropy on the test data", percent=False, lower_is_better=True),
+    "train_loss": Metric("training loss", "cross-entropy on the training data", percent=False, lower_is_better=True),
+    "bytes_up": Metric("bytes sent", "bytes from clients to the server", percent=False, lower_is_better=True),
+    "bytes_down": Metric("bytes received", "bytes from the server to clients", percent=False, lower_is_better=True),
+    "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True),
+}
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A position on an axis: ``order`` sorts and identifies it, ``label`` is what people read."""
+
+    order: tuple[Any, ...]
+    label: str = field(compare=False)
+
+    def __lt__(self, other: Tick) -> bool:
+        return self.order < other.order
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Seeds of one configuration on one version of the data, and what may be said about them."""
+
+    runs: tuple[Run, ...]
+    metric: str
+    fingerprint: str | None = None
+    elsewhere: int = 0  # runs of this configuration that used other data
+
+    @property
+    def experiment(self) -> Experiment:
+        """Any of the seeds' experiments: they differ by nothing that is shown."""
+        return self.runs[0].experiment
+
+    @property
+    def wished(self) -> int:
+        """How many seeds were wished for."""
+        return len(self.runs) + self.elsewhere
+
+    @cached_property
+    def values(self) -> tuple[float, ...]:
+        """The metric of every seed that has it, a finite number."""
+        found = (value_of(run.record, self.metric) for run in self.runs)
+        return tuple(value for value in found if value is not None and math.isfinite(value))
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """Mean, sd and interval of ``values``; None where there are none."""
+        return summarize(self.values)
+
+    @cached_property
+    def gaps(self) -> Mapping[str, int]:
+        """Why seeds are missing from ``values``, and how many of each: ``{"diverged": 1, "failed (oom)": 2}``."""
+        gaps = Counter(why for run in self.runs if (why := gap_of(run, self.metric)))
+        if self.elsewhere:
+            gaps["on other data"] = self.elsewhere
+        return dict(sorted(gaps.items()))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed wished for is in the mean."""
+        return len(self.values) == self.wished
+
+    @cached_property
+    def personal(self) -> bool:
+        """Whether parts of the model stay on the clients."""
+        return any(run.record is not None and "acc_personal" in run.record for run in self.runs)
+
+    @cached_property
+    def numerics(self) -> tuple[str, ...]:
+        """The different ways in which the seeds' numbers were computed."""
+        return tuple(sorted({describe(run.result.numerics) for run in self.runs if run.result}))
+
+    def tick(self, axis: str, without: Sequence[str] = ()) -> Tick:
+        """Where this cell stands on an axis; settings named in ``without`` have axes of their own."""
+        if axis == "data":
+            return Tick((self.fingerprint or "",), f"data {(self.fingerprint or '?')[:8]}")
+        if axis == "rounds":
+            return Tick((self.runs[0].rounds,), format_scalar(self.runs[0].rounds))
+        return tick(axis, axis_value(self.experiment, axis), without)
+
+
+def value_of(record: Record | None, metric: str) -> float | None:
+    """The number in a record; where there is no shared model, accuracy is that on the whole test set."""
+    if record is None:
+        return None
+    name = "acc_global" if metric == "acc" and "acc_personal" in record else metric
+    value = record.get(name, record.get(metric))
+    return float(value) if isinstance(value, int | float) else None
+
+
+def gap_of(run: Run, metric: str) -> str | None:
+    """Why a run has no value, or None where it has."""
+    if run.state != "done":
+        return f"{run.state} ({run.failure})" if run.failure else run.state
+    value = value_of(run.record, metric)
+    if value is None:
+        return f"without {metric}"
+    return None if math.isfinite(value) else f"{metric} not finite"
+
+
+def axis_value(experiment: Experiment, axis: str) -> Any:
+    """The value of a field, or of a component's field as in ``method.mu``; None where there is no such thing."""
+    name, dot, sub = axis.partition(".")
+    value = getattr(experiment, name, None)
+    return getattr(value, sub, None) if dot else value
+
+
+def tick(axis: str, value: Any, without: Sequence[str] = ()) -> Tick:
+    """A value as a position: components in the order of their registry, numbers by size, what is missing first."""
+    if isinstance(value, Component):
+        bare = _without(value, [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")])
+        names = registry.names() if (registry := registry_of(axis)) else []
+        place = names.index(value.name) if value.name in names else len(names)
+        settings = tuple(_sortable(getattr(bare, item.name)) for item in dataclasses.fields(bare))
+        return Tick((place, value.name, settings), public(bare.label()))
+    return Tick(_sortable(value), "–" if value is None else public(_short(value)))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else format_scalar(value)
+
+
+def _without(component: Component, names: Sequence[str]) -> Component:
+    """The component with some fields back at their defaults, so that its label leaves them out."""
+    defaults = {item.name: default_of(item) for item in dataclasses.fields(component) if item.name in names}
+    return dataclasses.replace(component, **{k: v for k, v in defaults.items() if v is not dataclasses.MISSING})
+
+
+def _sortable(value: Any) -> tuple[Any, ...]:
+    """Values of different types in one order: nothing, numbers, text, sequences."""
+    if value is None:
+        return (0,)
+    if isinstance(value, bool | int | float):
+        return (1, value)
+    if isinstance(value, tuple | list):
+        return (3, *map(_sortable, value))
+    return (2, str(value))
+
+
+def public(label: str) -> str:
+    """A label without the directories of this machine: ``folder(path=/home/me/pets)`` as ``folder(path=pets)``."""
+    return re.sub(r"(?<![^=\s(\[])[/~][^\s,()\]]*/", "", label)
+
+
+def axis_label(axis: str, at: Tick) -> str:
+    """``E 10``, ``lr 0.01``; a component's or the data's name speaks for itself."""
+    if axis == "data" or registry_of(axis) is not None:
+        return at.label
+    return f"{'E' if axis == 'local_steps' else axis} {at.label}"
+
+
+def cells_of(runs: Sequence[Run], metric: str) -> list[Cell]:
+    """One cell a configuration and version of the data; unfinished runs join the version most of the others used."""
+    used = Counter(run.fingerprint for run in runs if run.fingerprint)
+    usual = max(sorted(used), key=lambda name: used[name]) if used else None
+    cells = []
+    for members in grouped(runs, lambda run: run.cell):
+        here = Counter(run.fingerprint for run in members if run.fingerprint)
+        home = max(sorted(here), key=lambda name: here[name]) if here else usual
+        by_data: dict[str | None, list[Run]] = {}
+        for run in members:
+            by_data.setdefault(run.fingerprint or home, []).append(run)
+        for fingerprint, same in sorted(by_data.items(), key=lambda item: item[0] or ""):
+            cells.append(Cell(tuple(same), metric, fingerprint, elsewhere=len(members) - len(same)))
+    return cells
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
+    """Items of equal key together, in the order of the keys."""
+    return [list(members) for _, members in groupby(sorted(items, key=key), key=key)]

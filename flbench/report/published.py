@@ -1,0 +1,177 @@
+"""The label-skew paper's published numbers, and which configurations of flbench they belong to.
+
+``published.csv`` beside this file holds every accuracy of tables 1-6 and 10-14 of Zhang et al. 2024 (arXiv
+2308.09565v2) in percent, with the settings that the paper gives, in flbench's names.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flbench.config import Experiment, Federated
+from flbench.registry import PARTITIONS, Component
+
+#: Fields by which a published configuration is known; all others must be as the paper has them.
+_FREE = frozenset({"kind", "seed", "rounds", "eval_every", "probes", "precision", "min_size", "augment"})
+
+
+class Configuration(NamedTuple):
+    """What a published number was measured with; ``groups`` belongs to the norm."""
+
+    dataset: str
+    model: str
+    partition: str
+    clients: int
+    local_steps: int
+    bias: bool
+    lr: float
+    batch_size: int
+    method: str
+    norm: str
+    groups: int | None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Data set and model."""
+        return self.dataset, self.model
+
+    @property
+    def column(self) -> tuple[Any, ...]:
+        """Everything but method and norm: what a column of a table holds still."""
+        return self[:-3]
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One published number: ``text`` as printed in the paper, in percent; ``sd`` where several seeds were run."""
+
+    table: str
+    label: str
+    configuration: Configuration
+    rounds: int
+    text: str
+    sd: str
+    seeds: int
+    note: str
+
+    @property
+    def value(self) -> float:
+        """The number, in percent."""
+        return float(self.text)
+
+
+@cache
+def published_rows() -> tuple[PublishedRow, ...]:
+    """Every published number, in the order of the paper's tables."""
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(_row(line) for line in csv.DictReader(file))
+
+
+def _row(line: dict[str, str]) -> PublishedRow:
+    configuration = Configuration(
+        dataset=line["dataset"],
+        model=line["model"],
+        partition=PARTITIONS.parse(line["partition"]).label(),
+        clients=int(line["clients"]),
+        local_steps=int(line["local_steps"]),
+        bias=line["bias"] == "true",
+        lr=float(line["lr"]),
+        batch_size=int(line["batch_size"]),
+        method=line["method"],
+        norm=line["norm"],
+        groups=int(line["groups"]) if line["groups"] else None,
+    )
+    rounds, seeds = int(line["rounds"]), int(line["seeds"])
+    return PublishedRow(
+        line["table"], line["label"], configuration, rounds, line["value"], line["std"], seeds, line["note"]
+    )
+
+
+def configuration_of(experiment: Experiment) -> Configuration | None:
+    """The published configuration that an experiment may be, or None where some setting is not the paper's.
+
+    Hyperparameters must be their defaults, which are the paper's; ``variant`` is free: it chooses between sources.
+    """
+    if not isinstance(experiment, Federated) or experiment.local_steps is None:
+        return None
+    fields = type(experiment).model_fields
+    known = {*Configuration._fields, *_FREE}
+    dataset: Any = experiment.dataset
+    others = (getattr(experiment, name) == field.default for name, field in fields.items() if name not in known)
+    components = [experiment.dataset, experiment.model, experiment.method, experiment.norm]
+    if experiment.augment != dataset.augment or not all(others) or not all(map(_as_published, components)):
+        return None
+    return Configuration(
+        dataset=experiment.dataset.name,
+        model=experiment.model.name,
+        partition=experiment.partition.label(),
+        clients=experiment.clients,
+        local_steps=experiment.local_steps,
+        bias=experiment.bias,
+        lr=experiment.lr,
+        batch_size=experiment.batch_size,
+        method=experiment.method.name,
+        norm=experiment.norm.name,
+        groups=getattr(experiment.norm, "groups", None),
+    )
+
+
+def _as_published(component: Component) -> bool:
+    return component.settings().keys() <= {"variant", "groups"}
+
+
+#: Data on which the paper's numbers cannot be met, whatever the code does.
+OTHER_DATA: dict[str, str] = {"pacs": "64 pixels, the paper's code has 224"}
+
+
+def other_data(experiment: Experiment, fingerprint: str | None) -> str | None:
+    """Why an experiment's data are not those of the paper, or None."""
+    dataset: Any = experiment.dataset
+    return OTHER_DATA.get(dataset.name) or dataset.parts.get(fingerprint)
+
+
+class _Known(NamedTuple):
+    """Something that readers must know of some published numbers."""
+
+    concerns: Callable[[Configuration], bool]
+    what: str
+
+
+_KNOWN = (
+    _Known(
+        lambda c: c.method == "scaffold",
+        "the published code's control variates stay 0 by a mistake, so that its SCAFFOLD is FedAvg; here they work",
+    ),
+    _Known(
+        lambda c: c.norm == "bn" and c.model == "cnn",
+        "the published code shares one BatchNorm among all clients, which uses the statistics of the batch at hand in "
+        "tests too, so that FedAvg + BN and FedBN are one computation; here each client has its own",
+    ),
+    _Known(
+        lambda c: c.method == "fedbn",
+        "there is no shared model; ours is the mean over clients of the client's own model on the whole test set",
+    ),
+    _Known(
+        lambda c: c.method == "fedlc" and c.partition == "classes:1",
+        "with one class the local loss is 0 whatever the weights, so this is the accuracy of the untrained network",
+    ),
+    _Known(
+        lambda c: c.method == "feddecorr",
+        "the paper's text has the coefficient 0.5 (variant: text), its code 0.1 (variant: code)",
+    ),
+    _Known(
+        lambda c: c.norm == "ln" and c.model == "cnn",
+        "in the published code the CNN's affine maps are never trained; here they are",
+    ),
+)
+
+
+def remarks(row: PublishedRow) -> list[str]:
+    """What readers must know of a published number: contradictions in the paper, mistakes in its code."""
+    known = [known.what for known in _KNOWN if known.concerns(row.configuration)]
+    return [*known, *filter(None, row.note.split("; "))]
