@@ -39,7 +39,12 @@ class MeanShift(StackableLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Subtract every sample's mean."""
-        return x - x.mean(self.dims, keepdim=True)
+        if x.dim() == 4 and len(self.dims) == 3:
+            # Elements in the order of memory: torch's mean over channels first is slower.
+            mean = x.movedim(1, -1).flatten(1).mean(1).view(-1, 1, 1, 1)
+        else:
+            mean = x.mean(self.dims, keepdim=True)
+        return x - mean
 
 
 class RmsNorm(StackableLayer):
@@ -56,9 +61,15 @@ class RmsNorm(StackableLayer):
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale every sample."""
-        scale = torch.rsqrt(x.square().mean(self.dims, keepdim=True) + self.eps)
-        return x * scale * self.weight.unsqueeze(self.dims[0] - 1)
+        """Scale every sample; one client's images with the pixels' channels side by side, as in :class:`LayerNorm`."""
+        if x.dim() == 4 and len(self.dims) == 3:
+            return self._scale(x.movedim(1, -1), self.weight.movedim(0, -1)).movedim(-1, 1)
+        return self._scale(x, self.weight)
+
+    def _scale(self, x: Tensor, weight: Tensor) -> Tensor:
+        elements, gain = x.flatten(self.dims[0]), weight.flatten(self.dims[0]).unsqueeze(-2)
+        mean_square = torch.linalg.vecdot(elements, elements) / elements.shape[-1]
+        return (elements * torch.rsqrt(mean_square + self.eps).unsqueeze(-1) * gain).view(x.shape)
 
 
 class LayerNorm(nn.LayerNorm, StackableLayer):
@@ -94,16 +105,14 @@ class GroupNorm(nn.GroupNorm, StackableLayer):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each group."""
         if x.dim() == self.sample_axes + 1:
-            return F.group_norm(self._laid_out(x), self.num_groups, self.weight, self.bias, self.eps)
+            # Torch is fast with a group's channels side by side, except where every channel is a group of its own.
+            laid_out = x.contiguous() if self.num_groups == self.num_channels else x
+            return F.group_norm(laid_out, self.num_groups, self.weight, self.bias, self.eps)
         normalized = F.group_norm(x.flatten(0, 1), self.num_groups, eps=self.eps).view_as(x)
         if self.weight is None:
             return normalized
         affine = (x.shape[0], 1, x.shape[2], *[1] * (x.dim() - 3))  # (N, 1, C) and ones for the pixels
         return torch.addcmul(self.bias.view(affine), normalized, self.weight.view(affine))
-
-    def _laid_out(self, x: Tensor) -> Tensor:
-        """Torch is fast with a group's channels side by side, except where every channel is its own group."""
-        return x.contiguous() if self.num_groups == self.num_channels else x
 
 
 class BatchNorm(StackableLayer):

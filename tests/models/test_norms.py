@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from flbench.models.base import Site
-from flbench.models.norm_layers import BatchNorm, BatchShift, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm
+from flbench.models.norm_layers import (
+    BatchNorm,
+    BatchShift,
+    GroupNorm,
+    LayerNorm,
+    MeanShift,
+    RmsNorm,
+    ScaleNorm,
+)
 from flbench.models.norms import EPS
 from flbench.registry import MODELS, NORMS
 from tests.models.networks import FITTING, FURTHER, PUBLISHED, SMALL, images_for, small
@@ -283,8 +291,8 @@ def test_new_fields_stay_out_of_the_identity_at_their_defaults() -> None:
 
 
 def test_a_norm_in_float32_keeps_channels_last_images_as_they_are() -> None:
-    """A copy into another layout and back would cost more than the norm; pixels-only norms are the exception."""
+    """A copy into another layout and back would cost more than the norm."""
     x = torch.rand(4, 8, 6, 6).contiguous(memory_format=torch.channels_last)
-    for name in ("ln", "ln-static", "ln-channel", "gn", "gn-static", "bn", "fn-layerwise", "ln-reduced"):
+    for name in ("ln", "ln-static", "ln-channel", "gn", "gn-static", "bn", "fn-layerwise", "ln-reduced", "rms"):
         layer = NORMS.parse(name).layer(Site("after", (8, 6, 6)))
         assert layer(x).is_contiguous(memory_format=torch.channels_last), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -158,7 +159,7 @@ class StaticGroupNorm(GroupNorm):
 
 @NORMS.register("in")
 @dataclass(frozen=True)
-class InstanceNorm(Grouped):
+class InstanceNorm(Layerwise):
     """Instance normalization (Ulyanov et al. 2016): over the pixels of each channel, affine a channel.
 
     It sits at the activations that have pixels; a fully connected layer's single number a channel would become 0, and
@@ -168,24 +169,22 @@ class InstanceNorm(Grouped):
     equation: ClassVar[str] = "gamma_c (x_c - mu_c) / sqrt(sigma_c^2 + 1e-5) + beta_c, mu and sigma over pixels"
     source: ClassVar[str] = "Ulyanov et al. 2016, eq. 4"
 
-    def groups_of(self, channels: int) -> int:
-        """Every channel is one."""
-        return channels
-
     def layer(self, site: Site) -> nn.Module | None:
         """At every activation with pixels."""
         return super().layer(site) if len(site.shape) == 3 else None
 
+    def module(self, shape: Shape) -> nn.Module:
+        """Over the pixels of each channel."""
+        from flbench.models.norm_layers import GroupNorm
+
+        return GroupNorm(shape[0], shape, eps=EPS)
+
     def problem(self, model: Model, image: Shape) -> str | None:
         """There must be activations with pixels, and more than one of them."""
-        pixels = [height * width for _, height, width in filter(_has_pixels, self.shapes(model, image))]
+        pixels = [math.prod(shape[1:]) for shape in self.shapes(model, image) if len(shape) == 3]
         if not pixels:
             return "no layer has pixels to normalize over"
         return "a layer has a single pixel, which it would set to 0" if min(pixels) == 1 else None
-
-
-def _has_pixels(shape: Shape) -> bool:
-    return len(shape) == 3
 
 
 @NORMS.register("rms")
