@@ -270,7 +270,7 @@ class FederatedTrainer(Trainer):
     def _keep_on_clients(self, end: Finish, members: Tensor) -> None:
         """Store what stays on the clients of a chunk until they train again."""
         for name, leaf in self.states.items():
-            leaf[members] = end.state[name]
+            leaf[members] = end.state[name].clone()  # a method may hand back the very state that it was given
         for name, leaf in self.local.items():
             leaf[members] = end.params[name] if name in end.params else end.buffers[name]
 

@@ -236,9 +236,10 @@ def test_fedbn_finds_batch_norm_by_type_not_by_name() -> None:
             self.shortcut = nn.BatchNorm1d(2)
             self.group = nn.GroupNorm(1, 2)
 
-    kept = FedBN().local_names(Odd())
+    fedbn = METHODS.parse("fedbn")
+    kept = fedbn.local_names(Odd())
     assert kept == {f"shortcut.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
-    ours = FedBN().local_names(toy_network(norm="bn"))
+    ours = fedbn.local_names(toy_network(norm="bn"))
     layers = ("trunk.after1", "trunk.after2")
     assert ours == {f"{at}.{n}" for at in layers for n in ("weight", "bias", "running_mean", "running_var")}
 
@@ -274,6 +275,17 @@ def test_a_client_that_does_not_take_part_keeps_its_state() -> None:
         others = [k for k in range(3) if k != client]
         assert torch.equal(leaf[others], before[name][others])
         assert not torch.equal(leaf[client], before[name][client])
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_a_client_may_keep_its_state_as_it_is(executor: str) -> None:
+    class Constant(Method):
+        def init_client(self, x: Tree) -> Tree:
+            return {"seen": 0 * x["head.weight"] + 7}
+
+    trainer = toy_trainer(Constant(), executor=executor)
+    trainer.step()
+    assert bool((trainer.states["seen"] == 7).all())
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)

@@ -123,17 +123,18 @@ def correlation_gradient(features: Array, variant: str, coefficient: float) -> A
     return back_to_features(4 * coefficient / (n * d * (d - 1)) * u @ off, features, ddof=1)
 
 
+#: The settings given, and the form and the coefficient that they mean.
+FEDDECORR_CASES: list[tuple[dict[str, float | str], str, float]] = [
+    ({}, "original", 0.5),
+    ({"variant": "original", "coefficient": 2.0}, "original", 2.0),
+    ({"variant": "text"}, "text", 0.5),
+    ({"variant": "code"}, "code", 0.1),
+    ({"variant": "code", "coefficient": 0.3}, "code", 0.3),
+]
+
+
 @both_executors
-@pytest.mark.parametrize(
-    ("settings", "variant", "coefficient"),
-    [
-        ({}, "original", 0.5),
-        ({"variant": "original", "coefficient": 2.0}, "original", 2.0),
-        ({"variant": "text"}, "text", 0.5),
-        ({"variant": "code"}, "code", 0.1),
-        ({"variant": "code", "coefficient": 0.3}, "code", 0.3),
-    ],
-)
+@pytest.mark.parametrize(("settings", "variant", "coefficient"), FEDDECORR_CASES)
 def test_feddecorr(executor: str, settings: dict[str, float | str], variant: str, coefficient: float) -> None:
     """Batches of 4 (of two samples all correlations are 1); f = V p, z = H f, both layers trained."""
     hidden, head = V0.copy(), H0.copy()

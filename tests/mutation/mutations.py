@@ -1,0 +1,251 @@
+"""Mutations of the methods, as data: what is wrong with the code when ``old`` is replaced by ``new``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mistake that somebody could make.
+
+    Attributes:
+        file: the module below ``flbench.methods``.
+        what: the mistake in words.
+        old: source text; it stands in the file exactly once, or ``nth`` says which one is meant.
+        new: what it is replaced by.
+        nth: which of several occurrences, from 0.
+        equivalent: why no test can notice it, for a mutation that changes no number.
+    """
+
+    file: str
+    what: str
+    old: str
+    new: str
+    nth: int | None = None
+    equivalent: str = ""
+
+    def apply(self, source: str) -> str:
+        """The mutated source."""
+        parts = source.split(self.old)
+        expected = 1 if self.nth is None else max(self.nth + 1, 2)
+        if len(parts) - 1 < expected or (self.nth is None and len(parts) != 2):
+            raise ValueError(f"{self.file}: {self.old!r} stands there {len(parts) - 1} times")
+        cut = (self.nth or 0) + 1
+        return self.old.join(parts[:cut]) + self.new + self.old.join(parts[cut:])
+
+
+def _of(file: str, *mutations: tuple[str, str, str] | tuple[str, str, str, int]) -> tuple[Mutation, ...]:
+    return tuple(Mutation(file, *mutation) for mutation in mutations)
+
+
+_BASE = _of(
+    "base",
+    ("server learning rate dropped", "a + self.server_lr * d", "a + d"),
+    ("server steps backwards", "a + self.server_lr * d", "a - self.server_lr * d"),
+    ("server learning rate off by default", "server_lr: Annotated[float, Field(gt=0)] = 1.0", "server_lr: float = 0.9"),
+    ("clients count equally", "        return share\n", "        return [1 / len(share)] * len(share)\n"),
+    ("clients are summed", "        return share\n", "        return [1.0] * len(share)\n"),
+    ("messages are summed", "return [1 / len(share)] * len(share)", "return [1.0] * len(share)"),
+    ("messages weighed by samples", "return [1 / len(share)] * len(share)", "return share"),
+    ("logits negated", "return z_BY\n", "return -z_BY\n"),
+    ("a penalty by default", "        return 0.0\n", "        return sum((leaf**2).sum() for leaf in w.values())\n"),
+    ("direction negated", "        return g\n", "        return {name: -leaf for name, leaf in g.items()}\n"),
+)
+
+_FEDPROX = _of(
+    "fedprox",
+    ("not halved", "self.mu / 2 * squared", "self.mu * squared"),
+    ("sign flipped", "self.mu / 2 * squared", "-self.mu / 2 * squared"),
+    ("norm not squared", "((w[name] - x) ** 2).sum()", "(((w[name] - x) ** 2).sum() + 1e-12).sqrt()"),
+    ("mean for sum", "((w[name] - x) ** 2).sum()", "((w[name] - x) ** 2).mean()"),
+    ("pulls to -x", "(w[name] - x)", "(w[name] + x)"),
+    ("pulls to 0", "(w[name] - x)", "w[name]"),
+    ("no gradient, as the published value", "(w[name] - x)", "(w[name].detach() - x)"),
+    ("mu as the published default", "Field(ge=0)] = 0.01", "Field(ge=0)] = 1.0"),
+    ("mu ignored", "self.mu / 2 * squared", "squared / 2"),
+)
+
+_FEDLC = _of(
+    "fedlc",
+    ("sign of the margin", "z_BY - margin_Y", "z_BY + margin_Y"),
+    ("square root for fourth", "** -0.25", "** -0.5"),
+    ("power not inverse", "** -0.25", "** 0.25"),
+    ("tau ignored", "self.tau * ctx", "ctx"),
+    ("tau by default", "= 1.0", "= 0.5"),
+    ("missing classes stay at tau = 0", '.masked_fill(ctx.counts_Y == 0, float("-inf"))', ".nan_to_num(nan=0.0)"),
+    ("missing classes get 0", 'float("-inf")', "0.0"),
+    ("held classes leave", "ctx.counts_Y == 0", "ctx.counts_Y > 0"),
+    ("rare classes leave too", "ctx.counts_Y == 0", "ctx.counts_Y < 2"),
+    ("shares for counts", "ctx.counts_Y.to(z_BY.dtype)", "(ctx.counts_Y.to(z_BY.dtype) / ctx.counts_Y.sum())"),
+)
+
+_FEDRS = _of(
+    "fedrs",
+    ("held and missing swapped", "held_Y + self.alpha * (1 - held_Y)", "(1 - held_Y) + self.alpha * held_Y"),
+    ("missing logits at 0", "held_Y + self.alpha * (1 - held_Y)", "held_Y"),
+    ("sign of alpha", "held_Y + self.alpha", "held_Y - self.alpha"),
+    ("added for multiplied", "z_BY * (", "z_BY + ("),
+    ("one sample is none", "(ctx.counts_Y > 0)", "(ctx.counts_Y > 1)"),
+    ("off, as the published default", "= 0.5", "= 1.0"),
+    ("alpha squared", "self.alpha * (1 - held_Y)", "self.alpha**2 * (1 - held_Y)"),
+)
+
+_FEDDECORR = (
+    *_of(
+        "feddecorr",
+        ("not centred", "feats_BD - feats_BD.mean(0)", "feats_BD"),
+        ("centred by sample", "feats_BD.mean(0)", "feats_BD.mean(1, keepdim=True)"),
+        ("original: deviation of the sum", "(centred**2).mean(0) + EPS", "(centred**2).sum(0) + EPS"),
+        ("original: variance for deviation", "((centred**2).mean(0) + EPS).sqrt()", "((centred**2).mean(0) + EPS)"),
+        ("original: deviation has no gradient", "(centred**2).mean(0)", "(centred.detach() ** 2).mean(0)"),
+        ("original: not divided by n", "(u.T @ u / n) ** 2", "(u.T @ u) ** 2"),
+        ("original: norm not squared", "((u.T @ u / n) ** 2).sum()", "((u.T @ u / n) ** 2).sum().sqrt()"),
+        ("original: correlations not squared", "(u.T @ u / n) ** 2", "(u.T @ u / n)"),
+        ("original: d for d^2", "/ d**2", "/ d"),
+        ("original: sign flipped", "return self._coefficient() / d**2", "return -self._coefficient() / d**2"),
+        ("code: biased deviation", "(n - 1) + EPS", "n + EPS"),
+        ("code: with the diagonal", "(squares.sum() - squares.diagonal().sum())", "squares.sum()"),
+        ("code: mean over all entries", "max(1, d * (d - 1))", "d**2"),
+        ("code: not divided by n", "self._coefficient() / n *", "self._coefficient() *"),
+        ("code: divided by n twice", "squares = (u.T @ u) ** 2", "squares = (u.T @ u / n) ** 2"),
+        ("code: between samples", "squares = (u.T @ u) ** 2", "squares = (u @ u.T) ** 2"),
+        ("code: not squared", "squares = (u.T @ u) ** 2", "squares = (u.T @ u).abs()"),
+        ("code: sign flipped", "return self._coefficient() / n", "return -self._coefficient() / n"),
+        ("eps of normalizations", "EPS = 1e-8", "EPS = 1e-5"),
+        ("forms swapped", 'if self.variant == "original"', 'if self.variant != "original"'),
+        ("text has the code's coefficient", 'self.variant == "code"', 'self.variant != "original"'),
+        ("the coefficient of the text for all", "return 0.1 if", "return 0.5 if"),
+        ("coefficient ignored", "return self.coefficient", "return 0.5"),
+        ("the default of the code for all", "else 0.5", "else 0.1"),
+        ("coefficient 0 is none", "if self.coefficient is not None", "if self.coefficient"),
+    ),
+    Mutation(
+        "feddecorr",
+        "original: between samples",
+        "(u.T @ u / n) ** 2",
+        "(u @ u.T / n) ** 2",
+        equivalent="u^T u and u u^T have the same eigenvalues but zeros, so the same Frobenius norm",
+    ),
+)
+
+_A = "(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum)"
+_FEDNOVA = _of(
+    "fednova",
+    ("momentum ignored", _A, "k"),
+    ("momentum not summed over steps", _A, "k / (1 - momentum)"),
+    ("one step too few", "momentum**k", "momentum ** (k - 1)"),
+    ("sign in the sum", "(k - momentum", "(k + momentum"),
+    ("not scaled back", "p * effective / a_k", "p / a_k"),
+    ("not normalised", "p * effective / a_k", "p * effective"),
+    ("FedAvg", "p * effective / a_k", "p"),
+    ("clients count equally", "p * effective / a_k", "effective / a_k / len(a)"),
+    ("upside down", "p * effective / a_k", "p * a_k / effective"),
+    ("effective steps not weighed", "sum(p * a_k for", "sum(a_k / len(a) for"),
+    ("most steps for effective ones", "p * effective / a_k", "p * max(a) / a_k"),
+)
+
+_AVGM = "tmap(lambda a, v: a + self.server_lr * v, x, v), v"
+_M = 'self.beta1 * state[f"m/{name}"] + (1 - self.beta1) * d'
+_YOGI = "v - (1 - self.beta2) * squared * (v - squared).sign()"
+_FEDOPT = _of(
+    "fedopt",
+    ("avgm: no momentum", "self.beta * v + d", "d"),
+    ("avgm: sign of delta", "self.beta * v + d", "self.beta * v - d"),
+    ("avgm: moving mean", "self.beta * v + d", "self.beta * v + (1 - self.beta) * d"),
+    ("avgm: beta on delta", "self.beta * v + d", "v + self.beta * d"),
+    ("avgm: beta by default", "Field(ge=0, lt=1)] = 0.9", "Field(ge=0, lt=1)] = 0.5", 0),
+    ("avgm: velocity not kept", _AVGM, _AVGM[:-1] + "state"),
+    ("avgm: steps along delta", _AVGM, "tmap(lambda a, v: a + self.server_lr * v, x, delta), v"),
+    ("avgm: learning rate dropped", _AVGM, "tmap(lambda a, v: a + v, x, v), v"),
+    ("avgm: backwards", _AVGM, "tmap(lambda a, v: a - self.server_lr * v, x, v), v"),
+    ("m is a sum", _M, 'self.beta1 * state[f"m/{name}"] + d'),
+    ("m without memory", _M, "(1 - self.beta1) * d"),
+    ("m's weights swapped", _M, '(1 - self.beta1) * state[f"m/{name}"] + self.beta1 * d'),
+    ("delta not squared", "d * d)", "d.abs())"),
+    ("v for its root", "v.sqrt() + self.tau", "v + self.tau"),
+    ("tau under the root", "(v.sqrt() + self.tau)", "(v + self.tau).sqrt()"),
+    ("tau dropped", "(v.sqrt() + self.tau)", "v.sqrt()"),
+    ("learning rate dropped", "self.server_lr * m /", "m /"),
+    ("backwards", "a + self.server_lr * m", "a - self.server_lr * m"),
+    ("m not kept", '{f"m/{name}": a for name, a in m.items()}', '{f"m/{name}": state[f"m/{name}"] for name in m}'),
+    ("v not kept", '{f"v/{name}": a for name, a in v.items()}', '{f"v/{name}": state[f"v/{name}"] for name in v}'),
+    ("v0 ignored", "0 * a + self.v0", "0 * a"),
+    ("m starts at x", '{f"m/{name}": 0 * a for', '{f"m/{name}": a for'),
+    ("server_lr by default", "server_lr: Annotated[float, Field(gt=0)] = 0.01", "server_lr: float = 0.1"),
+    ("beta1 by default", "beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9", "beta1: float = 0.99"),
+    ("tau by default", "= 1e-3", "= 1e-2"),
+    ("v0 by default", "= 1e-6", "= 0.0"),
+    ("adagrad: with momentum", "beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0", "beta1: float = 0.9"),
+    ("adagrad: without memory", "return v + squared", "return squared"),
+    ("adagrad: a mean", "return v + squared", "return (v + squared) / 2"),
+    ("adam: a sum", "self.beta2 * v + (1 - self.beta2) * squared", "self.beta2 * v + squared"),
+    ("adam: beta1 for beta2", "self.beta2 * v + (1 - self.beta2)", "self.beta1 * v + (1 - self.beta1)"),
+    ("adam: weights swapped", "self.beta2 * v + (1 - self.beta2)", "(1 - self.beta2) * v + self.beta2"),
+    ("adam: beta2 by default", "Field(ge=0, lt=1)] = 0.99", "Field(ge=0, lt=1)] = 0.999", 0),
+    ("yogi: sign before v", _YOGI, _YOGI.replace("v - (1", "v + (1")),
+    ("yogi: sign of the distance", _YOGI, _YOGI.replace("(v - squared)", "(squared - v)")),
+    ("yogi: distance for its sign", _YOGI, _YOGI.replace(".sign()", "")),
+    ("yogi: not scaled by delta^2", _YOGI, _YOGI.replace("* squared *", "*")),
+    ("yogi: Adam", _YOGI, "self.beta2 * v + (1 - self.beta2) * squared"),
+    ("yogi: always down", _YOGI, "v - (1 - self.beta2) * squared"),
+    ("yogi: beta2 for 1 - beta2", _YOGI, _YOGI.replace("(1 - self.beta2)", "self.beta2")),
+    ("yogi: beta2 by default", "Field(ge=0, lt=1)] = 0.99", "Field(ge=0, lt=1)] = 0.999", 1),
+)
+
+_CONTROL = "ci - c + (x - w) / ctx.steps / ctx.lr"
+_SCAFFOLD = _of(
+    "scaffold",
+    ("correction's sign", "g - ci + c,", "g + ci - c,"),
+    ("without the server's control", "g - ci + c,", "g - ci,"),
+    ("without the client's control", "g - ci + c,", "g + c,"),
+    ("no correction", "g - ci + c,", "g,"),
+    ("control: sign of c", _CONTROL, _CONTROL.replace("- c", "+ c")),
+    ("control: without c", _CONTROL, _CONTROL.replace("- c ", "")),
+    ("control: without c_i", _CONTROL, _CONTROL.replace("ci - c", "-c")),
+    ("control: the other way", _CONTROL, _CONTROL.replace("(x - w)", "(w - x)")),
+    ("control: not divided by lr", _CONTROL, _CONTROL.replace(" / ctx.lr", "")),
+    ("control: not divided by steps", _CONTROL, _CONTROL.replace(" / ctx.steps", "")),
+    ("control: multiplied by lr", _CONTROL, _CONTROL.replace("/ ctx.lr", "* ctx.lr")),
+    ("c_i never moves, as published", "return new, tmap(", "return ctx.client, tmap("),
+    (
+        "controls stay 0, as published",
+        "return new, tmap(lambda",
+        "return ctx.client, tmap(lambda after, before: 0 * after, new, new)\n        return new, tmap(lambda",
+    ),
+    ("message's sign", "after - before", "before - after"),
+    ("message is the control", "after - before", "after"),
+    ("c moves by the whole mean", "c + participation * change", "c + change"),
+    ("c moves backwards", "c + participation * change", "c - participation * change"),
+    ("c forgets", "c + participation * change", "participation * change"),
+    ("c never moves", "c + participation * change", "c"),
+    ("server's step dropped", "x, _ = super().server_step", "_, _ = super().server_step"),
+    ("original by samples", 'if self.variant == "original" else share', 'if self.variant == "" else share'),
+    ("clients are summed", "return [1 / len(share)] * len(share) if", "return [1.0] * len(share) if"),
+    ("text for original", 'if self.variant == "original"', 'if self.variant == "text"'),
+    ("code's messages in text", 'if self.variant == "code"', 'if self.variant == "text"'),
+    ("code's messages equal", 'return share if self.variant == "code" else super()', "return super()"),
+    ("text by default", 'variant: Variant = "original"', 'variant: Variant = "text"'),
+    ("c starts at x", "        return tmap(lambda a: 0 * a, x)", "        return tmap(lambda a: a, x)", 0),
+    ("c_i starts at x", "        return tmap(lambda a: 0 * a, x)", "        return tmap(lambda a: a, x)", 1),
+)
+
+_BOTH = "[*dict(module.named_parameters()), *dict(module.named_buffers())]"
+_FEDBN = _of(
+    "fedbn",
+    ("statistics are averaged", _BOTH, "dict(module.named_parameters())"),
+    ("affine maps are averaged", _BOTH, "dict(module.named_buffers())"),
+    ("torch's layers are forgotten", "(BatchNorm, _BatchNorm)", "BatchNorm"),
+    ("flbench's layers are forgotten", "(BatchNorm, _BatchNorm)", "_BatchNorm"),
+    ("found by name", "isinstance(module, (BatchNorm, _BatchNorm))", '"bn" in path'),
+)
+
+_LOCAL_ONLY = _of(
+    "local_only",
+    ("statistics are averaged", ", *dict(model.named_buffers())", ""),
+    ("weights are averaged", "*dict(model.named_parameters()), ", ""),
+)
+
+MUTATIONS: tuple[Mutation, ...] = (
+    *_BASE, *_FEDPROX, *_FEDLC, *_FEDRS, *_FEDDECORR, *_FEDNOVA, *_FEDOPT, *_SCAFFOLD, *_FEDBN, *_LOCAL_ONLY
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""The golden and conformance tests notice every mutation; ``python -m tests.mutation`` prints which test does."""
+
+from __future__ import annotations
+
+import pytest
+
+from flbench.registry import METHODS
+from tests.mutation.harness import FOLDER, checks_of, killer_of, mutated
+from tests.mutation.mutations import MUTATIONS, Mutation
+
+FILES = sorted({mutation.file for mutation in MUTATIONS})
+
+
+def test_there_are_mutations_of_every_method() -> None:
+    assert len(MUTATIONS) >= 60
+    assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__"} == set(FILES)
+
+
+def test_the_code_comes_back_unharmed() -> None:
+    before = dict(METHODS.classes)
+    with mutated(MUTATIONS[0]):
+        assert METHODS["fedavg"] is not before["fedavg"]
+        assert METHODS["scaffold"] is not before["scaffold"]
+    assert METHODS.classes == before
+    with pytest.raises(ValueError, match="stands there 0 times"), mutated(Mutation("fedlc", "", "no such code", "")):
+        pass
+    assert METHODS.classes == before
+
+
+def test_every_mutation_fits_the_code() -> None:
+    for mutation in MUTATIONS:
+        source = (FOLDER / f"{mutation.file}.py").read_text(encoding="utf-8")
+        compile(mutation.apply(source), mutation.what, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+@pytest.mark.parametrize("file", FILES)
+def test_the_code_as_it_is_passes(file: str, executor: str) -> None:
+    for check in checks_of(file, executor):
+        check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.file}: {mutation.what}")
+def test_every_mutation_is_killed(mutation: Mutation) -> None:
+    # A copy of the contract is another contract to the engine, which then calls its defaults too; a stack cannot, as
+    # the default penalty is no tensor.
+    for executor in ("loop",) if mutation.file == "base" else ("loop", "stacked"):
+        assert (killer_of(mutation, executor) is None) == bool(mutation.equivalent)
