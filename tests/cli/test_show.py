@@ -41,6 +41,7 @@ def test_methods_and_norms_say_their_equation_and_source() -> None:
     assert methods["fedavg"]["equation"] in flbench("methods")
     norms = {row["name"]: row for row in json.loads(flbench("norms", "--json"))}
     assert norms["ln-before"]["equation"] == norms["ln"]["equation"]  # a variation of it
+    assert [name for name, row in {**methods, **norms}.items() if not (row["equation"] and row["source"])] == []
 
 
 def test_who_states_nothing_does_not_state_what_the_base_does() -> None:
