@@ -183,12 +183,14 @@ def test_shift_of_prop_2() -> None:
     torch.testing.assert_close(MeanShift((6, 5, 4))(x), centred(x), rtol=0, atol=1e-15)
 
 
-def test_eps_floors_the_norm_in_the_text_and_hardly_in_the_code() -> None:
-    """A feature of norm 1e-6: divided by 1e-5 in the text, normalized in the code."""
-    x = torch.full((1, 4), 5e-7, dtype=torch.float64)
-    text, code = (NORMS.parse({"name": "fn", "variant": v}).layer(Site("feature", (4,))) for v in ("text", "code"))
-    assert float(text(x).norm()) == pytest.approx(0.2)  # sqrt(4) * 1e-6 / 1e-5
-    assert float(code(x).norm()) == pytest.approx(2.0)
+@pytest.mark.parametrize(
+    ("variant", "norm", "expected"), [("text", 1e-6, 0.2), ("code", 1e-6, 2), ("code", 2e-12, 2), ("code", 1e-13, 0.2)]
+)
+def test_eps_floors_the_norm_of_the_feature(variant: str, norm: float, expected: float) -> None:
+    """Sqrt(4) ||x|| / max(||x||, eps), eps 1e-5 in the text and 1e-12 in the code."""
+    x = torch.full((1, 4), norm / 2, dtype=torch.float64)
+    layer = NORMS.parse({"name": "fn", "variant": variant}).layer(Site("feature", (4,)))
+    assert float(layer(x).norm()) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["mean-last", "bn-last"])
