@@ -44,6 +44,9 @@ from flbench.registry import (
 #: Short names a user may write, and the field each stands for.
 ALIASES: Mapping[str, str] = {"E": "local_steps"}
 
+#: Fields in which runs that are trained together may differ, besides the wishes and numbers of the method.
+FUSABLE = frozenset({"seed", "lr", "partition", "min_size", "clients", "participation"})
+
 #: Fields that say how long and what to observe; they are no part of the run id.
 WISHES = frozenset({"rounds", "eval_every", "probes"})
 

@@ -6,17 +6,20 @@ data set -> partition -> network with its norm -> engine with the method -> metr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 import torch
 
-from flbench.config import Experiment
+from flbench.config import Experiment, Federated
 from flbench.data.datasets import Dataset, load
-from flbench.engine.rounds import RoundReport, Trainer
-from flbench.engine.setup import Numerics, make_trainer
+from flbench.engine.executors import CHUNK
+from flbench.engine.fused import step_together
+from flbench.engine.rounds import FederatedTrainer, RoundReport, Trainer
+from flbench.engine.setup import Numerics, executor_for, make_trainer
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
@@ -49,10 +52,12 @@ class Outcome:
     round: int
 
 
-def execute(
-    experiment: Experiment, attempt: Attempt, *, settings: Settings, should_stop: Callable[[], bool] = lambda: False
-) -> Outcome:
-    """Train until the experiment's last round, its first non-finite number, or ``should_stop()``.
+#: Called once for each run: how it ended, or what went wrong with it.
+Ended = Callable[[Attempt, Outcome | Exception], None]
+
+
+def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
+    """Train the claimed run until its experiment's last round, its first non-finite number, or ``should_stop()``.
 
     Goes on from the run's newest checkpoint with the same numerics, if there is one. Every wished for evaluation is
     recorded in the attempt, a checkpoint is written now and then and at the end, and the result is published.
@@ -60,51 +65,140 @@ def execute(
     Raises:
         flbench.errors.UserError: the data set is missing, or the partition cannot be drawn.
     """
-    data = load(cast(Dataset, experiment.dataset), settings.data_root)
-    trainer, numerics = make_trainer(
-        experiment, data, device=settings.device, executor=settings.executor, pool=settings.pool
-    )
-    resumed = _resume(trainer, attempt, numerics, data.fingerprint)
-    attempt.adopt(resumed)
-    saved_at = resumed.round if resumed else None
-    wanted = experiment.evaluated_rounds()
-    probes = cast(tuple[Probe, ...], experiment.probes)
-    last_save = time.monotonic()
+    ends: list[Outcome | Exception] = []
+    Runner(settings).execute([attempt], should_stop=should_stop, ended=lambda _, end: ends.append(end))
+    (end,) = ends
+    if isinstance(end, Exception):
+        raise end
+    return end
 
-    def publish(status: Literal["done", "diverged"]) -> Outcome:
-        attempt.publish(
-            status=status,
-            rounds=trainer.round,
-            seconds=trainer.seconds,
-            fingerprint=data.fingerprint,
-            numerics=numerics.to_json(),
+
+@dataclass(frozen=True)
+class Runner:
+    """Executes claimed runs, several as one computation where that pays."""
+
+    settings: Settings
+
+    def group_size(self, experiment: Experiment) -> int:
+        """How many runs like this one are worth training together: as many as fill one stack of clients."""
+        if not isinstance(experiment, Federated):
+            return 1
+        data = load(cast(Dataset, experiment.dataset), self.settings.data_root)
+        if executor_for(experiment, data, device=self.settings.device, wanted=self.settings.executor) != "stacked":
+            return 1
+        return max(1, CHUNK // max(1, round(experiment.clients * experiment.participation)))
+
+    def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Ended) -> None:
+        """Execute runs together: each with the numbers, the files and the end that it has alone.
+
+        Args:
+            group: more than one only where ``group_size`` allows it, and they differ in ``config.FUSABLE`` alone.
+            should_stop: asked after every round; once true, every run is checkpointed and stops.
+            ended: told how each run ended, as soon as it has. A failure of one run does not touch the others; only
+                one of the computation that they share ends them all.
+        """
+        running: list[_Execution] = []
+        for attempt in group:
+            with _failures_to(attempt, ended):
+                execution = _Execution(attempt, self.settings)
+                if not _is_over(attempt, execution.at_end(), ended):
+                    running.append(execution)
+        while running:
+            reports = _step([execution.trainer for execution in running], [e.needs_clients() for e in running])
+            stop, going_on = should_stop(), []
+            for execution, report in zip(running, reports, strict=True):
+                with _failures_to(execution.attempt, ended):
+                    if not _is_over(execution.attempt, execution.after_round(report, stop), ended):
+                        going_on.append(execution)
+            running = going_on
+
+
+@contextmanager
+def _failures_to(attempt: Attempt, ended: Ended) -> Iterator[None]:
+    """Let an exception end the one run that it concerns."""
+    try:
+        yield
+    except Exception as error:
+        ended(attempt, error)
+
+
+def _is_over(attempt: Attempt, outcome: Outcome | None, ended: Ended) -> bool:
+    if outcome is not None:
+        ended(attempt, outcome)
+    return outcome is not None
+
+
+def _step(trainers: Sequence[Trainer], needs_clients: Sequence[bool]) -> list[RoundReport]:
+    if len(trainers) == 1:
+        return [trainers[0].step(keep_clients=needs_clients[0])]
+    return step_together(cast(Sequence[FederatedTrainer], trainers), needs_clients)
+
+
+class _Execution:
+    """One run being executed: its trainer, and what is written down after each round."""
+
+    def __init__(self, attempt: Attempt, settings: Settings) -> None:
+        self.attempt = attempt
+        experiment = attempt.experiment
+        self._data = load(cast(Dataset, experiment.dataset), settings.data_root)
+        self.trainer, self._numerics = make_trainer(
+            experiment, self._data, device=settings.device, executor=settings.executor, pool=settings.pool
         )
-        return Outcome(status, trainer.round)
+        resumed = _resume(self.trainer, attempt, self._numerics, self._data.fingerprint)
+        attempt.adopt(resumed)
+        self._saved_at = resumed.round if resumed else None
+        self._last_save = time.monotonic()
+        self._checkpoint_seconds = settings.checkpoint_seconds
+        self._wanted = experiment.evaluated_rounds()
+        self._probes = cast(tuple[Probe, ...], experiment.probes)
+        self._before = self.trainer.x
 
-    def checkpoint() -> None:
-        attempt.save_checkpoint(trainer.round, lambda file: _save(file, trainer, numerics, data.fingerprint))
+    def at_end(self) -> Outcome | None:
+        """Publish if the last round is done: a killed predecessor may have got as far as its last checkpoint."""
+        if self.trainer.round < self.attempt.experiment.rounds:
+            return None
+        if self._saved_at != self.trainer.round:
+            self._checkpoint()  # kept, so that the run can be extended and probed
+        return self._publish("done")
 
-    while trainer.round < experiment.rounds:
-        evaluated = trainer.round + 1 in wanted
-        before = trainer.x
-        report = trainer.step(keep_clients=evaluated and any(probe.needs_clients for probe in probes))
+    def needs_clients(self) -> bool:
+        """Whether a probe wants to see the participants' models of the coming round."""
+        return self.trainer.round + 1 in self._wanted and any(probe.needs_clients for probe in self._probes)
+
+    def after_round(self, report: RoundReport, stop: bool) -> Outcome | None:
+        """Record, checkpoint, publish; returns the outcome once there is one."""
+        trainer, attempt = self.trainer, self.attempt
         if not trainer.is_finite():
             attempt.log(f"diverged in round {trainer.round}: the loss or a weight is not a finite number")
-            return publish("diverged")
-        if evaluated:
+            return self._publish("diverged")
+        if trainer.round in self._wanted:
             record = trainer.evaluate()
-            if probes:
-                record["probes"] = _observe(probes, trainer, before, report)
+            if self._probes:
+                record["probes"] = _observe(self._probes, trainer, self._before, report)
             attempt.record(record)
-        stop = should_stop() and trainer.round < experiment.rounds
-        if stop or time.monotonic() - last_save > settings.checkpoint_seconds:
-            checkpoint()
-            saved_at, last_save = trainer.round, time.monotonic()
-        if stop:
-            return Outcome("stopped", trainer.round)
-    if saved_at != trainer.round:
-        checkpoint()  # kept, so that the run can be extended and probed
-    return publish("done")
+        self._before = trainer.x
+        if (outcome := self.at_end()) is not None:
+            return outcome
+        if stop or time.monotonic() - self._last_save > self._checkpoint_seconds:
+            self._checkpoint()
+        return Outcome("stopped", trainer.round) if stop else None
+
+    def _checkpoint(self) -> None:
+        trainer = self.trainer
+        self.attempt.save_checkpoint(
+            trainer.round, lambda file: _save(file, trainer, self._numerics, self._data.fingerprint)
+        )
+        self._saved_at, self._last_save = trainer.round, time.monotonic()
+
+    def _publish(self, status: Literal["done", "diverged"]) -> Outcome:
+        self.attempt.publish(
+            status=status,
+            rounds=self.trainer.round,
+            seconds=self.trainer.seconds,
+            fingerprint=self._data.fingerprint,
+            numerics=self._numerics.to_json(),
+        )
+        return Outcome(status, self.trainer.round)
 
 
 def _observe(probes: tuple[Probe, ...], trainer: Trainer, before: Tree, report: RoundReport) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal, Protocol
 
-from flbench.config import Experiment
+from flbench.config import FUSABLE, WISHES, Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.store import Attempt, Entry, Lease, Store, Wish, read_plan
 
@@ -34,6 +34,9 @@ REQUEUE = 75
 
 #: What these packages do enters the numbers.
 PACKAGES = ("flbench", "numpy", "torch", "torchvision", "scikit-learn", "pillow", "pyarrow", "pydantic")
+
+#: How far ahead in the plan a worker looks for runs to train together.
+NEAR = 200
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -50,11 +53,18 @@ class Outcome(Protocol):
         """The last round that was executed."""
 
 
-class Execute(Protocol):
-    """Executes one experiment within a claim (``flbench.run.execute`` with its settings)."""
+#: Called once for each run of a group: how it ended, or what went wrong with it.
+Ended = Callable[[Attempt, Outcome | Exception], None]
 
-    def __call__(self, experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Outcome:
-        """Train, record, publish."""
+
+class Engine(Protocol):
+    """Executes claimed runs (``flbench.run`` with its settings)."""
+
+    def group_size(self, experiment: Experiment) -> int:
+        """How many runs like this one are worth training together; 1: it trains alone."""
+
+    def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Ended) -> None:
+        """Train, record, publish; more than one run only as ``group_size`` allows."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,8 @@ class Options:
         pool: threads of the loop executor (``resources.cpus``).
         max_attempts: failed or lost attempts after which a run is given up.
         offset: where in the plan to begin, so that workers started together rarely want the same run.
+        workers: how many share the plan: nobody takes so large a group that others would wait for its end.
+        fuse: most runs trained together; 1: each alone.
     """
 
     data_root: Path | None = None
@@ -76,6 +88,8 @@ class Options:
     pool: int = 1
     max_attempts: int = 3
     offset: int = 0
+    workers: int = 1
+    fuse: int = 64
 
     def to_argv(self) -> list[str]:
         """The command line that says the same."""
@@ -83,22 +97,17 @@ class Options:
         return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
 
 
-def load_engine(options: Options) -> Execute:
+def load_engine(options: Options) -> Engine:
     """The real thing; imports torch, which takes seconds and is paid once per worker."""
     import torch
 
-    from flbench.run import Settings, execute
+    from flbench.run import Runner, Settings
 
     # Several torch threads in each of several workers are slower than one, and the sums depend on their number.
     torch.set_num_threads(1)
-    settings = Settings(
-        data_root=options.data_root, device=options.device, executor=options.executor, pool=options.pool
+    return Runner(
+        Settings(data_root=options.data_root, device=options.device, executor=options.executor, pool=options.pool)
     )
-
-    def run(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Outcome:
-        return execute(experiment, attempt, settings=settings, should_stop=should_stop)
-
-    return run
 
 
 def work(
@@ -108,7 +117,7 @@ def work(
     options: Options,
     *,
     should_stop: Callable[[], bool],
-    load: Callable[[Options], Execute] = load_engine,
+    load: Callable[[Options], Engine] = load_engine,
 ) -> int:
     """Execute the runs of a plan until nothing is left that this worker may claim; return how many it took on.
 
@@ -116,14 +125,14 @@ def work(
     """
     if not plan:
         return 0
-    engine: Execute | None = None
+    engine: Engine | None = None
     taken = 0
     begin = options.offset % len(plan)
     todo = [*plan[begin:], *plan[:begin]]
     while todo:
         again = []
         claimed_before = taken
-        for entry in todo:
+        for position, entry in enumerate(todo):
             if should_stop():
                 return taken
             state = store.run(entry.run_id).state(Wish.of(entry.experiment))
@@ -132,13 +141,13 @@ def work(
                 again += [entry] if state.status == "running" else []
                 continue
             engine = engine or load(options)
-            experiment = entry.parse()
-            attempt = store.claim(experiment, lease, options.max_attempts)
             again.append(entry)
-            if attempt is None:
+            first = store.claim(entry.parse(), lease, options.max_attempts)
+            if first is None:
                 continue
-            taken += 1
-            if not _attempt(attempt, experiment, engine, options, should_stop):
+            group = [first, *_companions(store, first, todo[position:], lease, options, engine)]
+            taken += len(group)
+            if not _execute(group, engine, options, should_stop):
                 return taken
         if taken == claimed_before:
             break
@@ -146,31 +155,81 @@ def work(
     return taken
 
 
-def _attempt(
-    attempt: Attempt, experiment: Experiment, engine: Execute, options: Options, should_stop: Callable[[], bool]
-) -> bool:
-    """Execute one claimed run and end the attempt; say whether the worker may go on with another."""
-    with _logged(attempt):
-        try:
+def _companions(
+    store: Store, first: Attempt, todo: Sequence[Entry], lease: Lease, options: Options, engine: Engine
+) -> Iterator[Attempt]:
+    """Claim runs that can be trained together with the first: they stand near it in the plan (its seeds do)."""
+    fair = -(-len(todo) // (2 * options.workers))
+    room = min(options.fuse, fair) - 1
+    if room < 1:
+        return
+    room = min(room, engine.group_size(first.experiment) - 1)
+    kind = kind_of_group(first.experiment.to_json())
+    for entry in todo[1:NEAR]:
+        if room < 1:
+            return
+        if kind_of_group(entry.experiment) != kind:
+            continue
+        attempt = store.claim(entry.parse(), lease, options.max_attempts)
+        if attempt is not None:
+            room -= 1
+            yield attempt
+
+
+def kind_of_group(experiment: Mapping[str, Any]) -> str:
+    """What runs that are trained together have in common, from their plain JSON."""
+    common = {field: value for field, value in experiment.items() if field not in FUSABLE | WISHES}
+    method = common.get("method", {})
+    common["method"] = {key: value for key, value in method.items() if not isinstance(value, float | int)}
+    return canonical_json(common)
+
+
+def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_stop: Callable[[], bool]) -> bool:
+    """Execute claimed runs and end their attempts; say whether the worker may go on with others."""
+    full: list[Attempt] = []
+    held = {attempt.path: attempt for attempt in group}
+
+    def ended(attempt: Attempt, end: Outcome | Exception) -> None:
+        del held[attempt.path]
+        if _end(attempt, end) == "disk_full":
+            full.append(attempt)
+
+    with ExitStack() as logs:
+        for attempt in group:
+            logs.enter_context(_logged(attempt))
             attempt.describe(environment(options.device))
-            outcome = engine(experiment, attempt, should_stop=should_stop)
-            stopped = outcome.status == "stopped"
-            if not stopped and attempt.run.result_for(attempt.wish) is None:
-                raise RuntimeError(f"the run ended as {outcome.status!r} and published no result that covers the wish")
-            attempt.end("interrupted" if stopped else "ok", round=outcome.round)
-        except UserError as error:
-            attempt.log(f"error: {error}")
-            attempt.end("error", str(error), mendable=True)
+        try:
+            engine.execute(group, should_stop=should_stop, ended=ended)
         except Exception as error:
-            kind = kind_of(error)
-            attempt.log(traceback.format_exc())
-            attempt.end(kind, _summary(error))
-            return kind != "disk_full"
+            for attempt in list(held.values()):
+                ended(attempt, error)
         except BaseException:
-            # The second Ctrl-C, or the interpreter's end: nothing is wrong with the run itself.
-            attempt.end("interrupted", "stopped before the end of its round")
+            # The second Ctrl-C, or the interpreter's end: nothing is wrong with the runs themselves.
+            for attempt in held.values():
+                attempt.end("interrupted", "stopped before the end of its round")
             raise
-    return True
+    return not full
+
+
+def _end(attempt: Attempt, end: Outcome | Exception) -> str:
+    """Write down how an attempt ended; return the kind of its end."""
+    if isinstance(end, UserError):
+        attempt.log(f"error: {end}")
+        attempt.end("error", str(end), mendable=True)
+        return "error"
+    if isinstance(end, Exception):
+        kind = kind_of(end)
+        attempt.log("".join(traceback.format_exception(end)))
+        attempt.end(kind, _summary(end))
+        return kind
+    if end.status == "stopped":
+        attempt.end("interrupted", round=end.round)
+        return "interrupted"
+    if attempt.run.result_for(attempt.wish) is None:
+        problem = f"the run ended as {end.status!r} and published no result that covers the wish"
+        return _end(attempt, RuntimeError(problem))
+    attempt.end("ok", round=end.round)
+    return "ok"
 
 
 def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_full"]:
@@ -261,7 +320,7 @@ def _gpu_name() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Execute] = load_engine) -> int:
+def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine] = load_engine) -> int:
     """Work on the plan named on the command line; return the exit code."""
     given = _parser().parse_args(argv)
     options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
@@ -291,6 +350,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pool", type=int, default=1, help="threads of the loop executor")
     parser.add_argument("--max-attempts", type=int, default=3, help="failures after which a run is given up")
     parser.add_argument("--offset", type=int, default=0, help="where in the plan to begin")
+    parser.add_argument("--workers", type=int, default=1, help="how many share the plan")
+    parser.add_argument("--fuse", type=int, default=64, help="most runs trained together")
     return parser
 
 

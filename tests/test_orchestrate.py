@@ -13,7 +13,7 @@ from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator, Progress, Watch, labels, leaderboard
 from flbench.store import Entry, Lease, Store
 from flbench.worker import Options
-from tests.faults.stub import FAULTS, execute, experiments, orchestrate, undisturbed
+from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def inline(store: Store, plan: list[Any], **options: Any) -> Any:
     """Orchestrate with the worker in this process."""
 
     def launcher() -> InlineLauncher:
-        return InlineLauncher(store, "toy/abc", plan, Options(), load=lambda _: execute)
+        return InlineLauncher(store, "toy/abc", plan, Options(), load=lambda _: OneByOne(execute))
 
     shown: list[Progress] = []
     outcome = Orchestrator(store, "toy/abc", plan, launcher, show=shown.append, **options).run()

@@ -37,7 +37,7 @@ def run(
     """Claim, execute and end one attempt, as a worker does."""
     attempt = store.run(wanted.run_id).claim(wanted, Lease.here())
     assert attempt is not None
-    outcome = execute(wanted, attempt, settings=Settings(**settings), should_stop=stop)
+    outcome = execute(attempt, settings=Settings(**settings), should_stop=stop)
     attempt.end("interrupted" if outcome.status == "stopped" else "ok", round=outcome.round)
     return outcome, [without_time(record) for record in attempt.records()]
 
@@ -144,7 +144,7 @@ def test_fedbn_reports_the_whole_test_set_and_the_own_shard(store: Store) -> Non
 def test_batches_do_not_depend_on_the_method(store: Store) -> None:
     """Comparisons are paired: round one of SCAFFOLD, whose controls are zero, is FedAvg's to the bit."""
     _, fedavg = run(store, experiment(eval_every=1, rounds=1))
-    _, scaffold = run(store, experiment(eval_every=1, rounds=1, method="scaffold"))
+    _, scaffold = run(store, experiment(eval_every=1, rounds=1, method={"name": "scaffold", "variant": "text"}))
     for record in (fedavg[0], scaffold[0]):
         record.pop("bytes_up"), record.pop("bytes_down")
     assert fedavg == scaffold

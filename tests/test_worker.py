@@ -12,7 +12,7 @@ import pytest
 from flbench.config import Experiment
 from flbench.store import Attempt, Entry, Lease, Store, encode_plan
 from flbench.worker import Options, environment, kind_of, main, work
-from tests.faults.stub import Done, execute, experiments, undisturbed
+from tests.faults.stub import Done, OneByOne, execute, experiments, undisturbed
 
 #: Learning rates at which the toy fails.
 BROKEN, DISK_FULL, NO_DATA = 0.101, 0.104, 0.105
@@ -32,7 +32,7 @@ def go(
     store: Store, plan: list[Experiment], run: Any = execute, stop: Callable[[], bool] = lambda: False, **options: Any
 ) -> int:
     entries = [Entry.of(experiment) for experiment in plan]
-    return work(store, entries, Lease.here(), Options(**options), should_stop=stop, load=lambda _: run)
+    return work(store, entries, Lease.here(), Options(**options), should_stop=stop, load=lambda _: OneByOne(run))
 
 
 def exit_of(store: Store, experiment: Experiment) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_engine_is_loaded_once_and_only_where_there_is_work(store: Store) -> Non
 
     def load(options: Options) -> Any:
         loads.append(options)
-        return execute
+        return OneByOne()
 
     entries = [Entry.of(experiment) for experiment in experiments(3)]
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_environment_names_code_and_machine(store: Store) -> None:
 
 
 def test_command_line_says_what_options_say() -> None:
-    options = Options(data_root=Path("/data"), executor="loop", pool=4, max_attempts=5, offset=1)
+    options = Options(data_root=Path("/data"), executor="loop", pool=4, max_attempts=5, offset=1, workers=2, fuse=8)
     assert options.to_argv() == [
         "--data-root=/data",
         "--device=cpu",
@@ -192,6 +192,8 @@ def test_command_line_says_what_options_say() -> None:
         "--pool=4",
         "--max-attempts=5",
         "--offset=1",
+        "--workers=2",
+        "--fuse=8",
     ]
 
 
@@ -205,7 +207,7 @@ def test_main_works_on_a_plan_of_the_store(store: Store, monkeypatch: pytest.Mon
 
     def load(options: Options) -> Any:
         got.append(options)
-        return execute
+        return OneByOne()
 
     given = Options(pool=2, data_root=Path("/data"))
     assert main([str(store.root), "toy/abc", "--token=one", *given.to_argv()], load=load) == 0

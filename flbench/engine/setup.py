@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, assert_never, cast
 
 import numpy as np
@@ -55,24 +55,16 @@ def make_trainer(
         pool: threads of the loop executor; it changes the speed and not a bit of the result.
     """
     set_matmul_precision(experiment.precision)
-    dtype = torch.float64 if experiment.precision == "fp64" else torch.float32
     autocast = torch.bfloat16 if experiment.precision == "bf16" else None
-    model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
-    image = cast(tuple[int, int, int], data.train.images.shape[1:])
-
-    def network() -> nn.Module:
-        return build(model, image, data.classes, norm, experiment.bias, seed=experiment.seed, dtype=dtype).to(device)
-
+    network = partial(make_network, experiment, data, device)
     first = network()
-    if executor == "auto":
-        flops = local_step_flops(first, image, dtype, device) * experiment.batch_size
-        executor = "stacked" if device != "cpu" or flops < STACK_BELOW_FLOPS else "loop"
-    runner = make_executor(executor, network, pool=pool, autocast=autocast)
+    name = executor_for(experiment, data, device=device, wanted=executor)
+    runner = make_executor(name, network, pool=pool, autocast=autocast)
     common: dict[str, Any] = {
         "sgd": Sgd(experiment.lr, experiment.momentum, experiment.weight_decay),
         "autocast": autocast,
         "batch_size": experiment.batch_size,
-        "images": _images(data, device, dtype, augment=experiment.augment == "flip-crop"),
+        "images": _images(data, device, _dtype(experiment), augment=experiment.augment == "flip-crop"),
         "executor": runner,
         "params": {name: leaf.detach().clone() for name, leaf in first.named_parameters()},
         "buffers": {name: leaf.detach().clone() for name, leaf in first.named_buffers()},
@@ -80,6 +72,30 @@ def make_trainer(
     }
     trainer = _trainer(experiment, data, first, common)
     return trainer, Numerics(device, runner.name, experiment.precision, str(torch.__version__))
+
+
+def make_network(experiment: Experiment, data: Data, device: str) -> nn.Module:
+    """The experiment's network with its initial weights."""
+    model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
+    image = cast(tuple[int, int, int], data.train.images.shape[1:])
+    options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment)}
+    return build(model, image, data.classes, norm, experiment.bias, **options).to(device)
+
+
+def executor_for(
+    experiment: Experiment, data: Data, *, device: str, wanted: Literal["auto", "loop", "stacked"]
+) -> Literal["loop", "stacked"]:
+    """The executor that ``wanted`` means for this experiment: for ``auto``, by the device and the FLOPs of a step."""
+    if wanted != "auto":
+        return wanted
+    if device != "cpu":
+        return "stacked"
+    flops = sample_flops(make_network(experiment, data, device), data, _dtype(experiment)) * experiment.batch_size
+    return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
+
+
+def _dtype(experiment: Experiment) -> torch.dtype:
+    return torch.float64 if experiment.precision == "fp64" else torch.float32
 
 
 def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
@@ -123,14 +139,14 @@ def shards_of(experiment: Federated, data: Data) -> Shards:
     )
 
 
-def local_step_flops(network: nn.Module, image: tuple[int, int, int], dtype: torch.dtype, device: str) -> float:
+def sample_flops(network: nn.Module, data: Data, dtype: torch.dtype) -> float:
     """Floating-point operations of forward and backward for one sample (the backward pass counted as two forward)."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
     network.eval()
     with counter, torch.no_grad():
-        network(torch.zeros(1, *image, dtype=dtype, device=device))
+        network(torch.zeros(1, *data.train.images.shape[1:], dtype=dtype))
     return 3.0 * counter.get_total_flops()
 
 

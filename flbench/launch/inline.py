@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from flbench.config import Experiment
 from flbench.store import Entry, Lease, Store
-from flbench.worker import Execute, Options, load_engine, work
+from flbench.worker import Engine, Options, load_engine, work
 
 
 class InlineLauncher:
@@ -21,7 +21,7 @@ class InlineLauncher:
         plan: str,
         experiments: Iterable[Experiment],
         options: Options,
-        load: Callable[[Options], Execute] = load_engine,
+        load: Callable[[Options], Engine] = load_engine,
     ) -> None:
         self.slots = 1
         self._store, self._plan, self._options, self._load = store, plan, options, load

@@ -50,7 +50,7 @@ class LocalLauncher:
             token = new_token()
             log = self._store.workers / token / "log.txt"
             log.parent.mkdir(parents=True, exist_ok=True)
-            options = replace(self._options, offset=number % self.slots)
+            options = replace(self._options, offset=number % self.slots, workers=self.slots)
             argv = [*self._command, str(self._store.root), self._plan, f"--token={token}", *options.to_argv()]
             mask = {"CUDA_VISIBLE_DEVICES": self._masks[number % len(self._masks)]} if self._masks else {}
             with log.open("ab") as output:

@@ -55,7 +55,8 @@ class Scaffold(Method):
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Option II's new control, and its change as the message."""
-        new = tmap(lambda ci, c, x, w: ci - c + (x - w) / (ctx.steps * ctx.lr), ctx.client, ctx.server, ctx.x, w)
+        # Two divisions: a product of the two numbers would be rounded otherwise where they are tensors.
+        new = tmap(lambda ci, c, x, w: ci - c + (x - w) / ctx.steps / ctx.lr, ctx.client, ctx.server, ctx.x, w)
         return new, tmap(lambda after, before: after - before, new, ctx.client)
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:

@@ -141,16 +141,31 @@ class BatchNorm(StackableLayer):
         self.running_var.fill_(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize; a stack of clients is folded into the channels, so that no statistics cross clients."""
-        if self.running_mean.dim() == 1:
-            return self._normalize(x)
-        folded = x.transpose(0, 1).flatten(1, 2)
-        return torch.unflatten(self._normalize(folded), 1, x.shape[:1] + x.shape[2:3]).transpose(0, 1)
+        """Normalize; no statistics cross the clients of a stack."""
+        if self.running_mean.dim() == 2:
+            return self._normalize_stack(x)
+        statistics = self.running_mean, self.running_var
+        return F.batch_norm(x, *statistics, self.weight, self.bias, self.training, self.momentum, self.eps)
 
-    def _normalize(self, x: Tensor) -> Tensor:
-        weight, bias = (None if leaf is None else leaf.flatten() for leaf in (self.weight, self.bias))
-        statistics = self.running_mean.view(-1), self.running_var.view(-1)
-        return F.batch_norm(x, *statistics, weight, bias, self.training, self.momentum, self.eps)
+    def _normalize_stack(self, x: Tensor) -> Tensor:
+        """x_NBC or x_NBCHW client by client.
+
+        Torch's own batch norm over clients folded into channels would give a client other bits in another stack.
+        """
+        shape = (x.shape[0], 1, x.shape[2], *[1] * (x.dim() - 3))  # (N, 1, C) and ones for the pixels
+        mean, var = self.running_mean.view(shape), self.running_var.view(shape)
+        if self.training:
+            var, mean = torch.var_mean(x, dim=(1, *range(3, x.dim())), keepdim=True, correction=0)
+            count = x[0, :, 0].numel()
+            with torch.no_grad():
+                dtype = self.running_mean.dtype
+                self.running_mean.lerp_(mean.view_as(self.running_mean).to(dtype), self.momentum)
+                unbiased = var.view_as(self.running_var).to(dtype) * (count / (count - 1))
+                self.running_var.lerp_(unbiased, self.momentum)
+        normalized = (x - mean) * torch.rsqrt(var + self.eps)
+        if self.weight is None or self.bias is None:
+            return normalized
+        return torch.addcmul(self.bias.view(shape), normalized, self.weight.view(shape))
 
 
 class BatchShift(StackableLayer):

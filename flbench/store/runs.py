@@ -150,7 +150,7 @@ class RunDir:
                 raise
             if holder.token != lease.token:
                 return None
-        return Attempt(target, self, wish)
+        return Attempt(target, self, experiment)
 
     def sound_checkpoints(self, attempt: AttemptDir) -> list[Checkpoint]:
         """An attempt's whole checkpoints, newest round first; damaged ones go to quarantine."""
@@ -204,9 +204,9 @@ class RunDir:
 class Attempt(AttemptDir):
     """A claim that is held: only its owner writes below ``path``."""
 
-    def __init__(self, path: Path, run: RunDir, wish: Wish) -> None:
+    def __init__(self, path: Path, run: RunDir, experiment: Experiment) -> None:
         super().__init__(path)
-        self.run, self.wish = run, wish
+        self.run, self.experiment, self.wish = run, experiment, Wish.of(experiment)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Where this run can go on: sound checkpoints of earlier attempts, newest round first.

@@ -11,12 +11,12 @@ from flbench.cli import app
 from flbench.launch.inline import InlineLauncher
 from flbench.store import Store
 from flbench.sweep import experiment_from
-from tests.faults.stub import execute, undisturbed
+from tests.faults.stub import OneByOne, execute, undisturbed
 
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    launcher = partial(InlineLauncher, load=lambda _: execute)
+    launcher = partial(InlineLauncher, load=lambda _: OneByOne(execute))
     monkeypatch.setattr("flbench.launch.inline.InlineLauncher", launcher)
     monkeypatch.setenv("STUB_PAUSE", "0")
     monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))

@@ -13,7 +13,7 @@ from flbench.cli import app
 from flbench.errors import UserError
 from flbench.launch.inline import InlineLauncher
 from flbench.store import Store
-from tests.faults.stub import execute
+from tests.faults.stub import OneByOne, execute
 
 SPEC = """
 version: 1
@@ -27,7 +27,7 @@ seeds: [0, 1]
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Inline workers execute toys; the store is a new one."""
-    launcher = partial(InlineLauncher, load=lambda _: execute)
+    launcher = partial(InlineLauncher, load=lambda _: OneByOne(execute))
     monkeypatch.setattr("flbench.launch.inline.InlineLauncher", launcher)
     monkeypatch.setenv("STUB_PAUSE", "0")
     monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))

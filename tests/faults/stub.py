@@ -85,6 +85,24 @@ def execute(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[
     return Done("done", round)
 
 
+@dataclass(frozen=True)
+class OneByOne:
+    """An engine that executes runs one after another with a function of (experiment, attempt)."""
+
+    run: Callable[..., Done] = execute
+
+    def group_size(self, experiment: Experiment) -> int:
+        return 1
+
+    def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Callable[..., None]) -> None:
+        for attempt in group:
+            try:
+                end: Done | Exception = self.run(attempt.experiment, attempt, should_stop=should_stop)
+            except Exception as error:
+                end = error
+            ended(attempt, end)
+
+
 def _raise(error: BaseException) -> Callable[[], NoReturn]:
     def fail() -> NoReturn:
         raise error
@@ -145,7 +163,7 @@ def orchestrate(
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
     if role == "work":
-        sys.exit(main(rest, load=lambda options: execute))
+        sys.exit(main(rest, load=lambda options: OneByOne()))
     path, seeds, rounds = rest
     wanted = experiments(int(seeds), rounds=int(rounds))
     print("begins", flush=True)

@@ -1,0 +1,141 @@
+"""Runs trained together have the numbers of the runs alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flbench.config import parse_experiment
+from flbench.data.datasets import load
+from flbench.engine import executors
+from flbench.engine.fused import step_together
+from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.setup import make_trainer
+from flbench.methods.base import Method
+from flbench.registry import METHODS, NORMS
+from tests.toys import toy_trainer
+
+#: What differs between the runs of a group: seeds, rates, partitions, cohorts, and each method's hyperparameters.
+MEMBERS: list[dict[str, Any]] = [
+    {"seed": 0, "lr": 0.01, "partition": "classes:2", "clients": 10},
+    {"seed": 1, "lr": 0.1, "partition": "dirichlet:0.5", "clients": 7},
+    {"seed": 1, "lr": 0.03, "partition": "iid", "clients": 5, "participation": 0.5},
+    {"seed": 2, "lr": 0.1, "partition": "classes:1", "clients": 10},
+]
+HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
+    "fedprox": [{"mu": mu} for mu in (0.01, 0.1, 0.5, 0.0)],
+    "fedlc": [{"tau": tau} for tau in (1, 0.5, 0.1, 1)],
+    "fedrs": [{"alpha": alpha} for alpha in (0.5, 0.9, 0.1, 0.5)],
+    "fedyogi": [{"server_lr": lr} for lr in (0.01, 0.1, 0.01, 0.03)],
+}
+
+
+def group(method: str, norm: str, **fields: Any) -> list[FederatedTrainer]:
+    trainers = []
+    for number, member in enumerate(MEMBERS):
+        spec = {"name": method, **HYPERPARAMETERS.get(method, [{}] * len(MEMBERS))[number]}
+        length = {} if "local_epochs" in fields else {"E": 3}
+        model = {"name": "mlp", "widths": [20, 12]}
+        given = {"model": model, "norm": norm, "method": spec, **length, **member, **fields}
+        experiment = parse_experiment(given)
+        trainer, _ = make_trainer(experiment, load(experiment.dataset), device="cpu", executor="stacked", pool=1)
+        assert isinstance(trainer, FederatedTrainer)
+        trainers.append(trainer)
+    return trainers
+
+
+def tensors(trainer: FederatedTrainer) -> dict[str, Tensor]:
+    return {
+        f"{tree}/{name}": leaf for tree, leaves in trainer.state()["trees"].items() for name, leaf in leaves.items()
+    }
+
+
+def same_bits(together: FederatedTrainer, alone: FederatedTrainer) -> bool:
+    pairs = zip(tensors(together).items(), tensors(alone).items(), strict=True)
+    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def records(trainer: FederatedTrainer) -> dict[str, Any]:
+    return {key: value for key, value in trainer.evaluate().items() if key != "seconds"}
+
+
+def train_both(together: list[FederatedTrainer], alone: list[FederatedTrainer], rounds: int = 3) -> None:
+    for _ in range(rounds):
+        reports = step_together(together, [False] * len(together))
+        assert [report.loss for report in reports] == [trainer.step().loss for trainer in alone]
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_every_method_to_the_bit(method: str) -> None:
+    together, alone = group(method, "ln"), group(method, "ln")
+    train_both(together, alone)
+    assert all(map(same_bits, together, alone))
+    assert [records(trainer) for trainer in together] == [records(trainer) for trainer in alone]
+
+
+#: Norms that need residual blocks.
+OF_BLOCKS = ("fn-block-mv", "fn-block-scale")
+
+
+@pytest.mark.parametrize("norm", sorted({*NORMS.names()} - {"in"}))
+def test_every_norm_to_the_bit(norm: str) -> None:
+    images = {"model": {"name": "resnet18", "width": 2}, "E": 1, "batch_size": 4}
+    together, alone = (group("fedavg", norm, **(images if norm in OF_BLOCKS else {})) for _ in range(2))
+    train_both(together, alone)
+    assert all(map(same_bits, together, alone))
+
+
+@pytest.mark.parametrize("norm", ["in", "bn", "ln", "gn"])
+def test_images_to_the_bit(norm: str) -> None:
+    together, alone = (
+        [
+            toy_trainer(Method(), executor="stacked", model="cnn", norm=norm, image=(1, 16, 16), steps=2, seed=seed)
+            for seed in (0, 1)
+        ]
+        for _ in range(2)
+    )
+    train_both(together, alone, rounds=2)
+    assert all(map(same_bits, together, alone))
+
+
+def test_momentum_decay_and_unequal_steps() -> None:
+    fields = {"momentum": 0.9, "weight_decay": 0.01, "local_epochs": 1}
+    together, alone = (group("scaffold", "bn", **fields) for _ in range(2))
+    train_both(together, alone)
+    assert all(map(same_bits, together, alone))
+
+
+def test_chunks_that_cut_through_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    together, alone = group("scaffold", "ln"), group("scaffold", "ln")
+    monkeypatch.setattr(executors, "CHUNK", 8)
+    for _ in range(2):
+        step_together(together, [False] * 4)
+    monkeypatch.undo()
+    for trainer in alone:
+        trainer.step(), trainer.step()
+    assert all(map(same_bits, together, alone))
+
+
+def test_a_diverging_run_does_not_touch_its_neighbours() -> None:
+    together, alone = group("fedavg", "none"), group("fedavg", "none")
+    for trainers in (together, alone):
+        trainers[1].x = {name: leaf * float("nan") for name, leaf in trainers[1].x.items()}
+    step_together(together, [False] * 4)
+    for trainer in alone:
+        trainer.step()
+    assert [trainer.is_finite() for trainer in together] == [True, False, True, True]
+    assert all(same_bits(together[k], alone[k]) for k in (0, 2, 3))
+
+
+def test_observers_get_their_own_clients() -> None:
+    together, alone = group("fedavg", "none"), group("fedavg", "none")
+    reports = step_together(together, [True, False, True, True])
+    assert reports[1].client_params is None
+    for number in (0, 2, 3):
+        expected = alone[number].step(keep_clients=True)
+        found = reports[number].client_params
+        assert found is not None and expected.client_params is not None
+        assert all(torch.equal(found[name], leaf) for name, leaf in expected.client_params.items())
