@@ -1,0 +1,59 @@
+"""From an experiment to a trainer: how many steps each client takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flbench.config import Federated, parse_experiment
+from flbench.data.datasets import load
+from flbench.engine.rounds import FederatedTrainer, Trainer
+from flbench.engine.setup import make_trainer, shards_of
+from flbench.registry import METHODS
+
+SMALL = {"model": {"name": "mlp", "widths": [8]}, "precision": "fp64", "clients": 4, "batch_size": 32}
+
+
+def trainer_of(**fields: Any) -> Trainer:
+    experiment = parse_experiment({**SMALL, **fields})
+    data = load(experiment.dataset)  # type: ignore[arg-type]
+    return make_trainer(experiment, data, device="cpu", executor="stacked", pool=1)[0]
+
+
+def steps_of(trainer: Trainer) -> list[int]:
+    assert isinstance(trainer, FederatedTrainer)
+    return [trainer._start(client).steps for client in range(4)]  # type: ignore[misc]
+
+
+def test_epochs_follow_the_size_of_each_client() -> None:
+    fields = {"partition": "dirichlet:0.3", "local_epochs": 2}
+    experiment = parse_experiment({**SMALL, **fields})
+    assert isinstance(experiment, Federated)
+    sizes = [len(rows) for rows in shards_of(experiment, load(experiment.dataset)).train]  # type: ignore[arg-type]
+    assert len({size // 32 for size in sizes}) > 1
+    assert steps_of(trainer_of(**fields)) == [max(1, size // 32 * 2) for size in sizes]
+
+
+def test_steps_are_the_same_for_all_clients() -> None:
+    assert steps_of(trainer_of(partition="dirichlet:0.3", E=7)) == [7] * 4
+
+
+def test_an_epoch_of_centralized_training_is_one_pass() -> None:
+    fields = {name: value for name, value in SMALL.items() if name != "clients"}
+    experiment = parse_experiment({**fields, "kind": "centralized", "local_epochs": 1})
+    data = load(experiment.dataset)  # type: ignore[arg-type]
+    trainer, _ = make_trainer(experiment, data, device="cpu", executor="loop", pool=1)
+    assert trainer._steps == 1442 // 32  # type: ignore[attr-defined]
+    assert trainer.step().loss > 0
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_every_method_trains_on_real_data_in_epochs_of_its_clients(method: str) -> None:
+    trainer = trainer_of(method=method, partition="dirichlet:0.3", local_epochs=1, lr=0.1, batch_size=128)
+    first = trainer.step().loss
+    for _ in range(7):
+        last = trainer.step().loss
+    assert trainer.is_finite()
+    assert last < first
+    assert trainer.evaluate()["acc_global"] is not None
