@@ -27,18 +27,22 @@ class FedDecorr(Method):
     - ``original``, the equation of its paper: coefficient / d^2 ||u^T u / n||_F^2 with biased deviations;
     - ``text``, the label-skew paper's text, which uses FedDecorr's code: coefficient / n times the mean square of the
       off-diagonal entries of u^T u (not divided by n) with unbiased deviations, about n times the original's;
-    - ``code``, the label-skew paper's code: the same, with 0.1 where the text says 0.5.
+    - ``code``, the label-skew paper's code: as ``text``, but with 0.1 written in it, so that no coefficient is taken.
 
-    ``coefficient`` None is the variant's own: 0.5, 0.5, 0.1. It is 0.5 for the original too, as the label-skew paper
-    reports it (the scripts of FedDecorr's authors have 0.05 and 0.1, on the scale of ``text``). 0 is FedAvg.
+    The coefficient is the label-skew paper's for the original too (the scripts of FedDecorr's authors have 0.05 and
+    0.1, on the scale of ``text``). 0 is FedAvg.
     """
 
     smallest_batch: ClassVar[int] = 2
     equation: ClassVar[str] = "local loss: CE(z, y) + coefficient/d^2 ||K||_F^2, K the correlations of the features"
     source: ClassVar[str] = "Shi et al. 2023, Dimensional Collapse in Heterogeneous Federated Learning (FedDecorr)"
 
-    coefficient: Annotated[float, Field(ge=0)] | None = None
+    coefficient: Annotated[float, Field(ge=0)] = 0.5
     variant: Variant = "original"
+
+    def __post_init__(self) -> None:
+        if self.variant == "code" and self.coefficient != type(self).coefficient:
+            raise ValueError("variant code has its coefficient, 0.1, built in; variant text takes any other")
 
     def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
         """The coefficient times the squared correlations, on the variant's scale."""
@@ -46,12 +50,8 @@ class FedDecorr(Method):
         centred = feats_BD - feats_BD.mean(0)
         if self.variant == "original":
             u = centred / ((centred**2).mean(0) + EPS).sqrt()
-            return self._coefficient() / d**2 * ((u.T @ u / n) ** 2).sum()
+            return self.coefficient / d**2 * ((u.T @ u / n) ** 2).sum()
         u = centred / ((centred**2).sum(0) / (n - 1) + EPS).sqrt()
         squares = (u.T @ u) ** 2
-        return self._coefficient() / n * (squares.sum() - squares.diagonal().sum()) / max(1, d * (d - 1))
-
-    def _coefficient(self) -> float:
-        if self.coefficient is not None:
-            return self.coefficient
-        return 0.1 if self.variant == "code" else 0.5
+        coefficient = 0.1 if self.variant == "code" else self.coefficient
+        return coefficient / n * (squares.sum() - squares.diagonal().sum()) / max(1, d * (d - 1))

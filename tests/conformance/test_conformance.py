@@ -14,7 +14,7 @@ from flbench.engine.rounds import Images
 from flbench.methods.base import Context, Method, Tree
 from flbench.methods.fedbn import FedBN
 from flbench.methods.scaffold import Scaffold
-from flbench.registry import METHODS
+from flbench.registry import METHODS, InvalidComponent
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
 METHOD_NAMES = [
@@ -39,7 +39,7 @@ TERM_OFF: list[dict[str, Any]] = [
     {"name": "fedprox", "mu": 0.0, "tolerance": 0},
     {"name": "fedlc", "tau": 0.0, "tolerance": 0},
     {"name": "fedrs", "alpha": 1.0, "tolerance": 0},
-    *({"name": "feddecorr", "coefficient": 0.0, "variant": v, "tolerance": 0} for v in ("original", "text", "code")),
+    *({"name": "feddecorr", "coefficient": 0.0, "variant": v, "tolerance": 0} for v in ("original", "text")),
     {"name": "fedavgm", "beta": 0.0, "tolerance": 0},
     *(
         {"name": name, "beta1": 0.0, "tau": 1e15, "server_lr": 1e15, "tolerance": 1e-12}
@@ -163,6 +163,11 @@ def test_feddecorr_counts_correlations(variant: str, one_feature_twice: float, t
     apart = torch.tensor([[1.0, 3.0], [1.0, 1.0], [-1.0, 3.0], [-1.0, 1.0]], dtype=torch.float64)
     assert float(method.penalty({}, same, context)) == pytest.approx(one_feature_twice, rel=1e-7)
     assert float(method.penalty({}, apart, context)) == pytest.approx(two_features, rel=1e-7)
+
+
+def test_the_code_of_feddecorr_takes_no_coefficient() -> None:
+    with pytest.raises(InvalidComponent, match=r"has its coefficient, 0\.1, built in"):
+        METHODS.parse({"name": "feddecorr", "variant": "code", "coefficient": 0.3})
 
 
 def test_local_only_never_hears_of_the_others() -> None:

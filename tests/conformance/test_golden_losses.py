@@ -128,8 +128,8 @@ FEDDECORR_CASES: list[tuple[dict[str, float | str], str, float]] = [
     ({}, "original", 0.5),
     ({"variant": "original", "coefficient": 2.0}, "original", 2.0),
     ({"variant": "text"}, "text", 0.5),
+    ({"variant": "text", "coefficient": 0.3}, "text", 0.3),
     ({"variant": "code"}, "code", 0.1),
-    ({"variant": "code", "coefficient": 0.3}, "code", 0.3),
 ]
 
 
