@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -136,7 +137,7 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
         losses.append(_where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
         state, message = lifted.finish(params)
-    loss = sum(losses[1:], start=losses[0]) / start.steps  # one by one: steps not taken must not move a bit
+    loss = reduce(torch.add, losses) / start.steps  # one by one: steps not taken must not move a bit
     return Finish(params, buffers, velocity, state, message, loss)
 
 
