@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -121,7 +122,8 @@ class PlainView:
 
 def live_table(progress: Progress) -> RenderableType:
     """The bar and the active runs."""
-    bar = ProgressBar(total=max(1, progress.rounds_total), completed=progress.rounds_done, width=72)
+    # Padded, because a bare bar ends without a new line.
+    bar = Padding(ProgressBar(total=max(1, progress.rounds_total), completed=progress.rounds_done, width=72), 0)
     rows = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     for title in ("run", "round", "accuracy"):
         rows.add_column(title, justify="left" if title == "run" else "right", no_wrap=True)
