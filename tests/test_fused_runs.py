@@ -1,0 +1,162 @@
+"""Runs trained together by a worker: each keeps its own directory, numbers, checkpoint and failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.config import Experiment, parse_experiment
+from flbench.store import Entry, Lease, Store
+from flbench.worker import Options, kind_of_group, load_engine, work
+
+SMALL: dict[str, Any] = {"model": {"name": "mlp", "widths": [8, 8]}, "clients": 4, "E": 2, "batch_size": 8}
+LENGTH: dict[str, Any] = {"rounds": 6, "eval_every": 2, "partition": "classes:3"}
+
+
+def experiment(**fields: Any) -> Experiment:
+    return parse_experiment({**SMALL, **LENGTH, **fields})
+
+
+def plan() -> list[Experiment]:
+    """Two kinds of runs, interleaved: four seeds each, at two rates."""
+    return [
+        experiment(norm=norm, seed=seed, lr=lr, method="scaffold")
+        for seed in (0, 1)
+        for lr in (0.01, 0.1)
+        for norm in ("ln", "bn")
+    ]
+
+
+def go(store: Store, runs: list[Experiment], stop: Callable[[], bool] = lambda: False, **options: Any) -> int:
+    entries = [Entry.of(run) for run in runs]
+    return work(store, entries, Lease.here(), Options(**options), should_stop=stop)
+
+
+def records(store: Store, run: Experiment) -> list[dict[str, Any]]:
+    found = store.run(run.run_id).metrics(store.run(run.run_id).result_for(run))
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in found]
+
+
+def groups_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Notes how many runs are trained together, step by step."""
+    from flbench import run
+
+    sizes: list[int] = []
+    step = run._step
+
+    def note(trainers: Any, needs_clients: Any) -> Any:
+        sizes.append(len(trainers))
+        return step(trainers, needs_clients)
+
+    monkeypatch.setattr(run, "_step", note)
+    return sizes
+
+
+def after(calls: int) -> Callable[[], bool]:
+    left: Iterator[bool] = iter([False] * calls)
+    return lambda: next(left, True)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """The records of every run of the plan, trained one at a time."""
+    store = Store(tmp_path_factory.mktemp("alone"))
+    assert go(store, plan(), fuse=1) == 8
+    return {run.run_id: records(store, run) for run in plan()}
+
+
+def test_a_fused_plan_has_the_numbers_of_the_runs_alone(
+    tmp_path: Path, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = groups_of(monkeypatch)
+    store = Store(tmp_path)
+    assert go(store, plan()) == 8
+    assert set(sizes) == {4}, "the four of a norm train together"
+    assert {run.run_id: records(store, run) for run in plan()} == alone
+    for run in plan():
+        (attempt,) = store.run(run.run_id).attempts()
+        assert (attempt.exit() or {})["kind"] == "ok"
+        assert attempt.checkpoint_files()
+
+
+def test_a_stopped_group_resumes_in_other_groups(
+    tmp_path: Path, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    go(store, plan(), stop=after(4))
+    assert all(store.run(run.run_id).result_for(run) is None for run in plan())
+    sizes = groups_of(monkeypatch)
+    go(store, plan(), fuse=3)
+    assert set(sizes) == {3, 1}
+    assert {run.run_id: records(store, run) for run in plan()} == alone
+    assert any("resumed" in a.log_path.read_text() for run in plan() for a in store.run(run.run_id).attempts()[1:])
+
+
+def test_a_diverging_run_ends_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    runs = [experiment(seed=0), experiment(seed=1, lr=1e30), experiment(seed=2)]
+    go(store, runs)
+    results = [store.run(run.run_id).result_for(run) for run in runs]
+    assert [result and result.status for result in results] == ["done", "diverged", "done"]
+    calm = Store(tmp_path / "calm")
+    go(calm, [runs[0], runs[2]], fuse=1)
+    assert [records(store, runs[k]) for k in (0, 2)] == [records(calm, runs[k]) for k in (0, 2)]
+
+
+def test_a_run_that_cannot_begin_ends_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    runs = [experiment(seed=0), experiment(seed=1, min_size=10_000), experiment(seed=2)]
+    go(store, runs)
+    states = [store.run(run.run_id).state(run) for run in runs]
+    assert [state.status for state in states] == ["done", "failed", "done"]
+    assert "min_size" in states[1].message
+
+
+def test_runs_of_different_length_go_on_without_the_shorter(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    runs = [experiment(seed=0, rounds=2), experiment(seed=1, rounds=6)]
+    go(store, runs)
+    assert [records(store, run)[-1]["round"] for run in runs] == [2, 6]
+
+
+def test_a_fault_of_the_shared_computation_ends_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flbench import run
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(run, "_step", fail)
+    store = Store(tmp_path)
+    runs = [experiment(seed=seed) for seed in range(3)]
+    go(store, runs, max_attempts=1)
+    states = [store.run(run.run_id).state(run) for run in runs]
+    assert [(state.status, state.kind) for state in states] == [("failed", "oom")] * 3
+
+
+def test_what_may_train_together() -> None:
+    def kind(**fields: Any) -> str:
+        return kind_of_group(experiment(**fields).to_json())
+
+    base = kind(method="fedprox")
+    assert base == kind(method={"name": "fedprox", "mu": 0.5}, seed=3, lr=0.5, partition="iid", rounds=9, clients=7)
+    assert base != kind(method="fedavg")
+    assert base != kind(method="fedprox", norm="ln")
+    assert base != kind(method="fedprox", batch_size=4)
+    assert base != kind(method="fedprox", momentum=0.9)
+    assert kind(method="scaffold") != kind(method={"name": "scaffold", "variant": "text"})
+
+
+def test_no_worker_takes_more_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = groups_of(monkeypatch)
+    go(Store(tmp_path), [experiment(seed=seed, rounds=2) for seed in range(8)], workers=2)
+    assert max(sizes) == 2
+
+
+def test_large_steps_train_alone(tmp_path: Path) -> None:
+    engine = load_engine(Options())
+    assert engine.group_size(experiment()) == 16
+    assert engine.group_size(experiment(model={"name": "mlp", "widths": [2048, 2048]})) == 1
+    assert engine.group_size(parse_experiment({"kind": "centralized"})) == 1
