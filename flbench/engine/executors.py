@@ -8,6 +8,7 @@ Shape suffixes: N clients of a chunk, E local steps, B batch, M images of an eva
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +24,9 @@ from flbench.engine.local import Finish, Start, Task, local_train
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
 
-#: Clients trained as one stack. A chunk of fixed size keeps the arithmetic, and so the bits, independent of memory.
+_log = logging.getLogger(__name__)
+
+#: Most clients trained as one stack. On a CPU its size changes no bit.
 CHUNK = 64
 
 #: Images in one forward pass of an evaluation.
@@ -166,17 +169,30 @@ class StackedExecutor:
         self._forward: Forward = stacked_forward(network)
         self._single: Forward = pure_forward(network)
         self._autocast = autocast
+        self._chunk = CHUNK
 
     def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
-        """Train the clients chunk by chunk."""
+        """Train the clients chunk by chunk; chunks that do not fit into memory are halved, from then on."""
         self._network.train()
-        for first in range(0, len(clients), CHUNK):
-            chunk = clients[first : first + CHUNK]
-            images, labels = (_pad(parts) for parts in zip(*(client.batches() for client in chunk), strict=True))
-            begin = _stack([client.start() for client in chunk])
-            task = _join_tasks([client.task for client in chunk], begin)
-            finish = local_train(self._forward, vmap, task, begin, images, labels)
+        first = 0
+        while first < len(clients):
+            chunk = clients[first : first + self._chunk]
+            try:
+                finish = self._train_stack(chunk)
+            except RuntimeError as error:
+                if len(chunk) == 1 or not is_out_of_memory(error):
+                    raise
+                self._chunk = len(chunk) // 2
+                _log.warning("out of memory with %d clients in a stack; going on with %d", len(chunk), self._chunk)
+                continue
             yield Chunk(range(first, first + len(chunk)), finish)
+            first += len(chunk)
+
+    def _train_stack(self, clients: Sequence[Client]) -> Finish:
+        images, labels = (_pad(parts) for parts in zip(*(client.batches() for client in clients), strict=True))
+        begin = _stack([client.start() for client in clients])
+        task = _join_tasks([client.task for client in clients], begin)
+        return local_train(self._forward, vmap, task, begin, images, labels)
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
@@ -195,6 +211,11 @@ class StackedExecutor:
                     for params, buffers in models
                 ]
             )
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch could not allocate, on a GPU or on a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
 def _identity(hook: Callable[..., Any]) -> Callable[..., Any]:

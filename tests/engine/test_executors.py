@@ -11,6 +11,7 @@ import torch
 from _pytest.mark import ParameterSet
 from torch import Tensor, nn
 
+from flbench.engine import executors
 from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor, _Seat
 from flbench.engine.local import Sgd
 from flbench.engine.rounds import FederatedTrainer
@@ -139,6 +140,37 @@ def test_a_pool_uses_a_network_of_its_own_in_each_thread() -> None:
 
     list(executor._map(look, range(3)))
     assert used == {id(network) for network in networks}
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_a_stack_that_does_not_fit_is_halved(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients, images = toy_clients((6,) * 12), toy_images(train=72)
+    roomy, tight = (toy_trainer(Method(), executor="stacked", clients=clients, images=images) for _ in range(2))
+    fits = executors.local_train
+
+    def crowded(forward: Any, lift: Any, task: Any, start: Any, images_NEB: Tensor, labels: Tensor) -> Any:
+        if len(images_NEB) > 4:
+            text = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+            raise torch.OutOfMemoryError("CUDA out of memory") if kind == "cuda" else RuntimeError(text)
+        return fits(forward, lift, task, start, images_NEB, labels)
+
+    roomy.step(), roomy.step()
+    monkeypatch.setattr(executors, "local_train", crowded)
+    tight.step(), tight.step()
+    assert [record.args for record in caplog.records] == [(12, 6), (6, 3)], "halved twice, in the first round only"
+    expected, found = everything(roomy), everything(tight)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_memory_too_small_for_one_client_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowded(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(executors, "local_train", crowded)
+    with pytest.raises(torch.OutOfMemoryError):
+        toy_trainer(Method(), executor="stacked").step()
 
 
 def test_an_error_in_a_client_reaches_the_caller() -> None:
