@@ -159,7 +159,7 @@ def _companions(
     store: Store, first: Attempt, todo: Sequence[Entry], lease: Lease, options: Options, engine: Engine
 ) -> Iterator[Attempt]:
     """Claim runs that can be trained together with the first: they stand near it in the plan (its seeds do)."""
-    fair = -(-len(todo) // (2 * options.workers))
+    fair = -(-len(todo) // (2 * options.workers - 1))  # smaller and smaller groups, so that all end at about one time
     room = min(options.fuse, fair) - 1
     if room < 1:
         return
