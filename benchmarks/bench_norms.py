@@ -16,26 +16,16 @@ import statistics
 import time
 from functools import partial
 
-import numpy as np
 import torch
 
+from flbench.bench.workloads import random_data
 from flbench.config import parse_experiment
-from flbench.data.arrays import Arrays, Data
+from flbench.data.arrays import Data
 from flbench.engine.rounds import Trainer
 from flbench.engine.setup import make_trainer
 from flbench.registry import MODELS, NORMS
 
 STEPS = 5
-
-
-def random_data() -> Data:
-    generator = np.random.default_rng(0)
-
-    def half(count: int) -> Arrays:
-        images = generator.integers(0, 256, size=(count, 3, 32, 32), dtype=np.uint8)
-        return Arrays(images, np.arange(count) % 10)
-
-    return Data(half(1000), half(10), 10, tuple("0123456789"), 255, "random")
 
 
 def trainer_of(model: str, norm: str, data: Data) -> Trainer:
@@ -60,7 +50,7 @@ def main() -> None:
     fits = partial(lambda model, name: not NORMS.parse(name).problem(model, (3, 32, 32)), MODELS.parse(arguments.model))
     names = arguments.norms.split(",") if arguments.norms else list(filter(fits, NORMS.names()))
     torch.set_num_threads(1)
-    data = random_data()
+    data = random_data((3, 32, 32), 10, train=1000)
     trainers = {name: trainer_of(arguments.model, name, data) for name in ["none", *names]}
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for number in range(arguments.rounds + 2):

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from flbench.cli.bench import bench as bench_command
 from flbench.cli.data import app as data_commands
 from flbench.cli.doctor import doctor as doctor_command
 from flbench.cli.exchange import export as export_command
@@ -35,6 +36,7 @@ app.command("show")(show_command)
 app.command("schema")(schema_command)
 app.command("export")(export_command)
 app.command("import")(import_command)
+app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
 app.add_typer(data_commands, name="data")
 app.add_typer(partition_commands, name="partition")

@@ -1,0 +1,270 @@
+"""``flbench bench``: how fast the engine is, against plain loops and against the machine's own peak."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flbench.cli.options import DataOption, Device, JsonOption
+from flbench.config import Precision
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flbench.bench.compare import Comparison, Settings
+    from flbench.bench.measure import Note, Spread
+    from flbench.bench.workloads import Workload
+
+#: Seconds between two lines of progress where there is no terminal; nothing is said before the first are over.
+SILENCE = 2.0
+
+#: Load per usable core, before anything is measured, above which the numbers say little.
+BUSY = 0.25
+
+
+def bench(
+    workloads: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[digits|mlp|cifar10|resnet18]...", help="What to train; default: all of them."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds in a turn; default: 20 of the small, 1 of the large.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each variant, after one round to warm up.")] = 5,
+    device: Annotated[
+        Device, typer.Option(help="What to compute on; auto takes CUDA where there is any.")
+    ] = Device.auto,
+    precision: Annotated[Precision, typer.Option(help="Arithmetic; the plain loops have no bf16 and stay fp32.")] = (
+        "fp32"
+    ),
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of the loop executor, torch threads of plain loops; default: usable cores."),
+    ] = None,
+    fuse: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs trained together; default: as many as fill a stack, where clients are stacked."),
+    ] = None,
+    norm: Annotated[str, typer.Option(help="Normalization of the networks, as in sweeps.")] = "none",
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Also measure the cost with more clients, local steps and fused runs.")
+    ] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time training rounds of each executor, of fused runs and of plain PyTorch loops, in turns.
+
+    Speeds are medians (with the least and the greatest), ratios are taken turn by turn. The peak is the fastest product
+    of two large square matrices on as many cores, measured in the same turns. Where the files of a data set are
+    missing, random images stand in for it: they cost the same. Evaluation, checkpoints and start-up are not in it.
+
+    Example: flbench bench digits --threads 1
+
+    Example: flbench bench cifar10 --norm ln --precision bf16 --repeats 9
+
+    Example: flbench bench digits cifar10 --scaling --json > speed.json
+    """
+    from flbench.bench.compare import Settings, compare
+    from flbench.cli.live import wide_console
+
+    chosen = _chosen(workloads or [])
+    settings = Settings(
+        rounds=rounds,
+        repeats=repeats,
+        device=_resolve(device),
+        precision=precision,
+        threads=threads or _usable_cores(),
+        fuse=fuse,
+        norm=norm,
+        data_root=data,
+    )
+    about = _about(settings)
+    console = wide_console()
+    if not as_json:
+        console.print("\n".join(_about_lines(about, settings)), markup=False, highlight=False)
+    done = []
+    for workload in chosen:
+        with _progress() as note:
+            done.append(compare(workload, settings, scaling=scaling, note=note))
+        if not as_json:
+            _print(console, done[-1])
+    about["load_after"] = _load()
+    if as_json:
+        print(json.dumps(summary(about, settings, done), indent=1))
+    else:
+        console.print(f"\nload at the end: {_number(about['load_after'])}", markup=False, highlight=False)
+
+
+def summary(about: Mapping[str, Any], settings: Settings, done: Sequence[Comparison]) -> dict[str, Any]:
+    """What ``--json`` prints: the fields of ``Settings`` and ``Comparison`` by their names."""
+    from dataclasses import asdict
+
+    wished = {name: value for name, value in asdict(settings).items() if name != "data_root"}
+    return {"schema": 1, "machine": dict(about), "settings": wished, "workloads": [asdict(one) for one in done]}
+
+
+def _chosen(names: Sequence[str]) -> list[Workload]:
+    from flbench.bench.workloads import WORKLOADS
+    from flbench.registry import unknown
+
+    for name in names:
+        if name not in WORKLOADS:
+            raise UserError(unknown("workload", name, WORKLOADS))
+    return [WORKLOADS[name] for name in dict.fromkeys(names or WORKLOADS)]
+
+
+def _resolve(device: Device) -> Any:
+    import torch
+
+    if device is Device.cuda and not torch.cuda.is_available():
+        raise UserError("there is no CUDA device here; 'flbench doctor' says what works")
+    if device is Device.auto:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device.value
+
+
+def _usable_cores() -> int:
+    from flbench.launch.local import usable_cores
+
+    return usable_cores()
+
+
+def _about(settings: Settings) -> dict[str, Any]:
+    """Machine, versions and load, without names of people or places."""
+    from flbench.worker import environment
+
+    known = environment(settings.device)
+    names = ("flbench", "git_commit", "git_dirty", "python", "torch", "system", "cpu", "gpu")
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        **{name: known[name] for name in names},
+        "usable_cores": _usable_cores(),
+        "load_before": _load(),
+        "load_after": None,
+    }
+
+
+def _load() -> float | None:
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _about_lines(about: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    machine = ", ".join(filter(None, [about["cpu"], about["gpu"]]))
+    yield f"{about['date']}, {machine}, {about['usable_cores']} usable cores, load {_number(about['load_before'])}"
+    yield f"flbench {about['flbench']}, python {about['python']}, torch {about['torch']}, {about['system']}"
+    yield f"device {settings.device}, precision {settings.precision}, threads {settings.threads}"
+    if (about["load_before"] or 0) > BUSY * about["usable_cores"]:
+        yield "The machine is busy with other work: these numbers say little, those of several torch threads least."
+
+
+@contextmanager
+def _progress() -> Iterator[Note]:
+    """A bar on standard error; a line now and then where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from flbench.cli.live import say
+
+    console = Console(stderr=True)
+    if console.is_terminal and not console.is_dumb_terminal:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("preparing", total=None)
+            yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+        return
+    last = time.monotonic()
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > SILENCE:
+            last = time.monotonic()
+            say(console, f"{what}: turn {done + 1} of {total}")
+
+    yield tell
+
+
+def _print(console: Console, done: Comparison) -> None:
+    from flbench.cli.live import say
+
+    say(
+        console,
+        f"\n{done.what}, norm {done.norm}: {done.clients} clients, E={done.local_steps}, batch {done.batch_size}, "
+        f"{done.flops_per_sample / 1e6:.4g} MFLOP a sample (forward and backward), data {done.data}",
+    )
+    peaks = [f"{peak.flops_per_s / 1e9:.4g} GFLOP/s {peak.precision} on {_cores(peak.cores)}" for peak in done.peaks]
+    n = done.rows[0].rounds_per_s.n
+    say(console, f"gemm peak (best of {n}): {'; '.join(peaks)}. n = {n} turns of {_rounds(done.rounds)}, medians")
+    say(console, f"executor auto means {done.auto} here")
+    console.print(_comparison_table(done))
+    if done.scaling:
+        console.print(_scaling_table(done))
+
+
+def _comparison_table(done: Comparison) -> Table:
+    from rich.table import Table
+
+    references = list(done.rows[0].speedup)
+    columns = ("rounds/s (min to max)", "client steps/s", "samples/s", "GFLOP/s", "of peak")
+    table = Table("variant", "precision", "cores", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in (*columns, *(f"x {name}" for name in references)):
+        table.add_column(column, justify="right")
+    for row in done.rows:
+        table.add_row(
+            row.variant,
+            row.precision,
+            str(row.cores),
+            _spread(row.rounds_per_s),
+            _number(row.client_steps_per_s),
+            _number(row.samples_per_s),
+            _number(row.flops_per_s / 1e9),
+            f"{row.peak_fraction:.1%}",
+            *(_spread(row.speedup[name]) for name in references),
+        )
+    return table
+
+
+def _scaling_table(done: Comparison) -> Table:
+    from rich.table import Table
+
+    title = f"cost of a round as things grow, {done.auto}; x first: relative to the first of its series"
+    table = Table(
+        "growing", title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for column in ("number", "ms a round, all runs (min to max)", "client steps/s", "x first"):
+        table.add_column(column, justify="right")
+    for point in done.scaling:
+        table.add_row(
+            point.series,
+            str(point.value),
+            _spread(point.seconds.times(1000)),
+            _number(point.client_steps_per_s),
+            _spread(point.cost),
+        )
+    return table
+
+
+def _spread(spread: Spread) -> str:
+    median, low, high = map(_number, (spread.median, spread.min, spread.max))
+    return f"{median} ({low} to {high})"
+
+
+def _number(value: float | None) -> str:
+    """Three digits, and all those before the point."""
+    if value is None:
+        return "unknown"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' * (count > 1)}"
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' * (count > 1)}"

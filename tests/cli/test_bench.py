@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flbench.bench import measure
+from flbench.cli import app
+from flbench.cli import bench as module
+
+ROW = {
+    "variant", "precision", "cores", "runs", "rounds_per_s", "client_steps_per_s", "samples_per_s", "flops_per_s",
+    "peak_fraction", "speedup",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "GEMM_SIDE", {"cpu": 64})
+
+
+def bench(*arguments: str) -> Result:
+    tiny = ["--device", "cpu", "--threads", "1", "--rounds", "1", "--repeats", "1", "--fuse", "2"]
+    return CliRunner().invoke(app, ["bench", *arguments, *tiny])
+
+
+def test_json() -> None:
+    result = bench("digits", "--norm", "ln", "--json")
+    assert result.exit_code == 0, result.output
+    out = json.loads(result.stdout)
+    assert set(out) == {"schema", "machine", "settings", "workloads"}
+    assert set(out["machine"]) == {
+        "date", "flbench", "git_commit", "git_dirty", "python", "torch", "system", "cpu", "gpu", "usable_cores",
+        "load_before", "load_after",
+    }  # fmt: skip
+    assert out["settings"] == {
+        "rounds": 1, "repeats": 1, "device": "cpu", "precision": "fp32", "threads": 1, "fuse": 2, "norm": "ln"
+    }  # fmt: skip
+    (digits,) = out["workloads"]
+    assert set(digits) == {
+        "workload", "what", "norm", "data", "auto", "clients", "local_steps", "batch_size", "rounds",
+        "flops_per_sample", "peaks", "rows", "scaling",
+    }  # fmt: skip
+    assert set(digits["peaks"][0]) == {"precision", "cores", "flops_per_s", "n"}
+    assert all(set(row) == ROW for row in digits["rows"])
+    assert set(digits["rows"][0]["rounds_per_s"]) == {"median", "min", "max", "n"}
+    assert digits["scaling"] == []
+
+
+def test_tables_say_what_was_measured_and_on_what() -> None:
+    out = bench("digits", "--scaling").stdout
+    assert "digits, MLP 64-128-10, norm none: 10 clients, E=10, batch 32, 0.0404" in out
+    for text in ("torch ", "load ", "gemm peak", "n = 1 turns of 1 round, medians", "executor auto means stacked here"):
+        assert text in out
+    for row in ("loop, pool of 1", "stacked", "fused, 2 runs", "plain, in memory", "plain, DataLoader"):
+        assert f"\n{row} " in out
+    for series in ("clients", "local steps", "fused runs"):
+        assert f"\n{series} " in out
+
+
+@pytest.mark.parametrize(("load", "warned"), [(3.0, True), (0.1, False), (None, False)])
+def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch, load: float | None, warned: bool) -> None:
+    monkeypatch.setattr(module, "_load", lambda: load)
+    monkeypatch.setattr(module, "_usable_cores", lambda: 2)
+    assert ("The machine is busy" in bench("digits").stdout) == warned
+
+
+def test_progress_is_told_on_standard_error_and_not_before_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENCE", 1e9)
+    assert bench("digits").stderr == ""
+    monkeypatch.setattr(module, "SILENCE", 0.0)
+    assert "digits: stacked: turn 2 of 12\n" in bench("digits").stderr
+
+
+def test_mistakes_are_one_message() -> None:
+    result = bench("digit")
+    assert (type(result.exception).__name__, "did you mean 'digits'?" in str(result.exception)) == ("UserError", True)
+    assert "did you mean" in str(bench("digits", "--norm", "lnn").exception)
+    assert bench("digits", "--precision", "fp8").exit_code == 2
+
+
+def test_help_has_examples() -> None:
+    text = " ".join(bench("--help").stdout.split())
+    assert "Example: flbench bench digits" in text
+    assert "[digits|mlp|cifar10|resnet18]" in text

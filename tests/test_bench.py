@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from flbench.bench import measure
+from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
+from flbench.bench.measure import Spread, Variant, take_turns
+from flbench.bench.plain import PlainLoop, Training, augment
+from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data, training_flops
+from flbench.data.arrays import Arrays, Data
+from flbench.engine.setup import make_network, sample_flops
+
+TINY = Workload(
+    "tiny", "digits, a tiny MLP", {"model": {"name": "mlp", "widths": [4]}, "clients": 2, "local_steps": 2}, rounds=1
+)
+
+
+@pytest.fixture(autouse=True)
+def small_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "GEMM_SIDE", {"cpu": 64})
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+def measured(workload: Workload = TINY, *, scaling: bool = False, **settings: Any) -> Comparison:
+    return compare(workload, Settings(**{"repeats": 2, **settings}), scaling=scaling, note=silent)
+
+
+def test_every_variant_against_every_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # threads that wait for each other take their time
+    done = measured(threads=2, fuse=3)
+    assert [(row.variant, row.cores, row.runs) for row in done.rows] == [
+        (REFERENCE, 1, 1),
+        ("loop, pool of 2", 2, 1),
+        ("stacked", 1, 1),
+        ("fused, 3 runs", 1, 3),
+        (IN_MEMORY, 2, 1),
+        (LOADER, 2, 1),
+    ]
+    assert {(peak.precision, peak.cores, peak.n) for peak in done.peaks} == {("fp32", 1, 2), ("fp32", 2, 2)}
+    peaks = {peak.cores: peak.flops_per_s for peak in done.peaks}
+    for row in done.rows:
+        assert row.rounds_per_s.n == 2
+        assert 0 < row.rounds_per_s.min <= row.rounds_per_s.median <= row.rounds_per_s.max
+        assert row.client_steps_per_s == pytest.approx(4 * row.rounds_per_s.median)  # 2 clients, E = 2
+        assert row.samples_per_s == pytest.approx(32 * row.client_steps_per_s)
+        assert row.flops_per_s == pytest.approx(done.flops_per_sample * row.samples_per_s)
+        assert row.peak_fraction == pytest.approx(row.flops_per_s / peaks[row.cores])
+        assert set(row.speedup) == {REFERENCE, IN_MEMORY, LOADER}
+    assert done.rows[0].speedup[REFERENCE] == Spread(1.0, 1.0, 1.0, 2)
+    assert (done.auto, done.clients, done.local_steps, done.batch_size) == ("stacked", 2, 2, 32)
+    assert done.scaling == []
+
+
+def test_one_thread_has_one_loop_and_runs_fill_a_stack() -> None:
+    assert [row.variant for row in measured().rows][1:3] == ["stacked", "fused, 32 runs"]  # 64 clients
+
+
+def test_plain_loops_stay_in_fp32_where_the_engine_computes_in_bf16() -> None:
+    done = measured(precision="bf16", fuse=1)
+    assert {row.variant: row.precision for row in done.rows} == {
+        REFERENCE: "bf16", "stacked": "bf16", IN_MEMORY: "fp32", LOADER: "fp32"
+    }  # fmt: skip
+    assert [peak.precision for peak in done.peaks] == ["bf16", "fp32"]
+
+
+def test_scaling_in_series_that_begin_at_the_workload() -> None:
+    points = measured(scaling=True, fuse=1, repeats=1).scaling
+    assert [(point.series, point.value) for point in points] == [
+        *(("clients", n) for n in (2, 4, 8)), *(("local steps", n) for n in (2, 4, 8)),
+        *(("fused runs", n) for n in (1, 2, 4)),
+    ]  # fmt: skip
+    assert all(point.cost == Spread(1.0, 1.0, 1.0, 1) for point in points[::3])
+    steps = [round(point.client_steps_per_s * point.seconds.median, 6) for point in points]
+    assert steps == [4, 8, 16] * 3  # client steps in a round of all runs
+
+
+def test_variants_take_turns_and_settings_are_restored() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def variant(name: str, **options: int) -> Variant:
+        return Variant(name, lambda: calls.append((name, torch.get_num_threads())), "fp32", **options)
+
+    told: list[tuple[str, int, int]] = []
+    before = torch.get_num_threads()
+    variants = [variant("a", rounds=2, torch_threads=before + 1), variant("b")]
+    seconds = take_turns(variants, repeats=2, note=lambda *turn: told.append(turn))
+    a, b = ("a", before + 1), ("b", 1)
+    assert calls == [a, b, a, a, b, a, a, b]  # one round each to warm up
+    assert torch.get_num_threads() == before
+    assert {name: len(each) for name, each in seconds.items()} == {"a": 2, "b": 2}
+    assert told == [(name, number, 6) for number, name in enumerate("ababab")]
+
+
+def test_threads_are_restored_after_a_failure() -> None:
+    before = torch.get_num_threads()
+    broken = Variant("broken", lambda: 1 / 0, "fp32", torch_threads=before + 1)
+    with pytest.raises(ZeroDivisionError):
+        take_turns([broken], repeats=1, note=silent)
+    assert torch.get_num_threads() == before
+
+
+def test_seconds_are_those_of_one_round() -> None:
+    seconds = take_turns([Variant("nap", lambda: time.sleep(0.01), "fp32", rounds=3)], repeats=1, note=silent)
+    assert seconds["nap"][0] >= 0.01
+
+
+def test_tf32_is_as_it_was() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    measured(precision="tf32", fuse=1, repeats=1)
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_spread() -> None:
+    assert Spread.of([3.0, 1.0, 2.0]) == Spread(median=2.0, min=1.0, max=3.0, n=3)
+    assert Spread.of([3.0, 1.0]).times(10) == Spread(20.0, 10.0, 30.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"),
+    [
+        # Forward and gradients of the weights everywhere (2 products), of the inputs except the first layer's images.
+        ("digits", 2 * (2 * 64 * 128 + 3 * 128 * 10)),
+        ("mlp", 2 * (2 * 64 * 128 + 3 * 128 * 128 + 3 * 128 * 10)),
+    ],
+)
+def test_flops_of_an_mlp(name: str, flops: int) -> None:
+    experiment = WORKLOADS[name].experiment()
+    network = make_network(experiment, data_for(experiment, None), "cpu")
+    assert training_flops(network, (1, 8, 8), torch.float32) == flops
+
+
+def test_flops_of_the_cnn_leave_out_the_gradient_of_the_images() -> None:
+    experiment = WORKLOADS["cifar10"].experiment()
+    data = random_data((3, 32, 32), 10, train=20)
+    network = make_network(experiment, data, "cpu")
+    first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
+    unused = 2 * first.weight.numel() * 28 * 28  # one product as large as the first convolution, 5x5 without padding
+    counted = training_flops(network, (3, 32, 32), torch.float32)
+    assert sample_flops(network, data, torch.float32) - counted == unused
+    assert all(leaf.grad is None for leaf in network.parameters())
+
+
+def test_missing_files_are_replaced_by_noise(tmp_path: Any) -> None:
+    data = data_for(WORKLOADS["resnet18"].experiment(), tmp_path)
+    assert (data.train.images.shape, data.classes, data.fingerprint) == ((50_000, 3, 32, 32), 10, "random")
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("norm", ["none", "ln", "gn", "fn", "bn"])
+def test_every_workload_is_an_experiment(name: str, norm: str) -> None:
+    experiment = WORKLOADS[name].experiment(norm=norm, precision="bf16", clients=40)
+    assert (experiment.norm.label().partition(":")[0], experiment.clients) == (norm, 40)
+
+
+class Linear(nn.Module):
+    """A linear classifier that returns features and logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2, bias=False, dtype=torch.float64)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = images.flatten(1)
+        return features, self.head(features)
+
+
+@pytest.mark.parametrize("source", ["memory", "loader"])
+def test_plain_loop_is_federated_averaging(source: Any) -> None:
+    """Clients of 2 and 1 samples, full batches, one step from zero: w = sum of n_i / n * lr * (one-hot - 1/2) x^T."""
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 1, 2, 2)
+    labels = np.array([0, 1, 1])
+    data = Data(Arrays(pixels, labels), Arrays(pixels, labels), 2, ("0", "1"), 1, "toy")
+    training = Training(steps=1, batch_size=2, lr=0.5, augment=False, dtype=torch.float64, device="cpu")
+    network = Linear()
+    PlainLoop(network, data, [np.array([0, 1]), np.array([2])], training, source).round()
+    x = pixels.reshape(3, 4).astype(float)
+    descent = (np.eye(2)[labels] - 0.5)[:, :, None] * x[:, None, :]
+    expected = 0.5 * (2 / 3 * descent[:2].mean(0) + 1 / 3 * descent[2])
+    assert np.abs(network.head.weight.detach().numpy() - expected).max() < 1e-12
+
+
+@pytest.mark.parametrize("source", ["memory", "loader"])
+def test_plain_loop_takes_its_steps_however_small_the_client(source: Any) -> None:
+    data = random_data((3, 8, 8), 2, train=12)
+    shapes: list[torch.Size] = []
+
+    class Spy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(()))
+
+        def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            shapes.append(images.shape)
+            assert 0 <= images.min() <= images.max() <= 1
+            return images, self.weight * images.flatten(1)[:, :2]
+
+    training = Training(steps=3, batch_size=4, lr=0.1, augment=True, dtype=torch.float32, device="cpu")
+    PlainLoop(Spy(), data, [np.arange(9), np.arange(9, 12)], training, source).round()
+    assert [tuple(shape) for shape in shapes] == [(4, 3, 8, 8)] * 3 + [(3, 3, 8, 8)] * 3
+
+
+def test_augmentation_shifts_and_mirrors() -> None:
+    torch.manual_seed(0)
+    image = torch.zeros(1, 1, 9, 9)
+    image[0, 0, 4, 4] = 1
+    many = augment(image.expand(500, 1, 9, 9))
+    assert many.sum((1, 2, 3)).tolist() == [1] * 500  # at most 4 pixels away, never out of the picture
+    assert (many.sum(0)[0] > 0).all()
+
+
+def test_results_are_plain_data() -> None:
+    done = dataclasses.asdict(measured(fuse=1, repeats=1, norm="ln"))
+    assert (done["workload"], done["norm"], done["data"]) == (
+        "tiny",
+        "ln",
+        data_for(TINY.experiment(), None).fingerprint,
+    )
