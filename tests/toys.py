@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from flbench.engine.executors import make_executor
+from flbench.engine.images import Images
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import Clients, FederatedTrainer, Images
+from flbench.engine.rounds import Clients, FederatedTrainer
 from flbench.methods.base import Method
 from flbench.models.base import Conv, Dense, Model, Stage
 from flbench.models.network import build

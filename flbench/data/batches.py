@@ -16,6 +16,8 @@ from torch import Tensor
 
 from flbench.streams import stream
 
+Rows = NDArray[np.int64]
+
 #: Zero padding on each side before a random crop back to the image's own size.
 CROP_PADDING = 4
 
@@ -25,9 +27,7 @@ def steps_of_epochs(size: int, *, epochs: int, batch_size: int) -> int:
     return max(1, size // batch_size * epochs)
 
 
-def federated_rows(
-    rows: NDArray[np.int64], *, seed: int, client: int, round: int, steps: int, batch_size: int
-) -> NDArray[np.int64]:
+def federated_rows(rows: Rows, *, seed: int, client: int, round: int, steps: int, batch_size: int) -> Rows:
     """Rows (E, B) of one client in one round, from a fresh permutation of its ``rows``.
 
     Batches are taken without replacement; a permutation of n rows gives floor(n / B) of them, the remainder is dropped
@@ -41,12 +41,10 @@ def federated_rows(
     return permutations[:, :usable].reshape(-1)[:need].reshape(steps, batch_size)
 
 
-def consecutive_rows(
-    rows: NDArray[np.int64], *, seed: int, first_step: int, steps: int, batch_size: int
-) -> NDArray[np.int64]:
+def consecutive_rows(rows: Rows, *, seed: int, first_step: int, steps: int, batch_size: int) -> Rows:
     """Rows (E, B) of steps ``first_step`` ... of one long training that goes through permutation after permutation."""
     per_epoch = max(len(rows) // batch_size, 1)
-    batches: list[NDArray[np.int64]] = []
+    batches: list[Rows] = []
     for step in range(first_step, first_step + steps):
         epoch, position = divmod(step, per_epoch)
         if not batches or position == 0:

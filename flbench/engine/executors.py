@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from flbench.engine.images import Batch, Images
 from flbench.engine.local import Finish, Start, Task, local_train
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
@@ -40,12 +41,14 @@ class Client:
     Attributes:
         task: what it shares with the other clients of its run.
         start: makes its beginning.
-        batches: makes its images (E, B, ...) and labels (E, B); E may differ between clients.
+        batch: draws what it sees; the numbers of steps may differ between clients.
+        images: the data set that its rows are of: one for all clients that are trained together.
     """
 
     task: Task
     start: Callable[[], Start]
-    batches: Callable[[], tuple[Tensor, Tensor]]
+    batch: Callable[[], Batch]
+    images: Images
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class LoopExecutor:
 
         def one(client: Client, seat: _Seat) -> Finish:
             seat.network.train()
-            images, labels = client.batches()
+            images, labels = (stack[0] for stack in client.images.gather([client.batch()]))
             images = torch.unflatten(_pixels_last(images.flatten(0, 1)), 0, images.shape[:2])
             begin = client.start()
             begin = replace(begin, params=tmap(_pixels_last, begin.params))
@@ -189,7 +192,7 @@ class StackedExecutor:
             first += len(chunk)
 
     def _train_stack(self, clients: Sequence[Client]) -> Finish:
-        images, labels = (_pad(parts) for parts in zip(*(client.batches() for client in clients), strict=True))
+        images, labels = clients[0].images.gather([client.batch() for client in clients])
         begin = _stack([client.start() for client in clients])
         task = _join_tasks([client.task for client in clients], begin)
         return local_train(self._forward, vmap, task, begin, images, labels)
@@ -236,11 +239,6 @@ def _unsqueeze(finish: Finish) -> Finish:
         return {k: v.unsqueeze(0) for k, v in value.items()} if isinstance(value, dict) else value.unsqueeze(0)
 
     return Finish(**{field.name: add_axis(getattr(finish, field.name)) for field in fields(Finish)})
-
-
-def _pad(parts: Sequence[Tensor]) -> Tensor:
-    """Stack along a new client axis; zeros where a client has fewer steps than another."""
-    return nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
 def _stack(starts: Sequence[Start]) -> Start:

@@ -18,53 +18,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from flbench import metrics
-from flbench.data.batches import consecutive_rows, crop_and_flip, draw_crops, federated_rows, to_float
+from flbench.data.batches import Rows, consecutive_rows, federated_rows
 from flbench.engine.executors import Client, Executor
+from flbench.engine.images import Batch, Images
 from flbench.engine.local import Finish, Sgd, Start, Task
 from flbench.methods.base import Method, Tree
 from flbench.streams import stream
-
-Rows = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Images:
-    """A data set on the device.
-
-    Attributes:
-        train_MCHW: uint8 training images; ``train_labels_M``: int64.
-        test_MCHW: uint8 test images; ``test_labels_M``: int64.
-        classes: number of classes.
-        white: the uint8 value that means 1.0.
-        dtype: of the pixels as the network sees them.
-        augment: whether training images are flipped and cropped at random.
-    """
-
-    train_MCHW: Tensor
-    train_labels_M: Tensor
-    test_MCHW: Tensor
-    test_labels_M: Tensor
-    classes: int
-    white: int
-    dtype: torch.dtype
-    augment: bool
-
-    def batches(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> tuple[Tensor, Tensor]:
-        """Images (E, B, C, H, W) and labels (E, B) of these training rows, gathered and augmented at once."""
-        index = torch.from_numpy(rows_EB.reshape(-1)).to(self.train_MCHW.device)
-        pixels = self.train_MCHW[index]
-        if self.augment:
-            pixels = crop_and_flip(pixels, draw_crops((len(index),), seed=seed, client=client, round=round))
-        shape = rows_EB.shape
-        return self.prepare(pixels).view(*shape, *pixels.shape[1:]), self.train_labels_M[index].view(shape)
-
-    def prepare(self, images_MCHW: Tensor) -> Tensor:
-        """Raw images as the network sees them."""
-        return to_float(images_MCHW, self.white, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -244,7 +206,9 @@ class FederatedTrainer(Trainer):
         steps = [self._steps[client] for client in cohort]
         return OpenRound(
             cohort=cohort,
-            clients=[Client(task, partial(self._start, int(k)), partial(self._batches, int(k))) for k in cohort],
+            clients=[
+                Client(task, partial(self._start, int(k)), partial(self._batch, int(k)), self.images) for k in cohort
+            ],
             sums=_Sums(self.x, self.buffers),
             share=share,
             delta_weights=self._method.delta_weights(share, steps, self._sgd.momentum),
@@ -285,11 +249,11 @@ class FederatedTrainer(Trainer):
             steps=self._steps[client],
         )
 
-    def _batches(self, client: int) -> tuple[Tensor, Tensor]:
+    def _batch(self, client: int) -> Batch:
         key = {"seed": self.seed, "client": client, "round": self.round}
         steps = self._steps[client]
         rows = federated_rows(self._clients.train[client], **key, steps=steps, batch_size=self._batch_size)
-        return self.images.batches(rows, **key)
+        return self.images.draw(rows, **key)
 
     def _measure(self) -> metrics.Record:
         labels = self.images.test_labels_M
@@ -358,7 +322,7 @@ class CentralizedTrainer(Trainer):
         counts = torch.bincount(self.images.train_labels_M, minlength=self.images.classes)
         start = Start(self.x, self.buffers, self.velocity, state={}, counts_Y=counts, steps=self._steps)
         task = Task(Method(), self._sgd, self.x, server={}, autocast=self._autocast)
-        (chunk,) = self.executor.train([Client(task, lambda: start, self._batches)])
+        (chunk,) = self.executor.train([Client(task, lambda: start, self._batch, self.images)])
         first = {
             name: {key: leaf[0] for key, leaf in getattr(chunk.finish, name).items()}
             for name in ("params", "buffers", "velocity")
@@ -371,12 +335,12 @@ class CentralizedTrainer(Trainer):
             else report
         )
 
-    def _batches(self) -> tuple[Tensor, Tensor]:
+    def _batch(self) -> Batch:
         first = self.round * self._steps
         rows = consecutive_rows(
             self._train_rows, seed=self.seed, first_step=first, steps=self._steps, batch_size=self._batch_size
         )
-        return self.images.batches(rows, seed=self.seed, client=0, round=self.round)
+        return self.images.draw(rows, seed=self.seed, client=0, round=self.round)
 
     def _measure(self) -> metrics.Record:
         model = [(self.x, self.buffers)]

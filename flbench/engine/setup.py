@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from flbench.config import Centralized, Experiment, Federated
-from flbench.data.batches import steps_of_epochs
+from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.datasets import Arrays, Data
 from flbench.data.partition import Partition, Shards, split
 from flbench.engine.executors import make_executor
+from flbench.engine.images import Images
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import CentralizedTrainer, Clients, FederatedTrainer, Images, Rows, Trainer
+from flbench.engine.rounds import CentralizedTrainer, Clients, FederatedTrainer, Trainer
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.network import build

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from flbench.data.batches import federated_rows
+from flbench.engine.images import Images
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import FederatedTrainer, Images
+from flbench.engine.rounds import FederatedTrainer
 from flbench.methods.base import Method
 from flbench.models.layers import Dense, StackableLayer
 from flbench.models.norm_layers import BatchNorm

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from flbench.engine.images import Images
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import Images
 from flbench.methods.base import Context, Method, Tree
 from flbench.methods.fedbn import FedBN
 from flbench.methods.scaffold import Scaffold
