@@ -24,7 +24,8 @@ TINY = Workload(
 
 @pytest.fixture(autouse=True)
 def small_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "GEMM_SIDE", {"cpu": 64})
+    torch.set_num_threads(1)
+    monkeypatch.setattr(measure, "GEMM_SIDE", {"cpu": 64, "cuda": 64})
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -226,3 +227,11 @@ def test_results_are_plain_data() -> None:
         "ln",
         data_for(TINY.experiment(), None).fingerprint,
     )
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
+def test_on_a_gpu_everything_is_held_against_one_peak() -> None:
+    done = measured(device="cuda", threads=4, fuse=2, scaling=True)
+    assert [row.variant for row in done.rows] == [REFERENCE, "stacked", "fused, 2 runs", IN_MEMORY, LOADER]
+    assert len(done.peaks) == 1

@@ -66,8 +66,9 @@ class Peak:
 class Row:
     """One variant. Rates count the rounds of all its runs; those without a spread are medians.
 
-    ``peak_fraction`` is relative to the peak of as many cores in the same precision; ``speedup`` is by the name of the
-    variant compared with, each ratio taken within one pair of turns.
+    ``cores`` are those that it can keep busy (of the host, where a GPU computes), ``peak_fraction`` is relative to the
+    peak of as many in the same precision; ``speedup`` is by the name of the variant compared with, each ratio taken
+    within one pair of turns.
     """
 
     variant: str
@@ -104,6 +105,7 @@ class Comparison:
     what: str
     norm: str
     data: str
+    device: str
     auto: str
     clients: int
     local_steps: int
@@ -127,6 +129,7 @@ def compare(workload: Workload, settings: Settings, *, scaling: bool, note: Note
         what=workload.what,
         norm=experiment.norm.label(),
         data="random images" if bench.data.fingerprint == "random" else bench.data.fingerprint,
+        device=settings.device,
         auto=bench.auto,
         clients=experiment.clients,
         local_steps=_local_steps(experiment),
@@ -210,7 +213,9 @@ class _Bench:
     def _fused(self, runs: int) -> Variant:
         trainers = [self._trainer("stacked", 1, seed=seed) for seed in range(runs)]
         work = partial(step_together, trainers, [False] * runs)
-        return Variant(f"fused, {runs} runs", work, self._settings.precision, rounds=self.rounds, runs=runs)
+        return Variant(
+            f"fused, {runs} run{'s' * (runs > 1)}", work, self._settings.precision, rounds=self.rounds, runs=runs
+        )
 
     def _trainer(self, executor: str, pool: int, **changes: int) -> FederatedTrainer:
         wanted = cast(Literal["loop", "stacked"], executor)
@@ -231,8 +236,8 @@ class _Bench:
         network = make_network(experiment, self.data, settings.device)
         loop = PlainLoop(network, self.data, shards_of(experiment, self.data).train, training, source)
         precision = "fp32" if settings.precision == "bf16" else settings.precision  # it has no autocast
-        threads = settings.threads
-        return Variant(name, loop.round, precision, rounds=self.rounds, cores=threads, torch_threads=threads)
+        cores = settings.threads if settings.device == "cpu" else 1
+        return Variant(name, loop.round, precision, rounds=self.rounds, cores=cores, torch_threads=settings.threads)
 
     def _row(
         self, variant: Variant, seconds: Mapping[str, list[float]], variants: Sequence[Variant], peaks: Sequence[Peak]

@@ -7,21 +7,23 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from flbench.cli.options import DataOption, Device, JsonOption
-from flbench.config import Precision
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from flbench.bench.compare import Comparison, Settings
+    from flbench.bench.compare import Comparison, Peak, Settings
     from flbench.bench.measure import Note, Spread
     from flbench.bench.workloads import Workload
+
+#: As in ``flbench.config``, which would make every ``--help`` wait for pydantic.
+Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
 #: Seconds between two lines of progress where there is no terminal; nothing is said before the first are over.
 SILENCE = 2.0
@@ -198,7 +200,7 @@ def _print(console: Console, done: Comparison) -> None:
         f"\n{done.what}, norm {done.norm}: {done.clients} clients, E={done.local_steps}, batch {done.batch_size}, "
         f"{done.flops_per_sample / 1e6:.4g} MFLOP a sample (forward and backward), data {done.data}",
     )
-    peaks = [f"{peak.flops_per_s / 1e9:.4g} GFLOP/s {peak.precision} on {_cores(peak.cores)}" for peak in done.peaks]
+    peaks = [f"{peak.flops_per_s / 1e9:.4g} GFLOP/s {peak.precision} on {_where(done, peak)}" for peak in done.peaks]
     n = done.rows[0].rounds_per_s.n
     say(console, f"gemm peak (best of {n}): {'; '.join(peaks)}. n = {n} turns of {_rounds(done.rounds)}, medians")
     say(console, f"executor auto means {done.auto} here")
@@ -262,8 +264,8 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _cores(count: int) -> str:
-    return f"{count} core{'s' * (count > 1)}"
+def _where(done: Comparison, peak: Peak) -> str:
+    return "the GPU" if done.device == "cuda" else f"{peak.cores} core{'s' * (peak.cores > 1)}"
 
 
 def _rounds(count: int) -> str:

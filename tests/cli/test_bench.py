@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from flbench.bench import measure
@@ -17,6 +18,7 @@ ROW = {
 
 @pytest.fixture(autouse=True)
 def small_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
     monkeypatch.setattr(measure, "GEMM_SIDE", {"cpu": 64})
 
 
@@ -39,7 +41,7 @@ def test_json() -> None:
     }  # fmt: skip
     (digits,) = out["workloads"]
     assert set(digits) == {
-        "workload", "what", "norm", "data", "auto", "clients", "local_steps", "batch_size", "rounds",
+        "workload", "what", "norm", "data", "device", "auto", "clients", "local_steps", "batch_size", "rounds",
         "flops_per_sample", "peaks", "rows", "scaling",
     }  # fmt: skip
     assert set(digits["peaks"][0]) == {"precision", "cores", "flops_per_s", "n"}
