@@ -157,6 +157,6 @@ def test_no_worker_takes_more_than_its_share(tmp_path: Path, monkeypatch: pytest
 
 def test_large_steps_train_alone(tmp_path: Path) -> None:
     engine = load_engine(Options())
-    assert engine.group_size(experiment()) == 16
+    assert engine.group_size(experiment()) == 5
     assert engine.group_size(experiment(model={"name": "mlp", "widths": [2048, 2048]})) == 1
     assert engine.group_size(parse_experiment({"kind": "centralized"})) == 1

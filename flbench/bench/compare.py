@@ -196,7 +196,7 @@ class _Bench:
         if settings.threads > 1 and settings.device == "cpu":
             yield self._engine(f"loop, pool of {settings.threads}", "loop", settings.threads)
         yield self._engine("stacked", "stacked", 1)
-        runs = settings.fuse or (CHUNK // self.experiment.clients if self.auto == "stacked" else 1)
+        runs = settings.fuse or (max(1, CHUNK // self.experiment.clients) if self.auto == "stacked" else 1)
         if runs > 1:
             yield self._fused(runs)
         yield self._plain(IN_MEMORY, "memory")

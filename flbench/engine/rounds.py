@@ -381,7 +381,8 @@ class _Sums:
             for total, tree, weight in of_row:
                 if total:
                     torch._foreach_add_(list(total.values()), [tree[name][row] for name in total], alpha=weight)
-        self.loss += sum(part * loss for part, loss in zip(share, end.loss.tolist(), strict=True))
+        for part, loss in zip(share, end.loss.tolist(), strict=True):
+            self.loss += part * loss  # one by one: where chunks are cut must not move a bit
 
 
 def _repeat(tree: Tree, count: int) -> Tree:
