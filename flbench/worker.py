@@ -163,7 +163,10 @@ def _companions(
     room = min(options.fuse, fair) - 1
     if room < 1:
         return
-    room = min(room, engine.group_size(first.experiment) - 1)
+    try:
+        room = min(room, engine.group_size(first.experiment) - 1)
+    except Exception:
+        return  # whatever is wrong (missing data, say), the run itself meets it too, and tells it in its own files
     kind = kind_of_group(first.experiment.to_json())
     for entry in todo[1:NEAR]:
         if room < 1:
@@ -180,8 +183,12 @@ def kind_of_group(experiment: Mapping[str, Any]) -> str:
     """What runs that are trained together have in common, from their plain JSON."""
     common = {field: value for field, value in experiment.items() if field not in FUSABLE | WISHES}
     method = common.get("method", {})
-    common["method"] = {key: value for key, value in method.items() if not isinstance(value, float | int)}
+    common["method"] = {key: value for key, value in method.items() if not _is_number(value)}
     return canonical_json(common)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool)
 
 
 def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_stop: Callable[[], bool]) -> bool:

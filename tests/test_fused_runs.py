@@ -115,6 +115,17 @@ def test_a_run_that_cannot_begin_ends_alone(tmp_path: Path) -> None:
     assert "min_size" in states[1].message
 
 
+def test_missing_data_is_told_by_every_run(tmp_path: Path) -> None:
+    """How many runs fit together cannot be found out without the data: the claim must not be left hanging."""
+    store = Store(tmp_path / "store")
+    runs = [experiment(dataset={"name": "folder", "path": str(tmp_path / "none")}, seed=seed) for seed in range(3)]
+    go(store, [*runs, experiment()])
+    states = [store.run(run.run_id).state(run) for run in runs]
+    assert [(state.status, state.mendable) for state in states] == [("failed", True)] * 3
+    assert all(str(tmp_path / "none") in state.message for state in states)
+    assert store.run(experiment().run_id).result_for(experiment()) is not None, "the worker went on"
+
+
 def test_runs_of_different_length_go_on_without_the_shorter(tmp_path: Path) -> None:
     store = Store(tmp_path)
     runs = [experiment(seed=0, rounds=2), experiment(seed=1, rounds=6)]
@@ -147,6 +158,9 @@ def test_what_may_train_together() -> None:
     assert base != kind(method="fedprox", batch_size=4)
     assert base != kind(method="fedprox", momentum=0.9)
     assert kind(method="scaffold") != kind(method={"name": "scaffold", "variant": "text"})
+    switched = {"method": {"name": "plug-in", "rate": 0.1, "switch": True}}
+    assert kind_of_group(switched) == kind_of_group({"method": {"name": "plug-in", "rate": 0.2, "switch": True}})
+    assert kind_of_group(switched) != kind_of_group({"method": {"name": "plug-in", "rate": 0.1, "switch": False}})
 
 
 def test_no_worker_takes_more_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
