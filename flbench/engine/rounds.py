@@ -328,12 +328,10 @@ class CentralizedTrainer(Trainer):
             for name in ("params", "buffers", "velocity")
         }
         self.x, self.buffers, self.velocity = first["params"], first["buffers"], first["velocity"]
-        report = RoundReport(chunk.finish.loss[0].item())
-        return (
-            RoundReport(report.loss, chunk.finish.params, torch.ones(1, dtype=torch.float64))
-            if keep_clients
-            else report
-        )
+        loss = chunk.finish.loss[0].item()
+        if not keep_clients:
+            return RoundReport(loss)
+        return RoundReport(loss, chunk.finish.params, torch.ones(1, dtype=torch.float64))
 
     def _batch(self) -> Batch:
         first = self.round * self._steps
