@@ -243,6 +243,7 @@ class Orchestrator:
         Raises:
             WorkersCrash: workers end as soon as they begin.
         """
+        self._store.mark(self._plan).take_away()
         progress = self._watch.look()
         if progress.failed and self._forgive():
             self._watch.start_over()
@@ -255,6 +256,9 @@ class Orchestrator:
                 launcher = self._make_launcher()
                 while not progress.finished:
                     self._show(progress)
+                    if self._store.mark(self._plan).is_put():
+                        self._drain(launcher)
+                        return self._outcome(self._watch.look())
                     self._see_to_workers(launcher, progress)
                     if detach:
                         return self._outcome(progress)

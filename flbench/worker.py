@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 
 from flbench.config import FUSABLE, WISHES, Experiment, canonical_json
 from flbench.errors import UserError
-from flbench.store import Attempt, Entry, Lease, Store, Wish, read_plan
+from flbench.store import CANCELLED, Attempt, Entry, Glance, Lease, Store, Wish, read_plan
 
 #: Exit code of a worker that was asked to stop: put its work back into the queue.
 REQUEUE = 75
@@ -194,6 +194,7 @@ def _is_number(value: Any) -> bool:
 def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_stop: Callable[[], bool]) -> bool:
     """Execute claimed runs and end their attempts; say whether the worker may go on with others."""
     full: list[Attempt] = []
+    cancelled = Glance(attempt.mark() for attempt in group)
     held = {attempt.path: attempt for attempt in group}
 
     def ended(attempt: Attempt, end: Outcome | Exception) -> None:
@@ -206,7 +207,7 @@ def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_
             logs.enter_context(_logged(attempt))
             attempt.describe(environment(options.device))
         try:
-            engine.execute(group, should_stop=should_stop, ended=ended)
+            engine.execute(group, should_stop=lambda: should_stop() or cancelled(), ended=ended)
         except Exception as error:
             for attempt in list(held.values()):
                 ended(attempt, error)
@@ -229,6 +230,11 @@ def _end(attempt: Attempt, end: Outcome | Exception) -> str:
         attempt.log("".join(traceback.format_exception(end)))
         attempt.end(kind, _summary(end))
         return kind
+    if end.status == "stopped" and attempt.mark().is_put():
+        attempt.end(
+            CANCELLED, "by `flbench cancel`; the next `flbench sweep` goes on with it", end.round, mendable=True
+        )
+        return CANCELLED
     if end.status == "stopped":
         attempt.end("interrupted", round=end.round)
         return "interrupted"
@@ -338,8 +344,10 @@ def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine]
         store = Store(given.store, create=False)
         lease = Lease.here(given.token)
         plan = store.root / "sweeps" / given.plan
+        cancelled = Glance([store.mark(given.plan)])
         with store.heartbeat(lease, given.plan):
-            work(store, read_plan(plan / "plan.jsonl"), lease, options, should_stop=stop.is_set, load=load)
+            entries = read_plan(plan / "plan.jsonl")
+            work(store, entries, lease, options, should_stop=lambda: stop.is_set() or cancelled(), load=load)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

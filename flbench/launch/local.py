@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -92,6 +93,20 @@ class LocalLauncher:
         for process, _ in self._processes:
             if process.poll() is None:
                 process.send_signal(number)
+
+
+def cancel(store: Store, plan: str) -> str:
+    """Send SIGTERM to the workers of a plan that are processes of this machine; say how many there were.
+
+    Those inside SLURM jobs are left to the mark in the store: to them SIGTERM means that SLURM wants the node back.
+    """
+    signalled = 0
+    for worker in store.live_workers():
+        if worker.plan == plan and worker.lease.is_local() and worker.lease.slurm_job is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(worker.lease.pid, signal.SIGTERM)
+                signalled += 1
+    return f"asked {signalled} workers on this machine to stop" if signalled else ""
 
 
 def usable_cores() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.store import files
+from flbench.store.cancel import Mark
 from flbench.store.leases import Lease
 
 #: Kinds of exit.json that say nothing against the run: it goes on where it stopped, as often as it takes.
@@ -26,7 +27,10 @@ class Checkpoint:
     def at(cls, path: Path, attempt: int) -> Checkpoint | None:
         """The checkpoint in a file, if its name is a checkpoint's and its content is whole."""
         round, _, checksum = path.stem.partition("-")
-        if not round.isdigit() or files.sha256_of(path)[: len(checksum)] != checksum:
+        try:
+            if not round.isdigit() or files.sha256_of(path)[: len(checksum)] != checksum:
+                return None
+        except FileNotFoundError:  # `flbench gc` was faster
             return None
         return cls(int(round), path, attempt)
 
@@ -51,6 +55,10 @@ class AttemptDir:
     def observed(self) -> frozenset[str]:
         """The probes that it takes, as canonical JSON."""
         return frozenset((files.read_json(self.path / "lease.json") or {}).get("observed", ()))
+
+    def mark(self) -> Mark:
+        """The mark that asks its worker to stop this one run."""
+        return Mark(self.path)
 
     def forgiven(self) -> bool:
         """Whether this and earlier failures no longer count."""

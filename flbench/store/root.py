@@ -8,6 +8,7 @@ from pathlib import Path
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.store import files
+from flbench.store.cancel import Mark
 from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, live_workers
 from flbench.store.results import SCHEMA
 from flbench.store.runs import Attempt, RunDir
@@ -55,6 +56,10 @@ class Store:
     def sweep_dirs(self) -> list[Path]:
         """Every sweep that was planned here."""
         return sorted(path.parent for path in (self.root / "sweeps").glob("*/*/plan.jsonl"))
+
+    def mark(self, plan: str) -> Mark:
+        """The mark that asks everybody who works on a plan (NAME/HASH) to stop."""
+        return Mark(self.root / "sweeps" / plan)
 
     def heartbeat(self, lease: Lease, plan: str = "") -> Heartbeat:
         """Register a worker for as long as the context lasts."""

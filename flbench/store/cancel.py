@@ -1,0 +1,57 @@
+"""Marks in the store that ask for an end: whoever works on what is marked sees it within a second, wherever it runs.
+
+A mark on a plan ends its workers and its orchestrators; the next ``flbench sweep`` takes it away. A mark on an attempt
+ends that one run. Nothing is lost either way: a checkpoint is written after the round that was going on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from flbench.store import files
+
+#: Seconds between two looks at a mark.
+GLANCE = 1.0
+
+#: Kind of exit.json of a run that somebody cancelled by name.
+CANCELLED = "cancelled"
+
+
+class Mark:
+    """A file that says: come to an end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "cancel.json"
+
+    def put(self, by: str) -> None:
+        """Ask for an end."""
+        content = {"by": by, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        files.replace(self.path, files.pretty(content), sync=False)
+
+    def is_put(self) -> bool:
+        """Whether an end is asked for."""
+        return self.path.exists()
+
+    def take_away(self) -> None:
+        """Ask no more."""
+        if self.is_put():  # a store that is read-only here has none
+            self.path.unlink(missing_ok=True)
+
+
+class Glance:
+    """Whether any of some marks is put, looked up once a second at most: for loops that ask after every round."""
+
+    def __init__(self, marks: Iterable[Mark]) -> None:
+        self._marks = list(marks)
+        self._seen = False
+        self._next = 0.0
+
+    def __call__(self) -> bool:
+        """Once a mark was seen it stays seen."""
+        now = time.monotonic()
+        if not self._seen and now >= self._next:
+            self._seen = any(mark.is_put() for mark in self._marks)
+            self._next = now + GLANCE
+        return self._seen
