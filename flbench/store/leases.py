@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from flbench.store import files
+from flbench.store.names import is_name
 
 #: Seconds between two heartbeats of a worker.
 INTERVAL = 10.0
@@ -62,9 +63,11 @@ class Lease:
         if raw is None:
             return None
         try:
-            return cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
+            lease = cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
         except KeyError:
             return None
+        # The token names a folder, and the id a process that may be sent signals.
+        return lease if is_name(lease.token) and isinstance(lease.pid, int) and lease.pid > 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """The lease as plain JSON."""

@@ -10,6 +10,7 @@ from typing import Any
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import StoreUnusable
 from flbench.store import files
+from flbench.store.names import is_run_id
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,17 @@ def encode_plan(experiments: Iterable[Experiment]) -> bytes:
     return files.join_lines(vars(Entry.of(experiment)) for experiment in experiments)
 
 
-def read_plan(path: Path) -> list[Entry]:
-    """The entries of a plan file; raises StoreUnusable where it cannot be read."""
+def read_plan(path: Path, about: str = "") -> list[Entry]:
+    """The entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
     try:
-        return [Entry(**line) for line in files.parse_lines(path.read_bytes())]
+        data = path.read_bytes()
+        if about:
+            data = b"".join(line + b"\n" for line in data.split(b"\n")[:-1] if about.encode() in line)
+        entries = [Entry(**line) for line in files.parse_lines(data)]
+        if strange := next((entry.run_id for entry in entries if not is_run_id(entry.run_id)), None):
+            raise TypeError(f"{strange!r:.80} is no run's id")
     except (OSError, TypeError) as error:
         raise StoreUnusable(
             f"{path}: the plan cannot be read ({error}); run `flbench sweep` on its spec again"
         ) from None
+    return [entry for entry in entries if about in ("", entry.run_id)]

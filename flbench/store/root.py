@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from flbench.errors import StoreUnusable
 from flbench.store import files
 from flbench.store.cancel import Mark
 from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, live_workers
+from flbench.store.names import is_name, is_run_id
+from flbench.store.plans import Entry, read_plan
 from flbench.store.results import SCHEMA
 from flbench.store.runs import Attempt, RunDir
 
@@ -45,6 +48,19 @@ class Store:
         for path in sorted((self.root / "runs").glob("??/*/")):
             yield path.name
 
+    def ids_beginning_with(self, digits: str) -> list[str]:
+        """The ids, begun or planned, that begin with some hexadecimal digits, sorted."""
+        pattern = re.compile(rb'"run_id":"(%b[0-9a-f]*)"' % digits.encode())
+        plans = ((directory / "plan.jsonl").read_bytes() for directory in self.sweep_dirs())
+        planned = {run_id.decode() for plan in plans for run_id in pattern.findall(plan)}
+        begun = {path.name for path in (self.root / "runs").glob(f"{digits[:2]:?<2}/{digits}*/")}
+        return sorted(run_id for run_id in begun | planned if is_run_id(run_id))
+
+    def planned(self, run_id: str) -> Iterator[Entry]:
+        """What the plans of this store wish of one run."""
+        for directory in self.sweep_dirs():
+            yield from read_plan(directory / "plan.jsonl", about=run_id)
+
     def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
         """Take a run on, or None: see ``RunDir.claim``."""
         return self.run(experiment.run_id).claim(experiment, lease, max_attempts)
@@ -55,7 +71,8 @@ class Store:
 
     def sweep_dirs(self) -> list[Path]:
         """Every sweep that was planned here."""
-        return sorted(path.parent for path in (self.root / "sweeps").glob("*/*/plan.jsonl"))
+        found = (path.parent for path in (self.root / "sweeps").glob("*/*/plan.jsonl"))
+        return sorted(directory for directory in found if is_name(directory.name) and is_name(directory.parent.name))
 
     def mark(self, plan: str) -> Mark:
         """The mark that asks everybody who works on a plan (NAME/HASH) to stop."""

@@ -1,0 +1,140 @@
+"""What users name on the command line: a sweep file, a sweep of the store, or a run by the beginning of its id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.store import Entry, Store
+
+#: Ids that an error lists.
+MOST_IDS = 8
+
+TargetsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SWEEP|RUN...",
+        help="Sweep files, names of sweeps in the store, or the beginnings of run ids.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What was named: whole sweeps by the directories of their plans, and single runs by their ids."""
+
+    plans: tuple[Path, ...]
+    run_ids: tuple[str, ...]
+
+
+def find_targets(store: Store, names: Iterable[str]) -> Targets:
+    """Resolve names; raises UserError for the first one that names nothing, or more than one run."""
+    plans: dict[Path, None] = {}
+    run_ids: dict[str, None] = {}
+    for name in names:
+        found = find_plans(store, name)
+        if found:
+            plans.update(dict.fromkeys(found))
+        else:
+            run_ids[_find_run(store, name)] = None
+    return Targets(tuple(plans), tuple(run_ids))
+
+
+def find_plans(store: Store, name: str) -> list[Path]:
+    """The plans of a sweep file, of a sweep's name, or of ``NAME/HASH``; none where it names no sweep.
+
+    Raises:
+        UserError: the file is no sweep, or was not started in this store.
+    """
+    directories = store.sweep_dirs()
+    if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
+        return [_plan_of_file(store, name, directories)]
+    return [path for path in directories if name == path.parent.name or _is_plan(name, path)]
+
+
+def expect_plans(store: Store, name: str) -> list[Path]:
+    """As ``find_plans``, where only a sweep will do; raises UserError where it names none."""
+    found = find_plans(store, name)
+    if not found:
+        raise _unknown(store, name, "a sweep file or the name of a sweep")
+    return found
+
+
+def plan_name(directory: Path) -> str:
+    """A plan as workers name it: NAME/HASH."""
+    return "/".join(directory.parts[-2:])
+
+
+def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]) -> Iterator[Entry]:
+    """Every run of some plans, and single runs as they were wished for at the longest; each once."""
+    from flbench.store import read_plan
+
+    longest: dict[str, Entry] = {}
+    for directory in directories:
+        for entry in read_plan(directory / "plan.jsonl"):
+            known = longest.get(entry.run_id)
+            if known is None or known.experiment["rounds"] < entry.experiment["rounds"]:
+                longest[entry.run_id] = entry
+    yield from longest.values()
+    for run_id in run_ids:
+        if run_id not in longest:
+            yield entry_of(store, run_id)
+
+
+def entry_of(store: Store, run_id: str) -> Entry:
+    """A run as it was wished for at the longest; raises UserError where no readable file says what it is."""
+    from flbench.store import Entry
+
+    try:
+        begun = [Entry.of(store.run(run_id).experiment())]
+    except FileNotFoundError:
+        begun = []
+    wished = [*begun, *store.planned(run_id)]
+    if not wished:
+        raise UserError(f"{run_id}: its experiment.json is damaged and no plan names it")
+    return max(wished, key=lambda entry: int(entry.experiment["rounds"]))
+
+
+def _is_plan(name: str, directory: Path) -> bool:
+    sweep, slash, digits = name.partition("/")
+    return bool(slash and digits) and sweep == directory.parent.name and directory.name.startswith(digits)
+
+
+def _plan_of_file(store: Store, name: str, directories: Sequence[Path]) -> Path:
+    from flbench.sweep import load_sweep
+
+    sweep = load_sweep(name)
+    directory = store.sweep_dir(sweep.name, sweep.spec_hash)
+    if directory in directories:
+        return directory
+    others = [plan_name(path) for path in directories if path.parent.name == sweep.name]
+    hint = (
+        f"with other contents or options it was: {', '.join(others)}" if others else f"flbench sweep {name} starts it"
+    )
+    raise UserError(f"{name}: this sweep was not started in {store.root}; {hint}")
+
+
+def _find_run(store: Store, name: str) -> str:
+    found = store.ids_beginning_with(name) if re.fullmatch(r"[0-9a-f]{1,16}", name) else []
+    if not found:
+        raise _unknown(store, name, "a sweep file, the name of a sweep, or the beginning of a run's id")
+    if len(found) > 1:
+        shown = ", ".join(found[:MOST_IDS])
+        more = f" and {len(found) - MOST_IDS} more" if len(found) > MOST_IDS else ""
+        raise UserError(f"{name}: the ids of {len(found)} runs begin so: {shown}{more}; give more digits")
+    return found[0]
+
+
+def _unknown(store: Store, name: str, expected: str) -> UserError:
+    known = ", ".join(sorted({directory.parent.name for directory in store.sweep_dirs()})) or "none"
+    shown = name if name.isprintable() else repr(name)
+    return UserError(f"{shown}: expected {expected} in {store.root}; there are: {known}")
