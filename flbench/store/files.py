@@ -2,6 +2,9 @@
 
 Temporary files start with a dot, so that no reader takes one for the real thing. They get the user's umask, so that a
 group can read what one of its members wrote.
+
+Every change of a store is one of the system calls in ``Disk``, made by way of this module's ``disk``. Whoever wants to
+see what becomes of a store when one of them fails, is lost, or is the last of its process, puts another ``Disk`` there.
 """
 
 from __future__ import annotations
@@ -12,8 +15,92 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from io import BufferedWriter, RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+#: Bytes that a file is written in, at most: what comes after an error does not depend on a buffer's size.
+CHUNK = 1 << 20
+
+
+class Disk:
+    """The system calls that change a store; a fault is injected by overriding one of them."""
+
+    def create(self, path: Path) -> int:
+        """Make a new file and open it for writing; raises FileExistsError where there is one."""
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+
+    def open(self, path: Path, *, append: bool = False) -> int:
+        """Open a file for writing; one that is appended to is made where it is absent."""
+        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY if append else os.O_RDWR
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+
+    def write(self, descriptor: int, data: Buffer) -> int:
+        """Write some of the bytes at least, and say how many."""
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until a file or a directory is on disk."""
+        os.fsync(descriptor)
+
+    def touch(self, path: Path) -> None:
+        """Make a file where there is none, and set its times to the file system's present."""
+        descriptor = self.open(path, append=True)
+        try:
+            os.utime(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def mkdir(self, path: Path) -> None:
+        """Make a directory; raises FileExistsError where there is something."""
+        path.mkdir()
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file another name (what lies there is replaced), or a directory one that is free."""
+        path.rename(target)
+
+    def link(self, path: Path, target: Path) -> None:
+        """Give a file a second name; raises FileExistsError where that is taken."""
+        os.link(path, target)
+
+    def remove(self, path: Path) -> None:
+        """Take a name away from a file."""
+        path.unlink()
+
+
+#: The one by which all stores of this process are changed.
+disk = Disk()
+
+
+class _Writer(RawIOBase):
+    """A file that is written by way of ``disk``."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer) -> int:
+        return disk.write(self._descriptor, memoryview(data)[:CHUNK])
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return os.lseek(self._descriptor, offset, whence)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            os.close(self._descriptor)
 
 
 def temporary(path: Path) -> Path:
@@ -24,21 +111,31 @@ def temporary(path: Path) -> Path:
 def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool) -> Path:
     """Let ``write`` fill a temporary file beside ``path``; return its name once it is whole (``sync``: on disk)."""
     partial = temporary(path)
+    descriptor = disk.create(partial)
     try:
-        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666), "wb") as file:
-            write(file)
+        raw = _Writer(descriptor)
+        try:
+            file = BufferedWriter(raw)
+            write(cast(BinaryIO, file))
             file.flush()
             if sync:
-                os.fsync(file.fileno())
+                disk.sync(descriptor)
+        finally:
+            raw.close()
     except BaseException:
-        partial.unlink(missing_ok=True)
+        discard(partial)
         raise
     return partial
 
 
 def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Put ``data`` at ``path`` in one step; without ``sync`` only a power cut can lose it."""
-    stage(path, lambda file: file.write(data), sync=sync).rename(path)
+    partial = stage(path, lambda file: file.write(data), sync=sync)
+    try:
+        disk.rename(partial, path)
+    except OSError:
+        discard(partial)
+        raise
     if sync:
         sync_directory(path.parent)
 
@@ -47,15 +144,35 @@ def publish(path: Path, data: bytes) -> bool:
     """Put ``data`` at ``path`` unless something is there; say whether it is ours that lies there now."""
     partial = stage(path, lambda file: file.write(data), sync=True)
     try:
-        os.link(partial, path)
+        disk.link(partial, path)
     except FileExistsError:
         # NFS may repeat a request that succeeded; two names for our file mean that the link is ours.
         if partial.stat().st_nlink < 2:
             return False
     finally:
-        partial.unlink(missing_ok=True)
+        discard(partial)
     sync_directory(path.parent)
     return True
+
+
+def discard(path: Path) -> None:
+    """Remove a file that nobody will miss; whatever cannot be removed stays, and is for ``flbench gc``."""
+    with contextlib.suppress(OSError):
+        disk.remove(path)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, where they are missing."""
+    try:
+        disk.mkdir(path)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        make_directory(path.parent)
+        make_directory(path)
 
 
 def sync_directory(path: Path) -> None:
@@ -64,27 +181,34 @@ def sync_directory(path: Path) -> None:
     try:
         # Some network file systems refuse to sync a directory, and keep names in order themselves.
         with contextlib.suppress(OSError):
-            os.fsync(descriptor)
+            disk.sync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def sync_file(path: Path) -> None:
     """Wait until a file's bytes are on disk."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = disk.open(path)
     try:
-        os.fsync(descriptor)
+        disk.sync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def append_line(path: Path, line: str) -> None:
     """Add a line in one write, so that a reader sees all of it, none, or (after a crash) a torn tail."""
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    descriptor = disk.open(path, append=True)
     try:
-        os.write(descriptor, line.encode() + b"\n")
+        write_all(descriptor, line.encode() + b"\n")
     finally:
         os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it: on a disk that is nearly full, the first part may succeed and only the rest raise."""
+    left = memoryview(data)
+    while left:
+        left = left[disk.write(descriptor, left) :]
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
