@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,10 @@ from flbench.store.leases import Lease
 
 #: Kinds of exit.json that say nothing against the run: it goes on where it stopped, as often as it takes.
 RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
+
+
+#: Kinds of end that befell the worker, whatever it was doing.
+DIED = frozenset({"lost", "signal"})
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Checkpoint:
         try:
             if not round.isdigit() or files.sha256_of(path)[: len(checksum)] != checksum:
                 return None
-        except FileNotFoundError:  # `flbench gc` was faster
+        except OSError:  # `flbench gc` was faster, or the disk has lost it
             return None
         return cls(int(round), path, attempt)
 
@@ -89,14 +93,16 @@ class AttemptDir:
         return sorted((self.path / "checkpoint").glob("[0-9]*.pt"), reverse=True)
 
 
-def charges_of(attempts: Iterable[AttemptDir]) -> int:
-    """Failures since the last success; being lost is no failure where a checkpoint shows that the run got further."""
+def charges_of(attempts: Iterable[tuple[AttemptDir, Mapping[str, Any] | None]]) -> int:
+    """Failures since the last success, from attempts and how each ended (None: nobody knows).
+
+    An attempt whose worker died under it is no failure where a checkpoint shows that the run got further.
+    """
     charges = 0
-    for attempt in attempts:
-        end = attempt.exit()
+    for attempt, end in attempts:
         kind = "lost" if end is None else end.get("kind")
         if attempt.forgiven() or kind == "ok":
             charges = 0
-        elif kind not in RESUMABLE and not (kind == "lost" and attempt.checkpoint_files()):
+        elif kind not in RESUMABLE and not (kind in DIED and attempt.checkpoint_files()):
             charges += 1
     return charges

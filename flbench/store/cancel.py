@@ -37,7 +37,7 @@ class Mark:
     def take_away(self) -> None:
         """Ask no more."""
         if self.is_put():  # a store that is read-only here has none
-            self.path.unlink(missing_ok=True)
+            files.disk.remove(self.path)
 
 
 class Glance:

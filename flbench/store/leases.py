@@ -2,7 +2,9 @@
 
 On the same host, boot and PID namespace, the process id and its start time decide at once. Anywhere else the age of the
 worker's heartbeat decides, against the mtime of a file written to the same file system now: never against the local
-clock, which another machine does not share. What cannot be found out counts as alive.
+clock, which another machine does not share. Where that clock jumps, ages mean nothing for a while, and a heartbeat that
+lies in its future has none: there it decides how long the heartbeat has been watched without moving. What cannot be
+found out counts as alive.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +31,9 @@ INTERVAL = 10.0
 
 #: Seconds without a heartbeat (or, for a claim, without a lease) after which a worker elsewhere counts as dead.
 STALE = 60.0
+
+#: Seconds without a heartbeat after which a worker whose process is there, on this machine, counts as hanging.
+HANGING = 180.0
 
 
 @dataclass(frozen=True)
@@ -95,30 +102,70 @@ class Judge:
 
     def __init__(self, workers: Path) -> None:
         self.workers = workers
-        self._clock: tuple[float, float] | None = None
+        self._clock = Clock(workers)
+        self._watched: dict[Path, tuple[float, float]] = {}
 
     def alive(self, lease: Lease | None, path: Path) -> bool:
         """Whether the holder of the lease in ``path`` (read as ``lease``) lives."""
         if lease is not None and lease.is_local():
             return process_start(lease.pid) == lease.pid_start
-        beat = None if lease is None else _mtime(self.workers / lease.token / "heartbeat")
-        if beat is None:
-            beat = _mtime(path) or _mtime(path.parent)
-        now = self.now()
-        return beat is None or now is None or now - beat < STALE
+        return not self._silent(self._signs_of_life(lease, path), STALE)
+
+    def hangs(self, lease: Lease) -> bool:
+        """Whether it is a process of this machine that is there, and has not touched its heartbeat for long."""
+        if not lease.is_local() or process_start(lease.pid) != lease.pid_start:
+            return False
+        return self._silent([self.workers / lease.token / "heartbeat"], HANGING)
+
+    def last_words(self, lease: Lease | None) -> dict[str, Any] | None:
+        """How the holder of a lease ended, in the words of whoever started it; None where nobody saw."""
+        return None if lease is None else files.read_json(self.workers / lease.token / "exit.json")
+
+    def _signs_of_life(self, lease: Lease | None, path: Path) -> list[Path]:
+        """Files that a living holder touches or has just made, the most telling first."""
+        heartbeat = [] if lease is None else [self.workers / lease.token / "heartbeat"]
+        return [*heartbeat, path, path.parent]
+
+    def _silent(self, paths: Iterable[Path], seconds: float) -> bool:
+        """Whether the first of the files that is there was not touched for so long."""
+        path, beat = next(((path, beat) for path in paths if (beat := _mtime(path)) is not None), (None, 0.0))
+        now = self._clock.now()
+        if path is None or now is None:
+            return False
+        elapsed = time.monotonic()
+        if self._watched.get(path, (None,))[0] != beat:
+            self._watched[path] = beat, elapsed
+        if elapsed - self._watched[path][1] >= seconds:
+            return True
+        return self._clock.is_steady() and now - beat >= seconds
+
+
+class Clock:
+    """The time of a file system, and whether it can be relied on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: tuple[float, float] | None = None
+        self._jumped: float | None = None
 
     def now(self) -> float | None:
         """The file system's own time (asked at most once a second); None where it cannot be had."""
         elapsed = time.monotonic()
-        if self._clock is None or elapsed - self._clock[1] > 1:
-            probe = files.temporary(self.workers / "now")
+        if self._read is None or elapsed - self._read[1] > 1:
             try:
-                files.replace(probe, b"", sync=False)
-                self._clock = (probe.stat().st_mtime, elapsed)
-                probe.unlink()
+                probe = files.stage(self._directory / "now", lambda file: None, sync=False)
+                found = probe.stat().st_mtime
+                files.discard(probe)
             except OSError:
                 return None
-        return self._clock[0] + elapsed - self._clock[1]
+            if self._read is not None and abs(found - self._read[0] - (elapsed - self._read[1])) > INTERVAL:
+                self._jumped = elapsed
+            self._read = found, elapsed
+        return self._read[0] + elapsed - self._read[1]
+
+    def is_steady(self) -> bool:
+        """Whether it has not been seen to jump of late: whoever lives has touched its heartbeat since."""
+        return self._jumped is None or time.monotonic() - self._jumped >= STALE
 
 
 class Heartbeat:
@@ -131,8 +178,8 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="flbench-heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "heartbeat").touch()
+        files.make_directory(self.directory)
+        files.disk.touch(self.directory / "heartbeat")
         content = files.pretty({**self._lease.to_json(), "plan": self._plan})
         files.replace(self.directory / "lease.json", content, sync=False)
         self._thread.start()
@@ -144,19 +191,18 @@ class Heartbeat:
         self._ended.set()
         self._thread.join()
         for name in ("lease.json", "heartbeat"):
-            (self.directory / name).unlink(missing_ok=True)
-        log = self.directory / "log.txt"
-        if log.exists() and not log.stat().st_size:
-            log.unlink()
-        if not any(self.directory.iterdir()):
-            self.directory.rmdir()
+            files.discard(self.directory / name)
+        with suppress(OSError):  # what stays is a directory that nobody misses
+            log = self.directory / "log.txt"
+            if log.exists() and not log.stat().st_size:
+                files.discard(log)
+            if not any(self.directory.iterdir()):
+                self.directory.rmdir()
 
     def _beat(self) -> None:
         while not self._ended.wait(INTERVAL):
-            try:
-                os.utime(self.directory / "heartbeat")
-            except OSError:
-                continue  # a file system that is away for a while must not end the worker
+            with suppress(OSError):  # a file system that is away for a while must not end the worker
+                files.disk.touch(self.directory / "heartbeat")
 
 
 def live_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
@@ -170,6 +216,11 @@ def live_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
     return found
 
 
+def hanging_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
+    """Every worker on this machine whose process is there and gives no sign of life."""
+    return [worker for worker in live_workers(workers, judge) if judge.hangs(worker.lease)]
+
+
 def new_token() -> str:
     """A name that no other worker has."""
     return uuid.uuid4().hex[:12]
@@ -181,6 +232,7 @@ def boot_id() -> str:
     return _read("/proc/sys/kernel/random/boot_id")
 
 
+@cache
 def pid_namespace() -> str:
     """The namespace in which this process's id means something; empty where the system tells none."""
     try:

@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flbench.config import Experiment, canonical_json
-from flbench.errors import StoreUnusable
 from flbench.store import files
-
-#: Of the files in a store; raised when older code could not read them.
-SCHEMA = 1
+from flbench.store.files import SCHEMA
 
 
 @dataclass(frozen=True)
@@ -65,10 +62,6 @@ class Result:
         raw = files.read_json(path)
         if raw is None:
             return None
-        if isinstance(raw.get("schema"), int) and raw["schema"] > SCHEMA:
-            raise StoreUnusable(
-                f"{path} was written by a newer flbench (schema {raw['schema']}, this one reads {SCHEMA})"
-            )
         checksum = raw.pop("sha256", None)
         if checksum != _checksum(raw):
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,14 @@ from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.store import files
 from flbench.store.cancel import Mark
-from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, live_workers
+from flbench.store.files import SCHEMA
+from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, hanging_workers, live_workers
 from flbench.store.names import is_name, is_run_id
 from flbench.store.plans import Entry, read_plan
-from flbench.store.results import SCHEMA
 from flbench.store.runs import Attempt, RunDir
+
+#: Bytes that must be free for a run to begin.
+ROOM = 32 << 20
 
 
 class Store:
@@ -86,6 +90,23 @@ class Store:
         """Every worker of this store that is alive."""
         return live_workers(self.workers, self.judge)
 
+    def hanging_workers(self) -> list[LiveWorker]:
+        """Every worker on this machine whose process is there and gives no sign of life."""
+        return hanging_workers(self.workers, self.judge)
+
+    def check_room(self) -> None:
+        """Raise StoreUnusable where the disk is so full that a run had better not begin."""
+        try:
+            room = os.statvfs(self.root)
+        except OSError as error:
+            raise StoreUnusable(f"the store {self.root} cannot be used: {error.strerror or error}") from None
+        free = room.f_bavail * room.f_frsize
+        if free < ROOM:
+            raise StoreUnusable(
+                f"only {free >> 20} MiB are free where the store {self.root} lies, and no run begins with less than "
+                f"{ROOM >> 20}; `flbench gc` prunes checkpoints. Then call the same command again"
+            )
+
     def _open(self, create: bool) -> None:
         path = self.root / "format.json"
         if not path.exists():
@@ -95,21 +116,15 @@ class Store:
                 )
             self._create(path)
         found = files.read_json(path)
-        schema = None if found is None else found.get("schema")
-        if not isinstance(schema, int):
+        if found is None or not isinstance(found.get("schema"), int):
             raise StoreUnusable(
                 f'{path} is damaged; if the runs beside it are sound, write {{"schema": {SCHEMA}}} into it'
             )
-        if schema > SCHEMA:
-            raise StoreUnusable(
-                f"the store {self.root} was written by a newer flbench (schema {schema}, "
-                f"this one reads up to {SCHEMA}); update flbench or choose another --store"
-            )
         for directory in ("runs", "sweeps", "workers"):
-            (self.root / directory).mkdir(exist_ok=True)
+            files.make_directory(self.root / directory)
 
     def _create(self, path: Path) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
+        files.make_directory(self.root)
         strange = [path for path in self.root.iterdir() if not path.name.startswith(".")]
         if strange and not path.exists():
             raise StoreUnusable(

@@ -8,6 +8,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,15 @@ from typing import Any, BinaryIO, Literal
 from flbench.config import Experiment, parse_experiment
 from flbench.store import files
 from flbench.store.attempts import RESUMABLE, AttemptDir, Checkpoint, charges_of
+from flbench.store.files import SCHEMA
 from flbench.store.leases import Judge, Lease
-from flbench.store.results import SCHEMA, Result, Wish
+from flbench.store.results import Result, Wish
+
+#: A file that every attempt begins with, and its bytes.
+RESERVE, RESERVED = "exit.reserve", 2048
+
+#: Characters of a message that fit into it whatever they are.
+SHORT = 400
 
 #: What of environment.json is repeated in a result.
 SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu")
@@ -121,7 +129,7 @@ class RunDir:
         """Let the failures so far count no more against the run."""
         attempts = self.attempts()
         if attempts:
-            (attempts[-1].path / "forgiven").touch()
+            files.disk.touch(attempts[-1].path / "forgiven")
 
     def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
         """Take the run on; None where it is done, given up, held by a live lease, or somebody else was faster.
@@ -134,14 +142,13 @@ class RunDir:
         if not state.claimable(max_attempts):
             return None
         attempts = self.path / "attempts"
-        attempts.mkdir(parents=True, exist_ok=True)
+        files.make_directory(attempts)
         self._describe(experiment)
         target = attempts / f"{state.attempts + 1:04d}"
-        staged = attempts / f".{target.name}.{uuid.uuid4().hex}.tmp"
-        staged.mkdir()
-        (staged / "lease.json").write_bytes(files.pretty({**lease.to_json(), "observed": sorted(wish.probes)}))
+        staged = files.temporary(target)
         try:
-            staged.rename(target)
+            self._stage(staged, {"schema": SCHEMA, **lease.to_json(), "observed": sorted(wish.probes)})
+            files.disk.rename(staged, target)
         except OSError:
             shutil.rmtree(staged, ignore_errors=True)
             # NFS may report a repeated request as failed: the claim is ours if our token lies there.
@@ -151,6 +158,16 @@ class RunDir:
             if holder.token != lease.token:
                 return None
         return Attempt(target, self, experiment)
+
+    def _stage(self, staged: Path, lease: Mapping[str, Any]) -> None:
+        """Fill the directory of a new attempt: its lease, and room to say how it ended if the disk is full then."""
+        files.disk.mkdir(staged)
+        for name, content in (("lease.json", files.pretty(lease)), (RESERVE, b" " * RESERVED)):
+            descriptor = files.disk.create(staged / name)
+            try:
+                files.write_all(descriptor, content)
+            finally:
+                os.close(descriptor)
 
     def sound_checkpoints(self, attempt: AttemptDir) -> list[Checkpoint]:
         """An attempt's whole checkpoints, newest round first; damaged ones go to quarantine."""
@@ -164,13 +181,12 @@ class RunDir:
         return found
 
     def _state_of(self, attempts: list[AttemptDir]) -> RunState:
-        last, end = attempts[-1], attempts[-1].exit()
-        if end is None:
-            if self._judge.alive(last.lease(), last.path / "lease.json"):
-                return RunState("running", attempts=last.number)
-            # It may have ended between the two looks.
-            end = last.exit()
-        charges = charges_of(attempts)
+        last = attempts[-1]
+        if last.exit() is None and self._judge.alive(last.lease(), last.path / "lease.json"):
+            return RunState("running", attempts=last.number)
+        # Read again: it may have ended between the two looks.
+        ends = [self._end_of(attempt) for attempt in attempts]
+        charges, end = charges_of(zip(attempts, ends, strict=True)), ends[-1]
         if end is None:
             return RunState("lost", attempts=last.number, charges=charges, message="its worker died")
         kind, message = str(end.get("kind")), str(end.get("message", ""))
@@ -178,6 +194,10 @@ class RunDir:
             return RunState("pending", kind=kind, attempts=last.number, message=message)
         mendable = bool(end.get("mendable")) and not last.forgiven()
         return RunState("failed", kind, message, last.number, charges, mendable)
+
+    def _end_of(self, attempt: AttemptDir) -> Mapping[str, Any] | None:
+        """How an attempt that is over ended: by its own words, or else by those of whoever started its worker."""
+        return attempt.exit() or self._judge.last_words(attempt.lease())
 
     def _describe(self, experiment: Experiment) -> None:
         path = self.path / "experiment.json"
@@ -195,8 +215,9 @@ class RunDir:
 
     def _set_aside(self, path: Path) -> None:
         try:
-            self._quarantine.mkdir(exist_ok=True)
-            path.rename(self._quarantine / f"{self.run_id}-{path.parent.name}-{uuid.uuid4().hex[:8]}-{path.name}")
+            files.make_directory(self._quarantine)
+            aside = f"{self.run_id}-{path.parent.name}-{uuid.uuid4().hex[:8]}-{path.name}"
+            files.disk.rename(path, self._quarantine / aside)
         except OSError:
             return  # somebody else did it, or this store is read-only here: damaged it is either way
 
@@ -245,15 +266,20 @@ class Attempt(AttemptDir):
     def save_checkpoint(self, round: int, write: Callable[[BinaryIO], object]) -> None:
         """Keep the state after a round, whole or not at all; this attempt's older checkpoints go."""
         directory = self.path / "checkpoint"
-        directory.mkdir(exist_ok=True)
+        files.make_directory(directory)
         older = self.checkpoint_files()
         partial = files.stage(directory / f"{round:08d}.pt", write, sync=True)
         target = directory / f"{round:08d}-{files.sha256_of(partial)[:16]}.pt"
-        partial.rename(target)
+        try:
+            files.disk.rename(partial, target)
+        except OSError:
+            files.discard(partial)
+            raise
         files.sync_directory(directory)
-        for path in older:
-            if path != target:
-                path.unlink(missing_ok=True)
+        if target.exists():  # a file system that lost the new name shall not take the old state with it
+            for path in older:
+                if path != target:
+                    files.discard(path)
 
     def publish(
         self,
@@ -294,7 +320,7 @@ class Attempt(AttemptDir):
             environment={key: environment[key] for key in SHORT_ENVIRONMENT if key in environment},
             published=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
-        result.path.parent.mkdir(exist_ok=True)
+        files.make_directory(result.path.parent)
         content = files.pretty(result.to_json())
         if files.publish(result.path, content):
             return True
@@ -305,20 +331,43 @@ class Attempt(AttemptDir):
 
     def end(self, kind: str, message: str = "", round: int | None = None, *, mendable: bool = False) -> None:
         """Give the claim back and say why; ``mendable`` marks a failure that only the user can put right."""
-        content = {"kind": kind, "message": message, "round": round, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        files.replace(self.path / "exit.json", files.pretty({**content, "mendable": mendable}), sync=False)
+        end = ending(kind, message, round, mendable=mendable)
+        try:
+            files.replace(self.path / "exit.json", files.pretty(end), sync=False)
+            files.discard(self.path / RESERVE)
+        except OSError:
+            self._end_in_reserve(files.pretty({**end, "message": message[:SHORT]}))
 
     def describe(self, environment: Mapping[str, Any]) -> None:
         """Write down what this attempt runs on."""
         files.replace(self.path / "environment.json", files.pretty(environment), sync=False)
 
     def log(self, text: str) -> None:
-        """Add to the attempt's log, with the time."""
-        files.append_line(self.log_path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+        """Add to the attempt's log, with the time; a log that cannot be written changes nothing about the run."""
+        with suppress(OSError):
+            files.append_line(self.log_path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+
+    def _end_in_reserve(self, data: bytes) -> None:
+        """Say how it ended where no file can be made any more: in the room that the claim has set aside."""
+        descriptor = files.disk.open(self.path / RESERVE)
+        try:
+            files.write_all(descriptor, data)  # what follows is white space, as JSON allows
+            files.disk.sync(descriptor)
+        finally:
+            os.close(descriptor)
+        files.disk.rename(self.path / RESERVE, self.path / "exit.json")
 
     @cached_property
     def _earlier(self) -> list[AttemptDir]:
         return [attempt for attempt in self.run.attempts() if attempt.number < self.number]
+
+
+def ending(kind: str, message: str, round: int | None = None, *, mendable: bool = False) -> dict[str, Any]:
+    """What an exit.json says."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    return {
+        "schema": SCHEMA, "kind": kind, "message": message, "round": round, "time": now, "mendable": mendable
+    }  # fmt: skip
 
 
 def _len_then_text(name: str) -> tuple[int, str]:
@@ -334,7 +383,8 @@ def _names(directory: Path) -> list[str]:
 
 
 def _size(path: Path) -> int | None:
+    """Bytes in a file, None where there is none; a file that cannot be asked for its size is not gone."""
     try:
-        return path.stat().st_size
-    except OSError:
+        return os.stat(path).st_size  # noqa: PTH116  half the time of Path.stat
+    except (FileNotFoundError, NotADirectoryError):
         return None
