@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -152,9 +152,11 @@ class Watch:
         return digest([len(self._entries), facts])
 
     @cached_property
-    def labels(self) -> list[str]:
-        """A short name for every run."""
-        return labels(self._entries)
+    def _common(self) -> dict[str, Any]:
+        return common_fields(self._entries)
+
+    def _label(self, index: int) -> str:
+        return label(self._entries[index].experiment, self._common)
 
     def _is_at_its_end(self, state: RunState) -> bool:
         return state.status == "done" or (
@@ -169,7 +171,7 @@ class Watch:
         if state.status == "done":
             self._rounds[index] = wish.rounds
             # Names are for people; a sweep that is complete at the first look needs none.
-            label = "" if self._first else self.labels[index]
+            label = "" if self._first else self._label(index)
             final = state.result.final if state.result else {}
             return Seen(run.run_id, label, wish.rounds, state, wish.rounds, final.get("acc"), None)
         return self._see_attempt(index, run, wish, state)
@@ -180,7 +182,7 @@ class Watch:
         # A new attempt has no records until it has taken over those of the one before.
         self._rounds[index] = max(self._rounds.get(index, 0), min(int(record.get("round", 0)), wish.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt.path)
-        return Seen(run.run_id, self.labels[index], wish.rounds, state, self._rounds[index], record.get("acc"), log)
+        return Seen(run.run_id, self._label(index), wish.rounds, state, self._rounds[index], record.get("acc"), log)
 
     def _worker_log(self, attempt: Path) -> Path | None:
         token = (files.read_json(attempt / "lease.json") or {}).get("token")
@@ -391,16 +393,30 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
     return path, drawn.getvalue()
 
 
-def labels(entries: Sequence[Entry]) -> list[str]:
-    """Short names that tell the runs of a plan apart: method, norm, what else differs, and the seed."""
-    columns = []
-    for name in sorted(fields_of_all_kinds(), key=_rank):
-        if name in WISHES:
-            continue
-        texts = [_text(name, entry.experiment.get(name)) for entry in entries]
-        if name in ("method", "norm", "seed") or len(set(texts)) > 1:
-            columns.append(texts)
-    return [" ".join(filter(None, texts)) for texts in zip(*columns, strict=True)]
+def common_fields(entries: Iterable[Entry]) -> dict[str, Any]:
+    """The fields, as plain JSON, in which all these runs agree."""
+    names = {name for name in fields_of_all_kinds() if name not in WISHES}
+    common: dict[str, Any] | None = None
+    for entry in entries:
+        raw = entry.experiment
+        if common is None:
+            common = {name: raw.get(name) for name in names}
+        elif differing := [name for name, value in common.items() if raw.get(name) != value]:
+            for name in differing:
+                del common[name]
+    return common or {}
+
+
+def label(experiment: Mapping[str, Any], common: Container[str]) -> str:
+    """A short name that tells a run apart from others: method, norm, what is not common to all, and the seed."""
+    always = ("method", "norm", "seed")
+    names = (name for name in _label_order() if name in always or name not in common)
+    return " ".join(filter(None, (_text(name, experiment.get(name)) for name in names)))
+
+
+@cache
+def _label_order() -> tuple[str, ...]:
+    return tuple(sorted((name for name in fields_of_all_kinds() if name not in WISHES), key=_rank))
 
 
 def _rank(field: str) -> int:

@@ -10,7 +10,7 @@ import pytest
 from flbench.config import parse_experiment
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
-from flbench.orchestrate import Orchestrator, Progress, Watch, labels, leaderboard
+from flbench.orchestrate import Orchestrator, Progress, Watch, common_fields, label, leaderboard
 from flbench.store import Entry, Lease, Store
 from flbench.worker import Options
 from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
@@ -176,6 +176,11 @@ def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert (progress.rounds_per_second, progress.eta) == (10.0, 8.0)
     attempt.record({"round": 40})
     assert watch.look().rounds_per_second == 10.0
+
+
+def labels(plan: list[Entry]) -> list[str]:
+    common = common_fields(plan)
+    return [label(entry.experiment, common) for entry in plan]
 
 
 def test_labels_name_what_differs() -> None:
