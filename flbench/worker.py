@@ -1,7 +1,8 @@
 """The worker: claims runs of a plan, executes them, and goes on until nothing is left for it.
 
 ``python -m flbench.worker STORE PLAN``: the same process on a laptop and inside a SLURM job. Exit codes: 0 nothing is
-left to do; 75 it was asked to stop (SIGTERM, SIGINT), its run is checkpointed and resumable.
+left to do; 4 the store cannot be used; 75 it was asked to stop (SIGTERM, SIGINT), its run is checkpointed and
+resumable; 76 it left so that the workers beside it have more memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
@@ -26,7 +27,7 @@ from threading import Event
 from typing import Any, Literal, Protocol
 
 from flbench.config import FUSABLE, WISHES, Experiment, canonical_json
-from flbench.errors import UserError
+from flbench.errors import StoreUnusable, UserError
 from flbench.store import CANCELLED, Attempt, Entry, Glance, Lease, Store, Wish, read_plan
 
 #: Exit code of a worker that was asked to stop: put its work back into the queue.
@@ -38,7 +39,16 @@ PACKAGES = ("flbench", "numpy", "torch", "torchvision", "scikit-learn", "pillow"
 #: How far ahead in the plan a worker looks for runs to train together.
 NEAR = 200
 
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+#: Kinds of failure that fewer workers side by side may prevent.
+MEMORY = frozenset({"oom", "cuda_oom"})
+
+
+class MemoryShort(UserError):
+    """A run did not fit into memory beside those of other workers."""
+
+    exit_code = 76
 
 
 class Outcome(Protocol):
@@ -80,6 +90,7 @@ class Options:
         offset: where in the plan to begin, so that workers started together rarely want the same run.
         workers: how many share the plan: nobody takes so large a group that others would wait for its end.
         fuse: most runs trained together; 1: each alone.
+        neighbours: how many workers share the memory, this one among them.
     """
 
     data_root: Path | None = None
@@ -90,6 +101,7 @@ class Options:
     offset: int = 0
     workers: int = 1
     fuse: int = 64
+    neighbours: int = 1
 
     def to_argv(self) -> list[str]:
         """The command line that says the same."""
@@ -122,6 +134,10 @@ def work(
     """Execute the runs of a plan until nothing is left that this worker may claim; return how many it took on.
 
     Runs held by others are left to them: whoever watches the sweep sends a worker again if their holder dies.
+
+    Raises:
+        StoreUnusable: the disk is full; whatever was claimed has ended.
+        MemoryShort: a run did not fit beside those of the neighbours; this worker gives way to them.
     """
     if not plan:
         return 0
@@ -140,6 +156,7 @@ def work(
                 # Held by somebody: look again in the next pass. Done, or given up: never again.
                 again += [entry] if state.status == "running" else []
                 continue
+            store.check_room()
             engine = engine or load(options)
             again.append(entry)
             first = store.claim(entry.parse(), lease, options.max_attempts)
@@ -147,12 +164,19 @@ def work(
                 continue
             group = [first, *_companions(store, first, todo[position:], lease, options, engine)]
             taken += len(group)
-            if not _execute(group, engine, options, should_stop):
-                return taken
+            _leave_for(_execute(group, engine, options, should_stop), store, options)
         if taken == claimed_before:
             break
         todo = again
     return taken
+
+
+def _leave_for(kinds: Container[str], store: Store, options: Options) -> None:
+    """Raise where runs have ended in a way in which others would end too."""
+    if "disk_full" in kinds:
+        raise StoreUnusable(f"the disk is full where the store {store.root} lies")
+    if options.neighbours > 1 and any(kind in kinds for kind in MEMORY):
+        raise MemoryShort("a run did not fit into memory; this worker gives way to those beside it")
 
 
 def _companions(
@@ -191,22 +215,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float | int) and not isinstance(value, bool)
 
 
-def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_stop: Callable[[], bool]) -> bool:
-    """Execute claimed runs and end their attempts; say whether the worker may go on with others."""
-    full: list[Attempt] = []
+def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_stop: Callable[[], bool]) -> set[str]:
+    """Execute claimed runs and end their attempts; return the kinds of their ends."""
+    kinds: set[str] = set()
     cancelled = Glance(attempt.mark() for attempt in group)
     held = {attempt.path: attempt for attempt in group}
 
     def ended(attempt: Attempt, end: Outcome | Exception) -> None:
         del held[attempt.path]
-        if _end(attempt, end) == "disk_full":
-            full.append(attempt)
+        kinds.add(_end(attempt, end, alone=options.neighbours == 1))
 
     with ExitStack() as logs:
-        for attempt in group:
-            logs.enter_context(_logged(attempt))
-            attempt.describe(environment(options.device))
         try:
+            for attempt in group:
+                logs.enter_context(_logged(attempt))
+                attempt.describe(environment(options.device))
             engine.execute(group, should_stop=lambda: should_stop() or cancelled(), ended=ended)
         except Exception as error:
             for attempt in list(held.values()):
@@ -216,19 +239,22 @@ def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_
             for attempt in held.values():
                 attempt.end("interrupted", "stopped before the end of its round")
             raise
-    return not full
+    return kinds
 
 
-def _end(attempt: Attempt, end: Outcome | Exception) -> str:
-    """Write down how an attempt ended; return the kind of its end."""
+def _end(attempt: Attempt, end: Outcome | Exception, *, alone: bool) -> str:
+    """Write down how an attempt ended; return the kind of its end (``alone``: no neighbour takes memory from it)."""
     if isinstance(end, UserError):
         attempt.log(f"error: {end}")
         attempt.end("error", str(end), mendable=True)
         return "error"
     if isinstance(end, Exception):
         kind = kind_of(end)
-        attempt.log("".join(traceback.format_exception(end)))
-        attempt.end(kind, _summary(end))
+        trace = "".join(traceback.format_exception(end))
+        traceback.clear_frames(end.__traceback__)  # what they hold may be the memory that is lacking
+        attempt.log(trace)
+        # The same again would fail again: with a full disk, or without neighbours that could take less memory.
+        attempt.end(kind, _summary(end), mendable=kind == "disk_full" or (kind in MEMORY and alone))
         return kind
     if end.status == "stopped" and attempt.mark().is_put():
         attempt.end(
@@ -240,7 +266,7 @@ def _end(attempt: Attempt, end: Outcome | Exception) -> str:
         return "interrupted"
     if attempt.run.result_for(attempt.wish) is None:
         problem = f"the run ended as {end.status!r} and published no result that covers the wish"
-        return _end(attempt, RuntimeError(problem))
+        return _end(attempt, RuntimeError(problem), alone=alone)
     attempt.end("ok", round=end.round)
     return "ok"
 
@@ -351,6 +377,10 @@ def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine]
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        traceback.print_exc()
+        print(f"error: the store {given.store} cannot be used: {error}", file=sys.stderr)
+        return StoreUnusable.exit_code
     return REQUEUE if stop.is_set() else 0
 
 
@@ -367,6 +397,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--offset", type=int, default=0, help="where in the plan to begin")
     parser.add_argument("--workers", type=int, default=1, help="how many share the plan")
     parser.add_argument("--fuse", type=int, default=64, help="most runs trained together")
+    parser.add_argument("--neighbours", type=int, default=1, help="how many workers share the memory")
     return parser
 
 

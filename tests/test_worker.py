@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment
+from flbench.errors import StoreUnusable
 from flbench.store import Attempt, Entry, Lease, Store, encode_plan
 from flbench.worker import Options, environment, kind_of, main, work
 from tests.faults.stub import Done, OneByOne, execute, experiments, undisturbed
@@ -97,8 +98,10 @@ def test_users_mistake_is_one_message_and_not_tried_again(store: Store) -> None:
 
 def test_full_disk_stops_the_worker(store: Store) -> None:
     full, sound = experiments(1, lr=DISK_FULL)[0], experiments(1)[0]
-    assert go(store, [full, sound]) == 1
+    with pytest.raises(StoreUnusable, match="disk is full"):
+        go(store, [full, sound])
     assert exit_of(store, full)["kind"] == "disk_full"
+    assert store.run(full.run_id).state(full).mendable
     assert store.run(sound.run_id).state(sound).status == "pending"
 
 
@@ -184,7 +187,9 @@ def test_environment_names_code_and_machine(store: Store) -> None:
 
 
 def test_command_line_says_what_options_say() -> None:
-    options = Options(data_root=Path("/data"), executor="loop", pool=4, max_attempts=5, offset=1, workers=2, fuse=8)
+    options = Options(
+        data_root=Path("/data"), executor="loop", pool=4, max_attempts=5, offset=1, workers=2, fuse=8, neighbours=2
+    )
     assert options.to_argv() == [
         "--data-root=/data",
         "--device=cpu",
@@ -194,6 +199,7 @@ def test_command_line_says_what_options_say() -> None:
         "--offset=1",
         "--workers=2",
         "--fuse=8",
+        "--neighbours=2",
     ]
 
 
