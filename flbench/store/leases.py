@@ -48,6 +48,7 @@ class Lease:
     pid_namespace: str
     slurm_job: str | None
     started: str
+    slurm_restart: int = 0
 
     @classmethod
     def here(cls, token: str | None = None) -> Self:
@@ -61,6 +62,7 @@ class Lease:
             pid_namespace=pid_namespace(),
             slurm_job=os.environ.get("SLURM_JOB_ID"),
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            slurm_restart=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         )
 
     @classmethod
@@ -70,11 +72,17 @@ class Lease:
         if raw is None:
             return None
         try:
+            raw = {"slurm_restart": 0, **raw}  # leases of older stores have none
             lease = cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
         except KeyError:
             return None
         # The token names a folder, and the id a process that may be sent signals.
         return lease if is_name(lease.token) and isinstance(lease.pid, int) and lease.pid > 0 else None
+
+    def is_superseded(self) -> bool:
+        """Whether this very process is a later run of its SLURM job: one job never runs twice at a time."""
+        here = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        return self.slurm_job is not None and self.slurm_job == here[0] and self.slurm_restart < here[1]
 
     def to_json(self) -> dict[str, Any]:
         """The lease as plain JSON."""
@@ -109,6 +117,8 @@ class Judge:
         """Whether the holder of the lease in ``path`` (read as ``lease``) lives."""
         if lease is not None and lease.is_local():
             return process_start(lease.pid) == lease.pid_start
+        if lease is not None and lease.is_superseded():
+            return False
         return not self._silent(self._signs_of_life(lease, path), STALE)
 
     def hangs(self, lease: Lease) -> bool:
@@ -120,6 +130,15 @@ class Judge:
     def last_words(self, lease: Lease | None) -> dict[str, Any] | None:
         """How the holder of a lease ended, in the words of whoever started it; None where nobody saw."""
         return None if lease is None else files.read_json(self.workers / lease.token / "exit.json")
+
+    def age(self, path: Path) -> float | None:
+        """Seconds since a file was last touched, by the file system's own time; None where it is not there."""
+        touched, now = _mtime(path), self._clock.now()
+        return None if touched is None or now is None else max(0.0, now - touched)
+
+    def heartbeat_age(self, lease: Lease) -> float | None:
+        """Seconds since a worker's last heartbeat; None where it has none."""
+        return self.age(self.workers / lease.token / "heartbeat")
 
     def _signs_of_life(self, lease: Lease | None, path: Path) -> list[Path]:
         """Files that a living holder touches or has just made, the most telling first."""

@@ -40,13 +40,25 @@ def read_plan(path: Path, about: str = "") -> list[Entry]:
     """The entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
     try:
         data = path.read_bytes()
-        if about:
-            data = b"".join(line + b"\n" for line in data.split(b"\n")[:-1] if about.encode() in line)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not about:
+        return parse_plan(path, data)
+    lines = [line for line in data.split(b"\n")[:-1] if about.encode() in line]
+    entries = parse_plan(path, b"".join(line + b"\n" for line in lines))
+    return [entry for entry in entries if entry.run_id == about]
+
+
+def parse_plan(path: Path, data: bytes) -> list[Entry]:
+    """The entries in some whole lines of a plan file; raises StoreUnusable where they are none."""
+    try:
         entries = [Entry(**line) for line in files.parse_lines(data)]
         if strange := next((entry.run_id for entry in entries if not is_run_id(entry.run_id)), None):
             raise TypeError(f"{strange!r:.80} is no run's id")
-    except (OSError, TypeError) as error:
-        raise StoreUnusable(
-            f"{path}: the plan cannot be read ({error}); run `flbench sweep` on its spec again"
-        ) from None
-    return [entry for entry in entries if about in ("", entry.run_id)]
+    except TypeError as error:
+        raise _unreadable(path, error) from None
+    return entries
+
+
+def _unreadable(path: Path, error: Exception) -> StoreUnusable:
+    return StoreUnusable(f"{path}: the plan cannot be read ({error}); run `flbench sweep` on its spec again")

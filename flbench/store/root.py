@@ -49,8 +49,9 @@ class Store:
 
     def run_ids(self) -> Iterator[str]:
         """The ids of all runs that were ever begun, sorted."""
-        for path in sorted((self.root / "runs").glob("??/*/")):
-            yield path.name
+        for prefix in sorted((self.root / "runs").iterdir()):
+            if prefix.is_dir():
+                yield from sorted(path.name for path in prefix.iterdir() if is_run_id(path.name))
 
     def ids_beginning_with(self, digits: str) -> list[str]:
         """The ids, begun or planned, that begin with some hexadecimal digits, sorted."""
