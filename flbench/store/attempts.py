@@ -16,7 +16,7 @@ RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
 
 
 #: Kinds of end that befell the worker, whatever it was doing.
-DIED = frozenset({"lost", "signal"})
+DIED = frozenset({"lost", "signal", "timeout", "node_fail"})
 
 
 @dataclass(frozen=True)

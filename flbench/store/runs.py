@@ -190,7 +190,7 @@ class RunDir:
         if end is None:
             return RunState("lost", attempts=last.number, charges=charges, message="its worker died")
         kind, message = str(end.get("kind")), str(end.get("message", ""))
-        if kind in RESUMABLE:
+        if kind in RESUMABLE or (kind == "timeout" and last.checkpoint_files()):
             return RunState("pending", kind=kind, attempts=last.number, message=message)
         mendable = bool(end.get("mendable")) and not last.forgiven()
         return RunState("failed", kind, message, last.number, charges, mendable)

@@ -1,0 +1,55 @@
+"""Why a run's worker died without a word, as far as SLURM knows: told apart, so that each is handled in its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flbench.slurm.commands import state_of
+from flbench.store import RunDir, Store, files
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an attempt ended, in the words of exit.json."""
+
+    kind: str
+    message: str
+
+
+#: By the job's state. A job that failed or completed says nothing about the run that it held: that stays lost.
+_VERDICTS = {
+    "TIMEOUT": Verdict("timeout", "SLURM ended its job at the walltime"),
+    "DEADLINE": Verdict("timeout", "SLURM ended its job at the deadline"),
+    "PREEMPTED": Verdict("preempted", "SLURM preempted its job"),
+    "REQUEUED": Verdict("preempted", "SLURM requeued its job"),
+    "CANCELLED": Verdict("interrupted", "its job was cancelled"),
+    "NODE_FAIL": Verdict("node_fail", "the node of its job failed"),
+    "BOOT_FAIL": Verdict("node_fail", "the node of its job did not boot"),
+    "OUT_OF_MEMORY": Verdict("oom", "its job used more memory than it asked for"),
+}
+
+
+def verdict_on(job: str, restart: int) -> Verdict | None:
+    """Why the worker in a job died; None where SLURM does not know, or does not answer."""
+    return _VERDICTS.get(state_of(job, restart) or "")
+
+
+def explain(store: Store, run: RunDir) -> bool:
+    """Write down why a lost run's worker died, where that was in a SLURM job; say whether it is known now.
+
+    It goes where the last words of a worker stand that whoever started it has seen die.
+    """
+    attempts = run.attempts()
+    lease = attempts[-1].lease() if attempts else None
+    if lease is None or lease.slurm_job is None:
+        return False
+    verdict = verdict_on(lease.slurm_job, lease.slurm_restart)
+    if verdict is None:
+        return False
+    # Out of memory with more than the profile says: to try again as it was would be of no use.
+    final = verdict.kind == "oom" and attempts[-1].environment().get("memory") == "more"
+    words = files.pretty({"kind": verdict.kind, "message": verdict.message, "mendable": final})
+    directory = store.workers / lease.token
+    directory.mkdir(exist_ok=True)
+    files.publish(directory / "exit.json", words)
+    return True
