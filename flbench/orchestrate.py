@@ -23,9 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.config import WISHES, Experiment, canonical_json, digest, fields_of_all_kinds, registry_of
+from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
 from flbench.registry import format_scalar
 from flbench.store import Entry, LiveWorker, RunDir, RunState, Store, Wish, encode_plan, files
+from flbench.store.leases import HANGING
+from flbench.store.runs import ending
 
 if TYPE_CHECKING:
     from flbench.sweep import Sweep
@@ -244,7 +247,12 @@ class Orchestrator:
 
         Raises:
             WorkersCrash: workers end as soon as they begin.
+            StoreUnusable: the disk is full, or cannot be read or written.
         """
+        with self._store.usable():
+            return self._run(detach)
+
+    def _run(self, detach: bool) -> Outcome:
         self._store.mark(self._plan).take_away()
         progress = self._watch.look()
         if progress.failed and self._forgive():
@@ -273,6 +281,7 @@ class Orchestrator:
 
     def _see_to_workers(self, launcher: Launcher, progress: Progress) -> None:
         """Start workers for what nobody has claimed, as far as there is room on this machine."""
+        self._end_hanging()
         here = self._adopt(launcher)
         on_plan = launcher.alive() + len(self._living_adopted())
         room = launcher.slots - launcher.alive() - len(here)
@@ -280,10 +289,34 @@ class Orchestrator:
             room = max(room, 1)  # workers of another plan shall not keep this one waiting for ever
         idle = max(0, on_plan - len(progress.active))
         missing = min(room, progress.pending - idle)
-        if missing > 0:
+        if missing > 0 and self._has_room(on_plan):
             self._guard(launcher, progress, missing)
             launcher.start(missing)
             self._launched += missing
+
+    def _end_hanging(self) -> None:
+        """Kill workers of this plan that are processes here and give no sign of life: what they hold is freed."""
+        for worker in self._store.hanging_workers():
+            if worker.plan == self._plan:
+                message = f"its worker gave no sign of life for {HANGING:.0f} s and was killed"
+                self._store.bury(worker.lease.token, ending("signal", message))
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(worker.lease.pid, signal.SIGKILL)
+
+    def _has_room(self, on_plan: int) -> bool:
+        """Whether the disk lets further workers begin; raises StoreUnusable where it does not and nobody is left."""
+        try:
+            if any(seen.outcome == "disk_full" for seen in self._watch.failures()):
+                raise StoreUnusable(
+                    f"the disk is full where the store {self._store.root} lies; `flbench gc` prunes checkpoints. "
+                    "Then call the same command again: it goes on with what had to end"
+                )
+            self._store.check_room()
+        except StoreUnusable:
+            if on_plan:  # they may still come to their end, and are not kept from it
+                return False
+            raise
+        return True
 
     def _adopt(self, launcher: Launcher) -> list[LiveWorker]:
         """Workers on this machine that somebody else started; those on this plan are adopted."""
@@ -361,12 +394,13 @@ class Orchestrator:
 def write_plan(store: Store, sweep: Sweep) -> Path:
     """Put a sweep's spec and plan into the store; what is there already and equal stays untouched."""
     directory = store.sweep_dir(sweep.name, sweep.spec_hash)
-    directory.mkdir(parents=True, exist_ok=True)
     spec = "".join(f"# {option}\n" for option in sweep.options) + sweep.source
-    for name, content in (("spec.yaml", spec.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
-        path = directory / name
-        if not path.exists() or path.read_bytes() != content:
-            files.replace(path, content)
+    with store.usable():
+        files.make_directory(directory)
+        for name, content in (("spec.yaml", spec.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
+            path = directory / name
+            if not path.exists() or path.read_bytes() != content:
+                files.replace(path, content)
     return directory
 
 

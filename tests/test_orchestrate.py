@@ -91,7 +91,8 @@ def test_what_the_user_mended_is_tried_again_by_itself(store: Store, monkeypatch
 
 def test_worker_that_dies_with_its_run_is_replaced_until_the_run_is_given_up(store: Store) -> None:
     outcome = orchestrate(store, experiments(1, lr=0.106), attempts=2)
-    assert (outcome.exit_code, outcome.launched, outcome.failures[0].outcome) == (1, 2, "lost")
+    assert (outcome.exit_code, outcome.launched) == (1, 2)
+    assert outcome.failures[0].outcome in ("signal", "lost")  # lost: seen before its worker's end was told
 
 
 def test_crash_loop_ends_with_the_workers_last_words(store: Store) -> None:

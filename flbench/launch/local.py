@@ -9,23 +9,47 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from flbench.errors import UserError
+from flbench.launch import WorkersCrash
+from flbench.launch.memory import oom_kills
 from flbench.store import Store
 from flbench.store.leases import new_token
-from flbench.worker import REQUEUE, Options
+from flbench.store.runs import ending
+from flbench.worker import REQUEUE, MemoryShort, Options
 
 #: Set before torch is imported: it sizes its thread pools then.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
+#: Exit codes of workers that have put everything in order before they went.
+ORDERLY = (0, REQUEUE, MemoryShort.exit_code)
+
 WORKER = (sys.executable, "-m", "flbench.worker")
 
 
+@dataclass
+class _Worker:
+    """A process that was started: its log, its GPUs, and how often the kernel had run out of memory before."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    mask: str | None
+    oom_kills: int
+    is_over: bool = False
+
+    @property
+    def token(self) -> str:
+        return self.log.parent.name
+
+
 class LocalLauncher:
-    """Starts workers as processes of their own session, so that the terminal's Ctrl-C reaches only the orchestrator."""
+    """Starts workers as processes of their own session, so that the terminal's Ctrl-C reaches only the orchestrator.
+
+    Where memory runs short, there is room for one worker fewer from then on.
+    """
 
     def __init__(
         self,
@@ -42,36 +66,51 @@ class LocalLauncher:
         cpu_slots = max(1, usable_cores() // cpus)
         self.slots = workers or (min(cpu_slots, len(self._masks)) if gpus else cpu_slots)
         self._store, self._plan, self._options, self._command = store, plan, options, command
-        self._processes: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._workers: list[_Worker] = []
 
     def start(self, count: int) -> None:
-        """Start that many workers."""
+        """Start that many workers.
+
+        Raises:
+            StoreUnusable: their logs cannot be made.
+            WorkersCrash: the machine lets no process begin.
+        """
         for _ in range(count):
-            number = len(self._processes)
-            token = new_token()
-            log = self._store.workers / token / "log.txt"
-            log.parent.mkdir(parents=True, exist_ok=True)
-            options = replace(self._options, offset=number % self.slots, workers=self.slots)
+            token, mask = new_token(), self._free_mask()
+            log = self._store.worker_log(token)
+            options = replace(
+                self._options,
+                offset=len(self._workers) % self.slots,
+                workers=self.slots,
+                neighbours=self._neighbours(mask),
+            )
             argv = [*self._command, str(self._store.root), self._plan, f"--token={token}", *options.to_argv()]
-            mask = {"CUDA_VISIBLE_DEVICES": self._masks[number % len(self._masks)]} if self._masks else {}
-            with log.open("ab") as output:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **ONE_THREAD, **mask},
-                    start_new_session=True,
-                )
-            self._processes.append((process, log))
+            visible = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+            try:
+                with log.open("ab") as output:
+                    process = subprocess.Popen(
+                        argv,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env={**os.environ, **ONE_THREAD, **visible},
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                raise WorkersCrash(f"no worker can be started: {error}") from None
+            self._workers.append(_Worker(process, log, mask, oom_kills()))
 
     def alive(self) -> int:
-        """How many of the started processes run."""
-        return sum(process.poll() is None for process, _ in self._processes)
+        """How many of the started processes run; those that have ended meanwhile get their last words written."""
+        for worker in self._workers:
+            if not worker.is_over and worker.process.poll() is not None:
+                worker.is_over = True
+                self._conclude(worker)
+        return sum(not worker.is_over for worker in self._workers)
 
     def tokens(self) -> set[str]:
         """The names of all workers it has started."""
-        return {log.parent.name for _, log in self._processes}
+        return {worker.token for worker in self._workers}
 
     def drain(self) -> None:
         """Send SIGTERM."""
@@ -83,16 +122,41 @@ class LocalLauncher:
 
     def last_words(self) -> str:
         """The end of the log of the worker that crashed last."""
-        for process, log in reversed(self._processes):
-            if process.poll() not in (None, 0, REQUEUE):
-                lines = log.read_text(errors="replace").splitlines()[-15:]
-                return "\n".join([f"{log} (exit code {process.returncode}) ends with:", *lines])
+        for worker in reversed(self._workers):
+            if worker.process.poll() not in (None, *ORDERLY):
+                lines = _lines(worker.log)[-15:]
+                return "\n".join([f"{worker.log} (exit code {worker.process.returncode}) ends with:", *lines])
         return ""
 
+    def _conclude(self, worker: _Worker) -> None:
+        """Draw the consequences of a worker's end, and tell them to whoever asks what became of its run."""
+        code = worker.process.returncode
+        killed = code == -signal.SIGKILL and oom_kills() > worker.oom_kills
+        if killed or code == MemoryShort.exit_code:
+            self.slots = max(1, self.slots - 1)
+        if killed:
+            end = ending("oom", "its worker was killed for want of memory", mendable=self._neighbours(worker.mask) == 1)
+        elif code < 0:
+            end = ending("signal", f"its worker was killed by {signal.Signals(-code).name}")
+        else:
+            last = next(reversed(_lines(worker.log)), "it left no log")
+            end = ending("error", f"its worker ended with exit code {code}: {last:.300}")
+        if code not in ORDERLY:
+            self._store.bury(worker.token, end)
+
+    def _free_mask(self) -> str | None:
+        """The GPUs with the fewest workers on them; None where GPUs are not asked for."""
+        taken = [worker.mask for worker in self._workers if not worker.is_over]
+        return min(self._masks, key=taken.count, default=None)
+
+    def _neighbours(self, mask: str | None) -> int:
+        """How many workers share the memory that counts: that of the GPU, or else the machine's."""
+        return self.slots if mask is None else min(self.slots, self._masks.count(mask))
+
     def _signal(self, number: signal.Signals) -> None:
-        for process, _ in self._processes:
-            if process.poll() is None:
-                process.send_signal(number)
+        for worker in self._workers:
+            if worker.process.poll() is None:
+                worker.process.send_signal(number)
 
 
 def cancel(store: Store, plan: str) -> str:
@@ -122,7 +186,7 @@ def usable_cores() -> int:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(errors="replace").splitlines()
     except OSError:
         return []
 

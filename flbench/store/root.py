@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
@@ -35,7 +37,7 @@ class Store:
         try:
             self._open(create)
         except OSError as error:
-            raise StoreUnusable(f"the store {root} cannot be used: {error.strerror or error}") from None
+            raise self._unusable(error) from None
         self.judge = Judge(self.workers)
 
     @staticmethod
@@ -55,11 +57,15 @@ class Store:
 
     def ids_beginning_with(self, digits: str) -> list[str]:
         """The ids, begun or planned, that begin with some hexadecimal digits, sorted."""
-        pattern = re.compile(rb'"run_id":"(%b[0-9a-f]*)"' % digits.encode())
-        plans = ((directory / "plan.jsonl").read_bytes() for directory in self.sweep_dirs())
-        planned = {run_id.decode() for plan in plans for run_id in pattern.findall(plan)}
+        plans = (self.planned_ids(directory) for directory in self.sweep_dirs())
+        planned = {run_id for plan in plans for run_id in plan if run_id.startswith(digits)}
         begun = {path.name for path in (self.root / "runs").glob(f"{digits[:2]:?<2}/{digits}*/")}
         return sorted(run_id for run_id in begun | planned if is_run_id(run_id))
+
+    def planned_ids(self, directory: Path) -> set[str]:
+        """The ids in a plan, without taking it apart."""
+        data = (directory / "plan.jsonl").read_bytes()
+        return {run_id.decode() for run_id in re.findall(rb'"run_id":"([0-9a-f]{16})"', data)}
 
     def planned(self, run_id: str) -> Iterator[Entry]:
         """What the plans of this store wish of one run."""
@@ -95,18 +101,47 @@ class Store:
         """Every worker on this machine whose process is there and gives no sign of life."""
         return hanging_workers(self.workers, self.judge)
 
+    def worker_log(self, token: str) -> Path:
+        """Where a worker about to be started shall log; raises StoreUnusable where that cannot be."""
+        directory = self.workers / token
+        try:
+            files.make_directory(directory)
+        except OSError as error:
+            raise self._unusable(error) from None
+        return directory / "log.txt"
+
+    def bury(self, token: str, end: Mapping[str, Any]) -> None:
+        """Tell how a worker ended (``runs.ending``): it answers for the runs whose end it could not tell itself.
+
+        The first to tell is believed. Where nothing can be written, nothing is told.
+        """
+        with suppress(OSError):
+            files.make_directory(self.workers / token)
+            files.publish(self.workers / token / "exit.json", files.pretty(end))
+
     def check_room(self) -> None:
         """Raise StoreUnusable where the disk is so full that a run had better not begin."""
         try:
             room = os.statvfs(self.root)
         except OSError as error:
-            raise StoreUnusable(f"the store {self.root} cannot be used: {error.strerror or error}") from None
+            raise self._unusable(error) from None
         free = room.f_bavail * room.f_frsize
         if free < ROOM:
             raise StoreUnusable(
                 f"only {free >> 20} MiB are free where the store {self.root} lies, and no run begins with less than "
                 f"{ROOM >> 20}; `flbench gc` prunes checkpoints. Then call the same command again"
             )
+
+    @contextmanager
+    def usable(self) -> Iterator[None]:
+        """Let an error of the file system end as StoreUnusable: what was seen so far may be wrong by now."""
+        try:
+            yield
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: OSError) -> StoreUnusable:
+        return StoreUnusable(f"the store {self.root} cannot be used: {error.strerror or error}")
 
     def _open(self, create: bool) -> None:
         path = self.root / "format.json"
