@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Event
@@ -28,7 +28,8 @@ from typing import Any, Literal, Protocol
 
 from flbench.config import FUSABLE, WISHES, Experiment, canonical_json
 from flbench.errors import StoreUnusable, UserError
-from flbench.store import CANCELLED, Attempt, Entry, Glance, Lease, Store, Wish, read_plan
+from flbench.slurm import Job, explain
+from flbench.store import CANCELLED, Attempt, Entry, Glance, Lease, RunState, Store, Wish, read_plan
 
 #: Exit code of a worker that was asked to stop: put its work back into the queue.
 REQUEUE = 75
@@ -91,6 +92,7 @@ class Options:
         workers: how many share the plan: nobody takes so large a group that others would wait for its end.
         fuse: most runs trained together; 1: each alone.
         neighbours: how many workers share the memory, this one among them.
+        memory: ``usual``: a worker with ``more`` can be had, and gets the runs for which this one's does not suffice.
     """
 
     data_root: Path | None = None
@@ -102,6 +104,7 @@ class Options:
     workers: int = 1
     fuse: int = 64
     neighbours: int = 1
+    memory: Literal["all", "usual", "more"] = "all"
 
     def to_argv(self) -> list[str]:
         """The command line that says the same."""
@@ -129,6 +132,7 @@ def work(
     options: Options,
     *,
     should_stop: Callable[[], bool],
+    stopped_as: Callable[[], str] = lambda: "interrupted",
     load: Callable[[Options], Engine] = load_engine,
 ) -> int:
     """Execute the runs of a plan until nothing is left that this worker may claim; return how many it took on.
@@ -151,8 +155,8 @@ def work(
         for position, entry in enumerate(todo):
             if should_stop():
                 return taken
-            state = store.run(entry.run_id).state(Wish.of(entry.experiment))
-            if not state.claimable(options.max_attempts):
+            state = _state(store, entry)
+            if not state.claimable(options.max_attempts) or _needs_more(state, options):
                 # Held by somebody: look again in the next pass. Done, or given up: never again.
                 again += [entry] if state.status == "running" else []
                 continue
@@ -164,11 +168,23 @@ def work(
                 continue
             group = [first, *_companions(store, first, todo[position:], lease, options, engine)]
             taken += len(group)
-            _leave_for(_execute(group, engine, options, should_stop), store, options)
+            _leave_for(_execute(group, engine, options, should_stop, stopped_as), store, options)
         if taken == claimed_before:
             break
         todo = again
     return taken
+
+
+def _state(store: Store, entry: Entry) -> RunState:
+    """A run's state, and where its worker died in a SLURM job: why, as far as SLURM knows."""
+    run, wish = store.run(entry.run_id), Wish.of(entry.experiment)
+    state = run.state(wish)
+    return run.state(wish) if state.status == "lost" and explain(store, run) else state
+
+
+def _needs_more(state: RunState, options: Options) -> bool:
+    """Whether a run is for workers with more memory: here it would only fail again."""
+    return state.kind == "oom" and options.memory == "usual"
 
 
 def _leave_for(kinds: Container[str], store: Store, options: Options) -> None:
@@ -195,7 +211,7 @@ def _companions(
     for entry in todo[1:NEAR]:
         if room < 1:
             return
-        if kind_of_group(entry.experiment) != kind:
+        if kind_of_group(entry.experiment) != kind or _needs_more(_state(store, entry), options):
             continue
         attempt = store.claim(entry.parse(), lease, options.max_attempts)
         if attempt is not None:
@@ -215,21 +231,28 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float | int) and not isinstance(value, bool)
 
 
-def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_stop: Callable[[], bool]) -> set[str]:
+def _execute(
+    group: Sequence[Attempt],
+    engine: Engine,
+    options: Options,
+    should_stop: Callable[[], bool],
+    stopped_as: Callable[[], str],
+) -> set[str]:
     """Execute claimed runs and end their attempts; return the kinds of their ends."""
     kinds: set[str] = set()
     cancelled = Glance(attempt.mark() for attempt in group)
+    memory = {} if options.memory == "all" else {"memory": options.memory}
     held = {attempt.path: attempt for attempt in group}
 
     def ended(attempt: Attempt, end: Outcome | Exception) -> None:
         del held[attempt.path]
-        kinds.add(_end(attempt, end, alone=options.neighbours == 1))
+        kinds.add(_end(attempt, end, options, stopped_as))
 
     with ExitStack() as logs:
         try:
             for attempt in group:
                 logs.enter_context(_logged(attempt))
-                attempt.describe(environment(options.device))
+                attempt.describe(environment(options.device) | memory)
             engine.execute(group, should_stop=lambda: should_stop() or cancelled(), ended=ended)
         except Exception as error:
             for attempt in list(held.values()):
@@ -242,8 +265,8 @@ def _execute(group: Sequence[Attempt], engine: Engine, options: Options, should_
     return kinds
 
 
-def _end(attempt: Attempt, end: Outcome | Exception, *, alone: bool) -> str:
-    """Write down how an attempt ended; return the kind of its end (``alone``: no neighbour takes memory from it)."""
+def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_as: Callable[[], str]) -> str:
+    """Write down how an attempt ended; return the kind of its end."""
     if isinstance(end, UserError):
         attempt.log(f"error: {end}")
         attempt.end("error", str(end), mendable=True)
@@ -253,8 +276,8 @@ def _end(attempt: Attempt, end: Outcome | Exception, *, alone: bool) -> str:
         trace = "".join(traceback.format_exception(end))
         traceback.clear_frames(end.__traceback__)  # what they hold may be the memory that is lacking
         attempt.log(trace)
-        # The same again would fail again: with a full disk, or without neighbours that could take less memory.
-        attempt.end(kind, _summary(end), mendable=kind == "disk_full" or (kind in MEMORY and alone))
+        # The same again would fail again: with a full disk, or with as much memory.
+        attempt.end(kind, _summary(end), mendable=kind == "disk_full" or (kind in MEMORY and _has_all(kind, options)))
         return kind
     if end.status == "stopped" and attempt.mark().is_put():
         attempt.end(
@@ -262,13 +285,19 @@ def _end(attempt: Attempt, end: Outcome | Exception, *, alone: bool) -> str:
         )
         return CANCELLED
     if end.status == "stopped":
-        attempt.end("interrupted", round=end.round)
-        return "interrupted"
+        why = stopped_as()
+        attempt.end(why, round=end.round)
+        return why
     if attempt.run.result_for(attempt.wish) is None:
         problem = f"the run ended as {end.status!r} and published no result that covers the wish"
-        return _end(attempt, RuntimeError(problem), alone=alone)
+        return _end(attempt, RuntimeError(problem), options, stopped_as)
     attempt.end("ok", round=end.round)
     return "ok"
+
+
+def _has_all(kind: str, options: Options) -> bool:
+    """Whether no worker could have more memory than this one: neither without its neighbours, nor in another job."""
+    return options.neighbours == 1 and not (kind == "oom" and options.memory == "usual")
 
 
 def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_full"]:
@@ -359,21 +388,44 @@ def _gpu_name() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
+class Stop:
+    """Whether this worker shall stop, and why: a signal, or the end of its SLURM job's walltime.
+
+    SLURM sends SIGUSR2 before the walltime's end and before a preemption, and SIGTERM when somebody cancels or requeues
+    the job; a preemption without warning is SIGTERM as well, and SLURM requeues such a job by itself.
+    """
+
+    def __init__(self, job: Job | None) -> None:
+        self.job = job
+        self._signalled, self._warned = Event(), Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._signalled.set())
+        if job is not None:
+            signal.signal(signal.SIGUSR2, lambda *_: self._warned.set())
+
+    def __call__(self) -> bool:
+        """Whether to stop at the end of the round."""
+        short = self.job is not None and self.job.runs_short()
+        return short or self._signalled.is_set() or self._warned.is_set()
+
+    def kind(self) -> Literal["interrupted", "timeout", "preempted"]:
+        """Why, in the words of exit.json."""
+        return self._kind
+
+    @cached_property
+    def _kind(self) -> Literal["interrupted", "timeout", "preempted"]:
+        if self.job is None or self._signalled.is_set():
+            return "interrupted"
+        return self.job.why_warned() if self._warned.is_set() else "timeout"
+
+
 def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine] = load_engine) -> int:
     """Work on the plan named on the command line; return the exit code."""
+    stop = Stop(Job.here())  # before all else: until then, a signal would kill
     given = _parser().parse_args(argv)
     options = Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     try:
-        store = Store(given.store, create=False)
-        lease = Lease.here(given.token)
-        plan = store.root / "sweeps" / given.plan
-        cancelled = Glance([store.mark(given.plan)])
-        with store.heartbeat(lease, given.plan):
-            entries = read_plan(plan / "plan.jsonl")
-            work(store, entries, lease, options, should_stop=lambda: stop.is_set() or cancelled(), load=load)
+        taken = _work_on(Store(given.store, create=False), given, options, stop, load)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -381,7 +433,38 @@ def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine]
         traceback.print_exc()
         print(f"error: the store {given.store} cannot be used: {error}", file=sys.stderr)
         return StoreUnusable.exit_code
-    return REQUEUE if stop.is_set() else 0
+    if not stop():
+        return 0
+    if stop.job is not None:
+        _take_another_turn(stop.job, stop.kind(), taken)
+    return REQUEUE
+
+
+def _work_on(
+    store: Store, given: argparse.Namespace, options: Options, stop: Stop, load: Callable[[Options], Engine]
+) -> int:
+    lease = Lease.here(given.token)
+    cancelled = Glance([store.mark(given.plan)])
+    with store.heartbeat(lease, given.plan) as heartbeat:
+        if stop.job is not None and stop.job.log is not None:
+            (heartbeat.directory / "log.txt").symlink_to(stop.job.log)
+        entries = read_plan(store.root / "sweeps" / given.plan / "plan.jsonl")
+        return work(
+            store,
+            entries,
+            lease,
+            options,
+            should_stop=lambda: stop() or cancelled(),
+            stopped_as=stop.kind,
+            load=load,
+        )
+
+
+def _take_another_turn(job: Job, kind: str, taken: int) -> None:
+    """Requeue the job, unless somebody wants its end, or its walltime does not suffice to begin anything."""
+    if kind == "preempted" or (kind == "timeout" and taken):
+        problem = job.requeue()
+        print(f"{kind}: {f'not requeued: {problem}' if problem else f'requeued job {job.job_id}'}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -396,6 +479,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-attempts", type=int, default=3, help="failures after which a run is given up")
     parser.add_argument("--offset", type=int, default=0, help="where in the plan to begin")
     parser.add_argument("--workers", type=int, default=1, help="how many share the plan")
+    parser.add_argument("--memory", choices=["all", "usual", "more"], default="all", help="how much this worker has")
     parser.add_argument("--fuse", type=int, default=64, help="most runs trained together")
     parser.add_argument("--neighbours", type=int, default=1, help="how many workers share the memory")
     return parser

@@ -200,6 +200,7 @@ def test_command_line_says_what_options_say() -> None:
         "--workers=2",
         "--fuse=8",
         "--neighbours=2",
+        "--memory=all",
     ]
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from flbench.slurm.commands import ask, attempt, read_pairs
@@ -28,11 +29,13 @@ class Job:
         job_id: SLURM's own number; an array's task has one, too.
         restart: how often it was requeued.
         stop_at: when to come to an end, on the monotonic clock; None where the job's script did not say.
+        log: the file that holds its output; None where the job's script did not say.
     """
 
     job_id: str
     restart: int
     stop_at: float | None = None
+    log: Path | None = None
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Job | None:
@@ -43,7 +46,8 @@ class Job:
         stop_at = None
         if (end := environment.get(JOB_END)) is not None:
             stop_at = time.monotonic() + float(end) - float(environment.get(GRACE, "0")) - time.time()
-        return cls(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), stop_at)
+        log = Path(environment[LOG]) if LOG in environment else None
+        return cls(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), stop_at, log)
 
     def runs_short(self) -> bool:
         """Whether the walltime is nearly over."""
