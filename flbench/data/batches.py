@@ -60,6 +60,10 @@ class Crops:
     flip: Tensor  # bool (...,)
     offset: Tensor  # int64 (..., 2): row and column, each in [0, 2 * CROP_PADDING]
 
+    def to(self, device: torch.device) -> Crops:
+        """The same choices on a device."""
+        return Crops(self.flip.to(device), self.offset.to(device))
+
 
 def draw_crops(shape: tuple[int, ...], *, seed: int, client: int, round: int) -> Crops:
     """The augmentation of one client's round, for samples laid out in ``shape``."""

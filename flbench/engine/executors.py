@@ -27,9 +27,9 @@ from flbench.models.network import Forward, pure_forward, stacked_forward
 
 _log = logging.getLogger(__name__)
 
-#: Most clients trained as one stack: as many as a core's cache likes. On small MLPs 20 to 30 were fastest; 60 of a
-#: larger one were slower than each run's 10 by themselves. On a CPU the number changes no bit.
-CHUNK = 20
+#: Most clients trained as one stack: as many as a core's cache likes. On MLPs of 9 to 25 thousand weights 20 to 40 were
+#: fastest, and 10 or 90 took a tenth to a third longer. On a CPU the number changes no bit.
+CHUNK = 30
 
 #: Images in one forward pass of an evaluation.
 EVALUATION_BATCH = 500
@@ -96,7 +96,7 @@ class LoopExecutor:
 
     Torch releases the interpreter in its kernels, so threads run in parallel. Each computes with one torch thread, so
     the order of every sum is that of a pool of one, which is the reference that all else is tested against. A network
-    shared by two threads would not do: ``functional_call`` swaps tensors inside the module.
+    shared by two threads would not do: a forward pass swaps the tensors inside it.
     """
 
     name = "loop"
@@ -114,11 +114,11 @@ class LoopExecutor:
 
         def one(client: Client, seat: _Seat) -> Finish:
             seat.network.train()
-            images, labels = (stack[0] for stack in client.images.gather([client.batch()]))
-            images = torch.unflatten(_pixels_last(images.flatten(0, 1)), 0, images.shape[:2])
+            pixels, labels = (stack[:, 0] for stack in client.images.gather([client.batch()]))
+            images = _pixels_last(client.images.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
             begin = client.start()
             begin = replace(begin, params=tmap(_pixels_last, begin.params))
-            return local_train(seat.forward, _identity, client.task, begin, images, labels)
+            return local_train(seat.forward, _identity, client.task, begin, zip(images, labels, strict=True))
 
         for position, finish in enumerate(self._map(one, clients)):
             yield Chunk(range(position, position + 1), _unsqueeze(finish))
@@ -193,10 +193,13 @@ class StackedExecutor:
             first += len(chunk)
 
     def _train_stack(self, clients: Sequence[Client]) -> Finish:
-        images, labels = clients[0].images.gather([client.batch() for client in clients])
+        images = clients[0].images
+        raw, labels = images.gather([client.batch() for client in clients])
+        # Pixels become numbers step by step: those of a whole round would not stay in the cache.
+        batches = ((images.prepare(pixels), of_step) for pixels, of_step in zip(raw, labels, strict=True))
         begin = _stack([client.start() for client in clients])
         task = _join_tasks([client.task for client in clients], begin)
-        return local_train(self._forward, vmap, task, begin, images, labels)
+        return local_train(self._forward, vmap, task, begin, batches)
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]

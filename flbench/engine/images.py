@@ -51,26 +51,32 @@ class Images:
         return Batch(rows_EB, crops)
 
     def gather(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        """Images (N, E, B, C, H, W) and labels (N, E, B) of a stack of clients, gathered and augmented at once.
+        """Raw images (E, N, B, C, H, W) and labels (E, N, B) of a stack of clients, gathered and augmented at once.
 
         Where clients take unequal numbers of steps, E is the most of them, and the rest is zero.
         """
-        shape = batches[0].rows_EB.shape
-        if any(batch.rows_EB.shape != shape for batch in batches):
+        if len({batch.rows_EB.shape for batch in batches}) > 1:
             apart = [self.gather([batch]) for batch in batches]
-            images, labels = ([part[0] for part in parts] for parts in zip(*apart, strict=True))
-            pad = nn.utils.rnn.pad_sequence
-            return pad(images, batch_first=True), pad(labels, batch_first=True)
-        rows = np.concatenate([batch.rows_EB.reshape(-1) for batch in batches])
-        index = torch.from_numpy(rows).to(self.train_MCHW.device)
-        pixels = self.train_MCHW[index]
+            images, labels = ([part[:, 0] for part in parts] for parts in zip(*apart, strict=True))
+            return nn.utils.rnn.pad_sequence(images), nn.utils.rnn.pad_sequence(labels)
+        rows_ENB = np.stack([batch.rows_EB for batch in batches], axis=1)
+        index = torch.from_numpy(rows_ENB.reshape(-1)).to(self.train_MCHW.device)
+        pixels = self.train_MCHW.index_select(0, index)
         crops = [batch.crops for batch in batches if batch.crops is not None]
         if crops:
-            flip, offset = torch.cat([one.flip for one in crops]), torch.cat([one.offset for one in crops])
-            pixels = crop_and_flip(pixels, Crops(flip.to(pixels.device), offset.to(pixels.device)))
-        stacked = (len(batches), *shape)
-        return self.prepare(pixels).view(*stacked, *pixels.shape[1:]), self.train_labels_M[index].view(stacked)
+            pixels = crop_and_flip(pixels, _side_by_side(crops, rows_ENB.shape).to(pixels.device))
+        return pixels.unflatten(0, rows_ENB.shape), self.train_labels_M.index_select(0, index).view(rows_ENB.shape)
 
     def prepare(self, images_MCHW: Tensor) -> Tensor:
         """Raw images as the network sees them."""
         return to_float(images_MCHW, self.white, self.dtype)
+
+
+def _side_by_side(crops: Sequence[Crops], shape_ENB: tuple[int, int, int]) -> Crops:
+    """The choices of clients (E * B each) for samples that lie as (E, N, B)."""
+    steps, _, batch = shape_ENB
+
+    def join(parts: Sequence[Tensor]) -> Tensor:
+        return torch.stack([part.unflatten(0, (steps, batch)) for part in parts], dim=1).flatten(0, 2)
+
+    return Crops(flip=join([one.flip for one in crops]), offset=join([one.offset for one in crops]))

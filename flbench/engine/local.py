@@ -9,7 +9,7 @@ own axes (C, H, W).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -91,7 +91,9 @@ class Finish:
     loss: Tensor
 
 
-def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_EB: Tensor, labels_EB: Tensor) -> Finish:
+def local_train(
+    forward: Forward, lift: Lift, task: Task, start: Start, batches: Iterable[tuple[Tensor, Tensor]]
+) -> Finish:
     """Run the local steps.
 
     Args:
@@ -99,9 +101,9 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
         lift: how a hook written for one client is applied.
         task: what the clients of the round share.
         start: this client's (or stack's) beginning.
-        images_EB: (E, B, ...) or (N, E, B, ...), ready for the network; of a stack with unequal steps, E is the most
-            of them, and what a client sees in the steps that it does not take leaves no trace.
-        labels_EB: (E, B) or (N, E, B).
+        batches: for each of E steps images (B, ...) or (N, B, ...), ready for the network, and labels (B,) or (N, B).
+            Of a stack with unequal steps, E is the most of them, and what a client sees in the steps that it does not
+            take leaves no trace.
 
     Returns:
         The end of the round; for a stack every tensor has the leading axis N.
@@ -112,10 +114,9 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
     buffers = {name: leaf.clone() for name, leaf in start.buffers.items()}  # batch normalization updates them in place
     velocity = {name: leaf.clone() for name, leaf in start.velocity.items()}
     lifted = _LiftedHooks(method, lift, task, start)
-    step_axis = labels_EB.dim() - 2
+    rates = _rates(params, task.each.get("lr", sgd.lr))
     losses = []
-    per_step = zip(images_EB.unbind(step_axis), labels_EB.unbind(step_axis), strict=True)
-    for step, (images, labels) in enumerate(per_step):
+    for step, (images, labels) in enumerate(batches):
         training = _training(start.steps, step)
         buffers_before = buffers if training is None else {name: leaf.clone() for name, leaf in buffers.items()}
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
@@ -123,7 +124,9 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
             features, logits = forward(leaves, buffers, images)
         loss = cross_entropy(lifted.logits(_at_least_float(logits)), labels)
         objective = lifted.add_penalty(loss, leaves, features)
-        grads = torch.autograd.grad(objective.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
+        grads = torch.autograd.grad(
+            objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
+        )
         with torch.no_grad():
             weights = list(params.values())
             if sgd.weight_decay:
@@ -132,7 +135,7 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
             if sgd.momentum:
                 moved = {n: sgd.momentum * velocity[n] + d if velocity else d for n, d in direction.items()}
                 velocity = direction = _where(training, moved, velocity)
-            _descend(weights, list(_where(training, direction).values()), task.each.get("lr", sgd.lr))
+            _descend(weights, list(_where(training, direction).values()), rates)
             buffers = _where(training, buffers, buffers_before)
         losses.append(_where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
@@ -141,13 +144,19 @@ def local_train(forward: Forward, lift: Lift, task: Task, start: Start, images_E
     return Finish(params, buffers, velocity, state, message, loss)
 
 
-def _descend(weights: list[Tensor], direction: list[Tensor], lr: float | Tensor) -> None:
-    """Move the weights against the direction, in place; ``lr`` may be a tensor (N,), with the same bits on a CPU."""
-    if isinstance(lr, Tensor):
-        rates = [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in weights]
+def _rates(params: Tree, lr: float | Tensor) -> float | list[Tensor]:
+    """The learning rate of all, or that of each client (N,) in the shape of every leaf."""
+    if not isinstance(lr, Tensor):
+        return lr
+    return [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in params.values()]
+
+
+def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list[Tensor]) -> None:
+    """Move the weights against the direction, in place, with the same bits on a CPU for both kinds of rates."""
+    if isinstance(rates, list):
         torch._foreach_addcmul_(weights, direction, rates, value=-1)
     else:
-        torch._foreach_add_(weights, direction, alpha=-lr)
+        torch._foreach_add_(weights, direction, alpha=-rates)
 
 
 def _training(steps: int | Tensor, step: int) -> Tensor | None:
@@ -167,8 +176,10 @@ def _where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
 
 def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
     """Mean over the batch: 0-d for one client, (N,) for a stack."""
-    each = F.cross_entropy(logits_BY.flatten(0, -2), labels_B.flatten(), reduction="none")
-    return each.view(labels_B.shape).mean(-1)
+    batch = labels_B.shape[-1]
+    # Classes before samples: with the few classes last, torch takes three times as long.
+    each = F.cross_entropy(logits_BY.view(-1, *logits_BY.shape[-2:]).mT, labels_B.view(-1, batch), reduction="none")
+    return each.mean(-1).view(labels_B.shape[:-1])
 
 
 def _at_least_float(x: Tensor) -> Tensor:

@@ -371,14 +371,17 @@ class _Sums:
         """Add a chunk: differences to x and messages by the method's weights, buffers and loss by shares of samples."""
         if end.message and not self.message:
             self.message = {name: torch.zeros_like(leaf[0]) for name, leaf in end.message.items()}
-        for row in range(len(share)):
-            if self._x:
-                sent = torch._foreach_sub([end.params[name][row] for name in self._x], list(self._x.values()))
-                torch._foreach_add_(list(self.delta.values()), sent, alpha=delta_weights[row])
-            of_row = ((self.buffers, end.buffers, share[row]), (self.message, end.message, message_weights[row]))
-            for total, tree, weight in of_row:
-                if total:
-                    torch._foreach_add_(list(total.values()), [tree[name][row] for name in total], alpha=weight)
+        moved = {name: end.params[name] - leaf for name, leaf in self._x.items()}
+        weighed = (
+            (self.delta, moved, delta_weights),
+            (self.buffers, end.buffers, share),
+            (self.message, end.message, message_weights),
+        )
+        for total, tree, weights in weighed:
+            if total:
+                sums, leaves = list(total.values()), [tree[name].unbind() for name in total]
+                for weight, of_client in zip(weights, zip(*leaves, strict=True), strict=True):
+                    torch._foreach_add_(sums, of_client, alpha=weight)
         for part, loss in zip(share, end.loss.tolist(), strict=True):
             self.loss += part * loss  # one by one: where chunks are cut must not move a bit
 

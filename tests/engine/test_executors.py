@@ -150,11 +150,11 @@ def test_a_stack_that_does_not_fit_is_halved(
     roomy, tight = (toy_trainer(Method(), executor="stacked", clients=clients, images=images) for _ in range(2))
     fits = executors.local_train
 
-    def crowded(forward: Any, lift: Any, task: Any, start: Any, images_NEB: Tensor, labels: Tensor) -> Any:
-        if len(images_NEB) > 4:
+    def crowded(forward: Any, lift: Any, task: Any, start: Any, batches: Any) -> Any:
+        if len(start.counts_Y) > 4:
             text = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
             raise torch.OutOfMemoryError("CUDA out of memory") if kind == "cuda" else RuntimeError(text)
-        return fits(forward, lift, task, start, images_NEB, labels)
+        return fits(forward, lift, task, start, batches)
 
     roomy.step(), roomy.step()
     monkeypatch.setattr(executors, "local_train", crowded)
