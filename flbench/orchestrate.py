@@ -26,6 +26,7 @@ from flbench.config import WISHES, Experiment, canonical_json, digest, fields_of
 from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
 from flbench.registry import format_scalar
+from flbench.slurm import Inquest
 from flbench.store import Entry, LiveWorker, RunDir, RunState, Store, Wish, encode_plan, files
 from flbench.store.leases import HANGING
 from flbench.store.runs import ending
@@ -65,7 +66,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Progress:
-    """How a plan stands; ``news`` are the runs that came to their end since the last look."""
+    """How a plan stands.
+
+    Attributes:
+        news: the runs that came to their end since the last look.
+        starved: how many of the pending runs ran out of memory.
+    """
 
     total: int
     done: int
@@ -78,6 +84,7 @@ class Progress:
     active: tuple[Seen, ...]
     news: tuple[Seen, ...]
     workers: int = 0
+    starved: int = 0
 
     @property
     def finished(self) -> bool:
@@ -96,6 +103,7 @@ class Watch:
 
     def __init__(self, store: Store, entries: Sequence[Entry], max_attempts: int) -> None:
         self._store, self._entries, self._max_attempts = store, entries, max_attempts
+        self._inquest = Inquest(store)
         self._wishes = [Wish.of(entry.experiment) for entry in entries]
         self.start_over()
 
@@ -109,7 +117,7 @@ class Watch:
 
     def look(self, workers: int = 0) -> Progress:
         """Bring everything up to date."""
-        active, news, pending = [], [], 0
+        active, news, pending, starved = [], [], 0, 0
         for index in list(self._open):
             seen = self._see(index)
             if self._is_at_its_end(seen.state):
@@ -120,6 +128,7 @@ class Watch:
                 active.append(seen)
             else:
                 pending += 1
+                starved += seen.state.kind == "oom"
         self._first = False
         rounds_done = sum(self._rounds.values())
         done = [seen for seen in self.ended.values() if seen.state.status == "done"]
@@ -135,6 +144,7 @@ class Watch:
             active=tuple(active),
             news=tuple(news),
             workers=workers,
+            starved=starved,
         )
 
     def failures(self) -> list[Seen]:
@@ -155,11 +165,12 @@ class Watch:
         return digest([len(self._entries), facts])
 
     @cached_property
-    def _common(self) -> dict[str, Any]:
+    def common(self) -> dict[str, Any]:
+        """The fields in which all runs agree."""
         return common_fields(self._entries)
 
     def _label(self, index: int) -> str:
-        return label(self._entries[index].experiment, self._common)
+        return label(self._entries[index].experiment, self.common)
 
     def _is_at_its_end(self, state: RunState) -> bool:
         return state.status == "done" or (
@@ -169,6 +180,8 @@ class Watch:
     def _see(self, index: int) -> Seen:
         run, wish = self._store.run(self._entries[index].run_id), self._wishes[index]
         state = run.state(wish)
+        if state.status == "lost" and self._inquest.finds_out(run):
+            state = run.state(wish)
         if state.status == "pending" and not state.attempts:
             return Seen(run.run_id, "", wish.rounds, state)
         if state.status == "done":
@@ -291,7 +304,7 @@ class Orchestrator:
         missing = min(room, progress.pending - idle)
         if missing > 0 and self._has_room(on_plan):
             self._guard(launcher, progress, missing)
-            launcher.start(missing)
+            launcher.start(missing, min(missing, progress.starved))
             self._launched += missing
 
     def _end_hanging(self) -> None:

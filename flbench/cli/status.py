@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flbench.cli.ending import ends_quietly
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
-from flbench.errors import UserError
+from flbench.cli.targets import expect_plans, plan_name
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from flbench.orchestrate import Progress, Seen, Watch
+    from flbench.cli.survey import Failure, Running, Tally
+    from flbench.orchestrate import Seen
     from flbench.store import Store
 
-#: Failures told in full.
-MOST_FAILURES = 20
+#: Active runs shown, and failures told of each kind; the rest is counted.
+MOST_ROWS = 16
+MOST_FAILURES = 3
 
 #: Seconds between two looks of ``--watch``.
 PERIOD = 2.0
-
-#: The states a run can be in, as the columns of the table.
-STATES = ("done", "diverged", "running", "pending", "failed", "lost")
 
 
 def status(
@@ -38,124 +38,157 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until all is done.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how sweeps stand: states, rounds, and every failure with its reason and log.
+    """Show how sweeps stand: states, rounds, who works on what, and the last failures of each kind.
+
+    It reads the store and nothing else, so it works while a sweep runs, after it, and from any machine that sees the
+    store. With --json, each sweep has: sweep, spec_hash, directory, cancelled, runs, the number of runs in each state,
+    rounds_done, rounds_total, active, errors (by kind) and failures (each with run_id, label, state, message, log).
 
     Example: flbench status sweeps/quickstart.yaml --watch
+
+    Example: flbench status lr_robustness --json
     """
     from flbench.cli.live import say, wide_console
     from flbench.store import Store
 
     opened = Store(store, create=False)
     console = wide_console()
-    watched = [SweepStatus.open(opened, directory) for directory in _directories(opened, spec)]
-    while True:
-        for one in watched:
-            one.look()
-        if as_json:
-            print(json.dumps(_plain(opened, watched), indent=1))
-        else:
-            console.print(_table(watched))
-            _tell_failures(console, watched)
-            say(console, _foot(opened, watched if spec is None else None))
-        if not watch or all(one.progress.finished for one in watched):
-            return
-        time.sleep(PERIOD)
+    directories = opened.sweep_dirs() if spec is None else expect_plans(opened, spec)
+    watched = [SweepStatus(opened, directory) for directory in directories]
+    with ends_quietly():
+        while True:
+            began = time.monotonic()
+            for one in watched:
+                one.look()
+            if as_json:
+                print(json.dumps(_plain(opened, watched), indent=1), flush=True)
+            else:
+                console.print(_table(watched))
+                _tell_running(console, watched)
+                _tell_failures(console, watched)
+                say(console, _foot(opened, watched, everything=spec is None))
+            if not watch or not any(one.tally.open for one in watched):
+                return
+            # A store so large that a look takes long is not looked at all the time.
+            time.sleep(max(PERIOD, 5 * (time.monotonic() - began)))
 
 
 @dataclass
 class SweepStatus:
-    """One sweep, looked at."""
+    """One sweep, looked at again and again."""
 
+    store: Store
     directory: Path
-    watch: Watch
-    progress: Progress
-
-    @classmethod
-    def open(cls, store: Store, directory: Path) -> SweepStatus:
-        """Look at a sweep for the first time."""
-        from flbench.orchestrate import Watch
-        from flbench.store import read_plan
-
-        # No attempt is left to a run that failed: whether there will be another is for `sweep` to say.
-        watch = Watch(store, read_plan(directory / "plan.jsonl"), max_attempts=0)
-        return cls(directory, watch, watch.look())
+    looks: list[tuple[float, int]] = field(default_factory=list)
 
     def look(self) -> None:
         """Bring the status up to date."""
-        self.progress = self.watch.look()
+        from flbench.cli.survey import survey
+
+        self.tally: Tally = survey(self.store, self.directory / "plan.jsonl")
+        self.looks.append((time.monotonic(), self.tally.rounds_done))
 
     @property
     def name(self) -> str:
         """The sweep's name and the hash of its plan."""
-        return "/".join(self.directory.parts[-2:])
+        return plan_name(self.directory)
 
-    def counts(self) -> dict[str, int]:
-        """How many runs are in each state."""
-        ended = Counter(
-            "failed" if seen.state.status == "failed" else seen.outcome for seen in self.watch.ended.values()
-        )
-        ended.update(running=len(self.progress.active), pending=self.progress.pending)
-        return {state: ended[state] for state in STATES}
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds left at the speed since the first look; None where that is unknown."""
+        (began, first), (now, done) = self.looks[0], self.looks[-1]
+        return (self.tally.rounds_total - done) / (done - first) * (now - began) if done > first else None
 
-
-def _directories(store: Store, spec: str | None) -> list[Path]:
-    directories = store.sweep_dirs()
-    if spec is None:
-        return directories
-    if Path(spec).suffix in (".yaml", ".yml") or Path(spec).is_file():
-        from flbench.sweep import load_sweep
-
-        sweep = load_sweep(spec)
-        directory = store.sweep_dir(sweep.name, sweep.spec_hash)
-        if directory in directories:
-            return [directory]
-        raise UserError(f"{spec}: this sweep was not started in {store.root}; start it with: flbench sweep {spec}")
-    named = [directory for directory in directories if spec in (directory.parent.name, "/".join(directory.parts[-2:]))]
-    if not named:
-        known = ", ".join(sorted({directory.parent.name for directory in directories})) or "none"
-        raise UserError(f"{spec}: expected a sweep file or the name of a sweep in {store.root}; there are: {known}")
-    return named
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for its end, and nobody for going on since."""
+        return self.store.mark(self.name).is_put()
 
 
 def _table(watched: list[SweepStatus]) -> RenderableType:
     from rich.table import Table
 
     from flbench.cli.live import duration
+    from flbench.cli.survey import STATES
 
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     table.add_column("sweep", overflow="fold")
     for title in ("runs", *STATES, "rounds", "left"):
         table.add_column(title, justify="right")
     for one in watched:
-        counts, progress = one.counts(), one.progress
+        tally, left = one.tally, one.seconds_left
         table.add_row(
-            one.name,
-            str(progress.total),
-            *(str(counts[state] or "–") for state in STATES),
-            f"{progress.rounds_done}/{progress.rounds_total}",
-            duration(progress.eta) if progress.eta else "–",
+            f"{one.name} (cancelled)" if one.cancelled else one.name,
+            str(tally.runs),
+            *(str(tally.counts[state] or "–") for state in STATES),
+            f"{tally.rounds_done}/{tally.rounds_total}",
+            duration(left) if left else "–",
         )
     return table
+
+
+def _tell_running(console: Console, watched: list[SweepStatus]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from flbench.cli.live import percent, say
+
+    running = [one for sweep in watched for one in sweep.tally.running]
+    if not running:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    for title in ("running", "", "round", "accuracy", "attempt", "worker", "heartbeat"):
+        table.add_column(title, justify="right" if title in ("round", "accuracy", "attempt") else "left", no_wrap=True)
+    for one in running[:MOST_ROWS]:
+        seen = one.seen
+        cells = (f"{seen.round}/{seen.rounds}", percent(seen.acc), str(one.attempt), one.worker, _age(one))
+        table.add_row(seen.run_id, *map(Text, (seen.label, *cells)))
+    console.print(table)
+    if len(running) > MOST_ROWS:
+        say(console, f"and {len(running) - MOST_ROWS} more running; --json lists all")
+
+
+def _age(running: Running) -> str:
+    from flbench.cli.live import duration
+
+    age = running.heartbeat_age
+    return "–" if age is None else f"{duration(age)} ago"
 
 
 def _tell_failures(console: Console, watched: list[SweepStatus]) -> None:
     from flbench.cli.live import news_line, say
 
-    failures = [(one, seen) for one in watched for seen in one.watch.failures()]
-    for one, seen in failures[:MOST_FAILURES]:
-        say(console, f"{one.name} {seen.run_id}: {news_line(seen)}")
-    if len(failures) > MOST_FAILURES:
-        say(console, f"and {len(failures) - MOST_FAILURES} more failures; --json lists all")
+    for kind, failures in _by_kind([failure for one in watched for failure in one.tally.failures]).items():
+        when = f", the last at {failures[0].time}" if failures[0].time else ""
+        say(console, f"{len(failures)} {kind}{when}:")
+        for failure in failures[:MOST_FAILURES]:
+            say(console, f"  {failure.seen.run_id} {news_line(failure.seen)}")
+        if len(failures) > MOST_FAILURES:
+            say(console, f"  and {len(failures) - MOST_FAILURES} more; --json lists all")
 
 
-def _foot(store: Store, everything: list[SweepStatus] | None) -> str:
+def _by_kind(failures: list[Failure]) -> dict[str, list[Failure]]:
+    """Failures of each kind, the newest first; the most frequent kind first."""
+    kinds = defaultdict(list)
+    for failure in sorted(failures, key=lambda failure: failure.time, reverse=True):
+        kinds[failure.seen.outcome].append(failure)
+    return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
+
+
+def _foot(store: Store, watched: list[SweepStatus], *, everything: bool) -> str:
     """Workers, the store, and what it holds besides sweeps."""
     parts = [f"{len(store.live_workers())} workers alive"]
-    if everything is not None:
-        planned = {run_id for one in everything for run_id in one.watch.run_ids()}
-        single = sum(run_id not in planned for run_id in store.run_ids())
+    if everything:
+        single = _number_of_single_runs(store, watched)
         parts += [f"{single} runs belong to no sweep"] if single else []
     return ", ".join([*parts, f"store: {store.root}"])
+
+
+def _number_of_single_runs(store: Store, watched: list[SweepStatus]) -> int:
+    planned: set[str] = set()
+    for one in watched:
+        planned |= store.planned_ids(one.directory)
+    return sum(run_id not in planned for run_id in store.run_ids())
 
 
 def _plain(store: Store, watched: list[SweepStatus]) -> dict[str, Any]:
@@ -163,27 +196,57 @@ def _plain(store: Store, watched: list[SweepStatus]) -> dict[str, Any]:
         "schema": 1,
         "store": str(store.root),
         "workers": [
-            {"token": worker.lease.token, "host": worker.lease.host, "pid": worker.lease.pid, "plan": worker.plan}
+            {
+                "token": worker.lease.token,
+                "host": worker.lease.host,
+                "pid": worker.lease.pid,
+                "slurm_job": worker.lease.slurm_job,
+                "plan": worker.plan,
+                "heartbeat_age": _rounded(store.judge.heartbeat_age(worker.lease)),
+            }
             for worker in store.live_workers()
         ],
-        "sweeps": [
-            {
-                "sweep": one.directory.parent.name,
-                "spec_hash": one.directory.name,
-                "directory": str(one.directory),
-                "runs": one.progress.total,
-                **one.counts(),
-                "rounds_done": one.progress.rounds_done,
-                "rounds_total": one.progress.rounds_total,
-                "active": [_seen(seen) for seen in one.progress.active],
-                "failures": [_seen(seen) for seen in one.watch.failures()],
-            }
-            for one in watched
-        ],
+        "sweeps": [_plain_sweep(one) for one in watched],
     }
 
 
-def _seen(seen: Seen) -> dict[str, Any]:
+def _plain_sweep(one: SweepStatus) -> dict[str, Any]:
+    from flbench.cli.survey import STATES
+
+    tally = one.tally
+    errors = _by_kind(tally.failures).items()
+    return {
+        "sweep": one.directory.parent.name,
+        "spec_hash": one.directory.name,
+        "directory": str(one.directory),
+        "cancelled": one.cancelled,
+        "runs": tally.runs,
+        **{state: tally.counts[state] for state in STATES},
+        "rounds_done": tally.rounds_done,
+        "rounds_total": tally.rounds_total,
+        "active": [_plain_running(running) for running in tally.running],
+        "errors": [{"kind": kind, "runs": len(found), "last": _plain_failure(found[0])} for kind, found in errors],
+        "failures": [_plain_failure(failure) for failure in tally.failures],
+    }
+
+
+def _plain_running(running: Running) -> dict[str, Any]:
+    lease = running.lease
+    return {
+        **_plain_seen(running.seen),
+        "attempt": running.attempt,
+        "host": lease.host if lease else None,
+        "pid": lease.pid if lease else None,
+        "slurm_job": lease.slurm_job if lease else None,
+        "heartbeat_age": _rounded(running.heartbeat_age),
+    }
+
+
+def _plain_failure(failure: Failure) -> dict[str, Any]:
+    return {**_plain_seen(failure.seen), "time": failure.time or None}
+
+
+def _plain_seen(seen: Seen) -> dict[str, Any]:
     return {
         "run_id": seen.run_id,
         "label": seen.label,
@@ -194,3 +257,7 @@ def _seen(seen: Seen) -> dict[str, Any]:
         "message": seen.state.message,
         "log": str(seen.log) if seen.log else None,
     }
+
+
+def _rounded(age: float | None) -> float | None:
+    return None if age is None else round(age, 1)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +27,8 @@ class Wish:
     def of(cls, experiment: Experiment | Mapping[str, Any]) -> Wish:
         """The wish in an experiment, typed or as its plain JSON."""
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
-        rounds, every = raw["rounds"], raw["eval_every"]
-        evaluated = frozenset((*range(every, rounds + 1, every), rounds))
-        return cls(rounds, evaluated, frozenset(canonical_json(probe) for probe in raw["probes"]))
+        probes = frozenset(canonical_json(probe) for probe in raw["probes"])
+        return cls(raw["rounds"], _evaluated(raw["rounds"], raw["eval_every"]), probes)
 
     def until(self, round: int) -> set[int]:
         """The evaluated rounds up to and including a round."""
@@ -66,7 +66,7 @@ class Result:
         if checksum != _checksum(raw):
             return None
         raw.update({name: frozenset(raw[name]) for name in ("evaluated", "probes")}, path=path)
-        return cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
+        return cls(**{name: raw[name] for name in cls.__dataclass_fields__})
 
     def to_json(self) -> dict[str, Any]:
         """What ``read`` takes apart, with the checksum that it tests."""
@@ -82,6 +82,12 @@ class Result:
         if self.status == "diverged":
             return self.rounds <= wish.rounds
         return self.rounds >= wish.rounds and wish.evaluated <= self.evaluated
+
+
+@lru_cache(1000)
+def _evaluated(rounds: int, every: int) -> frozenset[int]:
+    """The evaluated rounds; the runs of a plan share the few sets that there are."""
+    return frozenset((*range(every, rounds + 1, every), rounds))
 
 
 def _checksum(raw: Mapping[str, Any]) -> str:

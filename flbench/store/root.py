@@ -47,7 +47,7 @@ class Store:
 
     def run(self, run_id: str) -> RunDir:
         """The directory of a run, whether it is there yet or not."""
-        return RunDir(self.root / "runs" / run_id[:2] / run_id, self.quarantine, self.judge)
+        return RunDir(self.root / f"runs/{run_id[:2]}/{run_id}", self.quarantine, self.judge)
 
     def run_ids(self) -> Iterator[str]:
         """The ids of all runs that were ever begun, sorted."""

@@ -79,10 +79,11 @@ class RunDir:
     def results(self) -> list[Result]:
         """Every sound result, fewest rounds first; damaged ones go to quarantine."""
         found = []
-        for name in sorted(_names(self.path / "results")):
+        directory = self.path / "results"
+        for name in sorted(_names(directory)):
             if not name.endswith(".json") or name.startswith("."):
                 continue
-            path = self.path / "results" / name
+            path = directory / name
             result = Result.read(path)
             if result is None:
                 self._set_aside(path)
@@ -206,7 +207,7 @@ class RunDir:
             files.replace(path, files.pretty({**ids, **experiment.to_json()}), sync=False)
 
     def _metrics_path(self, result: Result) -> Path:
-        return self.path / "attempts" / f"{result.attempt:04d}" / "metrics.jsonl"
+        return self.path / f"attempts/{result.attempt:04d}/metrics.jsonl"
 
     def _discard(self, result: Result) -> None:
         """Set a result aside together with the metrics that do not bear it out, so that nothing resumes from them."""
@@ -320,6 +321,7 @@ class Attempt(AttemptDir):
             environment={key: environment[key] for key in SHORT_ENVIRONMENT if key in environment},
             published=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
+        self.run._describe(self.experiment)  # once more: a result without it would belong to nothing
         files.make_directory(result.path.parent)
         content = files.pretty(result.to_json())
         if files.publish(result.path, content):

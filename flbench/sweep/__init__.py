@@ -31,6 +31,7 @@ __all__ = [
     "SpecError",
     "Sweep",
     "SweepSpec",
+    "collection_paused",
     "experiment_from",
     "label",
     "load_sweep",
@@ -91,7 +92,7 @@ def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] =
     apply_sets(source, sets)
     conditions = read_only(only)
     spec = _validate(source)
-    with _collection_paused():
+    with collection_paused():
         expansion = expand(source, spec, conditions, limit)
     _check_report(source, spec, expansion.experiments)
     options = [f"--set {text}" for text in sets] + [f"--only {text}" for text in only]
@@ -122,7 +123,7 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
 
 
 @contextmanager
-def _collection_paused() -> Iterator[None]:
+def collection_paused() -> Iterator[None]:
     """No garbage collection meanwhile: all that is made is kept, and searching it doubles the time of large sweeps."""
     was_on = gc.isenabled()
     gc.disable()

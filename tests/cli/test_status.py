@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,17 +51,56 @@ def status(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["status", *arguments])
 
 
-def test_table_and_failures(store: Store) -> None:
+def test_table_running_and_failures(store: Store) -> None:
     result = status()
     assert result.exit_code == 0
-    head, row, failure, foot = result.stdout.splitlines()
+    head, row, _, running, kind, failure, foot = result.stdout.splitlines()
     counts = dict(zip(head.split()[1:], row.split()[1:], strict=True))
     assert counts == {
         "runs": "4", "done": "1", "diverged": "–", "running": "1", "pending": "1",
         "failed": "1", "lost": "–", "rounds": "25/80", "left": "–",
     }  # fmt: skip
+    assert "fedavg none lr=0.2 s0" in running
+    assert "5/20" in running
+    assert f"{socket.gethostname()}:{os.getpid()}" in running
+    assert kind.startswith("1 oom, the last at 20")
     assert "fedavg none lr=0.101 s0: oom: MemoryError (log: " in failure
     assert foot == f"0 workers alive, 1 runs belong to no sweep, store: {store.root}"
+
+
+def test_parts_of_a_plan_add_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = json.loads(status("--json").stdout)
+    monkeypatch.setattr("flbench.cli.survey.PART", 1)  # every run in a part of its own
+    monkeypatch.setattr("flbench.cli.survey.usable_cores", lambda: 2)
+    assert json.loads(status("--json").stdout) == whole
+    assert [run["label"] for run in whole["sweeps"][0]["active"]] == ["fedavg none lr=0.2 s0"]
+
+
+def test_another_machine_judges_by_the_heartbeat(store: Store) -> None:
+    """The worker is on another host, in a SLURM job: its lease says who, the age of its heartbeat whether it lives."""
+    experiment = load_sweep(store.root.parent / "toy.yaml").experiments[3]
+    there = {"host": "node7", "boot_id": "another", "slurm_job": "4711", "token": "elsewhere"}
+    lease = Lease(**{**Lease.here().to_json(), **there})
+    assert store.claim(experiment, lease) is not None
+    with store.heartbeat(lease, "toy/x"):
+        heartbeat = store.workers / "elsewhere" / "heartbeat"
+        os.utime(heartbeat, (time.time() - 30, time.time() - 30))
+        raw = json.loads(status("toy", "--json").stdout)
+        (active,) = [one for one in raw["sweeps"][0]["active"] if one["run_id"] == experiment.run_id]
+        assert (active["host"], active["slurm_job"], active["attempt"]) == ("node7", "4711", 1)
+        assert active["heartbeat_age"] == pytest.approx(30, abs=5)
+        assert [(one["host"], one["plan"]) for one in raw["workers"]] == [("node7", "toy/x")]
+        os.utime(heartbeat, (time.time() - 300, time.time() - 300))
+        (sweep,) = json.loads(status("toy", "--json").stdout)["sweeps"]
+    assert (sweep["running"], sweep["lost"], sweep["failed"]) == (1, 1, 1)
+    assert {error["kind"]: error["runs"] for error in sweep["errors"]} == {"oom": 1, "lost": 1}
+
+
+def test_cancelled_is_said(store: Store) -> None:
+    (directory,) = store.sweep_dirs()
+    store.mark(f"toy/{directory.name}").put("me")
+    assert f"toy/{directory.name} (cancelled)" in status().stdout
+    assert json.loads(status("--json").stdout)["sweeps"][0]["cancelled"] is True
 
 
 @pytest.mark.parametrize("name", ["toy", "toy.yaml"])
@@ -67,7 +109,7 @@ def test_one_sweep_by_name_or_file(store: Store, name: str, monkeypatch: pytest.
     (sweep,) = json.loads(status(name, "--json").stdout)["sweeps"]
     assert (sweep["sweep"], sweep["runs"], sweep["done"], sweep["failed"]) == ("toy", 4, 1, 1)
     (active,) = sweep["active"]
-    assert (active["state"], active["round"], active["acc"]) == ("running", 5, 0.25)
+    assert (active["state"], active["round"], active["acc"], active["pid"]) == ("running", 5, 0.25, os.getpid())
     (failure,) = sweep["failures"]
     assert (failure["state"], failure["message"]) == ("oom", "MemoryError")
     assert Path(failure["log"]).read_text().endswith("Traceback\n")
@@ -100,6 +142,6 @@ def test_watch_ends_when_all_is_done(store: Store, monkeypatch: pytest.MonkeyPat
             execute(experiment, attempt, should_stop=lambda: False)
             attempt.end("ok")
 
-    monkeypatch.setattr("flbench.cli.status.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("flbench.cli.status.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
     assert status("--watch").exit_code == 0
     assert looks == [2.0]
