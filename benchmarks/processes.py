@@ -12,8 +12,8 @@ import time
 from importlib.metadata import version
 
 
-def seconds_of(arguments: list[str], repeats: int) -> list[tuple[float, float]]:
-    """Wall and CPU seconds of ``flbench ARGUMENTS``, one pair a repeat, after one that warms the caches.
+def seconds_of(arguments: list[str], repeats: int, *, warm_ups: int = 1) -> list[tuple[float, float]]:
+    """Wall and CPU seconds of ``flbench ARGUMENTS``, one pair a repeat, after some that warm the caches.
 
     Compiled bytecode is kept as on any ordinary installation, even where PYTHONDONTWRITEBYTECODE is set: compiling
     typer and rich anew takes longer than all else of a small command.
@@ -23,13 +23,13 @@ def seconds_of(arguments: list[str], repeats: int) -> list[tuple[float, float]]:
     with tempfile.TemporaryDirectory() as bytecode:
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = bytecode
-        for _ in range(repeats + 1):
+        for _ in range(warm_ups + repeats):
             began, before = time.perf_counter(), os.times()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
             wall, after = time.perf_counter() - began, os.times()
             cpu = after.children_user + after.children_system - before.children_user - before.children_system
             seconds.append((wall, cpu))
-    return seconds[1:]
+    return seconds[warm_ups:]
 
 
 def report(what: str, measured: list[tuple[float, float]], target: float) -> None:

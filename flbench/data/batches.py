@@ -36,7 +36,7 @@ def federated_rows(rows: Rows, *, seed: int, client: int, round: int, steps: int
     generator = stream(seed, "batches", client, round)
     size, need = len(rows), steps * batch_size
     usable = size - size % batch_size if size >= batch_size else size
-    permutations = np.tile(rows, (-(-need // usable), 1))
+    permutations = rows[np.newaxis].repeat(-(-need // usable), axis=0)
     generator.permuted(permutations, axis=1, out=permutations)
     return permutations[:, :usable].reshape(-1)[:need].reshape(steps, batch_size)
 

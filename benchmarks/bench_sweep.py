@@ -1,0 +1,116 @@
+"""Throughput of a whole sweep against the same runs one at a time in a plain PyTorch loop.
+
+    uv run python benchmarks/bench_sweep.py [sweeps/quickstart.yaml] [--workers 2] [--plain-rounds 20] [--repeats 3]
+
+The sweep is ``flbench sweep`` as a process in a fresh store, everything included: start-up, data, planning, claims,
+evaluations, checkpoints, results. The plain loops train the same experiments (their networks with their normalizations,
+their partitions) one after another with as many torch threads as the sweep has workers; so that they end within
+minutes, they run ``--plain-rounds`` rounds of each, and the rest is projected. They evaluate as often as the sweep does
+and average as FedAvg does, whatever the method: a little less work than the sweep's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+from processes import seconds_of
+
+from flbench.bench.plain import PlainLoop, Training
+from flbench.config import Federated
+from flbench.data.arrays import Data
+from flbench.data.datasets import Dataset, load
+from flbench.engine.setup import make_network, shards_of
+from flbench.sweep import load_sweep
+
+SOURCES: tuple[Literal["memory", "loader"], ...] = ("memory", "loader")
+
+
+def plain_seconds(
+    experiments: Sequence[Federated], source: Literal["memory", "loader"], rounds: int, threads: int
+) -> float:
+    """Projected seconds of all experiments, one after another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return sum(_one(experiment, source, rounds) for experiment in experiments)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _one(experiment: Federated, source: Literal["memory", "loader"], rounds: int) -> float:
+    data = load(cast(Dataset, experiment.dataset))
+    network = make_network(experiment, data, "cpu")
+    training = Training(
+        steps=cast(int, experiment.local_steps),
+        batch_size=experiment.batch_size,
+        lr=experiment.lr,
+        augment=experiment.augment == "flip-crop",
+        dtype=torch.float32,
+        device="cpu",
+    )
+    loop = PlainLoop(network, data, shards_of(experiment, data).train, training, source)
+    loop.round()  # warms up
+    began = time.perf_counter()
+    for _ in range(rounds):
+        loop.round()
+    trained = time.perf_counter() - began
+    began = time.perf_counter()
+    _evaluate(network, data)
+    evaluated = time.perf_counter() - began
+    return trained / rounds * experiment.rounds + evaluated * len(experiment.evaluated_rounds())
+
+
+def _evaluate(network: torch.nn.Module, data: Data) -> float:
+    network.eval()
+    with torch.no_grad():
+        images = torch.from_numpy(data.test.images.copy()).float() / data.white
+        hits = network(images)[1].argmax(-1) == torch.from_numpy(data.test.labels.copy())
+    return float(hits.double().mean())
+
+
+def sweep_seconds(spec: Path, workers: int) -> float:
+    """Wall seconds of one ``flbench sweep`` in a fresh store."""
+    with tempfile.TemporaryDirectory() as store:
+        words = ["sweep", str(spec), "--store", store, "--workers", str(workers)]
+        ((wall, _),) = seconds_of(words, 1, warm_ups=0)
+    return wall
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f}, n={len(values)})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("spec", type=Path, nargs="?", default=Path("sweeps/quickstart.yaml"))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--plain-rounds", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    experiments = [cast(Federated, experiment) for experiment in load_sweep(arguments.spec).experiments]
+    ours: list[float] = []
+    plain: dict[str, list[float]] = {source: [] for source in SOURCES}
+    for _ in range(arguments.repeats):
+        ours.append(sweep_seconds(arguments.spec, arguments.workers))
+        for source in SOURCES:
+            plain[source].append(plain_seconds(experiments, source, arguments.plain_rounds, arguments.workers))
+    print(f"{arguments.spec}: {len(experiments)} runs, {arguments.workers} workers: {_spread(ours)} s")
+    for source, seconds in plain.items():
+        ratios = [of_plain / of_sweep for of_plain, of_sweep in zip(seconds, ours, strict=True)]
+        print(f"plain loop, {source}, one run at a time: {_spread(seconds)} s, {_spread(ratios)} times as long")
+    print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, ", end="")
+    print(f"Python {platform.python_version()}, torch {version('torch')}")
+
+
+if __name__ == "__main__":
+    main()
