@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from flbench.launch import Launcher
+    from flbench.launch.slurm import Request
     from flbench.orchestrate import Outcome
     from flbench.store import Store
     from flbench.sweep import Sweep
+    from flbench.worker import Options
 
 #: Columns of the tables where there is no terminal.
 PIPE_WIDTH = 160
@@ -40,8 +43,13 @@ def sweep(
             help="Where workers run; default: what the file says, else local.",
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="What jobs ask SLURM for; NAME stands for slurm/profiles/NAME.yaml."),
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many; default: as many as cores and GPUs have room for.")
+        int | None,
+        typer.Option(min=1, help="How many; default: as many as cores and GPUs have room for; on SLURM, max_jobs."),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,
@@ -68,20 +76,57 @@ def sweep(
     from flbench.sweep import load_sweep
 
     loaded = load_sweep(spec, set_, only, limit)
+    wanted = _wanted(loaded, backend, profile, workers, data)
     if dry_run:
         from flbench.cli.dry_run import print_dry_run
 
         print_dry_run(loaded, store, as_json=as_json)
+        if wanted.request is not None and not as_json:
+            _print_script(loaded, wanted, store)
         return
-    chosen = backend or Backend(loaded.spec.backend.kind)
-    if detach and chosen is Backend.inline:
+    if detach and wanted.backend is Backend.inline:
         raise UserError("--detach needs workers of their own: use --backend local")
-    raise typer.Exit(_run(loaded, chosen, workers, store, data, detach=detach, as_json=as_json))
+    raise typer.Exit(_run(loaded, wanted, store, detach=detach, as_json=as_json))
 
 
-def _run(
-    loaded: Sweep, backend: Backend, workers: int | None, root: Path, data: Path | None, *, detach: bool, as_json: bool
-) -> int:
+@dataclass(frozen=True)
+class Wanted:
+    """Which workers a sweep is to have; ``request`` is what each asks SLURM for."""
+
+    backend: Backend
+    workers: int | None
+    options: Options
+    request: Request | None
+
+
+def _wanted(
+    loaded: Sweep, backend: Backend | None, profile: str | None, workers: int | None, data: Path | None
+) -> Wanted:
+    from flbench.worker import Options
+
+    resources, given = loaded.spec.resources, loaded.spec.backend
+    chosen = backend or Backend(given.kind)
+    options = Options(
+        data_root=data,
+        device="cuda" if resources.gpus else "cpu",
+        pool=resources.cpus,
+        max_attempts=loaded.spec.retry.max_attempts,
+    )
+    if chosen is not Backend.slurm:
+        if profile is not None:
+            raise UserError(f"--profile {profile}: profiles are for --backend slurm")
+        return Wanted(chosen, workers or getattr(given, "workers", None), options, None)
+    from flbench.sweep.profile import load_profile
+
+    name = profile or getattr(given, "profile", None)
+    if name is None:
+        raise UserError("--backend slurm needs --profile NAME|FILE, or backend.profile in the sweep")
+    request = load_profile(name, resources)
+    options = replace(options, device="cuda" if request.has_gpus else "cpu", pool=request.cpus)
+    return Wanted(chosen, workers or getattr(given, "max_jobs", 64), options, request)
+
+
+def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bool) -> int:
     from rich.console import Console
 
     from flbench.cli.live import view_for
@@ -95,7 +140,7 @@ def _run(
     plan = str(directory.relative_to(store.root / "sweeps"))
 
     def launcher() -> Launcher:
-        return _launcher(store, plan, loaded, backend, workers, data)
+        return _launcher(store, plan, loaded, wanted)
 
     with view_for(console) as view:
         orchestrator = Orchestrator(
@@ -118,26 +163,26 @@ def _run(
     return outcome.exit_code
 
 
-def _launcher(
-    store: Store, plan: str, loaded: Sweep, backend: Backend, workers: int | None, data: Path | None
-) -> Launcher:
+def _launcher(store: Store, plan: str, loaded: Sweep, wanted: Wanted) -> Launcher:
     from flbench.launch.inline import InlineLauncher
     from flbench.launch.local import LocalLauncher
-    from flbench.worker import Options
+    from flbench.launch.slurm import SlurmLauncher
 
+    if wanted.backend is Backend.inline:
+        return InlineLauncher(store, plan, loaded.experiments, wanted.options)
+    if wanted.request is not None:
+        return SlurmLauncher(store, plan, wanted.options, wanted.request, workers=wanted.workers or 1)
     resources = loaded.spec.resources
-    options = Options(
-        data_root=data,
-        device="cuda" if resources.gpus else "cpu",
-        pool=resources.cpus,
-        max_attempts=loaded.spec.retry.max_attempts,
-    )
-    if backend is Backend.inline:
-        return InlineLauncher(store, plan, loaded.experiments, options)
-    if backend is Backend.slurm:
-        raise UserError("the slurm backend comes with a later version; use --backend local")
-    wanted = workers or getattr(loaded.spec.backend, "workers", None)
-    return LocalLauncher(store, plan, options, workers=wanted, cpus=resources.cpus, gpus=resources.gpus)
+    return LocalLauncher(store, plan, wanted.options, workers=wanted.workers, cpus=resources.cpus, gpus=resources.gpus)
+
+
+def _print_script(loaded: Sweep, wanted: Wanted, store: Path) -> None:
+    """The script that sbatch gets: one array of as many jobs as there are runs, or as are wanted."""
+    from flbench.launch.slurm import script
+
+    assert wanted.request is not None
+    tasks = min(wanted.workers or 1, len(loaded.experiments))
+    typer.echo(script(store, f"{loaded.name}/{loaded.spec_hash}", wanted.options, wanted.request, tasks))
 
 
 def _leaderboard(console: Console, store: Store, loaded: Sweep, directory: Path, outcome: Outcome) -> Path:

@@ -10,11 +10,12 @@ from flbench.errors import UserError
 class Launcher(Protocol):
     """What the orchestrator needs of any way to start workers."""
 
-    #: How many workers this machine, or this request, has room for.
-    slots: int
+    @property
+    def slots(self) -> int:
+        """How many workers this machine, or this request, has room for."""
 
-    def start(self, count: int) -> None:
-        """Start that many workers more."""
+    def start(self, count: int, starved: int = 0) -> None:
+        """Start that many workers more, ``starved`` of them for runs that ran out of memory."""
 
     def alive(self) -> int:
         """How many of the started workers still work."""

@@ -6,11 +6,11 @@ import getpass
 import socket
 from collections.abc import Callable
 
-from flbench.launch import local
+from flbench.launch import local, slurm
 from flbench.store import Store
 
 #: What each way to start workers adds to the mark in the store: takes (store, plan), says in one line what it did.
-BACKENDS: tuple[Callable[[Store, str], str], ...] = (local.cancel,)
+BACKENDS: tuple[Callable[[Store, str], str], ...] = (local.cancel, slurm.cancel)
 
 
 def cancel(store: Store, plan: str) -> list[str]:

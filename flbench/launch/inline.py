@@ -31,7 +31,7 @@ class InlineLauncher:
         self._lease = Lease.here()
         self._last_words = ""
 
-    def start(self, count: int) -> None:
+    def start(self, count: int, starved: int = 0) -> None:
         """Start the worker, unless it works."""
         if count and not self.alive():
             self._thread = threading.Thread(target=self._work, name="flbench-worker", daemon=True)

@@ -68,7 +68,7 @@ class LocalLauncher:
         self._store, self._plan, self._options, self._command = store, plan, options, command
         self._workers: list[_Worker] = []
 
-    def start(self, count: int) -> None:
+    def start(self, count: int, starved: int = 0) -> None:
         """Start that many workers.
 
         Raises:

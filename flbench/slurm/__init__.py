@@ -6,10 +6,11 @@ from accounting (sacct). A question that nobody answers changes nothing: unknown
 
 from flbench.slurm.commands import ENDED, Row, config_value, scancel, squeue, state_of
 from flbench.slurm.job import Job
-from flbench.slurm.verdicts import Verdict, explain, verdict_on
+from flbench.slurm.verdicts import Inquest, Verdict, explain, verdict_on
 
 __all__ = [
     "ENDED",
+    "Inquest",
     "Job",
     "Row",
     "Verdict",

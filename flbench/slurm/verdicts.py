@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from flbench.slurm.commands import state_of
 from flbench.store import RunDir, Store, files
+
+#: Seconds before a question that nobody could answer is asked again.
+PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,3 +57,18 @@ def explain(store: Store, run: RunDir) -> bool:
     directory.mkdir(exist_ok=True)
     files.publish(directory / "exit.json", words)
     return True
+
+
+class Inquest:
+    """Explains lost runs to somebody who looks at them again and again."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._next: dict[str, float] = {}
+
+    def finds_out(self, run: RunDir) -> bool:
+        """Whether it is known now why the run was lost; asks SLURM now and then only."""
+        if time.monotonic() < self._next.get(run.run_id, 0.0):
+            return False
+        self._next[run.run_id] = time.monotonic() + PATIENCE
+        return explain(self._store, run)

@@ -146,7 +146,8 @@ def test_dry_run_writes_nothing(spec: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--backend", "slurm"], "comes with a later version"),
+        (["--backend", "slurm"], "--backend slurm needs --profile NAME|FILE"),
+        (["--profile", "dev"], "profiles are for --backend slurm"),
         (["--detach"], "--detach needs workers of their own"),
         (["--set", "axes.lr=[0.1,oops]"], "lr"),
         (["--limit", "0"], "at least 1 run"),

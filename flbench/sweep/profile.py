@@ -1,0 +1,145 @@
+"""A cluster's profile: a YAML file that says what each job asks SLURM for, checked like a sweep file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
+
+from flbench.launch.slurm import Request
+from flbench.registry import explain, unknown
+from flbench.sweep.source import Source, SpecError
+from flbench.sweep.spec import Resources, Strict, parse_memory, parse_time
+
+#: Where profiles are looked for by name.
+PROFILES = Path("slurm/profiles")
+
+
+def _plain(raw: Any) -> Any:
+    """One line of visible text: it becomes a line of the job's script."""
+    if isinstance(raw, str) and (not raw.strip() or not raw.isprintable()):
+        raise ValueError(f"expected one line of visible text, got {raw!r}")
+    return raw
+
+
+def _nodes(raw: Any) -> Any:
+    """A list of nodes may stand for SLURM's own way to name them."""
+    if isinstance(raw, list) and all(isinstance(node, str) for node in raw):
+        raw = ",".join(raw)
+    return _plain(raw)
+
+
+def _lines(raw: Any) -> Any:
+    """A single line may stand without its list."""
+    lines = (raw,) if isinstance(raw, str) else tuple(raw) if isinstance(raw, list) else raw
+    for line in lines if isinstance(lines, tuple) else ():
+        _plain(line)
+    return lines
+
+
+def _gres(raw: Any) -> Any:
+    if isinstance(raw, str) and not re.fullmatch(r"[\w.-]+(:[\w.-]+)*(,[\w.-]+(:[\w.-]+)*)*", raw):
+        raise ValueError(f"expected generic resources like gpu:1 or gpu:a100:2, got {raw!r}")
+    return raw
+
+
+Text = Annotated[str | None, BeforeValidator(_plain)]
+Time = Annotated[int | None, BeforeValidator(parse_time), WithJsonSchema({"type": "string", "examples": ["2h"]})]
+
+
+class Profile(Strict):
+    """What each job asks SLURM for; what is left out comes from the sweep's ``resources``, else from the cluster."""
+
+    partition: Text = Field(default=None, description="partition")
+    account: Text = Field(default=None, description="who pays")
+    qos: Text = Field(default=None, description="quality of service")
+    time: Time = Field(default=None, description="wall time of a job, as 30m, 2h or 1-00:00:00")
+    cpus: int | None = Field(default=None, ge=1, description="CPU cores")
+    gpus: int | None = Field(default=None, ge=0, description="GPUs")
+    gres: Annotated[str | None, BeforeValidator(_gres)] = Field(
+        default=None, description="generic resources in place of gpus, as gpu:a100:1"
+    )
+    mem: Annotated[
+        int | None, BeforeValidator(parse_memory), WithJsonSchema({"type": "string", "examples": ["8G"]})
+    ] = Field(default=None, description="memory, as 8G; runs for which it does not suffice get twice as much, once")
+    constraint: Text = Field(default=None, description="features of the nodes")
+    exclude: Annotated[str | None, BeforeValidator(_nodes)] = Field(default=None, description="nodes to stay away from")
+    setup: Annotated[tuple[str, ...], BeforeValidator(_lines)] = Field(
+        default=(), description="shell lines before the worker, as: module load cuda"
+    )
+    array_parallelism: int | None = Field(default=None, ge=1, description="most jobs of an array at a time")
+    grace: Annotated[int, BeforeValidator(parse_time), WithJsonSchema({"type": "string", "examples": ["90s"]})] = Field(
+        default=90, description="how long before the wall time's end a worker checkpoints and requeues its job"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Profile:
+        if self.gpus is not None and self.gres is not None:
+            raise ValueError("expected gpus or gres, got both")
+        return self
+
+
+def load_profile(name: str, resources: Resources) -> Request:
+    """What a profile, given by name or as a file, asks for in each job of a sweep.
+
+    Raises:
+        SpecError: there is no such profile, or something is wrong with it; the message says where and what to do.
+    """
+    source = Source.open(find_profile(name))
+    try:
+        profile = Profile.model_validate(source.data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "unknown_key":
+            raise source.error((first["ctx"]["key"],), first["ctx"]["message"]) from None
+        raise source.error(first["loc"], explain(first)) from None
+    return _request(source, profile, resources)
+
+
+def find_profile(name: str) -> Path:
+    """The file of a profile; raises SpecError."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if path.is_file():
+            return path
+        raise SpecError(f"{path}: no such file: expected a profile (YAML){_there()}")
+    named = PROFILES / f"{name}.yaml"
+    if path.name != name or not named.is_file():
+        known = sorted(found.stem for found in PROFILES.glob("*.yaml"))
+        raise SpecError(f"--profile {name}: {unknown('profile', name, known)} (in {PROFILES}); or give a file")
+    return named
+
+
+def _there() -> str:
+    found = ", ".join(sorted(map(str, PROFILES.glob("*.yaml"))))
+    return f"; there are {found}" if found else ""
+
+
+def _request(source: Source, profile: Profile, resources: Resources) -> Request:
+    seconds = profile.time or resources.time
+    if seconds is None:
+        raise source.error((), "time: a value is required here, or as resources.time in the sweep: for example 2h")
+    # SLURM counts walltime in minutes.
+    if profile.grace >= 60 * -(-seconds // 60):
+        raise source.error(("grace",), f"expected less than the wall time ({seconds} s), got {profile.grace} s")
+    if profile.gres is not None:
+        gpus = None
+    else:
+        gpus = profile.gpus if profile.gpus is not None else -int(-resources.gpus // 1)
+    return Request(
+        seconds=seconds,
+        grace=profile.grace,
+        cpus=profile.cpus or resources.cpus,
+        gpus=gpus or None,
+        gres=profile.gres,
+        mem=profile.mem or resources.mem,
+        partition=profile.partition,
+        account=profile.account,
+        qos=profile.qos,
+        constraint=profile.constraint,
+        exclude=profile.exclude,
+        setup=profile.setup,
+        parallel=profile.array_parallelism,
+    )
