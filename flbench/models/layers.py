@@ -29,8 +29,16 @@ class Dense(nn.Linear, StackableLayer):
         """Multiply by the weight (out, D), or by (N, out, D) client by client."""
         if self.weight.dim() == 2:
             return F.linear(x, self.weight, self.bias)
-        product: Tensor = StackedProduct.apply(x, self.weight)
+        product: Tensor = StackedProduct.apply(*_as_autocast_would(x, self.weight))
         return product if self.bias is None else product + self.bias.unsqueeze(-2)
+
+
+def _as_autocast_would(*factors: Tensor) -> list[Tensor]:
+    """The factors in the dtype that ``torch.autocast`` multiplies in: it does not see into the product below."""
+    kind = factors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return list(factors)
+    return [factor.to(torch.get_autocast_dtype(kind)) for factor in factors]
 
 
 class StackedProduct(torch.autograd.Function):
