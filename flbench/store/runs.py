@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -277,10 +278,11 @@ class Attempt(AttemptDir):
             files.discard(partial)
             raise
         files.sync_directory(directory)
-        if target.exists():  # a file system that lost the new name shall not take the old state with it
-            for path in older:
-                if path != target:
-                    files.discard(path)
+        if not target.exists():  # whoever loses the new name shall not take the old state with it
+            raise OSError(errno.EIO, "lost although its renaming succeeded", str(target))
+        for path in older:
+            if path != target:
+                files.discard(path)
 
     def publish(
         self,

@@ -139,6 +139,12 @@ class ToySweep:
 WORKER = (sys.executable, "-m", "tests.faults.stub", "work")
 
 
+def write_toy_plan(store: Store, plan: list[Experiment], name: str = "toy") -> str:
+    """Put a plan of toys into a store; its name, as workers take it."""
+    sweep: Any = ToySweep(plan, name, digest([[run.run_id, run.rounds, run.eval_every] for run in plan]))
+    return str(write_plan(store, sweep).relative_to(store.root / "sweeps"))
+
+
 def orchestrate(
     store: Store,
     plan: list[Experiment],
@@ -150,8 +156,7 @@ def orchestrate(
     name: str = "toy",
 ) -> Outcome:
     """What ``flbench sweep`` does, with toys."""
-    sweep: Any = ToySweep(plan, name, digest([[run.run_id, run.rounds, run.eval_every] for run in plan]))
-    plan_name = str(write_plan(store, sweep).relative_to(store.root / "sweeps"))
+    plan_name = write_toy_plan(store, plan, name)
     options = Options(max_attempts=attempts)
 
     def launcher() -> LocalLauncher:
