@@ -5,6 +5,11 @@
 Loop executor, one thread, batches of 32 random images of 32x32 pixels with flip and crop, float32; a round is one
 client with E = 5 steps. Every norm takes its turn in every round, and the ratios are taken within a round, so that a
 noisy machine slows all of them. CPU time, not wall time: a busy machine's waits do not count.
+
+The last columns say how much of what a norm adds is memory traffic: normalizing reads its input twice and writes once,
+its backward pass reads input and gradient twice and writes once; a ReLU (which a layerwise norm forbids to move behind
+the pooling, where it would see a quarter of the pixels) reads and writes once, and backward reads two and writes one.
+Those bytes, divided by the rate at which this machine copies tensors of that size, in the same turns.
 """
 
 from __future__ import annotations
@@ -22,10 +27,16 @@ from flbench.bench.workloads import random_data
 from flbench.config import parse_experiment
 from flbench.data.arrays import Data
 from flbench.engine.rounds import Trainer
-from flbench.engine.setup import make_trainer
+from flbench.engine.setup import make_network, make_trainer
+from flbench.models import norm_layers
+from flbench.models.layers import Relu
 from flbench.registry import MODELS, NORMS
 
 STEPS = 5
+BATCH = 32
+
+#: Passes through its input that a layer makes, forward and backward together.
+NORM_PASSES, RELU_PASSES = 8, 5
 
 
 def trainer_of(model: str, norm: str, data: Data) -> Trainer:
@@ -41,6 +52,33 @@ def cpu_seconds(trainer: Trainer) -> float:
     return (time.process_time() - began) / STEPS
 
 
+def traffic(model: str, norm: str, data: Data) -> tuple[int, int]:
+    """Bytes that the norms and ReLUs of one local step move, and those of the largest input among them."""
+    network = make_network(parse_experiment({"dataset": "cifar10", "model": model, "norm": norm}), data, "cpu")
+    moved: list[int] = []
+    sizes: list[int] = []
+
+    def note(passes: int, inputs: tuple[torch.Tensor, ...]) -> None:
+        size = inputs[0].numel() * inputs[0].element_size()
+        sizes.append(size)
+        moved.append(passes * size)
+
+    for module in network.modules():
+        passes = RELU_PASSES if isinstance(module, Relu) else NORM_PASSES
+        if isinstance(module, Relu) or type(module).__module__ == norm_layers.__name__:
+            module.register_forward_pre_hook(lambda _, inputs, passes=passes: note(passes, inputs))
+    network(torch.zeros(BATCH, 3, 32, 32))
+    return sum(moved), max(sizes)
+
+
+def copy_seconds(source: torch.Tensor, target: torch.Tensor) -> float:
+    """CPU seconds of one copy, which moves its size twice."""
+    began = time.process_time()
+    for _ in range(STEPS):
+        target.copy_(source)
+    return (time.process_time() - began) / STEPS
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="cnn")
@@ -52,21 +90,31 @@ def main() -> None:
     torch.set_num_threads(1)
     data = random_data((3, 32, 32), 10, train=1000)
     trainers = {name: trainer_of(arguments.model, name, data) for name in ["none", *names]}
+    moved = {name: traffic(arguments.model, name, data) for name in trainers}
+    largest = max(size for _, size in moved.values())
+    source, target = torch.rand(2, largest // 4)
+    copies: list[float] = []
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for number in range(arguments.rounds + 2):
         for name, trainer in trainers.items():
             spent = cpu_seconds(trainer)
             if number >= 2:
                 seconds[name].append(spent)
+        copies.append(copy_seconds(source, target))
+    rate = 2 * largest / statistics.median(copies)
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {load}"
     print(f"{machine}, python {platform.python_version()}, torch {torch.__version__}")
     print(f"{arguments.model}, batch 32, loop executor, one thread, n = {arguments.rounds} rounds of {STEPS} steps")
-    print(f"{'norm':16} {'ms a step':>9}  relative to none: median (min to max)")
+    print(f"a copy of {largest / 1e6:.1f} MB moves {rate / 1e9:.1f} GB/s")
+    print(f"{'norm':16} {'ms a step':>9}  {'relative to none (min to max)':30} {'added ms':>8}  of which traffic")
     for name, spent in seconds.items():
         ratios = [mine / none for mine, none in zip(spent, seconds["none"], strict=True)]
         low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-        print(f"{name:16} {1000 * statistics.median(spent):9.1f}  {middle:.2f} ({low:.2f} to {high:.2f})")
+        added = statistics.median(spent) - statistics.median(seconds["none"])
+        explained = (moved[name][0] - moved["none"][0]) / rate
+        line = f"{name:16} {1000 * statistics.median(spent):9.1f}  {f'{middle:.2f} ({low:.2f} to {high:.2f})':30}"
+        print(line + (f" {1000 * added:8.1f}  {1000 * explained:.1f} ms" if name != "none" else ""))
 
 
 if __name__ == "__main__":
