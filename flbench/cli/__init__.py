@@ -7,12 +7,15 @@ import sys
 import typer
 
 from flbench.cli.bench import bench as bench_command
+from flbench.cli.cancel import cancel as cancel_command
 from flbench.cli.data import app as data_commands
 from flbench.cli.doctor import doctor as doctor_command
 from flbench.cli.exchange import export as export_command
 from flbench.cli.exchange import import_ as import_command
+from flbench.cli.logs import logs as logs_command
 from flbench.cli.partition import app as partition_commands
 from flbench.cli.report import report as report_command
+from flbench.cli.retry import retry as retry_command
 from flbench.cli.run import run as run_command
 from flbench.cli.schema import schema as schema_command
 from flbench.cli.show import show as show_command
@@ -32,6 +35,9 @@ app.command("sweep")(sweep_command)
 app.command("report")(report_command)
 app.command("run")(run_command)
 app.command("status")(status_command)
+app.command("logs")(logs_command)
+app.command("cancel")(cancel_command)
+app.command("retry")(retry_command)
 app.command("show")(show_command)
 app.command("schema")(schema_command)
 app.command("export")(export_command)

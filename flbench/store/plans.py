@@ -11,6 +11,7 @@ from flbench.config import Experiment, parse_experiment
 from flbench.errors import StoreUnusable
 from flbench.store import files
 from flbench.store.names import is_run_id
+from flbench.store.results import Wish
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class Entry:
         """The typed experiment."""
         return parse_experiment(self.experiment)
 
+    def wish(self) -> Wish:
+        """How far the run is wanted, and what is to be recorded."""
+        return Wish.of(self.experiment)
+
 
 def encode_plan(experiments: Iterable[Experiment]) -> bytes:
     """A plan file's content."""
@@ -42,6 +47,8 @@ def read_plan(path: Path, about: str = "") -> list[Entry]:
         data = path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from None
+    if not data:
+        raise _unreadable(path, TypeError("it is empty"))
     if not about:
         return parse_plan(path, data)
     lines = [line for line in data.split(b"\n")[:-1] if about.encode() in line]
@@ -52,7 +59,10 @@ def read_plan(path: Path, about: str = "") -> list[Entry]:
 def parse_plan(path: Path, data: bytes) -> list[Entry]:
     """The entries in some whole lines of a plan file; raises StoreUnusable where they are none."""
     try:
-        entries = [Entry(**line) for line in files.parse_lines(data)]
+        records = files.parse_lines(data)
+        if len(records) != data.count(b"\n") or data[-1:] not in (b"\n", b""):
+            raise TypeError("it is damaged")
+        entries = [Entry(**line) for line in records]
         if strange := next((entry.run_id for entry in entries if not is_run_id(entry.run_id)), None):
             raise TypeError(f"{strange!r:.80} is no run's id")
     except TypeError as error:

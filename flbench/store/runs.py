@@ -187,7 +187,7 @@ class RunDir:
         if last.exit() is None and self._judge.alive(last.lease(), last.path / "lease.json"):
             return RunState("running", attempts=last.number)
         # Read again: it may have ended between the two looks.
-        ends = [self._end_of(attempt) for attempt in attempts]
+        ends = [self.end_of(attempt) for attempt in attempts]
         charges, end = charges_of(zip(attempts, ends, strict=True)), ends[-1]
         if end is None:
             return RunState("lost", attempts=last.number, charges=charges, message="its worker died")
@@ -197,7 +197,7 @@ class RunDir:
         mendable = bool(end.get("mendable")) and not last.forgiven()
         return RunState("failed", kind, message, last.number, charges, mendable)
 
-    def _end_of(self, attempt: AttemptDir) -> Mapping[str, Any] | None:
+    def end_of(self, attempt: AttemptDir) -> Mapping[str, Any] | None:
         """How an attempt that is over ended: by its own words, or else by those of whoever started its worker."""
         return attempt.exit() or self._judge.last_words(attempt.lease())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ __all__ = [
     "Sweep",
     "SweepSpec",
     "collection_paused",
+    "condition",
     "experiment_from",
     "label",
     "load_sweep",
@@ -120,6 +121,12 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
     seed = cell.pop("seed", assembler.defaults["seed"]).value
     (experiment,) = assembler.seal(cell).experiments([seed])
     return experiment
+
+
+def condition(only: Iterable[str]) -> Callable[[Experiment], bool]:
+    """Whether an experiment meets every ``FIELD=VALUE``; raises SpecError where one cannot be."""
+    rules = [Rule(source, layer) for source, layer in read_only(only)]
+    return lambda experiment: all(rule.holds_for(experiment) for rule in rules)
 
 
 @contextmanager

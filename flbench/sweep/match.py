@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flbench.config import KINDS, FieldProblem, parse_field, registry_of
+from flbench.config import KINDS, Experiment, FieldProblem, parse_field, registry_of
 from flbench.registry import Component, plain, unknown
 from flbench.sweep.assemble import Assembler, Cell, Known
 from flbench.sweep.grid import Layer
@@ -46,6 +46,11 @@ class Rule:
             if not met:
                 return False
         return True
+
+    def holds_for(self, experiment: Experiment) -> bool:
+        """Whether an experiment meets every condition."""
+        values = ((getattr(experiment, path.partition(".")[0], None), tests) for path, tests in self._tests.items())
+        return all(value is not None and any(test(value) for test in tests) for value, tests in values)
 
 
 def _test(path: str, raw: Any) -> Test:

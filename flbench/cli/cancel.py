@@ -1,0 +1,95 @@
+"""``flbench cancel``: let the workers of a sweep, or of single runs, come to their end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from flbench.cli.ending import ends_quietly
+from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from flbench.cli.targets import TargetsArgument, entry_of, find_targets, plan_name
+
+if TYPE_CHECKING:
+    from flbench.store import Entry, Store
+
+#: Seconds between two looks at workers that come to their end, and until it is said that they are waited for.
+PERIOD = 0.2
+SILENCE = 2.0
+
+
+def cancel(
+    names: TargetsArgument,
+    store: StoreOption = DEFAULT_STORE,
+    wait: Annotated[bool, typer.Option(help="Wait until every worker has checkpointed and gone.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop the workers of sweeps, or single runs, after the round they are in; nothing is lost.
+
+    A mark in the store tells workers and orchestrators, wherever they run; jobs that still wait in a queue are taken
+    from it. `flbench sweep` takes the mark away and goes on from the checkpoints.
+
+    Example: flbench cancel lr_robustness
+
+    Example: flbench cancel 3fa2 b7 --no-wait
+    """
+    from flbench.launch.cancel import cancel as cancel_plan
+    from flbench.store import Store
+
+    opened = Store(store, create=False)
+    targets = find_targets(opened, names)
+    plans = [plan_name(directory) for directory in targets.plans]
+    entries = [entry_of(opened, run_id) for run_id in targets.run_ids]
+    done = {plan: cancel_plan(opened, plan) for plan in plans}
+    verdicts = {entry.run_id: cancel_run(opened, entry) for entry in entries}
+    if not as_json:
+        for plan, lines in done.items():
+            typer.echo(f"{plan}: cancelled{''.join(f'; {line}' for line in lines)}")
+        for run_id, verdict in verdicts.items():
+            typer.echo(f"{run_id}: {verdict}")
+    with ends_quietly():
+        left = _wait(opened, plans, entries, quiet=as_json) if wait else _busy(opened, plans, entries)
+    if as_json:
+        summary = {"schema": 1, "store": str(opened.root), "sweeps": plans, "runs": verdicts, "busy": left}
+        typer.echo(json.dumps(summary, indent=1))
+
+
+def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "done", "not running"]:
+    """Ask whoever executes a run to stop, or see to it that nobody begins; ``flbench sweep`` or ``retry`` undo it."""
+    from flbench.store import CANCELLED, Lease
+
+    run = store.run(entry.run_id)
+    while True:
+        state = run.state(entry.wish())
+        if state.status == "done":
+            return "done"
+        if state.status == "running":
+            run.attempts()[-1].mark().put("flbench cancel")
+            return "stopping"
+        if not state.claimable() or (state.status != "pending" and not store.live_workers()):
+            return "not running"
+        attempt = run.claim(entry.parse(), Lease.here())
+        if attempt is not None:
+            attempt.end(CANCELLED, "by `flbench cancel` before it began; `flbench sweep` begins it", mendable=True)
+            return "cancelled"
+
+
+def _wait(store: Store, plans: Sequence[str], entries: Sequence[Entry], *, quiet: bool) -> int:
+    """Wait until nobody works on what was cancelled; Ctrl-C ends the waiting, not the cancelling."""
+    began, told = time.monotonic(), quiet
+    while busy := _busy(store, plans, entries):
+        if not told and time.monotonic() - began > SILENCE:
+            typer.echo(f"waiting for {busy} workers to end their round; Ctrl-C ends the waiting, not the cancelling")
+            told = True
+        time.sleep(PERIOD)
+    return 0
+
+
+def _busy(store: Store, plans: Sequence[str], entries: Sequence[Entry]) -> int:
+    """How many workers still work on some plans, and how many of the runs are still executed."""
+    workers = sum(worker.plan in plans for worker in store.live_workers())
+    running = sum(store.run(entry.run_id).state(entry.wish()).status == "running" for entry in entries)
+    return workers + running

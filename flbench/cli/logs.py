@@ -1,0 +1,205 @@
+"""``flbench logs``: what the attempts at a run, or at the runs of a sweep, wrote down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.cli.ending import ends_quietly
+from flbench.cli.options import DEFAULT_STORE, StoreOption
+from flbench.cli.targets import TargetsArgument, entries_of, find_targets
+
+if TYPE_CHECKING:
+    from flbench.store import AttemptDir, Entry, RunDir, RunState, Store
+
+#: Seconds between two looks at a store that is followed.
+PERIOD = 0.5
+
+#: Seconds for which nobody may be at work before a failed run counts as given up.
+PATIENCE = 5.0
+
+#: Lines told of the log of a worker that died.
+LAST_WORDS = 15
+
+#: Characters that would move the cursor or colour the terminal: a log may hold anything.
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\t")}
+
+
+def logs(
+    names: TargetsArgument,
+    store: StoreOption = DEFAULT_STORE,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on with what is logged from now on, until the runs have ended.")
+    ] = False,
+) -> None:
+    """Print the logs of runs: every attempt, on what it ran, what it logged and how it ended.
+
+    Of a sweep, the runs that logged something or are not well. With -f, a run is followed across its attempts until it
+    has ended; of a sweep, what ended before is not told again. A run that waits for a worker is waited for: Ctrl-C.
+
+    Example: flbench logs 3fa2 -f
+
+    Example: flbench logs lr_robustness | grep -i error
+    """
+    from flbench.store import Store
+
+    opened = Store(store, create=False)
+    targets = find_targets(opened, names)
+    entries = list(entries_of(opened, targets.plans, targets.run_ids))
+    with ends_quietly():
+        if follow:
+            _follow(opened, entries, news_only=bool(targets.plans))
+            return
+        for entry in entries:
+            run = opened.run(entry.run_id)
+            told = RunLog(run, opened.workers, _prefix(entry, entries), terse=bool(targets.plans))
+            told.tell(run.state(entry.wish()))
+
+
+def _prefix(entry: Entry, entries: list[Entry]) -> str:
+    return f"{entry.run_id} " if len(entries) > 1 else ""
+
+
+def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
+    """Print what is new until every run is at its end."""
+    told: dict[str, RunLog] = {}
+    idle_since = time.monotonic()
+    left = entries
+    first = True
+    while left:
+        began = time.monotonic()
+        if store.live_workers():
+            idle_since = began
+        given_up = began - idle_since > PATIENCE
+        going_on = []
+        for entry in left:
+            run = store.run(entry.run_id)
+            state = run.state(entry.wish())
+            if not (first and news_only and state.status != "running"):
+                log = told.setdefault(
+                    entry.run_id, RunLog(run, store.workers, _prefix(entry, entries), rounds=entry.wish().rounds)
+                )
+                log.tell(state)
+            if not _is_at_its_end(state, given_up=given_up):
+                going_on.append(entry)
+        left, first = going_on, False
+        if left:
+            # A store so large that a look takes long is not looked at all the time.
+            time.sleep(max(PERIOD, 5 * (time.monotonic() - began)))
+
+
+def _is_at_its_end(state: RunState, *, given_up: bool) -> bool:
+    if state.status in ("failed", "lost"):
+        return state.mendable or given_up
+    return state.status == "done"
+
+
+class RunLog:
+    """The logs of one run's attempts, told bit by bit.
+
+    Args:
+        run: whose logs.
+        workers: the store's folder of workers, whose logs tell more of an attempt that was lost.
+        prefix: what each line begins with.
+        rounds: how many are wanted; where given, evaluations are told, too.
+        terse: say nothing of attempts that logged nothing and are well.
+    """
+
+    def __init__(
+        self, run: RunDir, workers: Path, prefix: str = "", *, rounds: int | None = None, terse: bool = False
+    ) -> None:
+        self._run, self._workers, self._prefix, self._rounds, self._terse = run, workers, prefix, rounds, terse
+        self._current = 0
+        self._ended = True
+        self._log, self._metrics = Tail(Path()), Tail(Path())
+        self._round = 0
+
+    def tell(self, state: RunState) -> None:
+        """Print what is new; ``state`` is the run's, asked just now."""
+        attempts = [attempt for attempt in self._run.attempts() if attempt.number >= self._current]
+        for attempt in attempts:
+            lives = state.status == "running" and attempt is attempts[-1]
+            if attempt.number > self._current:
+                if self._terse and not lives and _is_well(attempt):
+                    continue
+                self._begin(attempt)
+            if not self._ended:
+                self._go_on(attempt, lives=lives)
+
+    def _begin(self, attempt: AttemptDir) -> None:
+        self._current, self._ended = attempt.number, False
+        self._log, self._metrics = Tail(attempt.log_path), Tail(attempt.metrics_path)
+        lease = attempt.lease()
+        job = f", job {lease.slurm_job}" if lease and lease.slurm_job else ""
+        where = f" on {lease.host}, process {lease.pid}{job}, since {lease.started}" if lease else ""
+        self._say(f"== attempt {attempt.number} at run {self._run.run_id}{where}")
+
+    def _go_on(self, attempt: AttemptDir, *, lives: bool) -> None:
+        # Asked before the log is read: what was logged before the end is all there then.
+        end = self._run.end_of(attempt)
+        for line in self._log.lines():
+            self._say(line)
+        if self._rounds is not None:
+            self._tell_records(self._rounds)
+        if end is not None:
+            reached = f" after round {end['round']}" if end.get("round") else ""
+            message = f": {end['message']}" if end.get("message") else ""
+            self._say(f"== attempt {attempt.number} ended: {end.get('kind')}{reached}{message}")
+        elif lives:
+            return
+        else:
+            self._say(f"== attempt {attempt.number} was lost: its worker died")
+            self._tell_worker(attempt)
+        self._ended = True
+
+    def _tell_records(self, rounds: int) -> None:
+        from flbench.cli.run import record_line
+        from flbench.store import files
+
+        for line in self._metrics.lines():
+            for record in files.parse_lines(line.encode() + b"\n"):
+                # A new attempt begins with the records of those before it.
+                if record.get("round", 0) > self._round:
+                    self._round = record["round"]
+                    self._say(record_line(record, rounds))
+
+    def _tell_worker(self, attempt: AttemptDir) -> None:
+        lease = attempt.lease()
+        lines = list(Tail(self._workers / lease.token / "log.txt").lines()) if lease else []
+        if lines:
+            self._say("the log of its worker ends with:")
+        for line in lines[-LAST_WORDS:]:
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        print(self._prefix + line.translate(_CONTROL), flush=True)
+
+
+def _is_well(attempt: AttemptDir) -> bool:
+    """Whether there is nothing to tell of an attempt: it logged nothing and ended as it should."""
+    end = attempt.exit() or {}
+    return end.get("kind") in ("ok", "interrupted") and not attempt.log_path.exists()
+
+
+class Tail:
+    """The whole lines of a file that may not be there yet, and may grow."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def lines(self) -> Iterator[str]:
+        """Lines that were not read before, without their ends."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except (FileNotFoundError, IsADirectoryError):
+            return
+        self._offset += len(whole) + len(newline)
+        if newline:
+            yield from whole.decode(errors="replace").split("\n")

@@ -1,0 +1,71 @@
+"""``flbench retry``: forgive failures, so that the next sweep tries again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from flbench.cli.targets import TargetsArgument, entries_of, find_targets
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.store import Entry, Store
+
+
+def retry(
+    names: TargetsArgument,
+    store: StoreOption = DEFAULT_STORE,
+    failed: Annotated[
+        list[str] | None,
+        typer.Option("--failed", metavar="KIND", help="Only this kind of failure, e.g. oom, error, lost; repeatable."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="FIELD=VALUE", help="Only the cells that match, e.g. norm=ln.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let failed, lost and cancelled runs be tried again by the next `flbench sweep`.
+
+    Their attempts and logs stay where they are; they only count no more. Diverged runs are results, and never repeated.
+
+    Example: flbench retry lr_robustness --failed oom --failed cuda_oom
+
+    Example: flbench retry lr_robustness --only method=scaffold
+    """
+    from flbench.store import Store
+    from flbench.sweep import condition
+
+    opened = Store(store, create=False)
+    targets = find_targets(opened, names)
+    wanted = condition(only or ())
+    entries = entries_of(opened, targets.plans, targets.run_ids)
+    found = [(entry, kind) for entry in entries if (kind := failure_of(opened, entry)) is not None]
+    if failed and (unknown := sorted({*failed} - {kind for _, kind in found})):
+        there = ", ".join(sorted({kind for _, kind in found})) or "no failures at all"
+        raise UserError(f"--failed {unknown[0]}: nothing here failed so; there are: {there}")
+    chosen = [
+        (entry, kind) for entry, kind in found if (not failed or kind in failed) and (not only or wanted(entry.parse()))
+    ]
+    for entry, _ in chosen:
+        opened.run(entry.run_id).forgive()
+    if as_json:
+        runs = [{"run_id": entry.run_id, "kind": kind} for entry, kind in chosen]
+        typer.echo(json.dumps({"schema": 1, "store": str(opened.root), "forgiven": runs}, indent=1))
+        return
+    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(kind for _, kind in chosen).most_common())
+    if chosen:
+        typer.echo(f"{len(chosen)} runs may be tried again ({kinds}): call `flbench sweep` for it")
+    else:
+        typer.echo("nothing failed that could be tried again")
+
+
+def failure_of(store: Store, entry: Entry) -> str | None:
+    """How a run failed, where that counts against it; None where it is well."""
+    state = store.run(entry.run_id).state(entry.wish())
+    if state.status not in ("failed", "lost") or not (state.charges or state.mendable):
+        return None
+    return state.kind or state.status

@@ -1,0 +1,280 @@
+"""``flbench logs``, ``cancel`` and ``retry`` on a store whose workers are toys, as processes or not there at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+from flbench.config import Experiment
+from flbench.errors import UserError
+from flbench.store import Attempt, Lease, Store, encode_plan
+from tests.faults.stub import ROOT, execute, experiments, orchestrate, undisturbed
+
+ROUNDS = 200
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("STUB_PAUSE", "0")
+    return Store(tmp_path / "store")
+
+
+def flbench(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def claim(store: Store, experiment: Experiment, lease: Lease | None = None) -> Attempt:
+    attempt = store.claim(experiment, lease or Lease.here())
+    assert attempt is not None
+    return attempt
+
+
+def dead() -> Lease:
+    return Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1})
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def recorded(store: Store) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in store.root.glob("runs/*/*/attempts/*/metrics.jsonl"))
+
+
+@pytest.fixture
+def slow_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
+    """A detached sweep of two runs with two workers, both of which have begun."""
+    monkeypatch.setenv("STUB_PAUSE", "0.02")
+    plan = experiments(2, rounds=ROUNDS)
+    monkeypatch.chdir(ROOT)
+    orchestrate(store, plan, detach=True)
+    wait_until(lambda: recorded(store) >= 4)
+    return plan
+
+
+def test_cancel_a_sweep_and_go_on(store: Store, slow_sweep: list[Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+    result = flbench("cancel", "toy")
+    assert result.exit_code == 0
+    assert "cancelled; asked 2 workers on this machine to stop" in result.stdout
+    assert not store.live_workers()
+    states = [store.run(one.run_id).state(one) for one in slow_sweep]
+    assert [(state.status, state.kind, state.charges) for state in states] == [("pending", "interrupted", 0)] * 2
+    monkeypatch.setenv("STUB_PAUSE", "0")
+    assert orchestrate(store, slow_sweep).progress.done == 2
+    for one in slow_sweep:
+        run = store.run(one.run_id)
+        assert run.metrics(run.result_for(one)) == undisturbed(one)
+        assert [attempt.number for attempt in run.attempts()] == [1, 2]
+
+
+def test_the_mark_alone_ends_workers(store: Store, slow_sweep: list[Experiment]) -> None:
+    """As on another host, where no signal goes."""
+    (directory,) = store.sweep_dirs()
+    store.mark(f"toy/{directory.name}").put("me")
+    wait_until(lambda: not store.live_workers())
+    assert {store.run(one.run_id).state(one).status for one in slow_sweep} == {"pending"}
+
+
+def test_an_orchestrator_honours_the_mark(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_PAUSE", "0.02")
+    monkeypatch.chdir(ROOT)
+    command = [sys.executable, "-m", "tests.faults.stub", "sweep", str(store.root), "3", str(ROUNDS)]
+    sweep = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: recorded(store) >= 2)
+    assert json.loads(flbench("cancel", "toy", "--json").stdout)["busy"] == 0
+    sweep.communicate(timeout=20)
+    assert sweep.returncode == 3
+    assert not store.live_workers()
+
+
+def test_cancel_one_run_of_two(store: Store, slow_sweep: list[Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = slow_sweep
+    result = flbench("cancel", first.run_id[:8])
+    assert f"{first.run_id}: stopping" in result.stdout
+    state = store.run(first.run_id).state(first)
+    assert (state.status, state.kind, state.claimable()) == ("failed", "cancelled", False)
+    assert store.run(second.run_id).state(second).status == "running"
+    assert flbench("cancel", first.run_id).stdout == f"{first.run_id}: not running\n"
+    assert "(1 cancelled)" in flbench("retry", first.run_id).stdout
+    assert store.run(first.run_id).state(first).claimable()
+    flbench("cancel", "toy")
+
+
+def test_cancel_before_it_began(store: Store) -> None:
+    (one,) = experiments(1)
+    directory = store.sweep_dir("toy", "abc")
+    directory.mkdir(parents=True)
+    (directory / "plan.jsonl").write_bytes(encode_plan([one]))
+    assert flbench("cancel", one.run_id[:4]).stdout == f"{one.run_id}: cancelled\n"
+    assert store.claim(one, Lease.here()) is None
+
+
+def test_cancel_what_is_done(store: Store) -> None:
+    (one,) = experiments(1)
+    attempt = claim(store, one)
+    execute(one, attempt, should_stop=lambda: False)
+    attempt.end("ok")
+    assert flbench("cancel", one.run_id).stdout == f"{one.run_id}: done\n"
+
+
+@pytest.mark.parametrize("command", ["logs", "cancel", "retry"])
+def test_names_that_name_nothing_or_too_much(store: Store, command: str) -> None:
+    for one in experiments(40):
+        claim(store, one).end("oom")
+    message = str(flbench(command, "").exception)
+    assert "expected a sweep file, the name of a sweep, or the beginning of a run's id" in message
+    digits = next(d for d in "0123456789abcdef" if len(store.ids_beginning_with(d)) > 1)
+    result = flbench(command, digits)
+    assert isinstance(result.exception, UserError)
+    found = store.ids_beginning_with(digits)
+    assert str(result.exception).startswith(f"{digits}: the ids of {len(found)} runs begin so: {found[0]}, {found[1]}")
+    for hostile in ("../../etc", "a\x1b[31m", "nosuch.yaml", "toy/../../x"):
+        result = flbench(command, hostile)
+        assert isinstance(result.exception, UserError)
+        assert "\x1b" not in str(result.exception)
+
+
+def test_retry_forgives_by_kind_and_by_cell(store: Store) -> None:
+    plan = [*experiments(1, norm="ln"), *experiments(1), *experiments(1, lr=0.3)]
+    directory = store.sweep_dir("toy", "abc")
+    directory.mkdir(parents=True)
+    (directory / "plan.jsonl").write_bytes(encode_plan(plan))
+    claim(store, plan[0]).end("oom")
+    claim(store, plan[1]).end("error", "broken")
+    claim(store, plan[2], dead())
+    unknown = flbench("retry", "toy", "--failed", "timeout")
+    assert str(unknown.exception) == ("--failed timeout: nothing here failed so; there are: error, lost, oom")
+    assert "nothing failed" in flbench("retry", "toy", "--only", "norm=gn").stdout
+    assert isinstance(flbench("retry", "toy", "--only", "nrm=gn").exception, UserError)
+    raw = json.loads(flbench("retry", "toy", "--only", "norm=ln", "--json").stdout)
+    assert raw["forgiven"] == [{"run_id": plan[0].run_id, "kind": "oom"}]
+    assert "2 runs may be tried again (1 error, 1 lost)" in flbench("retry", "toy").stdout
+    for one in plan:
+        state = store.run(one.run_id).state(one)
+        assert (state.charges, state.claimable(1), state.attempts) == (0, True, 1)  # the history stays
+    assert "nothing failed" in flbench("retry", "toy").stdout
+
+
+def test_logs_tell_every_attempt(store: Store) -> None:
+    (one,) = experiments(1)
+    first = claim(store, one)
+    first.log("something \x1b[31mred")
+    first.end("oom", "MemoryError", 3)
+    lost = dead()
+    claim(store, one, lost)
+    (store.workers / lost.token).mkdir()
+    (store.workers / lost.token / "log.txt").write_text("Killed\n")
+    claim(store, one).log("goes on")
+    lines = flbench("logs", one.run_id[:6]).stdout.splitlines()
+    assert lines[0].startswith(f"== attempt 1 at run {one.run_id} on ")
+    assert lines[1].endswith("something \\x1b[31mred")
+    assert lines[2] == "== attempt 1 ended: oom after round 3: MemoryError"
+    assert lines[4:7] == ["== attempt 2 was lost: its worker died", "the log of its worker ends with:", "Killed"]
+    assert lines[8].endswith("goes on")
+    assert len(lines) == 9
+
+
+def test_logs_of_a_sweep_tell_what_is_not_well(store: Store) -> None:
+    well, ill = experiments(2)
+    directory = store.sweep_dir("toy", "abc")
+    directory.mkdir(parents=True)
+    (directory / "plan.jsonl").write_bytes(encode_plan([well, ill]))
+    attempt = claim(store, well)
+    execute(well, attempt, should_stop=lambda: False)
+    attempt.end("ok")
+    claim(store, ill).end("error", "broken")
+    lines = flbench("logs", "toy").stdout.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith(f"{ill.run_id} == attempt 1 ") for line in lines)
+
+
+def test_follow_goes_across_attempts_until_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flbench.cli.logs.PERIOD", 0.01)
+    (one,) = experiments(1)
+    first = claim(store, one)
+    first.log("first")
+
+    def act() -> None:
+        time.sleep(0.1)
+        first.record({"round": 5, "acc": 0.5})
+        first.end("interrupted", round=5)
+        time.sleep(0.1)
+        second = claim(store, one)
+        execute(one, second, should_stop=lambda: False)
+        second.log("second")
+        second.end("ok", round=20)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    result = flbench("logs", one.run_id, "-f")
+    thread.join()
+    assert result.exit_code == 0
+    told = result.stdout
+    assert told.index("first") < told.index("round 5/20, acc 50.0 %") < told.index("attempt 1 ended: interrupted")
+    assert told.index("attempt 1 ended") < told.index("== attempt 2 at") < told.index("round 20/20")
+    assert told.endswith("== attempt 2 ended: ok after round 20\n")
+    assert told.count("round 5/20") == 1
+
+
+def test_follow_gives_up_where_nobody_tries_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flbench.cli.logs.PERIOD", 0.01)
+    monkeypatch.setattr("flbench.cli.logs.PATIENCE", 0.1)
+    (one,) = experiments(1)
+    claim(store, one).end("oom", "MemoryError")
+    assert flbench("logs", one.run_id, "-f").stdout.endswith("== attempt 1 ended: oom: MemoryError\n")
+
+
+def followed(store: Store, **options: Any) -> subprocess.Popen[str]:
+    """``flbench logs -f`` of a run that does not end."""
+    (one,) = experiments(1)
+    claim(store, one).log("begun")
+    command = [sys.executable, "-c", "from flbench.cli import main; main()", "logs", one.run_id, "-f"]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def test_control_c_ends_following_without_a_word(store: Store) -> None:
+    process = followed(store)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_reader_that_has_seen_enough_ends_following(store: Store) -> None:
+    process = followed(store)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.readline()
+    process.stdout.close()
+    (run_id,) = store.run_ids()
+    store.run(run_id).attempts()[0].log_path.open("a").write("more\n")
+    assert process.wait(timeout=20) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+
+
+def test_help_has_examples() -> None:
+    for command in ("status", "logs", "cancel", "retry"):
+        out = subprocess.run(
+            [sys.executable, "-c", "from flbench.cli import main; main()", command, "--help"],
+            capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100"},
+        ).stdout  # fmt: skip
+        assert "Example: flbench " + command in out
