@@ -97,9 +97,9 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for number in range(arguments.rounds + 2):
         for name, trainer in trainers.items():
-            spent = cpu_seconds(trainer)
+            once = cpu_seconds(trainer)
             if number >= 2:
-                seconds[name].append(spent)
+                seconds[name].append(once)
         copies.append(copy_seconds(source, target))
     rate = 2 * largest / statistics.median(copies)
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"

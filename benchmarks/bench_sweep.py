@@ -105,9 +105,9 @@ def main() -> None:
         for source in SOURCES:
             plain[source].append(plain_seconds(experiments, source, arguments.plain_rounds, arguments.workers))
     print(f"{arguments.spec}: {len(experiments)} runs, {arguments.workers} workers: {_spread(ours)} s")
-    for source, seconds in plain.items():
+    for name, seconds in plain.items():
         ratios = [of_plain / of_sweep for of_plain, of_sweep in zip(seconds, ours, strict=True)]
-        print(f"plain loop, {source}, one run at a time: {_spread(seconds)} s, {_spread(ratios)} times as long")
+        print(f"plain loop, {name}, one run at a time: {_spread(seconds)} s, {_spread(ratios)} times as long")
     print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, ", end="")
     print(f"Python {platform.python_version()}, torch {version('torch')}")
 

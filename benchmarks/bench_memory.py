@@ -1,0 +1,69 @@
+"""Peak memory of a round with very many clients of a large model on a CPU.
+
+    uv run python benchmarks/bench_memory.py [--clients 200] [--model resnet18] [--methods fedavg,scaffold]
+
+Each method trains one round (E = 1, batches of 32 random 32x32 images) in a process of its own, with the executor that
+``auto`` means, and reports the most memory that the process ever held. Clients are trained a few at a time and added up
+in order, so only what a method keeps on every client (SCAFFOLD: a copy of the weights) grows with their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+
+LIMIT_GB = 24.0
+
+
+def train(method: str, model: str, clients: int, threads: int) -> None:
+    """One round; prints the process's peak in GB and the seconds of the round."""
+    import torch
+
+    from flbench.bench.workloads import random_data
+    from flbench.config import parse_experiment
+    from flbench.engine.setup import make_trainer
+
+    torch.set_num_threads(1)
+    data = random_data((3, 32, 32), 10, train=64 * clients)
+    fields = {"dataset": "cifar10", "model": model, "method": method, "partition": "iid", "clients": clients, "E": 1}
+    trainer, numerics = make_trainer(parse_experiment(fields), data, device="cpu", executor="auto", pool=threads)
+    began = time.perf_counter()
+    trainer.step()
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    print(f"{peak / 1e9:.2f} {seconds:.0f} {numerics.executor}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--methods", default="fedavg,scaffold", help="names with commas between them")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--here", action="store_true", help="train in this process: what the others are started with")
+    arguments = parser.parse_args()
+    if arguments.here:
+        return train(arguments.methods, arguments.model, arguments.clients, arguments.threads)
+    fits = True
+    for method in arguments.methods.split(","):
+        size = [f"--clients={arguments.clients}", f"--model={arguments.model}", f"--threads={arguments.threads}"]
+        command = [sys.executable, __file__, "--here", f"--methods={method}", *size]
+        answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        peak, seconds, executor = answer.split()
+        fits &= float(peak) < LIMIT_GB
+        who = f"{method}, {arguments.clients} clients x {arguments.model}, {executor}, {arguments.threads} threads"
+        print(f"{who}: peak {peak} GB, a round {seconds} s (limit {LIMIT_GB:.0f} GB)")
+    print(
+        f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
+    )
+    sys.exit(not fits)
+
+
+if __name__ == "__main__":
+    main()

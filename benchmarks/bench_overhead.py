@@ -1,0 +1,136 @@
+"""What a run costs besides its training: the store, the metrics, the making of a trainer, a worker's start.
+
+    uv run python benchmarks/bench_overhead.py [--data FOLDER] [--repeats 3]
+
+A worker's own loop executes runs from a fresh store, once with digits as the quickstart has them (trained together as
+workers do), and once with the CIFAR-10 CNN where its files are there. Seconds are those inside the store's writing
+methods, inside ``metrics``, inside evaluation's forward passes, inside the making of trainers, and the rest, which is
+training; the first run of each kind warms up and does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from flbench import metrics, run
+from flbench.config import Experiment, parse_experiment
+from flbench.engine.executors import LoopExecutor, StackedExecutor
+from flbench.errors import DataMissing
+from flbench.store import Attempt, Entry, Lease, Store
+from flbench.worker import Options, load_engine, work
+
+#: What is timed, by the part it belongs to.
+PARTS: dict[str, Sequence[tuple[Any, str]]] = {
+    "store": [
+        (Store, "claim"),
+        *((Attempt, name) for name in ("describe", "adopt", "log", "record", "save_checkpoint", "publish", "end")),
+    ],
+    "metrics": [(metrics, name) for name in ("shared_model", "personal_models", "whole_set")],
+    "evaluation": [(LoopExecutor, "predict"), (StackedExecutor, "predict")],
+    "making trainers": [(run, "make_trainer")],
+}
+
+QUICKSTART = {"model": {"name": "mlp", "widths": [64, 64]}, "rounds": 200, "eval_every": 20, "E": 10, "lr": 0.01}
+CNN = {"dataset": "cifar10", "model": "cnn", "rounds": 10, "eval_every": 10, "E": 10, "lr": 0.01}
+
+
+@contextmanager
+def timed(seconds: defaultdict[str, float]) -> Iterator[None]:
+    """Count the seconds spent in each part, those of a part inside another for the inner one alone."""
+    inside: list[float] = []
+
+    def timing(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            inside.append(0.0)
+            began = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent = time.perf_counter() - began
+                seconds[part] += spent - inside.pop()
+                if inside:
+                    inside[-1] += spent
+
+        return wrapper
+
+    with ExitStack() as patches:
+        for part, functions in PARTS.items():
+            for owner, name in functions:
+                patches.enter_context(mock.patch.object(owner, name, timing(part, getattr(owner, name))))
+        yield
+
+
+def shares(experiments: Sequence[Experiment], options: Options) -> dict[str, float]:
+    """Milliseconds per round and run of each part."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    with tempfile.TemporaryDirectory() as folder, timed(seconds):
+        store, began = Store(Path(folder)), time.perf_counter()
+        entries = [Entry.of(experiment) for experiment in experiments]
+        work(store, entries, Lease.here(), options, should_stop=lambda: False, load=load_engine)
+        seconds["training"] = time.perf_counter() - began - sum(seconds.values())
+        ended = [
+            store.run(entry.run_id).state(experiment) for entry, experiment in zip(entries, experiments, strict=True)
+        ]
+        assert all(state.status == "done" for state in ended), ended
+    rounds = sum(experiment.rounds for experiment in experiments)
+    return {part: 1000 * spent / rounds for part, spent in seconds.items()}
+
+
+def show(what: str, experiments: Sequence[Experiment], options: Options, repeats: int, target: float) -> bool:
+    """Print the parts of a kind of run; say whether store and metrics keep below their share."""
+    measured = [shares(experiments, options) for _ in range(repeats + 1)][1:]
+    parts = {part: statistics.median(one.get(part, 0.0) for one in measured) for part in ["training", *PARTS]}
+    extra = (parts["store"] + parts["metrics"]) / parts["training"]
+    listed = ", ".join(f"{part} {ms:.3f}" for part, ms in parts.items())
+    print(f"{what} (n={repeats}), ms a round and run: {listed}")
+    print(f"  store and metrics are {extra:.2%} of training (target {target:.0%})")
+    return extra < target
+
+
+def start_seconds(repeats: int) -> list[float]:
+    """Seconds from nothing to a worker that could train: the interpreter and all imports."""
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import flbench.worker, flbench.run"], check=True)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    options = Options(data_root=arguments.data, pool=os.cpu_count() or 1)
+    digits = [parse_experiment({**QUICKSTART, "partition": "classes:1", "seed": seed}) for seed in range(3)]
+    good = show("digits, three runs together", digits, options, arguments.repeats, 0.05)
+    cnn = parse_experiment({**CNN, "partition": "classes:1"})
+    try:
+        good &= show(f"CIFAR-10 CNN, {options.pool} threads", [cnn], options, arguments.repeats, 0.01)
+    except DataMissing as missing:
+        print(f"CIFAR-10 CNN not measured: {missing}")
+    print(f"a worker's start, paid once: {statistics.median(start_seconds(arguments.repeats)):.1f} s")
+    print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, ", end="")
+    print(f"Python {platform.python_version()}, torch {version('torch')}")
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
