@@ -213,7 +213,8 @@ class Heartbeat:
             files.discard(self.directory / name)
         with suppress(OSError):  # what stays is a directory that nobody misses
             log = self.directory / "log.txt"
-            if log.exists() and not log.stat().st_size:
+            # After an error, the worker has yet to say what was wrong.
+            if error is None and log.exists() and not log.stat().st_size:
                 files.discard(log)
             if not any(self.directory.iterdir()):
                 self.directory.rmdir()

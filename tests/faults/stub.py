@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -21,7 +22,7 @@ from flbench.config import Experiment, digest, parse_experiment
 from flbench.errors import DataMissing
 from flbench.launch.local import LocalLauncher
 from flbench.orchestrate import Orchestrator, Outcome, write_plan
-from flbench.store import Attempt, Store
+from flbench.store import Attempt, Store, leases
 from flbench.worker import Options, main
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,17 @@ def _raise(error: BaseException) -> Callable[[], NoReturn]:
     return fail
 
 
+def _devour() -> None:
+    """Take memory bit by bit until there is none; where ``STUB_MEMORY`` says how many bytes more there are."""
+    if more := os.environ.get("STUB_MEMORY"):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + int(more)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    eaten = []
+    while True:
+        eaten.append(b"\1" * (1 << 20))
+
+
 class OutOfMemoryError(RuntimeError):
     """Named like torch's."""
 
@@ -122,6 +134,8 @@ FAULTS: dict[float, Callable[[], object]] = {
     0.104: _raise(OSError(errno.ENOSPC, "No space left on device")),
     0.105: _raise(DataMissing("the toy's data are not there")),
     0.106: lambda: os.kill(os.getpid(), signal.SIGKILL),
+    0.107: _devour,
+    0.108: lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }
 
 
@@ -134,6 +148,13 @@ class ToySweep:
     spec_hash: str
     source: str = "name: toy\n"
     options: tuple[str, ...] = ()
+
+
+def hurry() -> None:
+    """Let heartbeats come, and their absence count, as soon as the environment says."""
+    for name in ("INTERVAL", "STALE", "HANGING"):
+        if seconds := os.environ.get(f"STUB_{name}"):
+            setattr(leases, name, float(seconds))
 
 
 WORKER = (sys.executable, "-m", "tests.faults.stub", "work")
@@ -166,6 +187,7 @@ def orchestrate(
 
 
 if __name__ == "__main__":
+    hurry()
     role, *rest = sys.argv[1:]
     if role == "work":
         sys.exit(main(rest, load=lambda options: OneByOne()))

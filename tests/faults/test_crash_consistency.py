@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Faulty:
     def disturb(self, disk: Disk, name: str) -> tuple[Path, int | None]:
         """Sweep on a faulty disk; the store, and the exit code."""
         root = self.folder / name
-        return root, in_child(lambda: sweep(root), disk)
+        return root, in_child(partial(sweep, root), disk)
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +97,8 @@ def check_kills(faulty: Faulty, numbers: range, *, torn: bool) -> None:
 
 
 def resume_and_check(root: Path) -> None:
-    """Sweep again on a sound disk: the store is as if nothing had happened, and what was finished is not begun again."""
-    assert in_child(lambda: sweep(root)) == 0
+    """Sweep again on a sound disk: all is as if nothing had happened, and what was finished is not begun again."""
+    assert in_child(partial(sweep, root)) == 0
     store = Store(root)
     for experiment in PLAN:
         run = store.run(experiment.run_id)
@@ -125,8 +126,8 @@ def check_faults(faulty: Faulty, numbers: range, disk: Callable[[int], Disk], na
         try:
             assert code in (0, 4)
             check_ends(root)
-            assert in_child(lambda root=root: sweep(root)) == 0
-            assert in_child(lambda root=root: sweep(root)) == 0
+            assert in_child(partial(sweep, root)) == 0
+            assert in_child(partial(sweep, root)) == 0
             resume_and_check(root)
         except AssertionError as error:
             raise AssertionError(f"{name} at write {number} of {faulty.writes}: exit code {code}") from error

@@ -1,0 +1,459 @@
+"""What befalls workers, machines and disks of the local backend, one test a row of docs/faults.md."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flbench.config import Experiment
+from flbench.errors import StoreUnusable, UserError
+from flbench.orchestrate import Outcome
+from flbench.report.frames import StoreSource, collect
+from flbench.store import Lease, Store, files, leases, read_plan
+from flbench.store.leases import process_start
+from tests.faults.disks import Elsewhen
+from tests.faults.stub import ROOT, WORKER, experiments, orchestrate, write_toy_plan
+from tests.faults.test_kills import check_undisturbed, executed, wait_until
+
+GREEDY, STOPPED = 0.107, 0.108
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def check_told(store: Store, experiment: Experiment, kind: str) -> str:
+    """The report shows a run as failed, and of which kind; returns its message."""
+    (run,) = collect(StoreSource(store), [experiment]).runs
+    assert (run.state, run.failure) == ("failed", kind)
+    return store.run(experiment.run_id).state(experiment).message
+
+
+def check_done_once(store: Store, plan: list[Experiment]) -> None:
+    """Every run is done, as if nothing had happened to it, and none was executed twice."""
+    check_undisturbed(store, plan)
+    for experiment in plan:
+        assert executed(store, experiment.run_id) == [list(range(1, experiment.rounds + 1))]
+
+
+# --- the machine reboots
+
+
+def rebooted(store: Store, experiment: Experiment, *, idle: float) -> Lease:
+    """Let a worker have held a run before this machine's last boot, under a process id that somebody has again."""
+    lease = Lease(**{**Lease.here().to_json(), "boot_id": "the-boot-before"})
+    attempt = store.claim(experiment, lease)
+    assert attempt is not None
+    attempt.adopt(None)
+    with store.heartbeat(lease, "toy/before"):
+        pass  # leaves no heartbeat; now as it would lie after a power cut:
+    heartbeat = store.workers / lease.token / "heartbeat"
+    files.make_directory(heartbeat.parent)
+    files.replace(heartbeat.parent / "lease.json", files.pretty(lease.to_json()))
+    files.disk.touch(heartbeat)
+    touched = heartbeat.stat().st_mtime - idle
+    os.utime(heartbeat, (touched, touched))
+    return lease
+
+
+def test_lease_of_another_boot_is_dead_though_its_pid_is_taken(store: Store) -> None:
+    plan = experiments(2)
+    rebooted(store, plan[0], idle=90)
+    assert process_start(os.getpid()) is not None
+    assert store.run(plan[0].run_id).state(plan[0]).status == "lost"
+    outcome = orchestrate(store, plan)
+    assert (outcome.exit_code, outcome.progress.done) == (0, 2)
+    check_undisturbed(store, plan)
+    assert len(store.run(plan[0].run_id).attempts()) == 2
+
+
+def test_lease_of_another_boot_is_waited_for_while_its_heartbeat_is_young(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (experiment,) = experiments(1)
+    rebooted(store, experiment, idle=0)
+    assert store.run(experiment.run_id).state(experiment).status == "running"
+    monkeypatch.setattr(leases, "STALE", 1.0)
+    monkeypatch.setenv("STUB_STALE", "1")
+    assert orchestrate(store, [experiment]).exit_code == 0
+    check_undisturbed(store, [experiment])
+
+
+# --- a worker hangs
+
+
+def test_hanging_worker_is_killed_and_its_run_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP in round 3 of every attempt: the heartbeat stops, the process stays."""
+    for name, seconds in (("INTERVAL", 0.05), ("HANGING", 1.0)):
+        monkeypatch.setattr(leases, name, seconds)
+        monkeypatch.setenv(f"STUB_{name}", str(seconds))
+    stopping, sound = experiments(1, lr=STOPPED)[0], experiments(1)[0]
+    outcome = orchestrate(store, [stopping, sound], attempts=2, workers=1)
+    assert outcome.exit_code == 1
+    assert (outcome.progress.done, outcome.progress.failed) == (1, 1)
+    assert store.live_workers() == []
+    assert executed(store, stopping.run_id) == [[1, 2, 3], [1, 2, 3]]
+    assert "gave no sign of life" in check_told(store, stopping, "signal")
+    check_done_once(store, [sound])
+
+
+def test_paused_worker_that_comes_back_in_time_is_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_PAUSE", "0.02")
+    plan = experiments(1)
+
+    def pause() -> None:
+        wait_until(store.live_workers)
+        pid = store.live_workers()[0].lease.pid
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    assert orchestrate(store, plan).launched == 1
+    thread.join()
+    check_done_once(store, plan)
+
+
+# --- memory
+
+
+def test_memory_limit_of_a_lone_worker_is_hit_once_and_waits_for_the_user(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RLIMIT_AS, really hit: the same again would fail again."""
+    monkeypatch.setenv("STUB_MEMORY", str(64 << 20))
+    greedy, sound = experiments(1, lr=GREEDY)[0], experiments(1)[0]
+    outcome = orchestrate(store, [greedy, sound], workers=1)
+    assert (outcome.exit_code, outcome.progress.done) == (1, 1)
+    assert outcome.launched == 1
+    assert len(store.run(greedy.run_id).attempts()) == 1
+    check_told(store, greedy, "oom")
+    check_done_once(store, [sound])
+
+
+def test_memory_limit_is_tried_again_with_fewer_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_MEMORY", str(64 << 20))
+    greedy, others = experiments(1, lr=GREEDY)[0], experiments(4)
+    outcome = orchestrate(store, [greedy, *others], workers=3, attempts=9)
+    assert (outcome.exit_code, outcome.progress.done) == (1, 4)
+    shares = [neighbours_of(store, greedy.run_id, attempt.number) for attempt in store.run(greedy.run_id).attempts()]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == 1 and shares.count(1) == 1
+    assert len(shares) <= 3
+    check_undisturbed(store, others)
+
+
+def neighbours_of(store: Store, run_id: str, number: int) -> int:
+    argv = json.loads((store.run(run_id).path / f"attempts/{number:04d}/environment.json").read_bytes())["argv"]
+    return int(next(word for word in argv if word.startswith("--neighbours=")).partition("=")[2])
+
+
+@contextmanager
+def limited_cgroup(megabytes: int) -> Iterator[Path]:
+    """A memory cgroup (version 1) of its own; skips the test where none can be made."""
+    path = Path(f"/sys/fs/cgroup/memory/flbench-{os.getpid()}")
+    try:
+        path.mkdir()
+    except OSError:
+        pytest.skip("needs root and a memory cgroup of version 1")
+    try:
+        (path / "memory.limit_in_bytes").write_text(f"{megabytes}M")
+        yield path
+    finally:
+        path.rmdir()
+
+
+def test_worker_killed_by_the_kernel_for_want_of_memory(store: Store) -> None:
+    greedy = experiments(1, lr=GREEDY)[0]
+    with limited_cgroup(150) as cgroup:
+        enter = f'echo $$ > {cgroup}/cgroup.procs && exec "$@"'
+        outcome = orchestrate(store, [greedy], workers=1, command=("sh", "-c", enter, "sh", *WORKER))
+        wait_until(lambda: not (cgroup / "cgroup.procs").read_text())
+    assert (outcome.exit_code, outcome.launched) == (1, 1)
+    assert "want of memory" in check_told(store, greedy, "oom")
+
+
+# --- the disk is full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 48 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "none", place], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(place: Path) -> Path:
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(b"\1" * size)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+    return ballast
+
+
+def test_disk_that_fills_up_ends_the_sweep_and_the_next_goes_on(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_PAUSE", "0.02")
+    store, plan = Store(small_disk / "store"), experiments(3, rounds=40)
+    outcome: list[Outcome | StoreUnusable] = []
+
+    def sweep() -> None:
+        try:
+            outcome.append(orchestrate(store, plan, workers=1))
+        except StoreUnusable as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    wait_until(lambda: store.run(plan[1].run_id).attempts() and store.run(plan[1].run_id).attempts()[-1].records())
+    ballast = fill(small_disk)
+    thread.join(30)
+    (end,) = outcome
+    assert isinstance(end, StoreUnusable) and end.exit_code == 4
+    assert "disk is full" in str(end) or "MiB are free" in str(end)
+    states = [store.run(experiment.run_id).state(experiment) for experiment in plan]
+    assert [state.status for state in states] == ["done", "failed", "pending"]
+    assert (states[1].kind, states[1].charges, states[1].attempts) == ("disk_full", 1, 1)
+    check_told(store, plan[1], "disk_full")
+    with pytest.raises(StoreUnusable):
+        orchestrate(store, plan, workers=1)  # still full
+    ballast.unlink()
+    assert orchestrate(store, plan, workers=1).exit_code == 0
+    check_undisturbed(store, plan)
+    first, second, third = (executed(store, experiment.run_id) for experiment in plan)
+    assert first == third == [list(range(1, 41))]
+    assert second[0][0] == 1 and second[1][0] > 4
+
+
+def test_no_run_begins_on_a_disk_that_is_nearly_full(small_disk: Path) -> None:
+    store = Store(small_disk / "store")
+    (small_disk / "ballast").write_bytes(b"\1" * (20 << 20))
+    with pytest.raises(StoreUnusable, match="MiB are free"):
+        orchestrate(store, experiments(2))
+    assert list(store.run_ids()) == []
+
+
+def test_limit_on_the_size_of_files_counts_as_a_full_disk(store: Store) -> None:
+    """RLIMIT_FSIZE, as some clusters set it."""
+    plan = experiments(1, rounds=200, eval_every=1)
+    limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); sys.argv[:1] = []; "
+    run = limit + "runpy.run_module('tests.faults.stub', run_name='__main__', alter_sys=True)"
+    assert resource.RLIM_INFINITY in resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert orchestrate(store, plan, command=(sys.executable, "-c", run, "stub", "work")).exit_code == 1
+    check_told(store, plan[0], "disk_full")
+    assert orchestrate(store, plan).exit_code == 0
+    check_undisturbed(store, plan)
+
+
+# --- clocks
+
+
+def elsewhere(store: Store, experiment: Experiment) -> tuple[Lease, Path]:
+    """A worker of another machine that holds a run, and its heartbeat."""
+    lease = Lease(**{**Lease.here().to_json(), "host": "elsewhere"})
+    assert store.claim(experiment, lease) is not None
+    heartbeat = store.workers / lease.token / "heartbeat"
+    files.make_directory(heartbeat.parent)
+    files.disk.touch(heartbeat)
+    return lease, heartbeat
+
+
+class Time:
+    """A monotonic clock that tests wind on, and the shift of the file system's clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed, self.jumped = 0.0, 0.0
+        began = time.monotonic()
+        monkeypatch.setattr("time.monotonic", lambda: began + self.passed)
+        monkeypatch.setattr(files, "disk", Elsewhen(lambda: self.passed + self.jumped))
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0, 86400.0 * 365])
+def test_clock_of_the_file_system_jumps_and_the_living_stay_alive(
+    store: Store, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    clock = Time(monkeypatch)
+    (experiment,) = experiments(1)
+    _, heartbeat = elsewhere(store, experiment)
+    run = store.run(experiment.run_id)
+    assert run.state(experiment).status == "running"
+    clock.passed, clock.jumped = 5, jump
+    assert run.state(experiment).status == "running", "its next heartbeat is still to come"
+    for _ in range(30):
+        clock.passed += 10
+        files.disk.touch(heartbeat)
+        assert run.state(experiment).status == "running"
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_clock_of_the_file_system_jumps_and_the_dead_are_found_out(
+    store: Store, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    clock = Time(monkeypatch)
+    (experiment,) = experiments(1)
+    elsewhere(store, experiment)
+    run = store.run(experiment.run_id)
+    assert run.state(experiment).status == "running"
+    clock.passed, clock.jumped = 5, jump
+    assert run.state(experiment).status == "running"
+    clock.passed += leases.STALE + 1
+    assert run.state(experiment).status == "lost"
+
+
+@pytest.mark.parametrize("shift", [1e9, -1e9])
+def test_clock_of_this_machine_does_not_matter(store: Store, monkeypatch: pytest.MonkeyPatch, shift: float) -> None:
+    """It is decades off, forward or back, while a sweep runs."""
+    now = time.time
+    monkeypatch.setattr("time.time", lambda: now() + shift)
+    plan = experiments(2)
+    assert orchestrate(store, plan).exit_code == 0
+    check_done_once(store, plan)
+
+
+# --- damage, and files from the future
+
+
+def finished(store: Store) -> Experiment:
+    (experiment,) = experiments(1, rounds=8, eval_every=4)
+    assert orchestrate(store, [experiment]).exit_code == 0
+    return experiment
+
+
+def test_result_cut_at_every_byte_is_never_believed(store: Store) -> None:
+    experiment = finished(store)
+    run = store.run(experiment.run_id)
+    (result,) = run.results()
+    whole = result.path.read_bytes()
+    for length in range(len(whole) - 1):  # but for the last byte, a newline
+        result.path.write_bytes(whole[:length])
+        assert run.state(experiment).status != "done", length
+        assert not result.path.exists(), length
+        assert collect(StoreSource(store), [experiment]).runs[0].state != "done"
+    assert len(list(store.quarantine.iterdir())) == len(whole) - 1
+    assert orchestrate(store, [experiment]).exit_code == 0
+    check_undisturbed(store, [experiment])
+    assert executed(store, experiment.run_id) == [list(range(1, 9))], "it goes on from its last checkpoint"
+
+
+@pytest.mark.parametrize("name", ["exit.json", "lease.json", "environment.json", "metrics.jsonl"])
+def test_any_file_of_an_attempt_cut_at_every_byte(store: Store, name: str) -> None:
+    """The state says something sensible whatever is left; cut metrics take their result with them."""
+    experiment = finished(store)
+    run = store.run(experiment.run_id)
+    path = run.attempts()[0].path / name
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        state = run.state(experiment)
+        assert (state.status == "done") == (name != "metrics.jsonl"), length
+        if name == "metrics.jsonl":
+            break
+    assert orchestrate(store, [experiment]).exit_code == 0
+    check_undisturbed(store, [experiment])
+
+
+@pytest.mark.parametrize("name", ["exit.json", "lease.json"])
+def test_file_of_an_unfinished_attempt_cut_at_every_byte(store: Store, name: str) -> None:
+    (experiment,) = experiments(1, rounds=8, eval_every=4)
+    attempt = store.claim(experiment, Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1}))
+    assert attempt is not None
+    attempt.end("interrupted", round=0)
+    path = attempt.path / name
+    whole = path.read_bytes()
+    run = store.run(experiment.run_id)
+    for length in range(len(whole) - 2):
+        path.write_bytes(whole[:length])
+        assert run.state(experiment).status == ("pending" if name == "lease.json" else "lost"), length
+    assert orchestrate(store, [experiment]).exit_code == 0
+    check_undisturbed(store, [experiment])
+
+
+def test_plan_cut_at_any_byte_is_refused_and_written_anew(store: Store) -> None:
+    plan = experiments(3)
+    name = write_toy_plan(store, plan)
+    path = store.root / "sweeps" / name / "plan.jsonl"
+    whole = path.read_bytes()
+    for length in [*range(0, len(whole), 37), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(StoreUnusable, match=r"plan.jsonl: the plan .* run `flbench sweep` on its spec again"):
+            read_plan(path)
+    work = subprocess.run([*WORKER, store.root, name], cwd=ROOT, capture_output=True, text=True)
+    assert (work.returncode, "Traceback" in work.stderr) == (4, False)
+    assert orchestrate(store, plan).exit_code == 0
+    assert path.read_bytes() == whole
+
+
+FUTURE = [
+    "format.json",
+    "runs/*/*/experiment.json",
+    "runs/*/*/results/*.json",
+    "runs/*/*/attempts/*/exit.json",
+    "runs/*/*/attempts/*/lease.json",
+]
+
+
+@pytest.mark.parametrize("pattern", FUTURE)
+def test_json_from_the_future_is_refused_and_never_overwritten(store: Store, pattern: str) -> None:
+    experiment = finished(store)
+    (path,) = store.root.glob(pattern)
+    newer = json.dumps({**json.loads(path.read_bytes()), "schema": 2, "kind": "unheard of"}).encode()
+    path.write_bytes(newer)
+    if "results" not in pattern and "format" not in pattern:
+        (result,) = store.root.glob("runs/*/*/results/*.json")
+        result.unlink()
+    before = {path: path.read_bytes() for path in store.root.glob("runs/**/*") if path.is_file()}
+    with pytest.raises(UserError, match=rf"{path.name} was written by a newer flbench \(schema 2"):
+        orchestrate(Store(store.root), [experiment], attempts=1)
+    assert path.read_bytes() == newer
+    assert before == {path: path.read_bytes() for path in store.root.glob("runs/**/*") if path.is_file()}
+
+
+# --- two sweeps at one moment
+
+
+SPEC = """
+version: 1
+name: both
+base: {dataset: digits, model: mlp, partition: "classes:1", rounds: 20, eval_every: 10}
+axes: {norm: [none, ln, fn]}
+seeds: [0, 1]
+"""
+
+
+@pytest.mark.slow
+def test_two_sweeps_of_one_spec_from_two_shells_at_the_same_moment(tmp_path: Path) -> None:
+    (tmp_path / "both.yaml").write_text(SPEC)
+    words = ["sweep", str(tmp_path / "both.yaml"), "--store", str(tmp_path / "store"), "--workers", "2", "--json"]
+    command = [sys.executable, "-c", "from flbench.cli import main; main()", *words]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [json.loads(process.communicate(timeout=300)[0]) for process in both]
+    assert [(one["exit_code"], one["done"], one["total"]) for one in told] == [(0, 6, 6)] * 2
+    store = Store(tmp_path / "store")
+    assert [len(store.run(run_id).attempts()) for run_id in store.run_ids()] == [1] * 6
+    assert sum(one["launched"] for one in told) <= 4
+    again = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert json.loads(again.stdout)["launched"] == 0
