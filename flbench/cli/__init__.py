@@ -12,6 +12,7 @@ from flbench.cli.data import app as data_commands
 from flbench.cli.doctor import doctor as doctor_command
 from flbench.cli.exchange import export as export_command
 from flbench.cli.exchange import import_ as import_command
+from flbench.cli.gc import gc as gc_command
 from flbench.cli.logs import logs as logs_command
 from flbench.cli.partition import app as partition_commands
 from flbench.cli.report import report as report_command
@@ -38,6 +39,7 @@ app.command("status")(status_command)
 app.command("logs")(logs_command)
 app.command("cancel")(cancel_command)
 app.command("retry")(retry_command)
+app.command("gc")(gc_command)
 app.command("show")(show_command)
 app.command("schema")(schema_command)
 app.command("export")(export_command)

@@ -1,0 +1,175 @@
+"""What nobody needs any more: found first, so that it can be shown, and looked at again before it is removed.
+
+Never garbage: results, metrics, logs, the newest sound checkpoint of a run, and whatever somebody alive holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flbench.store import files
+from flbench.store.attempts import AttemptDir, Checkpoint
+from flbench.store.leases import Lease
+from flbench.store.root import Store
+from flbench.store.runs import RunDir
+
+#: Seconds after which a staged file that was never put in its place, or a silent worker, is nobody's.
+GRACE = 3600.0
+
+Kind = Literal["checkpoints", "quarantine", "staging", "workers", "orphans"]
+
+#: What each kind is, for people.
+KINDS: dict[Kind, str] = {
+    "checkpoints": "checkpoints of finished runs that newer ones supersede",
+    "quarantine": "damaged files that were set aside",
+    "staging": "files that were never finished",
+    "workers": "heartbeats of workers that are dead",
+    "orphans": "unfinished runs that no sweep names",
+}
+
+_STAGED = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """A file, or a whole directory, that can go."""
+
+    kind: Kind
+    path: Path
+    bytes: int
+
+
+def find(store: Store, *, last_checkpoints: bool = False, orphans: bool = False) -> Iterator[Garbage]:
+    """All garbage of a store.
+
+    Args:
+        store: where to look.
+        last_checkpoints: the last checkpoints of finished runs are garbage, too: they can no longer be extended.
+        orphans: unfinished runs that no plan names are garbage, too.
+    """
+    planned = {run_id for directory in store.sweep_dirs() for run_id in store.planned_ids(directory)}
+    waiting: set[str] = set()
+    for run_id in store.run_ids():
+        run = store.run(run_id)
+        attempts = run.attempts()
+        if _is_held(store, attempts):
+            continue
+        if _has_result(run):
+            yield from _old_checkpoints(attempts, keep=not last_checkpoints)
+            continue
+        if orphans and run_id not in planned and _is_old(store, [run.path, *(attempt.path for attempt in attempts)]):
+            yield Garbage("orphans", run.path, _size(run.path))
+            continue
+        waiting |= {lease.token for attempt in attempts if attempt.exit() is None and (lease := attempt.lease())}
+    yield from _files("quarantine", store.quarantine)
+    yield from _staging(store)
+    yield from _dead_workers(store, waiting)
+
+
+def remove(store: Store, found: Collection[Garbage], *, last_checkpoints: bool, orphans: bool) -> list[Garbage]:
+    """Remove what was found and still is garbage; return what is gone."""
+    still = {one.path for one in find(store, last_checkpoints=last_checkpoints, orphans=orphans)}
+    gone = [one for one in found if one.path in still and _remove(store, one)]
+    for one in gone:
+        if one.kind in ("workers", "quarantine"):
+            _remove_if_empty(one.path.parent)
+    return gone
+
+
+def _has_result(run: RunDir) -> bool:
+    return any(path.suffix == ".json" and not path.name.startswith(".") for path in (run.path / "results").glob("*"))
+
+
+def _is_held(store: Store, attempts: list[AttemptDir]) -> bool:
+    """Whether somebody alive holds the run; what is not known counts as held."""
+    if not attempts or attempts[-1].exit() is not None:
+        return False
+    last = attempts[-1]
+    return store.judge.alive(last.lease(), last.path / "lease.json")
+
+
+def _old_checkpoints(attempts: list[AttemptDir], *, keep: bool) -> Iterator[Garbage]:
+    """All checkpoints but the newest whole one."""
+    there = [(path, attempt.number) for attempt in attempts for path in attempt.checkpoint_files()]
+    there.sort(key=lambda pair: (pair[0].name.partition("-")[0], pair[1]), reverse=True)
+    for path, number in there:
+        if keep and len(there) == 1:
+            return  # the usual case: no need to read it
+        if keep and Checkpoint.at(path, number) is not None:
+            keep = False
+            continue
+        yield Garbage("checkpoints", path, _size(path))
+
+
+def _files(kind: Kind, directory: Path) -> Iterator[Garbage]:
+    for path in sorted(directory.glob("*")):
+        yield Garbage(kind, path, _size(path))
+
+
+def _staging(store: Store) -> Iterator[Garbage]:
+    for folder, directories, names in os.walk(store.root):
+        for name in [name for name in (*directories, *names) if _STAGED.fullmatch(name)]:
+            path = Path(folder, name)
+            if _is_old(store, [path]):
+                yield Garbage("staging", path, _size(path))
+        directories[:] = [name for name in directories if not _STAGED.fullmatch(name)]
+
+
+def _dead_workers(store: Store, waiting: Collection[str]) -> Iterator[Garbage]:
+    """What dead workers left, but for their logs; ``waiting`` runs still ask how their worker ended."""
+    for directory in sorted(store.workers.glob("*/")):
+        path = directory / "lease.json"
+        lease = Lease.read(path)
+        there = [directory / name for name in ("lease.json", "heartbeat", "exit.json") if (directory / name).exists()]
+        if (lease is not None and store.judge.alive(lease, path)) or not _is_old(store, [directory, *there]):
+            continue
+        for path in there:
+            if not (path.name == "exit.json" and directory.name in waiting):
+                yield Garbage("workers", path, _size(path))
+        log = directory / "log.txt"
+        if log.exists() and not log.stat().st_size:
+            yield Garbage("workers", log, 0)
+
+
+def _is_old(store: Store, paths: list[Path]) -> bool:
+    """Whether none of them was touched of late, by the file system's own time; what is not known is not old."""
+    ages = [store.judge.age(path) for path in paths]
+    return all(age is not None and age > GRACE for age in ages)
+
+
+def _size(path: Path) -> int:
+    """Bytes in a file or below a directory; links are not followed."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            return path.lstat().st_size
+        return sum(_size(below) for below in path.iterdir())
+    except OSError:
+        return 0  # gone meanwhile
+
+
+def _remove(store: Store, garbage: Garbage) -> bool:
+    path = garbage.path
+    try:
+        if path.is_symlink() or not path.is_dir():
+            files.disk.remove(path)
+        else:
+            # Out of the way in one step: nobody shall meet half a run.
+            aside = files.temporary(store.root / path.name)
+            files.disk.rename(path, aside)
+            shutil.rmtree(aside)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_if_empty(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError:
+        return  # something is left in it
