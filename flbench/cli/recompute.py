@@ -1,0 +1,108 @@
+"""Execute finished runs again, in a scratch store, and compare with what is recorded, bit by bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from flbench.config import Experiment, parse_experiment
+from flbench.errors import UserError
+from flbench.store import Lease, Result, RunDir, Store
+from flbench.worker import Options, load_engine
+
+#: Of a record: what another execution takes otherwise.
+TIMES = frozenset({"seconds"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of executing a run again."""
+
+    run_id: str
+    rounds: int
+    verdict: Literal["same", "different", "skipped"]
+    why: str = ""
+
+
+def recompute(store: Store, run_ids: Sequence[str], count: int, data_root: Path | None) -> Iterator[Verdict]:
+    """Execute some of the finished runs again, evenly chosen from their ids, which are as good as random."""
+    finished = [run for run_id in run_ids if (run := store.run(run_id)).results()]
+    step = max(1, len(finished) / count)
+    chosen = [finished[int(number * step)] for number in range(min(count, len(finished)))]
+    with TemporaryDirectory(prefix="flbench-verify-") as scratch:
+        target = Store(Path(scratch) / "store")
+        for run in chosen:
+            result = run.results()[-1]
+            try:
+                why = _why_not(result) or ""
+                verdict = Verdict(run.run_id, result.rounds, "skipped", why) if why else None
+                yield verdict or _execute(run, result, target, data_root)
+            except UserError as error:
+                yield Verdict(run.run_id, result.rounds, "skipped", str(error))
+
+
+def _why_not(result: Result) -> str | None:
+    """Why this machine cannot compute what a result was computed with."""
+    import torch
+
+    wanted = result.numerics
+    if wanted.get("torch") != str(torch.__version__):
+        return f"computed with torch {wanted.get('torch')}, this is {torch.__version__}"
+    if wanted.get("device") == "cuda" and not torch.cuda.is_available():
+        return "computed on a GPU, and there is none"
+    return None
+
+
+def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None) -> Verdict:
+    experiment = _as_recorded(run.experiment(), result)
+    attempt = target.claim(experiment, Lease.here())
+    if attempt is None:
+        raise UserError("it was executed already")
+    numerics = result.numerics
+    engine = load_engine(Options(data_root, device=numerics["device"], executor=numerics["executor"]))
+    failures: list[Exception] = []
+
+    def ended(_: object, end: object) -> None:
+        failures.extend([end] if isinstance(end, Exception) else [])
+
+    engine.execute([attempt], should_stop=lambda: False, ended=ended)
+    if failures:
+        return Verdict(run.run_id, result.rounds, "skipped", f"it cannot be executed: {failures[0]}")
+    attempt.end("ok")
+    again = attempt.run.results()[-1]
+    if again.fingerprint != result.fingerprint:
+        return Verdict(run.run_id, result.rounds, "skipped", "the data set here is another than its own")
+    if again.numerics != numerics:
+        return Verdict(run.run_id, result.rounds, "skipped", f"computed with {numerics}, here with {again.numerics}")
+    difference = _difference(result, run.metrics(result), again, attempt.records())
+    return Verdict(run.run_id, result.rounds, "different" if difference else "same", difference)
+
+
+def _as_recorded(experiment: Experiment, result: Result) -> Experiment:
+    """The experiment with just the wish that a result answered."""
+    wish = {
+        "rounds": result.wanted,
+        "eval_every": min(result.evaluated, default=result.wanted),
+        "probes": [json.loads(probe) for probe in sorted(result.probes)],
+    }
+    return parse_experiment({**experiment.to_json(), **wish})
+
+
+def _difference(
+    old: Result, recorded: Sequence[Mapping[str, Any]], new: Result, computed: Sequence[Mapping[str, Any]]
+) -> str:
+    """The first difference in words; empty where there is none."""
+    if (old.status, old.rounds) != (new.status, new.rounds):
+        return f"recorded: {old.status} after round {old.rounds}, computed: {new.status} after round {new.rounds}"
+    if len(recorded) != len(computed):
+        return f"{len(recorded)} evaluations are recorded, {len(computed)} were computed"
+    for before, after in zip(recorded, computed, strict=True):
+        for name in sorted((before.keys() | after.keys()) - TIMES):
+            if before.get(name) != after.get(name):
+                values = f"recorded {before.get(name)!r:.60}, computed {after.get(name)!r:.60}"
+                return f"round {before.get('round')}, {name}: {values}"
+    return ""

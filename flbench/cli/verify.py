@@ -1,0 +1,125 @@
+"""``flbench verify``: whether a store is sound, and its numbers come out again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.cli.options import DEFAULT_STORE, DataOption, JsonOption, StoreOption
+from flbench.cli.targets import find_targets
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.cli.recompute import Verdict
+    from flbench.store import Store
+    from flbench.store.verify import Audit
+
+#: Problems told in full.
+MOST_PROBLEMS = 50
+
+
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[STORE|SWEEP|RUN]...", help="A store's directory, sweeps, or beginnings of run ids; default: all."
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    recompute: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Also execute so many finished runs again, and compare every number."),
+    ] = 0,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every file of a store, and nothing but check: whatever is wrong stays where it is.
+
+    JSON is whole and of a known version, ids are the hashes of their experiments, checkpoints have their checksums,
+    metrics ascend without gaps and bear out their results, plans are whole. With --recompute, runs that this machine
+    can compute alike (same device, executor and torch) are executed again in a scratch folder and compared bit by bit,
+    times apart. Exit code 1 where something is wrong.
+
+    Example: flbench verify
+
+    Example: flbench verify quickstart --recompute 3
+    """
+    from flbench.store import Store
+
+    opened, wanted = _opened(store, names or [])
+    audit, run_ids = _audit(Store(opened, create=False), wanted)
+    if not as_json:
+        _tell(audit)
+    sound = [run_id for run_id in run_ids if audit.is_sound(run_id)]
+    verdicts = _recompute(audit.store, sound, recompute, data, quiet=as_json) if recompute else []
+    different = sum(verdict.verdict == "different" for verdict in verdicts)
+    if as_json:
+        summary = {
+            "schema": 1,
+            "store": str(opened),
+            "runs": audit.runs,
+            "files": audit.files,
+            "problems": [{"path": str(one.path), "what": one.what} for one in audit.problems],
+            "recomputed": [dataclasses.asdict(verdict) for verdict in verdicts],
+        }
+        typer.echo(json.dumps(summary, indent=1))
+    if audit.problems or different:
+        raise typer.Exit(1)
+
+
+def _opened(store: Path, names: list[str]) -> tuple[Path, list[str]]:
+    """The store, which may be named like a sweep, and the other names."""
+    from flbench.store import Store
+
+    stores = [name for name in names if Store.exists(Path(name))]
+    if not stores:
+        return store, names
+    if len(names) > 1:
+        raise UserError(f"{stores[0]} is a store: name it alone, or as --store {stores[0]} with sweeps or runs")
+    return Path(stores[0]), []
+
+
+def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
+    """Check what is named; return with it the ids of the runs that it held."""
+    from flbench.store.verify import Audit
+
+    audit = Audit(store)
+    if not names:
+        audit.everything()
+        return audit, list(store.run_ids())
+    targets = find_targets(store, names)
+    planned = [entry.run_id for directory in targets.plans for entry in audit.plan(directory)]
+    run_ids = sorted({*planned, *targets.run_ids})
+    for run_id in run_ids:
+        if (path := store.run(run_id).path).exists():
+            audit.run(path)
+    return audit, run_ids
+
+
+def _tell(audit: Audit) -> None:
+    for problem in audit.problems[:MOST_PROBLEMS]:
+        typer.echo(f"{problem.path}: {problem.what}")
+    if len(audit.problems) > MOST_PROBLEMS:
+        typer.echo(f"and {len(audit.problems) - MOST_PROBLEMS} more; --json lists all")
+    aside = sum(1 for _ in audit.store.quarantine.glob("*"))
+    noted = f"; {aside} files were found damaged before, and lie in {audit.store.quarantine}" if aside else ""
+    found = f"{len(audit.problems)} problems" if audit.problems else "all sound"
+    typer.echo(f"{audit.runs} runs, {audit.files} files: {found}{noted}")
+
+
+def _recompute(store: Store, run_ids: list[str], count: int, data: Path | None, *, quiet: bool) -> list[Verdict]:
+    from flbench.cli.recompute import recompute
+
+    verdicts = []
+    for verdict in recompute(store, run_ids, count, data):
+        verdicts.append(verdict)
+        if not quiet:
+            why = f": {verdict.why}" if verdict.why else ""
+            typer.echo(f"{verdict.run_id}, {verdict.rounds} rounds again: {verdict.verdict}{why}")
+    if not verdicts and not quiet:
+        typer.echo("no finished run is there to be executed again")
+    return verdicts

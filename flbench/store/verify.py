@@ -1,0 +1,217 @@
+"""Check every file of a store against every other; nothing is changed, not even what is found damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flbench.config import parse_experiment
+from flbench.errors import StoreUnusable, UserError
+from flbench.store import files
+from flbench.store.attempts import AttemptDir, Checkpoint
+from flbench.store.leases import Lease
+from flbench.store.names import is_run_id
+from flbench.store.plans import Entry, parse_plan
+from flbench.store.results import Result, Wish
+from flbench.store.root import Store
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file, and what is wrong with it."""
+
+    path: Path
+    what: str
+
+
+@dataclass
+class Audit:
+    """Goes through a store, or parts of it, and keeps what is wrong."""
+
+    store: Store
+    problems: list[Problem] = field(default_factory=list)
+    runs: int = 0
+    files: int = 0
+
+    def everything(self) -> None:
+        """Check all sweeps, runs and workers."""
+        for directory in sorted((self.store.root / "sweeps").glob("*/*/")):
+            self.plan(directory)
+        for path in sorted((self.store.root / "runs").glob("*/*")):
+            self.run(path)
+        for path in sorted(self.store.workers.glob("*/lease.json")):
+            if self._json(path) is not None and Lease.read(path) is None:
+                self._complain(path, "this is no lease")
+
+    def plan(self, directory: Path) -> list[Entry]:
+        """Check a sweep's plan; return its entries."""
+        path = directory / "plan.jsonl"
+        self.files += 1
+        try:
+            entries = parse_plan(path, path.read_bytes())
+        except (OSError, StoreUnusable) as error:
+            self._complain(path, str(error))
+            return []
+        if not entries:
+            self._complain(path, "it names no run")
+        for entry in entries:
+            self._identity(path, entry.experiment, entry.run_id, entry.cell_id)
+        if len({entry.run_id for entry in entries}) < len(entries):
+            self._complain(path, "it names a run twice")
+        return entries
+
+    def run(self, path: Path) -> None:
+        """Check all files of a run."""
+        if not is_run_id(path.name) or path.parent.name != path.name[:2]:
+            self._complain(path, "no run has this id, or it does not belong into this folder")
+            return
+        self.runs += 1
+        run = self.store.run(path.name)
+        attempts = run.attempts()
+        if [attempt.number for attempt in attempts] != list(range(1, len(attempts) + 1)):
+            self._complain(path / "attempts", f"its attempts are {', '.join(str(one.number) for one in attempts)}")
+        self._experiment(path / "experiment.json", path.name, begun=bool(attempts))
+        for attempt in attempts:
+            last = attempt is attempts[-1]
+            if not (last and not (attempt.path / "exit.json").exists() and self._is_held(attempt)):
+                self._attempt(attempt)
+        for result in sorted((path / "results").glob("[!.]*.json")):
+            self._result(result, attempts)
+
+    def is_sound(self, run_id: str) -> bool:
+        """Whether nothing was found wrong with the files of a run."""
+        path = self.store.run(run_id).path
+        return not any(problem.path.is_relative_to(path) for problem in self.problems)
+
+    def _is_held(self, attempt: AttemptDir) -> bool:
+        """Whether its files may change while they are read."""
+        return self.store.judge.alive(attempt.lease(), attempt.path / "lease.json")
+
+    def _experiment(self, path: Path, run_id: str, *, begun: bool) -> None:
+        if not path.exists():
+            if begun:
+                self._complain(path, "it is missing")
+            return
+        raw = self._json(path)
+        if raw is None:
+            return
+        experiment = {key: raw[key] for key in raw.keys() - {"schema", "run_id", "cell_id"}}
+        if raw.get("run_id") != run_id:
+            self._complain(path, f"it says that this is run {raw.get('run_id')!r:.40}")
+        self._identity(path, experiment, run_id, str(raw.get("cell_id")))
+
+    def _identity(self, path: Path, raw: Mapping[str, Any], run_id: str, cell_id: str) -> None:
+        """A run's id is the hash of its experiment, and its cell's that of the experiment without the seed."""
+        try:
+            experiment = parse_experiment(raw)
+        except (UserError, TypeError) as error:
+            self._complain(path, f"the experiment of run {run_id} cannot be read: {error}")
+            return
+        if (experiment.run_id, experiment.cell_id) != (run_id, cell_id):
+            self._complain(
+                path,
+                f"the experiment of run {run_id} hashes to {experiment.run_id}: "
+                "it was changed by hand, or a component has a newer version since",
+            )
+
+    def _attempt(self, attempt: AttemptDir) -> None:
+        path = attempt.path
+        if self._json(path / "lease.json") is not None and attempt.lease() is None:
+            self._complain(path / "lease.json", "this is no lease")
+        for name in ("exit.json", "environment.json", "cancel.json"):
+            if (path / name).exists():
+                self._json(path / name)
+        end = attempt.exit() or {}
+        if attempt.metrics_path.exists():
+            self._metrics(attempt.metrics_path, torn_is_well=end.get("kind") not in ("ok", "interrupted", "cancelled"))
+        for checkpoint in attempt.checkpoint_files():
+            self.files += 1
+            if Checkpoint.at(checkpoint, attempt.number) is None:
+                self._complain(checkpoint, "its bytes are not those of the checksum in its name")
+
+    def _metrics(self, path: Path, *, torn_is_well: bool) -> None:
+        self.files += 1
+        data = path.read_bytes()
+        records = files.parse_lines(data)
+        whole, torn = data.count(b"\n"), not data.endswith(b"\n") and bool(data)
+        if len(records) < whole or (torn and not torn_is_well):
+            self._complain(path, f"line {len(records) + 1} is torn")
+        rounds = [record.get("round") for record in records]
+        if not all(isinstance(round, int) for round in rounds):
+            self._complain(path, "a record names no round")
+        elif any(later <= earlier for earlier, later in pairwise(rounds)):  # type: ignore[operator]
+            self._complain(path, "its rounds do not ascend")
+
+    def _result(self, path: Path, attempts: Sequence[AttemptDir]) -> None:
+        if self._json(path) is None:
+            return
+        try:
+            result = Result.read(path)
+        except (KeyError, TypeError) as error:
+            self._complain(path, f"a field is missing or damaged: {error}")
+            return
+        if result is None:
+            self._complain(path, "its checksum does not fit")
+            return
+        for what in self._contradictions(result, attempts):
+            self._complain(path, what)
+
+    def _contradictions(self, result: Result, attempts: Sequence[AttemptDir]) -> Iterator[str]:
+        """What of a result does not fit to its run, its name, or its metrics."""
+        if result.run_id != result.path.parent.parent.name:
+            yield f"it belongs to run {result.run_id!r:.40}"
+        if result.path.name[:8] != f"{result.rounds:08d}":
+            yield f"it reached round {result.rounds}, and its name says otherwise"
+        attempt = next((one for one in attempts if one.number == result.attempt), None)
+        data = _bytes(attempt.metrics_path) if attempt else None
+        if data is None:
+            yield f"the metrics of attempt {result.attempt}, which bear it out, are missing"
+            return
+        if len(data) != result.metrics_bytes or hashlib.sha256(data).hexdigest() != result.metrics_sha256:
+            yield f"the metrics of attempt {result.attempt} are not those that it was made of"
+            return
+        records = files.parse_lines(data)
+        if {record.get("round") for record in records} != result.evaluated:
+            yield "its evaluations are not those of its metrics"
+        if (records[-1] if records else {}) != result.final:
+            yield "its last record is not that of its metrics"
+        if result.status == "done" and result.evaluated != _without_gaps(result):
+            yield f"evaluations are missing between round {min(result.evaluated, default=0)} and {result.rounds}"
+
+    def _json(self, path: Path) -> dict[str, Any] | None:
+        """The object in a file; None, and a problem, where there is none that this flbench can read."""
+        self.files += 1
+        try:
+            value = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            self._complain(path, "it is missing")
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            self._complain(path, f"it cannot be read as JSON: {error}")
+            return None
+        schema = value.get("schema", files.SCHEMA) if isinstance(value, dict) else None
+        if not isinstance(schema, int) or schema > files.SCHEMA:
+            self._complain(path, "expected an object" if schema is None else f"its schema {schema!r:.20} is unknown")
+            return None
+        return dict(value)
+
+    def _complain(self, path: Path, what: str) -> None:
+        self.problems.append(Problem(path, what))
+
+
+def _without_gaps(result: Result) -> frozenset[int]:
+    """The evaluations of a finished run: every so many rounds, and after the last."""
+    every = min(result.evaluated, default=result.rounds)
+    return Wish.of({"rounds": result.rounds, "eval_every": max(1, every), "probes": ()}).evaluated
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
