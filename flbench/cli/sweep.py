@@ -110,6 +110,7 @@ def _wanted(
         data_root=data,
         device="cuda" if resources.gpus else "cpu",
         pool=resources.cpus,
+        fuse=resources.fuse,
         max_attempts=loaded.spec.retry.max_attempts,
     )
     if chosen is not Backend.slurm:

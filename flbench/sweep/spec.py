@@ -190,6 +190,7 @@ class Resources(Strict):
     """What one worker slot takes."""
 
     cpus: int = Field(default=1, ge=1, description="CPU cores of a run: the size of its thread pool")
+    fuse: int = Field(default=64, ge=1, description="most runs that a worker trains as one computation; 1: each alone")
     gpus: float = Field(default=0.0, ge=0, description="GPUs of a run; 0.5 puts two runs on one GPU")
     mem: Annotated[
         int | None, BeforeValidator(parse_memory), WithJsonSchema({"type": "string", "examples": ["2G"]})
