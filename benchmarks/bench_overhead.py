@@ -31,7 +31,7 @@ from flbench import metrics, run
 from flbench.config import Experiment, parse_experiment
 from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.errors import DataMissing
-from flbench.store import Attempt, Entry, Lease, Store
+from flbench.store import Attempt, Lease, Plan, Store
 from flbench.worker import Options, load_engine, work
 
 #: What is timed, by the part it belongs to.
@@ -81,7 +81,7 @@ def shares(experiments: Sequence[Experiment], options: Options) -> dict[str, flo
     seconds: defaultdict[str, float] = defaultdict(float)
     with tempfile.TemporaryDirectory() as folder, timed(seconds):
         store, began = Store(Path(folder)), time.perf_counter()
-        entries = [Entry.of(experiment) for experiment in experiments]
+        entries = Plan.of(experiments)
         work(store, entries, Lease.here(), options, should_stop=lambda: False, load=load_engine)
         seconds["training"] = time.perf_counter() - began - sum(seconds.values())
         ended = [

@@ -29,7 +29,7 @@ from typing import Any, Literal, Protocol
 from flbench.config import FUSABLE, WISHES, Experiment, canonical_json
 from flbench.errors import StoreUnusable, UserError
 from flbench.slurm import Job, explain
-from flbench.store import CANCELLED, Attempt, Entry, Glance, Lease, RunState, Store, Wish, read_plan
+from flbench.store import CANCELLED, Attempt, Entry, Glance, Lease, Plan, Queue, RunState, Store, Wish, open_plan
 
 #: Exit code of a worker that was asked to stop: put its work back into the queue.
 REQUEUE = 75
@@ -127,7 +127,7 @@ def load_engine(options: Options) -> Engine:
 
 def work(
     store: Store,
-    plan: Sequence[Entry],
+    plan: Plan,
     lease: Lease,
     options: Options,
     *,
@@ -143,36 +143,32 @@ def work(
         StoreUnusable: the disk is full; whatever was claimed has ended.
         MemoryShort: a run did not fit beside those of the neighbours; this worker gives way to them.
     """
-    if not plan:
-        return 0
     engine: Engine | None = None
     taken = 0
-    begin = options.offset % len(plan)
-    todo = [*plan[begin:], *plan[:begin]]
-    while todo:
-        again = []
-        claimed_before = taken
-        for position, entry in enumerate(todo):
+    queue = Queue(store, plan, options.offset)
+    while True:
+        claimed_before, was_fresh = taken, queue.is_fresh
+        for entry in queue:
             if should_stop():
                 return taken
             state = _state(store, entry)
             if not state.claimable(options.max_attempts) or _needs_more(state, options):
-                # Held by somebody: look again in the next pass. Done, or given up: never again.
-                again += [entry] if state.status == "running" else []
+                if state.status == "running":
+                    queue.keep()  # held by somebody; what is done, or given up, never comes back
                 continue
             store.check_room()
             engine = engine or load(options)
-            again.append(entry)
+            queue.keep()
             first = store.claim(entry.parse(), lease, options.max_attempts)
             if first is None:
                 continue
-            group = [first, *_companions(store, first, todo[position:], lease, options, engine)]
+            group = [first, *_companions(store, first, queue, lease, options, engine)]
             taken += len(group)
             _leave_for(_execute(group, engine, options, should_stop, stopped_as), store, options)
-        if taken == claimed_before:
-            break
-        todo = again
-    return taken
+        if taken == claimed_before and not was_fresh:
+            if taken or queue.is_thorough:
+                return taken
+            queue.is_thorough = True  # sent, and finds nothing: what seems to be finished may not be
 
 
 def _state(store: Store, entry: Entry) -> RunState:
@@ -196,10 +192,10 @@ def _leave_for(kinds: Container[str], store: Store, options: Options) -> None:
 
 
 def _companions(
-    store: Store, first: Attempt, todo: Sequence[Entry], lease: Lease, options: Options, engine: Engine
+    store: Store, first: Attempt, queue: Queue, lease: Lease, options: Options, engine: Engine
 ) -> Iterator[Attempt]:
     """Claim runs that can be trained together with the first: they stand near it in the plan (its seeds do)."""
-    fair = -(-len(todo) // (2 * options.workers - 1))  # smaller and smaller groups, so that all end at about one time
+    fair = -(-queue.left // (2 * options.workers - 1))  # smaller and smaller groups, so that all end at about one time
     room = min(options.fuse, fair) - 1
     if room < 1:
         return
@@ -208,7 +204,7 @@ def _companions(
     except Exception:
         return  # whatever is wrong (missing data, say), the run itself meets it too, and tells it in its own files
     kind = kind_of_group(first.experiment.to_json())
-    for entry in todo[1:NEAR]:
+    for entry in queue.near(NEAR):
         if room < 1:
             return
         if kind_of_group(entry.experiment) != kind or _needs_more(_state(store, entry), options):
@@ -448,7 +444,7 @@ def _work_on(
     with store.heartbeat(lease, given.plan) as heartbeat:
         if stop.job is not None and stop.job.log is not None:
             (heartbeat.directory / "log.txt").symlink_to(stop.job.log)
-        entries = read_plan(store.root / "sweeps" / given.plan / "plan.jsonl")
+        entries = open_plan(store.root / "sweeps" / given.plan / "plan.jsonl")
         return work(
             store,
             entries,

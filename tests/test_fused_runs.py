@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment, parse_experiment
-from flbench.store import Entry, Lease, Store
+from flbench.store import Lease, Plan, Store
 from flbench.worker import Options, kind_of_group, load_engine, work
 
 SMALL: dict[str, Any] = {"model": {"name": "mlp", "widths": [8, 8]}, "clients": 4, "E": 2, "batch_size": 8}
@@ -31,8 +31,7 @@ def plan() -> list[Experiment]:
 
 
 def go(store: Store, runs: list[Experiment], stop: Callable[[], bool] = lambda: False, **options: Any) -> int:
-    entries = [Entry.of(run) for run in runs]
-    return work(store, entries, Lease.here(), Options(**options), should_stop=stop)
+    return work(store, Plan.of(runs), Lease.here(), Options(**options), should_stop=stop)
 
 
 def records(store: Store, run: Experiment) -> list[dict[str, Any]]:

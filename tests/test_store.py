@@ -153,7 +153,7 @@ def test_plan_comes_back_equal(tmp_path: Path) -> None:
     wanted = [experiment(seed=seed, method="fedyogi") for seed in range(3)]
     (tmp_path / "plan.jsonl").write_bytes(encode_plan(wanted))
     entries = read_plan(tmp_path / "plan.jsonl")
-    assert entries == [Entry.of(one) for one in wanted]
+    assert list(entries) == [Entry.of(one) for one in wanted]
     assert [entry.parse() for entry in entries] == wanted
     assert [entry.parse().run_id for entry in entries] == [one.run_id for one in wanted]
 

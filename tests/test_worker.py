@@ -11,7 +11,7 @@ import pytest
 
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
-from flbench.store import Attempt, Entry, Lease, Store, encode_plan
+from flbench.store import Attempt, Lease, Plan, Store, encode_plan
 from flbench.worker import Options, environment, kind_of, main, work
 from tests.faults.stub import Done, OneByOne, execute, experiments, undisturbed
 
@@ -32,8 +32,7 @@ def store(tmp_path: Path) -> Store:
 def go(
     store: Store, plan: list[Experiment], run: Any = execute, stop: Callable[[], bool] = lambda: False, **options: Any
 ) -> int:
-    entries = [Entry.of(experiment) for experiment in plan]
-    return work(store, entries, Lease.here(), Options(**options), should_stop=stop, load=lambda _: OneByOne(run))
+    return work(store, Plan.of(plan), Lease.here(), Options(**options), should_stop=stop, load=lambda _: OneByOne(run))
 
 
 def exit_of(store: Store, experiment: Experiment) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def test_engine_is_loaded_once_and_only_where_there_is_work(store: Store) -> Non
         loads.append(options)
         return OneByOne()
 
-    entries = [Entry.of(experiment) for experiment in experiments(3)]
+    entries = Plan.of(experiments(3))
     for _ in range(2):
         work(store, entries, Lease.here(), Options(pool=3), should_stop=lambda: False, load=load)
     assert loads == [Options(pool=3)]

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from flbench.config import Experiment
-from flbench.store import Entry, Lease, Store
+from flbench.store import Lease, Plan, Store
 from flbench.worker import Engine, Options, load_engine, work
 
 
@@ -25,7 +25,7 @@ class InlineLauncher:
     ) -> None:
         self.slots = 1
         self._store, self._plan, self._options, self._load = store, plan, options, load
-        self._runs = [Entry.of(experiment) for experiment in experiments]
+        self._runs = Plan.of(experiments)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease = Lease.here()

@@ -7,7 +7,8 @@ Everything here is free of torch, and claiming a run costs a few system calls.
 from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.cancel import CANCELLED, Glance, Mark
 from flbench.store.leases import Heartbeat, Lease, LiveWorker
-from flbench.store.plans import Entry, encode_plan, parse_plan, read_plan
+from flbench.store.plans import Entry, Plan, encode_plan, open_plan, parse_plan, read_plan
+from flbench.store.queue import Queue
 from flbench.store.results import Result, Wish
 from flbench.store.root import Store
 from flbench.store.runs import Attempt, RunDir, RunState
@@ -23,12 +24,15 @@ __all__ = [
     "Lease",
     "LiveWorker",
     "Mark",
+    "Plan",
+    "Queue",
     "Result",
     "RunDir",
     "RunState",
     "Store",
     "Wish",
     "encode_plan",
+    "open_plan",
     "parse_plan",
     "read_plan",
 ]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import StoreUnusable
 from flbench.store import files
 from flbench.store.names import is_run_id
 from flbench.store.results import Wish
+
+#: How every line of a plan begins, and where in it the id stands.
+_LINE = re.compile(rb'^\{"run_id":"[0-9a-f]{16}",', re.MULTILINE)
+_ID = slice(11, 27)
 
 
 @dataclass(frozen=True)
@@ -41,19 +47,61 @@ def encode_plan(experiments: Iterable[Experiment]) -> bytes:
     return files.join_lines(vars(Entry.of(experiment)) for experiment in experiments)
 
 
-def read_plan(path: Path, about: str = "") -> list[Entry]:
+class Plan(Sequence[Entry]):
+    """The entries of a plan file, each read when it is asked for: 100,000 of them would fill half a gigabyte.
+
+    Raises:
+        StoreUnusable: the plan is damaged.
+    """
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self._path, self._data = path, data
+        self._starts = array("Q", (match.start() for match in _LINE.finditer(data)))
+        if not data or len(self._starts) != data.count(b"\n") or data[-1:] != b"\n":
+            raise _unreadable(path, TypeError("it is damaged"))
+
+    @classmethod
+    def of(cls, experiments: Iterable[Experiment]) -> Plan:
+        """A plan that is in no file."""
+        return cls(Path("plan.jsonl"), encode_plan(experiments))
+
+    def run_id(self, index: int) -> str:
+        """The id of one run; costs nothing."""
+        start = self._starts[index] + _ID.start
+        return self._data[start : start + _ID.stop - _ID.start].decode()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Entry]: ...
+
+    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        start = self._starts[index]
+        line = self._data[start : self._data.index(b"\n", start) + 1]
+        (entry,) = parse_plan(self._path, line)
+        return entry
+
+
+def read_plan(path: Path, about: str = "") -> Sequence[Entry]:
     """The entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
+    plan = open_plan(path)
+    if not about:
+        return plan
+    return [plan[index] for index in range(len(plan)) if plan.run_id(index) == about]
+
+
+def open_plan(path: Path) -> Plan:
+    """A plan file; raises StoreUnusable where it cannot be read."""
     try:
-        data = path.read_bytes()
+        return Plan(path, path.read_bytes())
     except OSError as error:
         raise _unreadable(path, error) from None
-    if not data:
-        raise _unreadable(path, TypeError("it is empty"))
-    if not about:
-        return parse_plan(path, data)
-    lines = [line for line in data.split(b"\n")[:-1] if about.encode() in line]
-    entries = parse_plan(path, b"".join(line + b"\n" for line in lines))
-    return [entry for entry in entries if entry.run_id == about]
 
 
 def parse_plan(path: Path, data: bytes) -> list[Entry]:
