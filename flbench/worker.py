@@ -30,6 +30,7 @@ from flbench.config import FUSABLE, WISHES, Experiment, canonical_json
 from flbench.errors import StoreUnusable, UserError
 from flbench.slurm import Job, explain
 from flbench.store import CANCELLED, Attempt, Entry, Glance, Lease, Plan, Queue, RunState, Store, Wish, open_plan
+from flbench.store.secrets import redact
 
 #: Exit code of a worker that was asked to stop: put its work back into the queue.
 REQUEUE = 75
@@ -312,7 +313,7 @@ def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_f
 def _logged(attempt: Attempt) -> Iterator[None]:
     """Send what the library logs meanwhile to the attempt's log."""
     handler = logging.FileHandler(attempt.log_path, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_Discreet("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("flbench")
     logger.addHandler(handler)
     try:
@@ -320,6 +321,13 @@ def _logged(attempt: Attempt) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
+
+
+class _Discreet(logging.Formatter):
+    """Writes no secret of the environment into a log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
 
 
 def _summary(error: BaseException) -> str:
@@ -423,10 +431,10 @@ def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine]
     try:
         taken = _work_on(Store(given.store, create=False), given, options, stop, load)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {redact(str(error))}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        traceback.print_exc()
+        print(redact(traceback.format_exc()), file=sys.stderr)
         print(f"error: the store {given.store} cannot be used: {error}", file=sys.stderr)
         return StoreUnusable.exit_code
     if not stop():
@@ -481,5 +489,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _report(*error: Any) -> None:
+    """Say in the worker's log what nobody expected, without the secrets of the environment."""
+    print(redact("".join(traceback.format_exception(*error))), file=sys.stderr)
+
+
 if __name__ == "__main__":
+    sys.excepthook = _report
     sys.exit(main())

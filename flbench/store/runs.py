@@ -21,6 +21,7 @@ from flbench.store.attempts import RESUMABLE, AttemptDir, Checkpoint, charges_of
 from flbench.store.files import SCHEMA
 from flbench.store.leases import Judge, Lease
 from flbench.store.results import Result, Wish
+from flbench.store.secrets import redact, redact_all
 
 #: A file that every attempt begins with, and its bytes.
 RESERVE, RESERVED = "exit.reserve", 2048
@@ -340,16 +341,16 @@ class Attempt(AttemptDir):
             files.replace(self.path / "exit.json", files.pretty(end), sync=False)
             files.discard(self.path / RESERVE)
         except OSError:
-            self._end_in_reserve(files.pretty({**end, "message": message[:SHORT]}))
+            self._end_in_reserve(files.pretty({**end, "message": end["message"][:SHORT]}))
 
     def describe(self, environment: Mapping[str, Any]) -> None:
         """Write down what this attempt runs on."""
-        files.replace(self.path / "environment.json", files.pretty(environment), sync=False)
+        files.replace(self.path / "environment.json", files.pretty(redact_all(environment)), sync=False)
 
     def log(self, text: str) -> None:
         """Add to the attempt's log, with the time; a log that cannot be written changes nothing about the run."""
         with suppress(OSError):
-            files.append_line(self.log_path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+            files.append_line(self.log_path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {redact(text)}")
 
     def _end_in_reserve(self, data: bytes) -> None:
         """Say how it ended where no file can be made any more: in the room that the claim has set aside."""
@@ -370,7 +371,7 @@ def ending(kind: str, message: str, round: int | None = None, *, mendable: bool 
     """What an exit.json says."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     return {
-        "schema": SCHEMA, "kind": kind, "message": message, "round": round, "time": now, "mendable": mendable
+        "schema": SCHEMA, "kind": kind, "message": redact(message), "round": round, "time": now, "mendable": mendable
     }  # fmt: skip
 
 
