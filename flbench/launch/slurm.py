@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import os
 import shlex
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.errors import UserError
 from flbench.launch import WorkersCrash
-from flbench.launch.local import ONE_THREAD
+from flbench.launch.local import ONE_THREAD, WORKER
 from flbench.launch.submissions import Submission
 from flbench.slurm import Row, config_value, scancel, squeue
 from flbench.slurm.job import GRACE, JOB_END, LOG
@@ -92,8 +91,17 @@ class Request:
 class SlurmLauncher:
     """Submits workers, and knows by name every job of its plan, whoever submitted it."""
 
-    def __init__(self, store: Store, plan: str, options: Options, request: Request, *, workers: int) -> None:
-        self._workers = workers
+    def __init__(
+        self,
+        store: Store,
+        plan: str,
+        options: Options,
+        request: Request,
+        *,
+        workers: int,
+        command: Sequence[str] = WORKER,
+    ) -> None:
+        self._workers, self._command = workers, command
         self._store, self._plan, self._options, self._request = store, plan, options, request
         self._rows: dict[str, list[Row]] = {}
         self._asked, self._pause, self._refused_until = -math.inf, 0.0, -math.inf
@@ -159,7 +167,7 @@ class SlurmLauncher:
             request = request.with_more_memory()
         options = replace(self._options, memory=memory_of(request, more_memory), workers=self._workers)
         submission = Submission.begin(self._store, self._plan, tasks, memory=options.memory)
-        worker = Worker(self._store.root, self._plan, options, begin)
+        worker = Worker(self._store.root, self._plan, options, begin, self._command)
         executor = executor_for(submission.folder, submission.name, request, tasks)
         try:
             with own_environment():
@@ -238,11 +246,12 @@ class Worker:
     plan: str
     options: Options
     begin: int = 0
+    program: Sequence[str] = WORKER
 
     def command(self) -> str:
         """A shell command, in which each task begins elsewhere in the plan."""
         options = [option for option in self.options.to_argv() if not option.startswith("--offset=")]
-        command = [sys.executable, "-u", "-m", "flbench.worker", str(self.store.absolute()), self.plan, *options]
+        command = [*self.program, str(self.store.absolute()), self.plan, *options]
         return f'{shlex.join(command)} "--offset=$(({self.begin} + SLURM_ARRAY_TASK_ID))"'
 
 

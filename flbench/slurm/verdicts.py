@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from flbench.slurm.commands import state_of
 from flbench.store import RunDir, Store, files
 
+#: What SLURM writes into a job's output when it kills a step for its memory, whatever it calls the job's end.
+_MEMORY = ("exceeded memory limit", "oom-kill", "oom_kill")
+
+#: Bytes at the end of a job's output that are searched.
+_TAIL = 1 << 13
+
 #: Seconds before a question that nobody could answer is asked again.
-PATIENCE = 10.0
+PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -29,13 +37,25 @@ _VERDICTS = {
     "CANCELLED": Verdict("interrupted", "its job was cancelled"),
     "NODE_FAIL": Verdict("node_fail", "the node of its job failed"),
     "BOOT_FAIL": Verdict("node_fail", "the node of its job did not boot"),
-    "OUT_OF_MEMORY": Verdict("oom", "its job used more memory than it asked for"),
+    "OUT_OF_MEMORY": Verdict("oom", "its job used more memory than it asked for; raise mem in the profile"),
 }
 
 
-def verdict_on(job: str, restart: int) -> Verdict | None:
+def verdict_on(job: str, restart: int, log: Path) -> Verdict | None:
     """Why the worker in a job died; None where SLURM does not know, or does not answer."""
-    return _VERDICTS.get(state_of(job, restart) or "")
+    state = state_of(job, restart)
+    if state == "FAILED" and any(words in _end_of(log) for words in _MEMORY):
+        state = "OUT_OF_MEMORY"
+    return _VERDICTS.get(state or "")
+
+
+def _end_of(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def explain(store: Store, run: RunDir) -> bool:
@@ -47,15 +67,15 @@ def explain(store: Store, run: RunDir) -> bool:
     lease = attempts[-1].lease() if attempts else None
     if lease is None or lease.slurm_job is None:
         return False
-    verdict = verdict_on(lease.slurm_job, lease.slurm_restart)
+    worker = store.workers / lease.token
+    verdict = verdict_on(lease.slurm_job, lease.slurm_restart, worker / "log.txt")
     if verdict is None:
         return False
-    # Out of memory with more than the profile says: to try again as it was would be of no use.
-    final = verdict.kind == "oom" and attempts[-1].environment().get("memory") == "more"
-    words = files.pretty({"kind": verdict.kind, "message": verdict.message, "mendable": final})
-    directory = store.workers / lease.token
-    directory.mkdir(exist_ok=True)
-    files.publish(directory / "exit.json", words)
+    # Where no worker can have more memory, to try again would be of no use.
+    final = verdict.kind == "oom" and attempts[-1].environment().get("memory") != "usual"
+    words = {"schema": files.SCHEMA, "kind": verdict.kind, "message": verdict.message, "mendable": final}
+    files.make_directory(worker)
+    files.publish(worker / "exit.json", files.pretty(words))
     return True
 
 

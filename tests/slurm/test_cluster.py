@@ -1,0 +1,257 @@
+"""Sweeps on a real cluster, and everything that a cluster does to jobs.
+
+Tests run side by side: the jobs of most stay on the node n1; one takes n2 down, one fills n3.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.config import Experiment
+from flbench.launch import WorkersCrash
+from flbench.launch.slurm import Request
+from flbench.slurm import config_value
+from flbench.store import Store
+from flbench.sweep import load_sweep
+from tests.faults.stub import experiments, undisturbed
+from tests.slurm.toys import HUNGRY, PACED, ROOT, Cluster, orchestrate, scontrol, wait_until
+
+N1 = Request(seconds=600, exclude="n[2-3]")
+N2 = Request(seconds=600, exclude="n[1,3]")
+N3 = Request(seconds=600, exclude="n[1-2]", partition="low")
+
+#: Toys that take about ten seconds.
+SLOW = {"rounds": 400, "eval_every": 10}
+
+
+@pytest.fixture(autouse=True)
+def pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_PAUSE", "0.025")
+
+
+def assert_undisturbed(cluster: Cluster, plan: list[Any]) -> None:
+    """Every run is done, with the metrics that it has when nothing happens to it."""
+    for experiment in plan:
+        run = cluster.store.run(experiment.run_id)
+        assert run.state(experiment).status == "done"
+        assert run.metrics() == undisturbed(experiment)
+
+
+def test_an_array_of_workers_shares_a_plan(cluster: Cluster) -> None:
+    plan = experiments(6, rounds=40)
+    outcome = cluster.sweep(plan, N1, workers=3)
+    assert (outcome.exit_code, outcome.launched, outcome.progress.done) == (0, 3, 6)
+    assert_undisturbed(cluster, plan)
+    ends = [end for experiment in plan for end in cluster.attempts(experiment)]
+    assert [end["kind"] for end in ends] == ["ok"] * 6
+    assert len({end["job"] for end in ends}) > 1
+    (submission,) = cluster.submissions()
+    assert submission.job_id == cluster.rows()[0].job
+    again = cluster.sweep(plan, N1, workers=3)
+    assert (again.exit_code, again.launched) == (0, 0)
+
+
+def test_arrays_are_as_large_as_the_cluster_allows(cluster: Cluster) -> None:
+    largest = int(config_value("MaxArraySize") or 0)
+    if largest > 4:
+        pytest.skip(f"MaxArraySize is {largest}: slurm/dev-cluster start --max-array-size 4")
+    plan = experiments(7, rounds=20)
+    assert cluster.sweep(plan, N1, workers=7).exit_code == 0
+    assert sorted(submission.tasks for submission in cluster.submissions()) == [3, 4]
+    assert_undisturbed(cluster, plan)
+
+
+def test_requeued_job_goes_on_with_its_run_at_once(cluster: Cluster) -> None:
+    plan = experiments(1, **SLOW)
+    with ThreadPoolExecutor(1) as pool:
+        sweep = pool.submit(cluster.sweep, plan, N1)
+        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+        scontrol("requeue", *cluster.job_ids())
+        assert sweep.result(120).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    first, second = cluster.attempts(plan[0])
+    assert (first["kind"], first["restart"]) == ("interrupted", 0)
+    assert second == {"kind": "ok", "job": first["job"], "restart": 1}
+    assert sorted(cluster.executed(plan[0])) == list(range(1, 401))  # nothing was computed twice
+    assert len(cluster.submissions()) == 1
+
+
+def test_node_that_is_set_down_and_comes_back(cluster: Cluster) -> None:
+    plan = experiments(1, **SLOW)
+    with ThreadPoolExecutor(1) as pool:
+        sweep = pool.submit(cluster.sweep, plan, N2)
+        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+        scontrol("update", "nodename=n2", "state=down", "reason=test")
+        try:
+            wait_until(lambda: [row.state for row in cluster.live()] == ["PENDING"])
+            time.sleep(3)
+            assert not sweep.done()
+        finally:
+            scontrol("update", "nodename=n2", "state=resume")
+        assert sweep.result(120).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    assert len(cluster.attempts(plan[0])) == 2
+    assert len(cluster.submissions()) == 1  # SLURM requeued the job: nobody had to
+
+
+def test_preempted_worker_checkpoints_and_gets_another_turn(cluster: Cluster) -> None:
+    plan = experiments(1, **SLOW)
+    with ThreadPoolExecutor(1) as pool:
+        sweep = pool.submit(cluster.sweep, plan, N3)
+        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+        subprocess.run(
+            ["sbatch", "--partition=high", "--nodelist=n3", "--nodes=1", "--ntasks=4", "--mem-per-cpu=64M", "--time=1",
+             "--output=/dev/null", "--wrap=sleep 5"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        assert sweep.result(120).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    first, second = cluster.attempts(plan[0])
+    assert (first["kind"], second["kind"]) == ("preempted", "ok")
+    assert (first["job"], second["restart"]) == (second["job"], 1)
+    assert sorted(cluster.executed(plan[0])) == list(range(1, 401))
+
+
+def test_scancel_ends_the_sweep_and_loses_nothing(cluster: Cluster) -> None:
+    plan = experiments(1, **SLOW)
+    with ThreadPoolExecutor(1) as pool:
+        sweep = pool.submit(cluster.sweep, plan, N1)
+        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+        subprocess.run(["scancel", *cluster.job_ids()], check=True)
+        with pytest.raises(WorkersCrash, match="cancelled with scancel"):
+            sweep.result(60)
+    assert cluster.store.run(plan[0].run_id).state(plan[0]).status == "pending"
+    assert cluster.sweep(plan, N1).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    assert [end["kind"] for end in cluster.attempts(plan[0])] == ["interrupted", "ok"]
+    assert sorted(cluster.executed(plan[0])) == list(range(1, 401))
+
+
+def test_memory_is_doubled_once(cluster: Cluster) -> None:
+    plan = experiments(1, rounds=20, lr=HUNGRY)
+    request = replace(N1, mem=500 * 2**20)
+    assert cluster.sweep(plan, request).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    assert [end["kind"] for end in cluster.attempts(plan[0])] == ["oom", "ok"]
+
+
+def test_what_twice_the_memory_does_not_suffice_for_fails(cluster: Cluster) -> None:
+    plan = experiments(1, rounds=20, lr=HUNGRY)
+    request = replace(N1, mem=250 * 2**20)
+    outcome = cluster.sweep(plan, request)
+    assert outcome.exit_code == 1
+    assert [seen.outcome for seen in outcome.failures] == ["oom"]
+    assert [end["kind"] for end in cluster.attempts(plan[0])] == ["oom", "oom"]
+
+
+def fake_sbatch(directory: Path, *lines: str) -> dict[str, str]:
+    """An sbatch that its caller finds first."""
+    directory.mkdir()
+    program = directory / "sbatch"
+    program.write_text("\n".join(["#!/bin/bash", *lines]))
+    program.chmod(0o755)
+    return {"PATH": f"{directory}:{os.environ['PATH']}"}
+
+
+def test_launcher_killed_before_sbatch_leaves_no_job_that_anybody_waits_for(cluster: Cluster, tmp_path: Path) -> None:
+    with cluster.sweeping(2, 40, **fake_sbatch(tmp_path / "bin", "kill -9 $PPID")) as process:
+        assert process.wait(60) == -signal.SIGKILL
+    assert [submission.job_id for submission in cluster.submissions()] == [None]
+    plan = experiments(2, rounds=40)
+    outcome = cluster.sweep(plan, N1)
+    assert (outcome.exit_code, outcome.launched) == (0, 1)
+    assert_undisturbed(cluster, plan)
+    assert len({row.job for row in cluster.rows()}) == 1
+
+
+def test_launcher_killed_after_sbatch_has_its_jobs_adopted_by_name(cluster: Cluster, tmp_path: Path) -> None:
+    real = subprocess.run(["which", "sbatch"], check=True, capture_output=True, text=True).stdout.strip()
+    with cluster.sweeping(2, 200, **fake_sbatch(tmp_path / "bin", f'{real} "$@"', "kill -9 $PPID")) as process:
+        assert process.wait(60) == -signal.SIGKILL
+    assert [submission.job_id for submission in cluster.submissions()] == [None]
+    plan = experiments(2, rounds=200)
+    outcome = cluster.sweep(plan, N1)
+    assert (outcome.exit_code, outcome.launched) == (0, 0)
+    assert_undisturbed(cluster, plan)
+    (submission,) = cluster.submissions()
+    assert {row.job for row in cluster.rows()} == {submission.job_id}
+
+
+def test_interrupted_orchestrator_drains_its_jobs(cluster: Cluster) -> None:
+    plan = experiments(2, rounds=1000)
+    with cluster.sweeping(2, 1000, workers=2) as process:
+        wait_until(lambda: all(cluster.round_of(experiment) >= 10 for experiment in plan))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert cluster.live() == []
+    for experiment in plan:
+        assert [end["kind"] for end in cluster.attempts(experiment)] == ["interrupted"]
+        assert cluster.store.run(experiment.run_id).attempts()[-1].checkpoint_files()
+
+
+SPEC = """
+version: 1
+name: real
+base: {dataset: digits, model: {name: mlp, widths: [64, 64]}, method: scaffold, clients: 10, rounds: 200, eval_every: 10}
+axes: {norm: [ln]}
+seeds: [0]
+"""
+
+
+def flbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from flbench.cli import main; main()", *arguments],
+        capture_output=True, text=True, cwd=ROOT, timeout=300,
+    )  # fmt: skip
+
+
+def profile(path: Path, **values: object) -> Path:
+    path.write_text(json.dumps({"time": "10m", "exclude": ["n2", "n3"], **values}))
+    return path
+
+
+def metrics(store: Store, experiment: Experiment) -> list[dict[str, Any]]:
+    """The records of a run, times apart."""
+    records = store.run(experiment.run_id).metrics()
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+def test_run_longer_than_its_walltime_takes_several_turns(cluster: Cluster, tmp_path: Path) -> None:
+    """Real training of at least 20 s; a job is to end 12 s after it began."""
+    (spec := tmp_path / "real.yaml").write_text(SPEC)
+    experiment = load_sweep(spec).experiments[0]
+    outcome = orchestrate(cluster.store, [experiment], replace(N1, seconds=60, grace=48), 1, command=PACED)
+    assert outcome.exit_code == 0
+    attempts = cluster.attempts(experiment)
+    assert len(attempts) >= 3
+    assert [end["kind"] for end in attempts] == ["timeout"] * (len(attempts) - 1) + ["ok"]
+    assert [end["restart"] for end in attempts] == list(range(len(attempts)))
+    assert len(cluster.submissions()) == 1
+
+    elsewhere = Store(tmp_path / "undisturbed")
+    assert flbench("sweep", str(spec), "--store", str(elsewhere.root), "--backend", "inline").returncode == 0
+    assert metrics(cluster.store, experiment) == metrics(elsewhere, experiment)
+
+
+def test_detached_sweep_returns_at_once_and_ends_by_itself(cluster: Cluster, tmp_path: Path) -> None:
+    (spec := tmp_path / "real.yaml").write_text(SPEC)
+    command = ("sweep", str(spec), "--store", str(cluster.store.root), "--backend", "slurm")
+    command = (*command, "--profile", str(profile(tmp_path / "plain.yaml")))
+    began = time.monotonic()
+    assert flbench(*command, "--detach").returncode == 3
+    assert time.monotonic() - began < 10
+    wait_until(lambda: not cluster.live())
+    again = flbench(*command, "--json")
+    summary = json.loads(again.stdout)
+    assert (again.returncode, summary["done"], summary["launched"]) == (0, 1, 0)

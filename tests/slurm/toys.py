@@ -1,0 +1,173 @@
+"""Toys (see ``tests.faults.stub``) on a cluster.
+
+``python -m tests.slurm.toys work ...`` is the worker, ``... train ...`` one that really trains, ``... sweep STORE SEEDS
+ROUNDS WORKERS`` the orchestrator in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flbench.config import Experiment
+from flbench.launch.slurm import Request, SlurmLauncher
+from flbench.launch.submissions import Submission
+from flbench.orchestrate import Orchestrator, Outcome
+from flbench.slurm import Row, squeue
+from flbench.slurm.commands import ask
+from flbench.store import Attempt, Store
+from flbench.worker import Engine, Options, load_engine, main
+from tests.faults.stub import Done, OneByOne, execute, experiments, write_toy_plan
+
+ROOT = Path(__file__).parents[2]
+
+WORKER = (sys.executable, "-m", "tests.slurm.toys", "work")
+
+#: Real training in which a round takes a tenth of a second at least.
+PACED = (sys.executable, "-m", "tests.slurm.toys", "train")
+
+#: The learning rate of a toy that takes 700 MB once.
+HUNGRY = 0.2
+
+#: Seconds that anything on the cluster may take.
+PATIENCE = 120.0
+
+
+def feed(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
+    if experiment.lr == HUNGRY:
+        held = bytearray(700 * 2**20)
+        held[::4096] = b"x" * len(held[::4096])
+        time.sleep(5)  # SLURM looks once a second
+        del held
+    return execute(experiment, attempt, should_stop=should_stop)
+
+
+@dataclass(frozen=True)
+class Paced:
+    """An engine that takes its time."""
+
+    engine: Engine
+
+    def group_size(self, experiment: Experiment) -> int:
+        return self.engine.group_size(experiment)
+
+    def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Callable[..., None]) -> None:
+        def pause_and_ask() -> bool:
+            time.sleep(0.1)
+            return should_stop()
+
+        self.engine.execute(group, should_stop=pause_and_ask, ended=ended)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A store on the cluster."""
+
+    store: Store
+
+    def names(self) -> list[str]:
+        return [submission.name for submission in self.submissions()]
+
+    def submissions(self) -> list[Submission]:
+        return list(Submission.all(self.store, ended=True))
+
+    def rows(self) -> list[Row]:
+        """Every job of the store, ended ones too."""
+        rows = squeue(self.names()) if self.names() else []
+        assert rows is not None
+        return rows
+
+    def live(self) -> list[Row]:
+        return [row for row in self.rows() if row.alive]
+
+    def job_ids(self) -> list[str]:
+        """What `scontrol` calls the jobs that run."""
+        return [f"{row.job}_{row.task}" for row in self.rows() if row.state == "RUNNING"]
+
+    def round_of(self, experiment: Experiment) -> int:
+        """The last round that was recorded."""
+        attempts = self.store.run(experiment.run_id).attempts()
+        return max((int((attempt.last_record() or {}).get("round", 0)) for attempt in attempts), default=0)
+
+    def attempts(self, experiment: Experiment) -> list[dict[str, Any]]:
+        """Of each attempt its kind of end, and which run of which job it belonged to."""
+        run, found = self.store.run(experiment.run_id), []
+        for attempt in run.attempts():
+            lease = attempt.lease()
+            assert lease is not None
+            end = attempt.exit() or self.store.judge.last_words(lease) or {}
+            found.append({"kind": end.get("kind"), "job": lease.slurm_job, "restart": lease.slurm_restart})
+        return found
+
+    def executed(self, experiment: Experiment) -> list[int]:
+        """Every round that was executed, over all attempts."""
+        attempts = self.store.run(experiment.run_id).attempts()
+        return [int(line) for attempt in attempts for line in (attempt.path / "executed").read_text().split()]
+
+    def sweep(self, plan: list[Experiment], request: Request, *, workers: int = 1, detach: bool = False) -> Outcome:
+        """What ``flbench sweep`` does, with toys."""
+        return orchestrate(self.store, plan, request, workers, detach=detach)
+
+    @contextmanager
+    def sweeping(
+        self, seeds: int, rounds: int, workers: int = 1, **environment: str
+    ) -> Iterator[subprocess.Popen[str]]:
+        """The same in a process of its own."""
+        command = [sys.executable, "-m", "tests.slurm.toys", "sweep", str(self.store.root), str(seeds), str(rounds)]
+        process = subprocess.Popen(
+            [*command, str(workers)], stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **environment}
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def orchestrate(
+    store: Store,
+    plan: list[Experiment],
+    request: Request,
+    workers: int,
+    *,
+    detach: bool = False,
+    command: Sequence[str] = WORKER,
+) -> Outcome:
+    name, options = write_toy_plan(store, plan), Options()
+
+    def launcher() -> SlurmLauncher:
+        return SlurmLauncher(store, name, options, request, workers=workers, command=command)
+
+    return Orchestrator(store, name, plan, launcher).run(detach=detach)
+
+
+def wait_until(true: Callable[[], object], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def scontrol(*arguments: str) -> None:
+    assert ask("scontrol", *arguments) is not None, arguments
+
+
+if __name__ == "__main__":
+    role, *rest = sys.argv[1:]
+    if role == "work":
+        sys.exit(main(rest, load=lambda options: OneByOne(feed)))
+    if role == "train":
+        sys.exit(main(rest, load=lambda options: Paced(load_engine(options))))
+    path, seeds, rounds, workers = rest
+    plan = experiments(int(seeds), rounds=int(rounds))
+    outcome = orchestrate(Store(Path(path)), plan, Request(seconds=600, exclude="n[2-3]"), int(workers))
+    print(json.dumps({"launched": outcome.launched, "done": outcome.progress.done}))
+    sys.exit(outcome.exit_code)
