@@ -1,0 +1,311 @@
+"""What a store of many runs costs: expanding, planning, claiming by many workers at once, status, report.
+
+    nice uv run python benchmarks/bench_store.py [--runs 10000 30000 100000] [--workers 64] [--seconds 15]
+
+Each size gets a store of its own. Its runs are stubs: a worker takes a run as ``flbench.worker`` does, holds it for
+about a second (of waiting, not of work) and publishes made-up metrics. That is measured with none, half and 95 % of the
+runs finished; these are made through the store's own interface, without waiting for the disk. A claim's cost
+is the time from wanting a run to holding it, the search for it included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flbench.config import Experiment
+from flbench.store import Attempt, Lease, Store, files, open_plan
+from flbench.worker import Options, environment, work
+
+SPEC = """
+version: 1
+name: bench_store
+base: {{rounds: 200, eval_every: 10}}
+axes:
+  method: [fedavg, scaffold, fedyogi, fedbn]
+  norm: [none, fn, ln, gn, bn]
+  partition: ["classes:1", "classes:2", "dirichlet:0.1", "dirichlet:1", iid]
+  lr: {{logspace: [1e-4, 1, {rates}]}}
+seeds: {{range: [0, 5]}}
+report: {{rows: [method, norm], cols: [partition]}}
+"""
+
+#: Runs for each learning rate of the specification.
+RUNS_PER_RATE = 4 * 5 * 5 * 5
+
+NUMERICS = {"device": "cpu", "executor": "stacked", "precision": "fp32", "torch": "2.15.0"}
+ENVIRONMENT = {"flbench": "0.0.1", "git_commit": "0" * 40, "git_dirty": False, "python": "3.11", "host": "bench"}
+
+#: Targets on two cores with 100,000 runs and 64 workers that claim about once a second.
+TARGETS = {
+    "status, s": 5.0,
+    "report, s": 20.0,
+    "claim at 0 %, ms": 5.0,
+    "claim at 50 %, ms": 5.0,
+    "claim at 95 %, ms": 5.0,
+    "memory": 500.0,
+}
+
+
+class NoWaiting(files.Disk):
+    """A disk that nobody waits for."""
+
+    def sync(self, descriptor: int) -> None:
+        pass
+
+
+def record(experiment: Experiment, round: int) -> dict[str, Any]:
+    chance = random.Random(f"{experiment.run_id} {round}")
+    scores = [round_to(chance.random()) for _ in range(10)]
+    values = {"acc": statistics.fmean(scores), "acc_weighted": 0.5, "acc_global": 0.5, "worst": min(scores)}
+    return {
+        "round": round,
+        **values,
+        "loss": 0.7,
+        "train_loss": 0.6,
+        "seconds": 12.5,
+        "clients": scores,
+        "recall": scores,
+    }
+
+
+def round_to(value: float) -> float:
+    return int(value * 1e6) / 1e6
+
+
+def publish(attempt: Attempt) -> None:
+    experiment = attempt.experiment
+    records = [record(experiment, round) for round in sorted(experiment.evaluated_rounds())]
+    files.replace(attempt.metrics_path, files.join_lines(records), sync=False)
+    attempt.publish(
+        status="done", rounds=experiment.rounds, seconds=12.5, fingerprint="0123456789abcdef", numerics=NUMERICS
+    )
+
+
+@dataclass(frozen=True)
+class Done:
+    status: Any
+    round: int
+
+
+@dataclass
+class Stub:
+    """Holds each run for about a second without working, until some seconds after all workers have their first run."""
+
+    begin: Any
+    seconds: float
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        self.want()
+
+    def want(self) -> None:
+        self.wanted = time.perf_counter(), time.thread_time()
+
+    def is_over(self) -> bool:
+        return self.deadline is not None and time.perf_counter() > self.deadline
+
+    def group_size(self, experiment: Experiment) -> int:
+        return 1
+
+    def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Callable[..., None]) -> None:
+        self.wall.append(time.perf_counter() - self.wanted[0])
+        self.cpu.append(time.thread_time() - self.wanted[1])
+        if self.deadline is None:
+            self.begin.wait()
+            self.deadline = time.perf_counter() + self.seconds
+        for attempt in group:
+            time.sleep(random.uniform(0.5, 1.5))
+            publish(attempt)
+            ended(attempt, Done("done", attempt.experiment.rounds))
+        self.want()
+
+
+def act_as_worker(root: Path, plan: str, number: int, workers: int, stub: Stub, results: Any) -> None:
+    store, lease = Store(root, create=False), Lease.here()
+    options = Options(offset=number, workers=workers)
+    with store.heartbeat(lease, plan):
+        entries = open_plan(store.root / "sweeps" / plan / "plan.jsonl")
+        work(store, entries, lease, options, should_stop=stub.is_over, load=lambda _: stub)
+    assert "torch" not in sys.modules
+    results.put((stub.wall, stub.cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+def act_as_swarm(root: str, plan: str, workers: str, seconds: str) -> None:
+    """Many workers, forked so that their imports and what they ask git once are not measured; prints their times."""
+    environment("cpu")
+    fork = multiprocessing.get_context("fork")
+    count = int(workers)
+    begin, results = fork.Barrier(count), fork.Queue()
+    processes = [
+        fork.Process(target=act_as_worker, args=(Path(root), plan, n, count, Stub(begin, float(seconds)), results))
+        for n in range(count)
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    wall, cpu, memory = zip(*found, strict=True)
+    print(json.dumps({"wall": wall, "cpu": cpu, "memory": memory}))
+
+
+def act_as_filler(root: str, plan: str, upto: str, share: str, shares: str) -> None:
+    """Finish every run of a plan up to a place that nobody has begun; this process does its share of them."""
+    files.disk = NoWaiting()
+    store, lease = Store(Path(root)), Lease.here()
+    entries = open_plan(store.root / "sweeps" / plan / "plan.jsonl")
+    for index in range(int(share), int(upto), int(shares)):
+        attempt = store.claim(entries[index].parse(), lease)
+        if attempt is not None:
+            attempt.describe(ENVIRONMENT)
+            publish(attempt)
+            attempt.end("ok", round=200)
+
+
+def act_as_planner(root: str, spec: str) -> None:
+    """Expand a specification and write its plan; prints the plan's name and the seconds of each."""
+    from flbench.orchestrate import write_plan
+    from flbench.sweep import load_sweep
+
+    began = time.perf_counter()
+    sweep = load_sweep(spec)
+    expanded = time.perf_counter()
+    store = Store(Path(root))
+    name = str(write_plan(store, sweep).relative_to(store.root / "sweeps"))
+    print(json.dumps({"plan": name, "expand": expanded - began, "write": time.perf_counter() - expanded}))
+
+
+ROLES: dict[str, Callable[..., None]] = {"swarm": act_as_swarm, "fill": act_as_filler, "plan": act_as_planner}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a process took, its children included: seconds and MiB (of the largest process)."""
+
+    wall: float
+    cpu: float
+    memory: float
+    out: str
+
+    def __str__(self) -> str:
+        return f"{self.wall:.1f} s wall, {self.cpu:.1f} s CPU, {self.memory:.0f} MiB"
+
+
+def run(command: Sequence[object]) -> Cost:
+    began = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen([str(word) for word in command], stdout=out)
+        _, status, used = os.wait4(process.pid, 0)
+        out.seek(0)
+        text = out.read()
+    if status:
+        sys.exit(f"{' '.join(str(word) for word in command[:6])} ... ended with status {status}")
+    return Cost(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, text)
+
+
+def act(role: str, *arguments: object) -> Cost:
+    return run([sys.executable, __file__, "--act", role, *arguments])
+
+
+def flbench(*arguments: object) -> Cost:
+    return run([sys.executable, "-c", "from flbench.cli import main; main()", *arguments])
+
+
+def fill(root: Path, plan: str, upto: int) -> float:
+    """Seconds a run that finishing the plan up to a place takes, with one process a core."""
+    began, shares = time.perf_counter(), os.cpu_count() or 1
+    words = [sys.executable, __file__, "--act", "fill", str(root), plan, str(upto)]
+    processes = [subprocess.Popen([*words, str(share), str(shares)]) for share in range(shares)]
+    if sum(process.wait() for process in processes):
+        sys.exit("filling failed")
+    return time.perf_counter() - began
+
+
+def measure(folder: Path, runs: int, workers: int, seconds: float) -> Iterable[tuple[str, float]]:
+    """Print what each step costs; yields what has a target, and what is to be compared between sizes."""
+    spec, root = folder / f"{runs}.yaml", folder / f"store-{runs}"
+    spec.write_text(SPEC.format(rates=runs // RUNS_PER_RATE))
+    planning = act("plan", root, spec)
+    told = json.loads(planning.out)
+    say(runs, f"expand {told['expand']:.1f} s, write the plan {told['write']:.1f} s; {planning}")
+    yield "expand and plan, us a run", (told["expand"] + told["write"]) / runs * 1e6
+    for share in (0, 50, 95):
+        took = fill(root, told["plan"], runs * share // 100) if share else 0
+        swarm = json.loads(act("swarm", root, told["plan"], workers, seconds).out)
+        first = [claims[0] for claims in swarm["wall"]]
+        wall = sorted(claim * 1e3 for claims in swarm["wall"] for claim in claims[1:])
+        cpu = [claim * 1e3 for claims in swarm["cpu"] for claim in claims[1:]]
+        memory = max(swarm["memory"])
+        say(
+            runs,
+            f"{share} % finished (made in {took:.0f} s): {len(wall)} claims by {workers} workers, "
+            f"median {statistics.median(wall):.2f} ms wall ({statistics.median(cpu):.2f} ms CPU), "
+            f"95 % below {wall[len(wall) * 95 // 100]:.1f} ms; first claim after {statistics.median(first):.1f} s "
+            f"({statistics.median(claims[0] for claims in swarm['cpu']):.2f} s CPU); {memory:.0f} MiB a worker",
+        )
+        yield f"claim at {share} %, ms", statistics.median(wall)
+        yield f"claim at {share} %, CPU ms", statistics.median(cpu)
+        yield "memory", memory
+    status = flbench("status", "--store", root)
+    say(runs, f"status: {status}")
+    yield "status, s", status.wall
+    yield "memory", status.memory
+    report = flbench("report", spec, "--store", root, "--out", folder / "leaderboard.md")
+    say(runs, f"report: {report}")
+    yield "report, s", report.wall
+    yield "memory", report.memory
+
+
+def say(runs: int, text: str) -> None:
+    print(f"{runs:>7,} runs: {text}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, nargs="+", default=[10_000, 30_000, 100_000])
+    parser.add_argument("--workers", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=15, help="how long claims are measured, each time")
+    parser.add_argument("--folder", type=Path, help="where the stores are made; default: a temporary folder")
+    arguments = parser.parse_args()
+    load = os.getloadavg()[0]
+    print(
+        f"{platform.platform()}, {os.cpu_count()} cores, load {load:.1f} at the start, Python {sys.version.split()[0]}"
+    )
+    worst: dict[str, dict[int, float]] = {}
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        for runs in arguments.runs:
+            for name, value in measure(Path(folder), runs, arguments.workers, arguments.seconds):
+                sizes = worst.setdefault(name, {})
+                sizes[runs] = max(value, sizes.get(runs, 0))
+    print(f"{'':>26}" + "".join(f"{runs:>12,}" for runs in arguments.runs) + "      target")
+    missed = False
+    for name, sizes in worst.items():
+        target = TARGETS.get(name)
+        values = "".join(f"{value:>12.2f}" for value in sizes.values())
+        print(f"{name:>26}{values}" + (f"{target:>12g}" if target else ""))
+        missed |= target is not None and max(sizes.values()) > target
+    sys.exit(missed)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--act"]:
+        ROLES[sys.argv[2]](*sys.argv[3:])
+    else:
+        main()

@@ -1,0 +1,34 @@
+"""docs/faults.md names tests that exist, and every file of this folder that has any."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.faults.stub import ROOT
+
+NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/faults.md").read_text())
+
+
+def names_of_tests(path: Path) -> set[str]:
+    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    return {function.name for function in functions if function.name.startswith("test_")}
+
+
+def test_named_tests_exist() -> None:
+    assert len(NAMED) > 30
+    assert [(path, name) for path, name in NAMED if name not in names_of_tests(ROOT / path)] == []
+
+
+def test_every_row_names_a_test() -> None:
+    rows = [line for line in (ROOT / "docs/faults.md").read_text().splitlines() if line.startswith("| ")]
+    facts = [row for row in rows if not row.startswith(("| what", "| ---"))]
+    assert len(facts) > 25
+    assert [row for row in facts if "::test_" not in row] == []
+
+
+def test_no_file_of_fault_tests_is_left_out() -> None:
+    there = {str(path.relative_to(ROOT)) for path in Path(__file__).parent.glob("test_*.py")}
+    real = {"tests/faults/test_real_runs.py", "tests/faults/test_table.py"}  # the same faults with training; this one
+    assert there - real == {path for path, _ in NAMED if path.startswith("tests/faults/")}
