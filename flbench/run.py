@@ -14,15 +14,17 @@ from typing import Any, BinaryIO, Literal, cast
 
 import torch
 
-from flbench.config import Experiment, Federated
+from flbench.config import Experiment
 from flbench.data.datasets import Dataset, load
-from flbench.engine.executors import CHUNK
 from flbench.engine.fused import step_together
 from flbench.engine.rounds import FederatedTrainer, RoundReport, Trainer
-from flbench.engine.setup import Numerics, executor_for, make_trainer
+from flbench.engine.setup import Numerics, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
+
+#: Rounds after which a run on a GPU is looked at, wished for or not, so that one that diverged ends.
+LOOK_EVERY = 50
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,9 @@ class Runner:
 
     def group_size(self, experiment: Experiment) -> int:
         """How many runs like this one are worth training together: as many as fill one stack of clients."""
-        if not isinstance(experiment, Federated):
-            return 1
         data = load(cast(Dataset, experiment.dataset), self.settings.data_root)
-        if executor_for(experiment, data, device=self.settings.device, wanted=self.settings.executor) != "stacked":
-            return 1
-        return max(1, CHUNK // max(1, round(experiment.clients * experiment.participation)))
+        settings = self.settings
+        return runs_worth_fusing(experiment, data, device=settings.device, executor=settings.executor)
 
     def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Ended) -> None:
         """Execute runs together: each with the numbers, the files and the end that it has alone.
@@ -97,20 +96,27 @@ class Runner:
             ended: told how each run ended, as soon as it has. A failure of one run does not touch the others; only
                 one of the computation that they share ends them all.
         """
-        running: list[_Execution] = []
-        for attempt in group:
-            with _failures_to(attempt, ended):
-                execution = _Execution(attempt, self.settings)
-                if not _is_over(attempt, execution.at_end(), ended):
-                    running.append(execution)
-        while running:
-            reports = _step([execution.trainer for execution in running], [e.needs_clients() for e in running])
-            stop, going_on = should_stop(), []
-            for execution, report in zip(running, reports, strict=True):
-                with _failures_to(execution.attempt, ended):
-                    if not _is_over(execution.attempt, execution.after_round(report, stop), ended):
-                        going_on.append(execution)
-            running = going_on
+        with matmul_precision_restored():
+            running: list[_Execution] = []
+            for attempt in group:
+                with _failures_to(attempt, ended):
+                    execution = _Execution(attempt, self.settings)
+                    if not _is_over(attempt, execution.at_end(), ended):
+                        running.append(execution)
+            while running:
+                running = _one_round(running, should_stop, ended)
+
+
+def _one_round(running: Sequence[_Execution], should_stop: Callable[[], bool], ended: Ended) -> list[_Execution]:
+    """A round of each run; returns those that go on."""
+    look = any(execution.must_look() for execution in running)
+    reports = _step([execution.trainer for execution in running], [e.needs_clients() for e in running], wait=look)
+    stop, going_on = should_stop(), []
+    for execution, report in zip(running, reports, strict=True):
+        with _failures_to(execution.attempt, ended):
+            if not _is_over(execution.attempt, execution.after_round(report, look=look, stop=stop), ended):
+                going_on.append(execution)
+    return going_on
 
 
 @contextmanager
@@ -128,10 +134,10 @@ def _is_over(attempt: Attempt, outcome: Outcome | None, ended: Ended) -> bool:
     return outcome is not None
 
 
-def _step(trainers: Sequence[Trainer], needs_clients: Sequence[bool]) -> list[RoundReport]:
+def _step(trainers: Sequence[Trainer], needs_clients: Sequence[bool], *, wait: bool) -> list[RoundReport]:
     if len(trainers) == 1:
-        return [trainers[0].step(keep_clients=needs_clients[0])]
-    return step_together(cast(Sequence[FederatedTrainer], trainers), needs_clients)
+        return [trainers[0].step(keep_clients=needs_clients[0], wait=wait)]
+    return step_together(cast(Sequence[FederatedTrainer], trainers), needs_clients, wait=wait)
 
 
 class _Execution:
@@ -159,29 +165,44 @@ class _Execution:
             return None
         if self._saved_at != self.trainer.round:
             self._checkpoint()  # kept, so that the run can be extended and probed
-        return self._publish("done")
+        return self._publish("done", self.trainer.round)
 
     def needs_clients(self) -> bool:
         """Whether a probe wants to see the participants' models of the coming round."""
         return self.trainer.round + 1 in self._wanted and any(probe.needs_clients for probe in self._probes)
 
-    def after_round(self, report: RoundReport, stop: bool) -> Outcome | None:
-        """Record, checkpoint, publish; returns the outcome once there is one."""
+    def must_look(self) -> bool:
+        """Whether numbers of the coming round are needed; looking makes a GPU wait, so there not every round is."""
+        coming = self.trainer.round + 1
+        wanted = coming in self._wanted or coming >= self.attempt.experiment.rounds
+        return not self.trainer.lags or wanted or coming % LOOK_EVERY == 0 or self._checkpoint_is_due()
+
+    def after_round(self, report: RoundReport, *, look: bool, stop: bool) -> Outcome | None:
+        """Record, checkpoint, publish; returns the outcome once there is one.
+
+        Where nobody looks and nobody stops, nothing is to be done: a run that has diverged is found out later, and its
+        result names the round all the same.
+        """
         trainer, attempt = self.trainer, self.attempt
-        if not trainer.is_finite():
-            attempt.log(f"diverged in round {trainer.round}: the loss or a weight is not a finite number")
-            return self._publish("diverged")
+        before, self._before = self._before, trainer.x
+        if not (look or stop):
+            return None
+        if (bad := trainer.diverged_in()) is not None:
+            attempt.log(f"diverged in round {bad}: the loss or a weight is not a finite number")
+            return self._publish("diverged", bad)
         if trainer.round in self._wanted:
             record = trainer.evaluate()
             if self._probes:
-                record["probes"] = _observe(self._probes, trainer, self._before, report)
+                record["probes"] = _observe(self._probes, trainer, before, report)
             attempt.record(record)
-        self._before = trainer.x
         if (outcome := self.at_end()) is not None:
             return outcome
-        if stop or time.monotonic() - self._last_save > self._checkpoint_seconds:
+        if stop or self._checkpoint_is_due():
             self._checkpoint()
         return Outcome("stopped", trainer.round) if stop else None
+
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self._last_save > self._checkpoint_seconds
 
     def _checkpoint(self) -> None:
         trainer = self.trainer
@@ -190,15 +211,15 @@ class _Execution:
         )
         self._saved_at, self._last_save = trainer.round, time.monotonic()
 
-    def _publish(self, status: Literal["done", "diverged"]) -> Outcome:
+    def _publish(self, status: Literal["done", "diverged"], round: int) -> Outcome:
         self.attempt.publish(
             status=status,
-            rounds=self.trainer.round,
+            rounds=round,
             seconds=self.trainer.seconds,
             fingerprint=self._data.fingerprint,
             numerics=self._numerics.to_json(),
         )
-        return Outcome(status, self.trainer.round)
+        return Outcome(status, round)
 
 
 def _observe(probes: tuple[Probe, ...], trainer: Trainer, before: Tree, report: RoundReport) -> dict[str, Any]:

@@ -46,9 +46,9 @@ def groups_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     step = run._step
 
-    def note(trainers: Any, needs_clients: Any) -> Any:
+    def note(trainers: Any, needs_clients: Any, *, wait: bool) -> Any:
         sizes.append(len(trainers))
-        return step(trainers, needs_clients)
+        return step(trainers, needs_clients, wait=wait)
 
     monkeypatch.setattr(run, "_step", note)
     return sizes
@@ -135,7 +135,7 @@ def test_runs_of_different_length_go_on_without_the_shorter(tmp_path: Path) -> N
 def test_a_fault_of_the_shared_computation_ends_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flbench import run
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError("no more")
 
     monkeypatch.setattr(run, "_step", fail)
@@ -170,6 +170,6 @@ def test_no_worker_takes_more_than_its_share(tmp_path: Path, monkeypatch: pytest
 
 def test_large_steps_train_alone(tmp_path: Path) -> None:
     engine = load_engine(Options())
-    assert engine.group_size(experiment()) == 5
+    assert engine.group_size(experiment()) == 7
     assert engine.group_size(experiment(model={"name": "mlp", "widths": [2048, 2048]})) == 1
     assert engine.group_size(parse_experiment({"kind": "centralized"})) == 1

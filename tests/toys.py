@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.engine.executors import make_executor
+from flbench.engine.graphs import Record
 from flbench.engine.images import Images
 from flbench.engine.local import Sgd
 from flbench.engine.rounds import Clients, FederatedTrainer
@@ -97,6 +98,8 @@ def toy_trainer(
     batch_size: int = 5,
     participation: float = 1.0,
     seed: int = 0,
+    chunk: int | None = None,
+    record: Record | None = None,
 ) -> FederatedTrainer:
     """A trainer of a small federated problem."""
 
@@ -115,7 +118,8 @@ def toy_trainer(
         batch_size=batch_size,
         participation=participation,
         images=images or toy_images(image),
-        executor=make_executor(executor, make, pool=pool, autocast=None),
+        executor=make_executor(executor, make, pool=pool, autocast=None, chunk=chunk, record=record),
+        record=record,
         params={name: leaf.detach().clone() for name, leaf in first.named_parameters()},
         buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},
         seed=seed,

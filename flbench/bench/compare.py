@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from flbench.config import Federated, Precision
 from flbench.engine.executors import CHUNK
 from flbench.engine.fused import step_together
 from flbench.engine.rounds import FederatedTrainer
-from flbench.engine.setup import executor_for, make_network, make_trainer, shards_of
+from flbench.engine.setup import executor_for, make_network, make_trainer, matmul_precision_restored, shards_of
 
 #: What the others are compared with, pair by pair: the engine's reference, and what one writes without it.
 REFERENCE = "loop, pool of 1"
@@ -120,7 +119,7 @@ class Comparison:
 def compare(workload: Workload, settings: Settings, *, scaling: bool, note: Note) -> Comparison:
     """Measure a workload; ``note`` is told of every turn."""
     bench = _Bench(workload, settings)
-    with _matmul_settings_restored():
+    with matmul_precision_restored():
         peaks, rows = bench.compare(note)
         points = bench.scale(note) if scaling else []
     experiment = bench.experiment
@@ -280,13 +279,3 @@ def _multiples(base: int) -> list[int]:
 
 def _ratios(values: Sequence[float], to: Sequence[float]) -> list[float]:
     return [value / other for value, other in zip(values, to, strict=True)]
-
-
-@contextmanager
-def _matmul_settings_restored() -> Iterator[None]:
-    """Building a trainer says for the whole process whether TF32 is allowed."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

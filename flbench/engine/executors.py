@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -20,8 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from flbench.engine.graphs import Graphed, Record
 from flbench.engine.images import Batch, Images
-from flbench.engine.local import Finish, Start, Task, local_train
+from flbench.engine.local import Finish, Start, Task, autocast, local_train
+from flbench.engine.memory import is_out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
 
@@ -76,10 +79,27 @@ class Executor(Protocol):
         ...
 
 
-def make_executor(name: str, build: Callable[[], nn.Module], *, pool: int, autocast: torch.dtype | None) -> Executor:
-    """The executor of that name; ``build`` makes the network (its tensors are never used, only its structure)."""
+def make_executor(
+    name: str,
+    build: Callable[[], nn.Module],
+    *,
+    pool: int,
+    autocast: torch.dtype | None,
+    chunk: int | None = None,
+    record: Record | None = None,
+) -> Executor:
+    """The executor of that name.
+
+    Args:
+        name: ``loop`` or ``stacked``.
+        build: makes the network (its tensors are never used, only its structure).
+        pool: threads of the loop executor.
+        autocast: dtype of mixed precision, or None.
+        chunk: most clients of a stack; None: ``CHUNK``.
+        record: how the stacked executor records evaluations as CUDA graphs; None: not at all.
+    """
     if name == "stacked":
-        return StackedExecutor(build(), autocast)
+        return StackedExecutor(build(), autocast, chunk, record)
     return LoopExecutor([build() for _ in range(pool)], autocast)
 
 
@@ -133,7 +153,7 @@ class LoopExecutor:
             (params, buffers), batch = job
             seat.network.eval()
             pixels = _pixels_last(prepare(batch))
-            with torch.no_grad(), _autocast(batch, self._autocast):
+            with torch.no_grad(), autocast(batch.device, self._autocast):
                 return seat.forward(params, buffers, pixels)[1]
 
         parts = torch.split(images, EVALUATION_BATCH)
@@ -168,26 +188,30 @@ class StackedExecutor:
 
     name = "stacked"
 
-    def __init__(self, network: nn.Module, autocast: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        autocast: torch.dtype | None,
+        chunk: int | None = None,
+        record: Record | None = None,
+    ) -> None:
+        self.chunk = chunk or CHUNK  #: most clients of a stack
         self._network = network
         self._forward: Forward = stacked_forward(network)
-        self._single: Forward = pure_forward(network)
-        self._autocast = autocast
-        self._chunk = CHUNK
+        evaluate = partial(_evaluate, network, pure_forward(network), autocast)
+        self._evaluate = evaluate if record is None else partial(_by_graph, Graphed(evaluate, record, "an evaluation"))
 
     def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
         """Train the clients chunk by chunk; chunks that do not fit into memory are halved, from then on."""
-        self._network.train()
         first = 0
         while first < len(clients):
-            chunk = clients[first : first + self._chunk]
+            chunk = clients[first : first + self.chunk]
             try:
                 finish = self._train_stack(chunk)
             except RuntimeError as error:
                 if len(chunk) == 1 or not is_out_of_memory(error):
                     raise
-                self._chunk = len(chunk) // 2
-                _log.warning("out of memory with %d clients in a stack; going on with %d", len(chunk), self._chunk)
+                self.halve(len(chunk))
                 continue
             yield Chunk(range(first, first + len(chunk)), finish)
             first += len(chunk)
@@ -198,39 +222,45 @@ class StackedExecutor:
         # Pixels become numbers step by step: those of a whole round would not stay in the cache.
         batches = ((images.prepare(pixels), of_step) for pixels, of_step in zip(raw, labels, strict=True))
         begin = _stack([client.start() for client in clients])
-        task = _join_tasks([client.task for client in clients], begin)
-        return local_train(self._forward, vmap, task, begin, batches)
+        return self.train_stack(_join_tasks([client.task for client in clients], begin), begin, batches)
+
+    def train_stack(self, task: Task, start: Start, batches: Iterable[tuple[Tensor, Tensor]]) -> Finish:
+        """Train clients that are stacked already, all at once."""
+        self._network.train()
+        return local_train(self._forward, vmap, task, start, batches)
+
+    def halve(self, chunk: int) -> None:
+        """Train in stacks of half of ``chunk`` clients, for which memory has run out."""
+        self.chunk = chunk // 2
+        _log.warning("out of memory with %d clients in a stack; going on with %d", chunk, self.chunk)
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Model by model, batch by batch."""
-        self._network.eval()
-        with torch.no_grad(), _autocast(images, self._autocast):
-            return torch.stack(
-                [
-                    torch.cat(
-                        [
-                            self._single(params, buffers, prepare(part))[1]
-                            for part in torch.split(images, EVALUATION_BATCH)
-                        ]
-                    )
-                    for params, buffers in models
-                ]
-            )
+        parts = torch.split(images, EVALUATION_BATCH)
+        return torch.stack(
+            [
+                torch.cat([self._evaluate([params, buffers, {"pixels": prepare(part)}])[0]["logits"] for part in parts])
+                for params, buffers in models
+            ]
+        )
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch could not allocate, on a GPU or on a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+def _evaluate(network: nn.Module, forward: Forward, precision: torch.dtype | None, trees: Sequence[Tree]) -> list[Tree]:
+    """Logits of one model on one batch, from its parameters, its buffers and the pixels."""
+    params, buffers, batch = trees
+    network.eval()
+    with torch.no_grad(), autocast(batch["pixels"].device, precision):
+        return [{"logits": forward(params, buffers, batch["pixels"])[1]}]
+
+
+def _by_graph(graphed: Graphed, trees: Sequence[Tree]) -> list[Tree]:
+    return graphed(len(trees[2]["pixels"]), trees)
 
 
 def _identity(hook: Callable[..., Any]) -> Callable[..., Any]:
     return hook
-
-
-def _autocast(like: Tensor, dtype: torch.dtype | None) -> torch.autocast:
-    return torch.autocast(like.device.type, dtype=dtype, enabled=dtype is not None)
 
 
 def _pixels_last(x: Tensor) -> Tensor:

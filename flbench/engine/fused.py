@@ -9,31 +9,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
+from functools import partial
 
-from flbench.engine.local import Finish
-from flbench.engine.rounds import FederatedTrainer, RoundReport
+from flbench.engine.rounds import FederatedTrainer, RoundReport, train_whole
+from flbench.engine.whole import rows_of
 
 
-def step_together(trainers: Sequence[FederatedTrainer], keep_clients: Sequence[bool]) -> list[RoundReport]:
+def step_together(
+    trainers: Sequence[FederatedTrainer], keep_clients: Sequence[bool], *, wait: bool = True
+) -> list[RoundReport]:
     """One round of each run.
 
     Args:
         trainers: of runs with one method, norm, model, data set and shape of batches.
         keep_clients: for each run, whether its report holds what the participants sent.
+        wait: as in ``Trainer.step``.
     """
     began = time.perf_counter()
-    rounds = [trainer.begin_round(keep) for trainer, keep in zip(trainers, keep_clients, strict=True)]
-    owners = [(number, place) for number, round in enumerate(rounds) for place in range(len(round.clients))]
-    for chunk in trainers[0].executor.train([client for round in rounds for client in round.clients]):
-        for number, places, rows in _by_run([owners[position] for position in chunk.positions]):
-            rounds[number].add(places, _rows(chunk.finish, rows))
-    reports = [trainer.end_round(round) for trainer, round in zip(trainers, rounds, strict=True)]
+    train = _train_chunks if trainers[0].record is None else partial(train_whole, wait=wait)
+    reports = train(trainers, keep_clients)
     seconds = (time.perf_counter() - began) / len(trainers)
     for trainer, report in zip(trainers, reports, strict=True):
         trainer.count_round(report, seconds)
     return reports
+
+
+def _train_chunks(trainers: Sequence[FederatedTrainer], keep_clients: Sequence[bool]) -> list[RoundReport]:
+    rounds = [trainer.begin_round(keep) for trainer, keep in zip(trainers, keep_clients, strict=True)]
+    owners = [(number, place) for number, round in enumerate(rounds) for place in range(len(round.clients))]
+    for chunk in trainers[0].executor.train([client for round in rounds for client in round.clients]):
+        for number, places, rows in _by_run([owners[position] for position in chunk.positions]):
+            rounds[number].add(places, rows_of(chunk.finish, rows))
+    return [trainer.end_round(round) for trainer, round in zip(trainers, rounds, strict=True)]
 
 
 def _by_run(owners: Sequence[tuple[int, int]]) -> list[tuple[int, range, slice]]:
@@ -46,10 +53,3 @@ def _by_run(owners: Sequence[tuple[int, int]]) -> list[tuple[int, range, slice]]
             parts.append((number, range(first, first + end - begin), slice(begin, end)))
             begin = end
     return parts
-
-
-def _rows(finish: Finish, rows: slice) -> Finish:
-    def cut(value: Any) -> Any:
-        return {name: leaf[rows] for name, leaf in value.items()} if isinstance(value, dict) else value[rows]
-
-    return Finish(**{field.name: cut(getattr(finish, field.name)) for field in fields(Finish)})

@@ -60,11 +60,16 @@ class Images:
             images, labels = ([part[:, 0] for part in parts] for parts in zip(*apart, strict=True))
             return nn.utils.rnn.pad_sequence(images), nn.utils.rnn.pad_sequence(labels)
         rows_ENB = np.stack([batch.rows_EB for batch in batches], axis=1)
-        index = torch.from_numpy(rows_ENB.reshape(-1)).to(self.train_MCHW.device)
-        pixels = self.train_MCHW.index_select(0, index)
+        rows = torch.from_numpy(rows_ENB).to(self.train_MCHW.device)
         crops = [batch.crops for batch in batches if batch.crops is not None]
-        if crops:
-            pixels = crop_and_flip(pixels, _side_by_side(crops, rows_ENB.shape).to(pixels.device))
+        return self.take(rows, _side_by_side(crops, rows_ENB.shape).to(rows.device) if crops else None)
+
+    def take(self, rows_ENB: Tensor, crops: Crops | None) -> tuple[Tensor, Tensor]:
+        """The same of rows on the device, with the augmentation of every sample (E * N * B)."""
+        index = rows_ENB.reshape(-1)
+        pixels = self.train_MCHW.index_select(0, index)
+        if crops is not None:
+            pixels = crop_and_flip(pixels, crops)
         return pixels.unflatten(0, rows_ENB.shape), self.train_labels_M.index_select(0, index).view(rows_ENB.shape)
 
     def prepare(self, images_MCHW: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ def local_train(
         training = _training(start.steps, step)
         buffers_before = buffers if training is None else {name: leaf.clone() for name, leaf in buffers.items()}
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
-        with torch.autocast(images.device.type, dtype=task.autocast, enabled=task.autocast is not None):
+        with autocast(images.device, task.autocast):
             features, logits = forward(leaves, buffers, images)
         loss = cross_entropy(lifted.logits(_at_least_float(logits)), labels)
         objective = lifted.add_penalty(loss, leaves, features)
@@ -142,6 +142,14 @@ def local_train(
         state, message = lifted.finish(params)
     loss = reduce(torch.add, losses) / start.steps  # one by one: steps not taken must not move a bit
     return Finish(params, buffers, velocity, state, message, loss)
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
+    """Mixed precision, or none.
+
+    Without the cache of cast weights: each is used once, and a recorded graph must not read one made outside of it.
+    """
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
 
 def _rates(params: Tree, lr: float | Tensor) -> float | list[Tensor]:

@@ -21,22 +21,25 @@ import torch
 from torch import Tensor
 
 from flbench import metrics
-from flbench.data.batches import Rows, consecutive_rows, federated_rows
-from flbench.engine.executors import Client, Executor
+from flbench.data.batches import Rows, consecutive_rows
+from flbench.engine.draws import Draws, Weights
+from flbench.engine.executors import Client, Executor, StackedExecutor
+from flbench.engine.graphs import Record
 from flbench.engine.images import Batch, Images
 from flbench.engine.local import Finish, Sgd, Start, Task
+from flbench.engine.whole import Member, State, WholeRounds
 from flbench.methods.base import Method, Tree
-from flbench.streams import stream
 
 
 @dataclass(frozen=True)
 class RoundReport:
     """What a round leaves for those who watch: its training loss, and the models that the participants sent.
 
-    ``client_params`` (leading axis S) and ``weights_S`` are there only when they were asked for.
+    ``client_params`` (leading axis S) and ``weights_S`` are there only when they were asked for. The loss is a 0-d
+    tensor where nobody has waited for the device yet.
     """
 
-    loss: float
+    loss: float | Tensor
     client_params: Tree | None = None
     weights_S: Tensor | None = None
 
@@ -57,12 +60,17 @@ class Trainer(ABC):
         self.local: Tree = {}
         self.bytes_up = self.bytes_down = 0
         self.seconds = 0.0
-        self._loss = float("nan")  # of the last round
+        self._loss: float | Tensor = float("nan")  # of the last round
 
-    def step(self, *, keep_clients: bool = False) -> RoundReport:
-        """One round; ``keep_clients`` also returns what the participants sent."""
+    def step(self, *, keep_clients: bool = False, wait: bool = True) -> RoundReport:
+        """One round.
+
+        Args:
+            keep_clients: whether the report holds what the participants sent.
+            wait: until the device has computed it; else its time counts as that of the next round that is waited for.
+        """
         began = time.perf_counter()
-        report = self._train_round(keep_clients)
+        report = self._train_round(keep_clients, wait)
         self.count_round(report, time.perf_counter() - began)
         return report
 
@@ -72,21 +80,30 @@ class Trainer(ABC):
         self._loss = report.loss
         self.seconds += seconds
 
+    @property
+    def lags(self) -> bool:
+        """Whether a round may be still on its way when ``step`` returns without waiting."""
+        return False
+
     def is_finite(self) -> bool:
         """Whether the last round's loss and all parameters, the clients' own among them, are finite numbers."""
         leaves = [*self.x.values(), *self.local.values()]
         totals = torch.stack([leaf.sum() for leaf in leaves])
         return bool(torch.isfinite(totals).all()) and math.isfinite(self._loss)
 
+    def diverged_in(self) -> int | None:
+        """The first round whose loss or parameters were not finite numbers; None if there was none."""
+        return None if self.is_finite() else self.round
+
     def evaluate(self) -> metrics.Record:
         """The metrics after the last round; ``train_loss`` is that round's mean over clients and local steps."""
-        record = {"round": self.round, **self._measure(), "train_loss": self._loss}
+        record = {"round": self.round, **self._measure(), "train_loss": float(self._loss)}
         return {**record, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 4)}
 
     def state(self) -> dict[str, Any]:
         """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
         counters = {"round": self.round, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
-        return {**counters, "seconds": self.seconds, "loss": self._loss, "trees": self._trees()}
+        return {**counters, "seconds": self.seconds, "loss": float(self._loss), "trees": self._trees()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from what ``state`` returned."""
@@ -99,7 +116,7 @@ class Trainer(ABC):
             setattr(self, name, {key: leaf.to(self.images.train_MCHW.device) for key, leaf in saved.items()})
 
     @abstractmethod
-    def _train_round(self, keep_clients: bool) -> RoundReport: ...
+    def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport: ...
 
     @abstractmethod
     def _measure(self) -> metrics.Record: ...
@@ -128,16 +145,14 @@ class OpenRound:
     cohort: Rows
     clients: Sequence[Client]
     sums: _Sums
-    share: Sequence[float]
-    delta_weights: Sequence[float]
-    message_weights: Sequence[float]
+    weights: Weights
     keep_on_clients: Callable[[Finish, Tensor], None]
     kept: list[Tree] | None
 
     def add(self, positions: range, end: Finish) -> None:
         """Take in finished clients, by their positions in the cohort; they must come in order."""
         at = slice(positions.start, positions.stop)
-        self.sums.add(end, self.share[at], self.delta_weights[at], self.message_weights[at])
+        self.sums.add(end, self.weights.share[at], self.weights.deltas[at], self.weights.messages[at])
         self.keep_on_clients(end, torch.from_numpy(self.cohort[at]))
         if self.kept is not None:
             self.kept.append(end.params)
@@ -149,6 +164,7 @@ class FederatedTrainer(Trainer):
     Attributes:
         server: the method's server state.
         states: the method's client states, every leaf with a leading axis N.
+        record: how a whole round is recorded as one CUDA graph; None: rounds are computed chunk by chunk, as on a CPU.
     """
 
     def __init__(
@@ -167,30 +183,47 @@ class FederatedTrainer(Trainer):
         params: Tree,
         buffers: Tree,
         seed: int,
+        record: Record | None = None,
     ) -> None:
         shared = {name: leaf for name, leaf in params.items() if name not in local_names}
         shared_buffers = {name: leaf for name, leaf in buffers.items() if name not in local_names}
         super().__init__(images=images, executor=executor, x=shared, buffers=shared_buffers, seed=seed)
         self._method, self._sgd, self._autocast = method, sgd, autocast
-        self._clients, self._steps, self._batch_size = clients, steps, batch_size
+        self._clients, self._steps = clients, steps
         count = len(clients.train)
-        self._cohort_size = max(1, round(count * participation))
+        self.draws = Draws(
+            method=method,
+            momentum=sgd.momentum,
+            rows=clients.train,
+            steps=steps,
+            batch_size=batch_size,
+            cohort_size=max(1, round(count * participation)),
+            images=images,
+            seed=seed,
+        )
         self._param_names, self._buffer_names = list(params), list(buffers)
         self.server = method.init_server(shared)
         self.states = _repeat(method.init_client(shared), count)
         self.local = _repeat({n: leaf for n, leaf in {**params, **buffers}.items() if n in local_names}, count)
         self._counts_NY = self._count_labels()
         self._test_rows = [self._to_device(rows) for rows in clients.test]
+        self.record = record
+        self._whole: WholeRounds | None = None
+        self._watch: Tree = {}
+        self._watched_from = 0
+
+    @property
+    def lags(self) -> bool:
+        """Whether whole rounds are launched and not waited for."""
+        return self.record is not None
 
     def cohort(self) -> Rows:
         """The clients of the coming round, in ascending order."""
-        count = len(self._clients.train)
-        if self._cohort_size == count:
-            return np.arange(count)
-        drawn = stream(self.seed, "cohort", self.round).choice(count, self._cohort_size, replace=False)
-        return np.sort(drawn)
+        return self.draws.cohort(self.round)
 
-    def _train_round(self, keep_clients: bool) -> RoundReport:
+    def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
+        if self.record is not None:
+            return train_whole([self], [keep_clients], wait=wait)[0]
         round = self.begin_round(keep_clients)
         for chunk in self.executor.train(round.clients):
             round.add(chunk.positions, chunk.finish)
@@ -201,18 +234,15 @@ class FederatedTrainer(Trainer):
         cohort = self.cohort()
         broadcast = self.server if self._method.broadcasts_state else {}
         task = Task(self._method, self._sgd, self.x, broadcast, self._autocast)
-        sizes = [len(self._clients.train[client]) for client in cohort]
-        share = [size / sum(sizes) for size in sizes]
-        steps = [self._steps[client] for client in cohort]
+        clients = [
+            Client(task, partial(self._start, int(k)), partial(self.draws.batch, int(k), self.round), self.images)
+            for k in cohort
+        ]
         return OpenRound(
             cohort=cohort,
-            clients=[
-                Client(task, partial(self._start, int(k)), partial(self._batch, int(k)), self.images) for k in cohort
-            ],
+            clients=clients,
             sums=_Sums(self.x, self.buffers),
-            share=share,
-            delta_weights=self._method.delta_weights(share, steps, self._sgd.momentum),
-            message_weights=self._method.message_weights(share),
+            weights=self.draws.weights(cohort),
             keep_on_clients=self._keep_on_clients,
             kept=[] if keep_clients else None,
         )
@@ -223,13 +253,58 @@ class FederatedTrainer(Trainer):
         participation = participants / len(self._clients.train)
         self.x, self.server = self._method.server_step(self.x, sums.delta, sums.message, self.server, participation)
         self.buffers = sums.buffers
-        model = _bytes(self.x) + _bytes(self.buffers)
-        self.bytes_down += participants * (model + _bytes(round.clients[0].task.server))
-        self.bytes_up += participants * (model + _bytes(sums.message))
+        self._count_bytes(_bytes(sums.message))
         if round.kept is None:
             return RoundReport(sums.loss)
         joined = {name: torch.cat([params[name] for params in round.kept]) for name in self.x}
-        return RoundReport(sums.loss, joined, torch.tensor(round.share, dtype=torch.float64))
+        return RoundReport(sums.loss, joined, torch.tensor(round.weights.share, dtype=torch.float64))
+
+    def _count_bytes(self, message: int) -> None:
+        """Note what a round sends to and from its participants, the message of each in bytes."""
+        model = _bytes(self.x) + _bytes(self.buffers)
+        broadcast = _bytes(self.server) if self._method.broadcasts_state else 0
+        self.bytes_down += self.draws.cohort_size * (model + broadcast)
+        self.bytes_up += self.draws.cohort_size * (model + message)
+
+    def member(self) -> Member:
+        """What does not change from round to round."""
+        names = self._param_names, self._buffer_names
+        return Member(self.draws, self._sgd, self._autocast, self._counts_NY, *names)
+
+    def open_state(self) -> State:
+        """What the coming round changes."""
+        if not self._watch:
+            like = self._counts_NY
+            self._watch = {"finite": like.new_ones((), dtype=torch.bool), "rounds": like.new_zeros(())}
+            self._watched_from = self.round
+        return State(self.x, self.buffers, self.server, self.states, self.local, self._watch)
+
+    def close_state(self, state: State, message_bytes: int) -> None:
+        """Take over what a whole round has made of it."""
+        self.x, self.buffers, self.server = state.x, state.buffers, state.server
+        self.states, self.local, self._watch = state.states, state.local, state.watch
+        self._count_bytes(message_bytes)
+
+    def diverged_in(self) -> int | None:
+        """The first round whose loss or parameters were not finite numbers; None if there was none."""
+        if not self._watch:
+            return super().diverged_in()
+        finite = int(self._watch["rounds"])
+        return None if finite == self.round - self._watched_from else self._watched_from + finite + 1
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        super().load(state)
+        self._watch = {}
+
+    def whole(self, members: Sequence[Member]) -> WholeRounds:
+        """Whole rounds of these runs, made anew only when they are others than the last time."""
+        if self.record is None or not isinstance(self.executor, StackedExecutor):
+            raise ValueError("whole rounds are trained by the stacked executor, and recorded")
+        if self._whole is None or [own.draws for own in self._whole.members] != [own.draws for own in members]:
+            self._whole = None  # its memory is free for the next
+            self._whole = WholeRounds(members, self.executor, self.record)
+        return self._whole
 
     def _keep_on_clients(self, end: Finish, members: Tensor) -> None:
         """Store what stays on the clients of a chunk until they train again."""
@@ -248,12 +323,6 @@ class FederatedTrainer(Trainer):
             counts_Y=self._counts_NY[client],
             steps=self._steps[client],
         )
-
-    def _batch(self, client: int) -> Batch:
-        key = {"seed": self.seed, "client": client, "round": self.round}
-        steps = self._steps[client]
-        rows = federated_rows(self._clients.train[client], **key, steps=steps, batch_size=self._batch_size)
-        return self.images.draw(rows, **key)
 
     def _measure(self) -> metrics.Record:
         labels = self.images.test_labels_M
@@ -295,6 +364,28 @@ class FederatedTrainer(Trainer):
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self.images.train_MCHW.device)
 
 
+def train_whole(trainers: Sequence[FederatedTrainer], keep_clients: Sequence[bool], *, wait: bool) -> list[RoundReport]:
+    """One round of each run as one computation, without the counting; see ``fused.step_together``."""
+    first = trainers[0]
+    for trainer in trainers:
+        trainer.executor = first.executor  # of equal networks: graphs are recorded once for all
+    whole = first.whole([trainer.member() for trainer in trainers])
+    rounds, states = [trainer.round for trainer in trainers], [trainer.open_state() for trainer in trainers]
+    outcomes = whole.step(rounds, states, keep_clients=any(keep_clients))
+    losses: list[Any] = [outcome.loss for outcome in outcomes]
+    if wait:
+        losses = torch.stack(losses).tolist()
+    reports = []
+    for trainer, outcome, loss, keep in zip(trainers, outcomes, losses, keep_clients, strict=True):
+        trainer.close_state(outcome.state, outcome.message_bytes)
+        if keep:
+            share = trainer.draws.weights(trainer.cohort()).share
+            reports.append(RoundReport(loss, outcome.client_params, torch.tensor(share, dtype=torch.float64)))
+        else:
+            reports.append(RoundReport(loss))
+    return reports
+
+
 class CentralizedTrainer(Trainer):
     """One model on all the data, ``steps`` steps of SGD a round; momentum goes on from round to round."""
 
@@ -318,7 +409,7 @@ class CentralizedTrainer(Trainer):
         self._train_rows, self._val_rows = train_rows, val_rows
         self.velocity: Tree = {}
 
-    def _train_round(self, keep_clients: bool) -> RoundReport:
+    def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
         counts = torch.bincount(self.images.train_labels_M, minlength=self.images.classes)
         start = Start(self.x, self.buffers, self.velocity, state={}, counts_Y=counts, steps=self._steps)
         task = Task(Method(), self._sgd, self.x, server={}, autocast=self._autocast)

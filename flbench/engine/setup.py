@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal, assert_never, cast
@@ -14,9 +16,11 @@ from flbench.config import Centralized, Experiment, Federated
 from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.datasets import Arrays, Data
 from flbench.data.partition import Partition, Shards, split
-from flbench.engine.executors import make_executor
+from flbench.engine.executors import CHUNK, make_executor
+from flbench.engine.graphs import CudaRecord, Record
 from flbench.engine.images import Images
 from flbench.engine.local import Sgd
+from flbench.engine.memory import fitting
 from flbench.engine.rounds import CentralizedTrainer, Clients, FederatedTrainer, Trainer
 from flbench.methods.base import Method
 from flbench.models.base import Model
@@ -60,7 +64,10 @@ def make_trainer(
     network = partial(make_network, experiment, data, device)
     first = network()
     name = executor_for(experiment, data, device=device, wanted=executor)
-    runner = make_executor(name, network, pool=pool, autocast=autocast)
+    on_gpu = device == "cuda" and name == "stacked"
+    chunk = fitting(first, _image(data), experiment.batch_size) if on_gpu else None
+    record = CudaRecord() if on_gpu else None
+    runner = make_executor(name, network, pool=pool, autocast=autocast, chunk=chunk, record=record)
     common: dict[str, Any] = {
         "sgd": Sgd(experiment.lr, experiment.momentum, experiment.weight_decay),
         "autocast": autocast,
@@ -71,16 +78,26 @@ def make_trainer(
         "buffers": {name: leaf.detach().clone() for name, leaf in first.named_buffers()},
         "seed": experiment.seed,
     }
-    trainer = _trainer(experiment, data, first, common)
+    trainer = _trainer(experiment, data, first, common, record)
     return trainer, Numerics(device, runner.name, experiment.precision, str(torch.__version__))
 
 
 def make_network(experiment: Experiment, data: Data, device: str) -> nn.Module:
     """The experiment's network with its initial weights."""
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
-    image = cast(tuple[int, int, int], data.train.images.shape[1:])
     options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment)}
-    return build(model, image, data.classes, norm, experiment.bias, **options).to(device)
+    return build(model, _image(data), data.classes, norm, experiment.bias, **options).to(device)
+
+
+def runs_worth_fusing(experiment: Experiment, data: Data, *, device: str, executor: str) -> int:
+    """How many runs like this one are worth training together: as many as fill a stack, on a GPU as fit into it."""
+    wanted = cast(Literal["auto", "loop", "stacked"], executor)
+    stacked = executor_for(experiment, data, device=device, wanted=wanted) == "stacked"
+    if not isinstance(experiment, Federated) or not stacked:
+        return 1
+    network = partial(make_network, experiment, data, device)
+    most = CHUNK if device == "cpu" else fitting(network(), _image(data), experiment.batch_size)
+    return max(1, most // max(1, round(experiment.clients * experiment.participation)))
 
 
 def executor_for(
@@ -99,7 +116,13 @@ def _dtype(experiment: Experiment) -> torch.dtype:
     return torch.float64 if experiment.precision == "fp64" else torch.float32
 
 
-def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
+def _image(data: Data) -> tuple[int, int, int]:
+    return cast(tuple[int, int, int], data.train.images.shape[1:])
+
+
+def _trainer(
+    experiment: Experiment, data: Data, network: nn.Module, common: dict[str, Any], record: Record | None
+) -> Trainer:
     match experiment:
         case Federated():
             method = cast(Method, experiment.method)
@@ -110,6 +133,7 @@ def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dic
                 clients=Clients(shards.train, shards.val, shards.test),
                 steps=[_steps(experiment, rows) for rows in shards.train],
                 participation=experiment.participation,
+                record=record,
                 **common,
             )
         case Centralized():
@@ -156,6 +180,16 @@ def set_matmul_precision(precision: str) -> None:
     allowed = precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
+
+
+@contextmanager
+def matmul_precision_restored() -> Iterator[None]:
+    """Undo what building a trainer says about TF32 for the whole process."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def _images(data: Data, device: str, dtype: torch.dtype, *, augment: bool) -> Images:

@@ -1,0 +1,351 @@
+"""Whole rounds as one graph, without a GPU: only the recording is replaced, by one that calls the function again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from _pytest.mark import ParameterSet
+from torch import Tensor
+
+from flbench.engine import executors
+from flbench.engine.draws import AHEAD, Feed, draw_together
+from flbench.engine.fused import step_together
+from flbench.engine.graphs import SHAPES, Graphed
+from flbench.engine.local import Sgd
+from flbench.engine.memory import client_bytes
+from flbench.engine.rounds import FederatedTrainer
+from flbench.methods.base import Method, Tree
+from flbench.registry import METHODS
+from tests.recording import NoWaiting, rerun
+from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
+
+NORMS = ["none", "fn", "ln", "gn", "bn"]
+
+
+@pytest.mark.parametrize("waits", [lambda x: x.sum().item(), lambda x: x[x > 0], lambda x: torch.tensor([1.0, 2.0])])
+def test_waiting_would_be_noticed(waits: Callable[[Tensor], object]) -> None:
+    with NoWaiting(), pytest.raises(RuntimeError, match="would wait"):
+        waits(torch.ones(3))
+
+
+def everything(trainer: FederatedTrainer) -> dict[str, Tensor]:
+    trees = trainer.state()["trees"]
+    return {f"{tree}/{name}": leaf for tree, leaves in trees.items() for name, leaf in leaves.items()}
+
+
+def counters(trainer: FederatedTrainer) -> dict[str, Any]:
+    """All that is recorded, but for the seconds; the losses apart, as they are rounded."""
+    record = {name: value for name, value in trainer.evaluate().items() if name != "seconds"}
+    assert isinstance(record["train_loss"], float)
+    return record
+
+
+def agree(whole: FederatedTrainer, chunked: FederatedTrainer, tolerance: float = 1e-10) -> None:
+    assert largest_difference(everything(whole), everything(chunked)) < tolerance
+    found, expected = counters(whole), counters(chunked)
+    for name in ("loss", "train_loss"):
+        assert found.pop(name) == pytest.approx(expected.pop(name), abs=1e-9)
+    assert found == expected
+
+
+def both(method: str | Method, **settings: Any) -> tuple[FederatedTrainer, FederatedTrainer]:
+    spec = METHODS.parse(method) if isinstance(method, str) else method
+    return toy_trainer(spec, executor="stacked", record=rerun, **settings), toy_trainer(spec, **settings)
+
+
+def combinations() -> list[ParameterSet]:
+    """Every method and norm; among the fast ones every method and every norm."""
+    return [
+        pytest.param(method, norm, marks=[] if method == "fedavg" or norm == "bn" else [pytest.mark.slow])
+        for method, norm in product(METHODS.names(), NORMS)
+    ]
+
+
+@pytest.mark.parametrize(("method", "norm"), combinations())
+def test_a_whole_round_computes_what_the_loop_computes(
+    method: str, norm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = replace(toy_images(), augment=True)
+    rate = 1e-3 if norm in ("bn", "gn") else 0.1
+    whole, loop = both(method, norm=norm, images=images, sgd=Sgd(rate, momentum=0.5), participation=0.67)
+    for _ in range(3):
+        whole.step()
+        loop.step()
+    agree(whole, loop)
+    assert not caplog.records, "nothing fell back"
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.67])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fednova", "fedlc"])
+def test_unequal_steps(method: str, participation: float, caplog: pytest.LogCaptureFixture) -> None:
+    whole, loop = both(method, norm="bn", steps=[3, 1, 5], sgd=Sgd(1e-3, 0.5, 0.01), participation=participation)
+    for _ in range(4):
+        whole.step()
+        loop.step()
+    agree(whole, loop)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("model", ["toy-cnn", "toy-resnet18"])
+def test_networks_of_convolutions(model: str) -> None:
+    image = (2, 8, 8)
+    settings = {"model": model, "norm": "ln", "image": image, "images": toy_images(image), "batch_size": 3}
+    whole, loop = both("scaffold", sgd=Sgd(1e-2), **settings)
+    for _ in range(2):
+        whole.step()
+        loop.step()
+    agree(whole, loop)
+
+
+#: Runs that differ in all that may differ, with the hyperparameters of each method.
+MEMBERS: list[dict[str, Any]] = [
+    {"seed": 0, "sgd": Sgd(0.01)},
+    {"seed": 1, "sgd": Sgd(0.1), "clients": toy_clients((9, 30))},
+    {"seed": 1, "sgd": Sgd(0.03), "clients": toy_clients((6,) * 5), "participation": 0.4},
+]
+HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
+    "fedprox": [{"mu": mu} for mu in (0.01, 0.5, 0.0)],
+    "fedlc": [{"tau": tau} for tau in (1, 0.5, 0.1)],
+    "fedrs": [{"alpha": alpha} for alpha in (0.5, 0.9, 0.1)],
+    "fedyogi": [{"server_lr": lr} for lr in (0.01, 0.1, 0.03)],
+    "fedavgm": [{"beta": beta} for beta in (0.9, 0.1, 0.5)],
+}
+
+
+def group(method: str, **settings: Any) -> list[FederatedTrainer]:
+    options = HYPERPARAMETERS.get(method, [{}] * len(MEMBERS))
+    return [
+        toy_trainer(METHODS.parse({"name": method, **own}), executor="stacked", **{**settings, **member})
+        for own, member in zip(options, MEMBERS, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("norm", ["ln", pytest.param("bn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", METHODS.names())
+def test_runs_trained_together_have_the_numbers_of_the_runs_alone(
+    method: str, norm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    together, alone = group(method, norm=norm, record=rerun), group(method, norm=norm)
+    for _ in range(3):
+        reports = step_together(together, [False] * 3)
+        assert [report.loss for report in reports] == pytest.approx([trainer.step().loss for trainer in alone])
+    for one, other in zip(together, alone, strict=True):
+        agree(one, other)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_chunks_that_cut_through_runs(chunk: int) -> None:
+    together, alone = group("scaffold", norm="bn", record=rerun, chunk=chunk), group("scaffold", norm="bn")
+    for _ in range(2):
+        step_together(together, [False] * 3)
+        for trainer in alone:
+            trainer.step()
+    for one, other in zip(together, alone, strict=True):
+        agree(one, other)
+
+
+def test_a_group_that_shrinks_goes_on() -> None:
+    together, alone = group("scaffold", record=rerun), group("scaffold")
+    step_together(together, [False] * 3)
+    step_together(together[1:], [False] * 2)
+    together[2].step()
+    for trainer, rounds in zip(alone, (1, 2, 3), strict=True):
+        for _ in range(rounds):
+            trainer.step()
+    for one, other in zip(together, alone, strict=True):
+        agree(one, other)
+
+
+def test_observers_get_their_own_clients() -> None:
+    together, alone = group("fedavg", record=rerun), group("fedavg")
+    step_together(together, [False] * 3)
+    for trainer in alone:
+        trainer.step()
+    reports = step_together(together, [True, False, True])
+    assert reports[1].client_params is None
+    for number in (0, 2):
+        expected, found = alone[number].step(keep_clients=True), reports[number]
+        assert found.client_params is not None and expected.client_params is not None
+        assert largest_difference(found.client_params, expected.client_params) < 1e-12
+        assert torch.equal(found.weights_S, expected.weights_S)  # type: ignore[arg-type]
+
+
+def test_a_report_that_nobody_waits_for_holds_a_tensor() -> None:
+    whole, loop = both("fedavg")
+    report = whole.step(wait=False)
+    assert isinstance(report.loss, Tensor)
+    assert float(report.loss) == pytest.approx(loop.step().loss)
+    assert isinstance(whole.step().loss, float)
+
+
+def test_what_a_round_returns_is_not_overwritten_by_the_next() -> None:
+    trainer, _ = both("scaffold")
+    trainer.step()
+    before = trainer.x, {name: leaf.clone() for name, leaf in trainer.x.items()}
+    trainer.step()
+    assert largest_difference(*before) == 0
+    assert largest_difference(before[0], trainer.x) > 0
+
+
+@pytest.mark.parametrize("bad_round", [1, 3])
+def test_divergence_is_found_late_but_dated_right(bad_round: int) -> None:
+    together, alone = group("fedavg", record=rerun), group("fedavg")
+    for number in range(1, 6):
+        if number == bad_round:
+            together[1].x = {name: leaf * float("inf") for name, leaf in together[1].x.items()}
+        step_together(together, [False] * 3, wait=False)
+        for trainer in alone:
+            trainer.step()
+    assert [trainer.diverged_in() for trainer in together] == [None, bad_round, None]
+    agree(together[0], alone[0])
+    agree(together[2], alone[2])
+
+
+def test_divergence_in_the_loop_is_dated_by_the_last_round() -> None:
+    _, loop = both("fedavg")
+    loop.step()
+    assert loop.diverged_in() is None
+    loop.x = {name: leaf * float("nan") for name, leaf in loop.x.items()}
+    loop.step()
+    assert loop.diverged_in() == 2
+
+
+def test_a_run_goes_on_from_a_checkpoint() -> None:
+    first, loop = both("scaffold", norm="bn", sgd=Sgd(1e-2))
+    again, _ = both("scaffold", norm="bn", sgd=Sgd(1e-2))
+    again.step()
+    for _ in range(2):
+        first.step()
+    again.load(first.state())
+    for _ in range(2):
+        again.step()
+    for _ in range(4):
+        loop.step()
+    assert again.diverged_in() is None
+    agree(again, loop)
+
+
+def test_rounds_are_recorded_once() -> None:
+    recorded: list[int] = []
+
+    def counting(call: Callable[[], list[Tree]]) -> tuple[Callable[[], object], list[Tree]]:
+        recorded.append(1)
+        return rerun(call)
+
+    trainer = toy_trainer(METHODS.parse("scaffold"), executor="stacked", record=counting, participation=0.67)
+    for _ in range(5):
+        trainer.step()
+    assert len(recorded) == 1
+    trainer.evaluate(), trainer.step(), trainer.evaluate()
+    assert len(recorded) == 2, "and one for the evaluation"
+
+
+@dataclass(frozen=True)
+class Peeking(Method):
+    """A method that reads a number on the host."""
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+        scale = 1.0 if float(next(iter(delta.values())).sum()) > 1e9 else 0.5
+        return {name: leaf + scale * delta[name] for name, leaf in x.items()}, state
+
+
+def test_what_cannot_be_recorded_is_computed_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
+    whole, loop = both(Peeking())
+    for _ in range(3):
+        whole.step()
+        loop.step()
+    agree(whole, loop)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("a round (3 clients) cannot be one CUDA graph and is computed step by step (RuntimeError: ")
+
+
+def test_a_mistake_in_a_method_is_not_hidden() -> None:
+    class Broken(Method):
+        def logits(self, z_BY: Tensor, ctx: Any) -> Tensor:
+            raise ValueError("broken hook")
+
+    with pytest.raises(ValueError, match="broken hook"):
+        toy_trainer(Broken(), executor="stacked", record=rerun).step()
+
+
+def test_more_shapes_than_are_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    recorded = []
+
+    def counting(call: Callable[[], list[Tree]]) -> tuple[Callable[[], object], list[Tree]]:
+        recorded.append(1)
+        return rerun(call)
+
+    def double(trees: Sequence[Tree]) -> list[Tree]:
+        return [{"y": 2 * trees[0]["x"]}]
+
+    graphed = Graphed(double, counting, "doubling")
+    for _ in range(2):
+        for size in range(SHAPES + 3):
+            (out,) = graphed(size, [{"x": torch.full((size,), 3.0)}])
+            assert torch.equal(out["y"], torch.full((size,), 6.0))
+    assert len(recorded) == SHAPES
+    assert len(caplog.records) == 1
+
+
+def test_leaves_are_matched_by_name() -> None:
+    graphed = Graphed(lambda trees: [{"y": trees[0]["a"] - trees[0]["b"]}], rerun, "difference")
+    one, two = torch.tensor([1.0]), torch.tensor([2.0])
+    assert graphed(0, [{"a": one, "b": two}])[0]["y"].item() == -1
+    assert graphed(0, [{"b": one, "a": two}])[0]["y"].item() == 1
+
+
+def test_a_round_that_does_not_fit_is_cut_in_halves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients, images = toy_clients((6,) * 12), toy_images(train=72)
+    tight, loop = both("scaffold", clients=clients, images=images)
+    fits = executors.local_train
+
+    def crowded(forward: Any, lift: Any, task: Any, start: Any, batches: Any) -> Any:
+        if len(start.counts_Y) > 4 and lift is torch.func.vmap:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return fits(forward, lift, task, start, batches)
+
+    monkeypatch.setattr(executors, "local_train", crowded)
+    for _ in range(2):
+        tight.step()
+        loop.step()
+    assert [record.args for record in caplog.records] == [(12, 6), (6, 3)], "halved twice, in the first round only"
+    agree(tight, loop)
+
+
+def test_evaluation_of_personal_models() -> None:
+    whole, loop = both("local-only", norm="bn", images=toy_images(test=executors.EVALUATION_BATCH + 20))
+    for _ in range(2):
+        whole.step()
+        loop.step()
+    agree(whole, loop)
+
+
+def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
+    trainers = group("fedavg", images=replace(toy_images(), augment=True))
+    draws = [trainer.draws for trainer in trainers]
+    feed = Feed(draws, torch.device("cpu"))
+    for rounds in [(0, 5, 2), (1, 6, 3), (2, 7, 4), (40, 7, 0), (41, 8, 1)]:
+        expected = draw_together(draws, rounds)
+        found = feed.next(rounds)
+        assert found.keys() == expected.keys() == {"cohort_N", "rows_NEB", "weights_4N", "crops_NEB3"}
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert len(feed._drawn) == AHEAD
+    assert expected["cohort_N"].tolist()[:5] == [0, 1, 2, 0, 1]
+    assert expected["weights_4N"][:, :3].T.tolist()[1] == pytest.approx([14 / 60, 14 / 60, 1 / 3, 4])
+
+
+def test_memory_of_a_client_grows_with_its_batch() -> None:
+    image = (2, 8, 8)
+    small, large = (client_bytes(toy_network("toy-cnn", image=image), image, batch) for batch in (10, 20))
+    weights = sum(leaf.numel() for leaf in toy_network("toy-cnn", image=image).parameters()) * 8
+    assert small > 8 * weights
+    # At least what the first convolution and its ReLU keep: the images, and 4 channels of 6x6 pixels before pooling.
+    assert (large - small) / 10 > 2 * 8 * (2 * 64 + 4 * 36)

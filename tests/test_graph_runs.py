@@ -1,0 +1,91 @@
+"""Runs whose rounds are launched as graphs and not waited for: what is written down is that of any run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.config import Experiment, parse_experiment
+from flbench.engine.fused import step_together
+from flbench.engine.rounds import FederatedTrainer, Trainer
+from flbench.engine.setup import Numerics, make_trainer
+from flbench.run import LOOK_EVERY, Outcome, Runner, Settings
+from flbench.store import Attempt, Lease, Store
+from tests.recording import rerun
+
+SMALL: dict[str, Any] = {"model": {"name": "mlp", "widths": [8]}, "clients": 4, "E": 1, "batch_size": 8}
+LENGTH: dict[str, Any] = {"rounds": 6, "eval_every": 3, "partition": "classes:3", "precision": "fp64"}
+
+
+def experiment(**fields: Any) -> Experiment:
+    return parse_experiment({**SMALL, **LENGTH, **fields})
+
+
+def by_graph(monkeypatch: pytest.MonkeyPatch) -> list[list[bool]]:
+    """Let all trainers record their rounds; notes for each round whether it was waited for."""
+    waits: list[list[bool]] = [[]]
+
+    def make(*args: Any, **kwargs: Any) -> tuple[Trainer, Numerics]:
+        trainer, numerics = make_trainer(*args, **kwargs)
+        assert isinstance(trainer, FederatedTrainer)
+        trainer.record = rerun
+        return trainer, numerics
+
+    def note(trainers: Any, keep: Any, *, wait: bool) -> Any:
+        waits[0].append(wait)
+        return step_together(trainers, keep, wait=wait)
+
+    monkeypatch.setattr("flbench.run.make_trainer", make)
+    monkeypatch.setattr("flbench.run.step_together", note)
+    return waits
+
+
+def go(store: Store, runs: list[Experiment], stop: Callable[[], bool] = lambda: False) -> None:
+    """Claim the runs and execute them together."""
+    group = [store.run(run.run_id).claim(run, Lease.here()) for run in runs]
+
+    def ended(attempt: Attempt, end: Outcome | Exception) -> None:
+        assert isinstance(end, Outcome), end
+        attempt.end("interrupted" if end.status == "stopped" else "ok", round=end.round)
+
+    Runner(Settings()).execute([attempt for attempt in group if attempt], should_stop=stop, ended=ended)
+
+
+def records(store: Store, run: Experiment) -> list[dict[str, Any]]:
+    found = store.run(run.run_id).metrics(store.run(run.run_id).result_for(run))
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in found]
+
+
+def test_a_group_of_graphs_writes_what_runs_alone_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [experiment(seed=seed, lr=lr, method="scaffold") for seed, lr in [(0, 0.1), (1, 0.1), (1, 0.02)]]
+    go(Store(tmp_path / "alone"), runs)
+    waits = by_graph(monkeypatch)
+    store = Store(tmp_path / "graphs")
+    answers = iter([False, False, False, True])  # stops after the fourth round
+    go(store, runs, lambda: next(answers, True))
+    go(store, runs)
+    for run in runs:
+        found, expected = records(store, run), records(Store(tmp_path / "alone"), run)
+        assert [record["round"] for record in found] == [3, 6]
+        for one, other in zip(found, expected, strict=True):
+            for name in ("loss", "train_loss"):
+                assert one.pop(name) == pytest.approx(other.pop(name), abs=1e-9)
+            assert one == other
+    assert [False, False, True] in [waits[0][i : i + 3] for i in range(len(waits[0]))]
+
+
+def test_a_diverged_run_names_its_round_and_is_found_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wild, tame = (experiment(lr=lr, rounds=3 * LOOK_EVERY, eval_every=3 * LOOK_EVERY) for lr in (1e200, 0.01))
+    go(Store(tmp_path / "alone"), [wild])
+    waits = by_graph(monkeypatch)
+    store = Store(tmp_path / "graphs")
+    go(store, [wild, tame])
+    results = [store.run(run.run_id).result_for(run) for run in (wild, tame)]
+    assert [result.status for result in results if result] == ["diverged", "done"]
+    expected = Store(tmp_path / "alone").run(wild.run_id).result_for(wild)
+    assert results[0] is not None and expected is not None
+    assert results[0].rounds == expected.rounds < LOOK_EVERY
+    assert waits[0] == [False] * (LOOK_EVERY - 1) + [True], "they were together until somebody looked"
