@@ -1,0 +1,320 @@
+"""Files from others execute nothing and lead nowhere; the environment's secrets and the user's umask are respected.
+
+Everything goes through the real command line.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import flbench
+from flbench.cli import app
+from flbench.errors import UserError
+from flbench.store import Lease, Store, encode_plan
+from flbench.store.secrets import redact
+from tests.faults.stub import experiments
+
+ROOT = Path(__file__).parents[1]
+FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
+SPEC = "version: 1\nname: toy\nbase: {dataset: digits, rounds: 2, E: 1}\naxes: {norm: [none, ln]}\nseeds: [0]\n"
+
+
+def cli(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that hostile content would make, and that must not be there in the end."""
+    path = tmp_path / "executed"
+    monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    yield path
+    assert not path.exists()
+
+
+class Hostile:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self._path}",)
+
+
+def raw_pickle(path: Path, marker: Path) -> None:
+    path.write_bytes(pickle.dumps({"trainer": Hostile(marker)}, protocol=2))
+
+
+def torch_file(path: Path, marker: Path) -> None:
+    import torch
+
+    torch.save({"numerics": {}, "fingerprint": "", "trainer": Hostile(marker)}, path)
+
+
+def old_torch_file(path: Path, marker: Path) -> None:
+    import torch
+
+    torch.save({"trainer": Hostile(marker)}, path, _use_new_zipfile_serialization=False)
+
+
+@pytest.mark.parametrize("write", [raw_pickle, torch_file, old_torch_file])
+def test_a_hostile_checkpoint(marker: Path, write: Any) -> None:
+    """Put in place of a run's own under a name with the right checksum; then the run is extended."""
+    fields = ["run", "dataset=digits", "norm=none", "E=1", "--threads", "1", "--json"]
+    first = cli(*fields, "rounds=1")
+    assert first.exit_code == 0, first.stdout
+    directory = Path(json.loads(first.stdout)["directory"])
+    (checkpoint,) = directory.glob("attempts/*/checkpoint/*.pt")
+    write(checkpoint, marker)
+    checksum = hashlib.sha256(checkpoint.read_bytes()).hexdigest()[:16]
+    checkpoint.rename(checkpoint.with_name(f"{checkpoint.stem.partition('-')[0]}-{checksum}.pt"))
+    extended = cli(*fields, "rounds=2")
+    assert extended.exit_code in (0, 1)
+    assert not marker.exists()
+    assert cli("verify", "--recompute", "1").exit_code == 0
+    assert cli("gc", "--yes").exit_code == 0
+
+
+TAGS = [
+    "!!python/object/apply:os.system ['touch {marker}']",
+    "!!python/object/new:os.system ['touch {marker}']",
+    "!!python/name:os.system",
+    "!!python/module:os",
+    "!!java.lang.Runtime x",
+    "!command 'touch {marker}'",
+]
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_hostile_yaml_in_a_sweep_and_in_options(marker: Path, tmp_path: Path, tag: str) -> None:
+    hostile = tag.format(marker=marker)
+    for text in (f"version: 1\nname: x\nbase: {hostile}\n", f"{hostile}\n", f"version: 1\nname: {hostile}\n"):
+        (tmp_path / "spec.yaml").write_text(text)
+        for command in ("sweep", "report", "status", "cancel", "export out.parquet"):
+            result = cli(*command.split(), "spec.yaml")
+            assert isinstance(result.exception, UserError), (command, result.stdout)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    for option in ("--set=base.rounds=", "--only=norm="):
+        assert isinstance(cli("sweep", "spec.yaml", option + hostile).exception, UserError)
+    assert isinstance(cli("run", f"lr={hostile}").exception, UserError)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_hostile_yaml_in_a_profile(marker: Path, tmp_path: Path, tag: str) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC + "backend: {kind: slurm, profile: profile.yaml}\n")
+    for text in (f"partition: {tag}\n", f"{tag}\n", f"setup:\n  - {tag}\n"):
+        (tmp_path / "profile.yaml").write_text(text.format(marker=marker))
+        result = cli("sweep", "spec.yaml", "--backend", "slurm", "--dry-run")
+        assert isinstance(result.exception, UserError), result.stdout
+        assert "tag" in str(result.exception)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_hostile_exported_file(marker: Path, tmp_path: Path) -> None:
+    """Arrow can carry Python objects in a file's metadata; neither they nor a pickle named parquet are loaded."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    payload = pickle.dumps(Hostile(marker))
+    columns = ("run_id", "experiment", "result", "metrics", "environment", "sha256")
+    metadata = {
+        b"ARROW:extension:name": b"arrow.py_extension_type",
+        b"ARROW:extension:metadata": payload,
+    }
+    fields = [pa.field(name, pa.string(), metadata=metadata) for name in columns]
+    schema = pa.schema(fields, metadata={b"flbench.schema": b"1", b"pandas": payload})
+    row = dict.fromkeys(columns, "{}") | {"run_id": "../../../../etc/x"}
+    pq.write_table(pa.Table.from_pylist([row], schema=schema), tmp_path / "hostile.parquet")
+    (tmp_path / "pickle.parquet").write_bytes(payload)
+    for name in ("hostile.parquet", "pickle.parquet"):
+        assert isinstance(cli("import", name).exception, UserError)
+        assert isinstance(cli("report", "--results", name).exception, UserError)
+    assert not (tmp_path / "store").exists()
+
+
+def outside(tmp_path: Path) -> Path:
+    """A directory beside the store that looks like a run with a damaged result."""
+    other = tmp_path / "outside"
+    (other / "results").mkdir(parents=True)
+    (other / "results/00000001.json").write_text("{")
+    (other / "attempts/0001").mkdir(parents=True)
+    (other / "log.txt").write_text("a secret diary\n")
+    return other
+
+
+def files_below(path: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def test_a_hostile_store_leads_nowhere(marker: Path, tmp_path: Path) -> None:
+    """Ids, tokens and process ids in a store's files name nothing outside of it."""
+    other = outside(tmp_path)
+    before = files_below(other)
+    store = Store(tmp_path / "store")
+    (one, two) = experiments(2)
+    directory = store.sweep_dir("toy", "abc")
+    directory.mkdir(parents=True)
+    for run_id in ("../../outside", "..", "/etc", f"{one.run_id}/../../../outside", "A" * 16, "", 7, None):
+        line = {"run_id": run_id, "cell_id": "c", "experiment": one.to_json()}
+        (directory / "plan.jsonl").write_text(json.dumps(line) + "\n")
+        for command in (["status"], ["logs", "toy"], ["retry", "toy"], ["verify"], ["gc", "--yes", "--orphans"]):
+            cli(*command)
+    (directory / "plan.jsonl").write_bytes(encode_plan([one, two]))
+    # Of a live process of this very machine: a lease as it would be, but for what is hostile.
+    lease = Lease.here().to_json()
+    for number, change in enumerate(({"token": "../../outside"}, {"pid": -1}, {"pid": "1"}, {"token": "a/b"})):
+        attempt = store.claim(one if number % 2 else two, Lease.here())
+        if attempt is not None:
+            (attempt.path / "lease.json").write_text(json.dumps({**lease, **change}))
+        (store.workers / str(number)).mkdir()
+        (store.workers / str(number) / "lease.json").write_text(json.dumps({**lease, "plan": "toy/abc", **change}))
+    assert store.live_workers() == []
+    for command in (["status", "--json"], ["logs", "toy"], ["cancel", "toy", "--no-wait"], ["gc", "--yes"]):
+        result = cli(*command)
+        assert result.exit_code == 0, (command, result.exception)
+        assert "diary" not in result.stdout
+    assert files_below(other) == before
+
+
+NAMES = [
+    "../evil",
+    "a/b",
+    "/etc/evil",
+    "..",
+    ".",
+    ".hidden",
+    "a\\nb",
+    "a\\x1b[31m",
+    "a\\0b",
+    "a\\u202eb",
+    "",
+    "a b",
+    "x" * 65,
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_would_lead_somewhere(marker: Path, tmp_path: Path, name: str) -> None:
+    """Refused before anything is written, by a message that does not do to the terminal what the name would."""
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("name: toy", f'name: "{name}"'), encoding="utf-8")
+    before = files_below(tmp_path)
+    result = cli("sweep", "spec.yaml")
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).isprintable()
+    assert files_below(tmp_path) == before
+    assert not (tmp_path / "store").exists()
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def test_the_code_has_no_way_to_execute_a_file() -> None:
+    """No pickle but the one that refuses everything but arrays; torch.load only of weights; no eval, no shell."""
+    forbidden = {"eval", "exec", "compile", "os.system", "pickle.load", "pickle.loads", "yaml.load", "marshal.loads"}
+    for path in sorted(Path(flbench.__file__).parent.rglob("*.py")):
+        source = path.read_text()
+        tree = ast.parse(source)
+        for name, call in calls(tree):
+            where = f"{path}:{call.lineno}: {name}"
+            keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            assert name not in forbidden, where
+            assert name != "torch.load" or keywords.get("weights_only") == "True", where
+            assert keywords.get("allow_pickle", "False") == "False", where
+            assert keywords.get("shell", "False") == "False", where
+        imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+        assert (
+            not imported & {"pickle", "cloudpickle", "marshal", "shelve", "yaml", "dill"} or path.name == "official.py"
+        )
+
+
+SECRETS = {
+    "WANDB_API_KEY": "wandb-0123456789abcdef",
+    "HF_TOKEN": "hf_ABCDEFGH",
+    "AWS_SECRET_ACCESS_KEY": "aws/secret+key",
+    "AWS_ACCESS_KEY_ID": "AKIA1234567890",
+    "AWS_SESSION_TOKEN": "session-token-value",
+    "PGPASSWORD": "swordfish",
+    "SOME_CREDENTIALS": "cred-cred-cred",
+    "MY_SECRET": "hunter2hunter2",
+}
+
+
+def test_redact() -> None:
+    text = "put wandb-0123456789abcdef to https://me:swordfish@host/x and git+ssh://git@host, a:b@c"
+    assert redact(text, SECRETS) == "put *** to https://***@host/x and git+ssh://git@host, a:b@c"
+    assert redact("https://ghp_0123456789abcdefgh@github.com/x", {}) == "https://***@github.com/x"
+    assert redact("abc abcdef", {"A_KEY": "abc", "B_KEY": "abcdef"}) == "abc ***"  # what is short is no secret
+
+
+def sweep_in_a_process(folder: Path, *options: str, umask: int = 0o022, **variables: str) -> None:
+    """A small sweep with a worker of its own, and everything else that writes into a store."""
+    folder.mkdir(exist_ok=True)
+    (folder / "spec.yaml").write_text(SPEC)
+    environ = {**os.environ, **variables, "FLBENCH_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
+
+    def call(*command: str, code: int = 0) -> None:
+        done = subprocess.run(
+            [*FLBENCH, *command], cwd=folder, env=environ, umask=umask, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+
+    call("sweep", "spec.yaml", "--workers", "1", *options)
+    call("run", "dataset=digits", "norm=none", "E=1", "rounds=1", "lr=0.5", *options)
+    call("export", "out.parquet")
+    call("cancel", "toy")
+    call("gc", "--yes")
+
+
+@pytest.mark.slow
+def test_secrets_of_the_environment_are_in_no_file(tmp_path: Path) -> None:
+    """Not even where one was an argument, which the environment of an inline run records."""
+    sweep_in_a_process(tmp_path / "work", f"--data={SECRETS['MY_SECRET']}", **SECRETS)
+    found = files_below(tmp_path / "work")
+    assert any(b"--data" in content for content in found.values())
+    assert [name for name, content in found.items() for value in SECRETS.values() if value.encode() in content] == []
+
+
+def test_secrets_are_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    store = Store(tmp_path / "store")
+    attempt = store.claim(*experiments(1), Lease.here())
+    assert attempt is not None
+    text = f"cannot log in with {SECRETS['WANDB_API_KEY']}"
+    attempt.log(text)
+    attempt.describe({"argv": ["x", f"--key={SECRETS['MY_SECRET']}"]})
+    attempt.end("error", text)
+    assert attempt.environment() == {"argv": ["x", "--key=***"]}
+    for content in files_below(store.root).values():
+        assert not any(value.encode() in content for value in SECRETS.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("umask", [0o027, 0o077])
+def test_files_carry_the_umask(tmp_path: Path, umask: int) -> None:
+    sweep_in_a_process(tmp_path / "work", umask=umask)
+    store = tmp_path / "work/store"
+    modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in store.rglob("*")}
+    assert len(modes) > 30
+    wrong = {path: oct(mode) for path, mode in modes.items() if mode != (0o777 if path.is_dir() else 0o666) & ~umask}
+    assert wrong == {}
+    assert stat.S_IMODE((tmp_path / "work/out.parquet").stat().st_mode) == 0o666 & ~umask
