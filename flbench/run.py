@@ -234,12 +234,29 @@ def _save(file: BinaryIO, trainer: Trainer, numerics: Numerics, fingerprint: str
 def _resume(trainer: Trainer, attempt: Attempt, numerics: Numerics, fingerprint: str) -> Checkpoint | None:
     """Load the newest checkpoint that was computed the same way on the same data; None: the run starts over."""
     for checkpoint in attempt.checkpoints():
-        # weights_only: a checkpoint holds tensors, numbers and strings, and nothing in it can execute code.
-        saved = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
+        saved = _read(checkpoint, attempt)
+        if saved is None:
+            continue
         if saved["numerics"] != numerics.to_json() or saved["fingerprint"] != fingerprint:
             attempt.log(f"not resuming from round {checkpoint.round}: it was computed with {saved['numerics']}")
             continue
         trainer.load(saved["trainer"])
         attempt.log(f"resumed after round {trainer.round} of attempt {checkpoint.attempt}")
         return checkpoint
+    return None
+
+
+def _read(checkpoint: Checkpoint, attempt: Attempt) -> dict[str, Any] | None:
+    """What ``_save`` wrote; None for anything else, which is no reason to give the run up."""
+    try:
+        # weights_only: a checkpoint holds tensors, numbers and strings, and nothing in it can execute code.
+        saved = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # torch raises several; what they say would have the user load it unsafely
+        attempt.log(f"{checkpoint.path}: {type(error).__name__}")
+        saved = None
+    if isinstance(saved, dict) and saved.keys() >= {"numerics", "fingerprint", "trainer"}:
+        return saved
+    attempt.log(f"not resuming from round {checkpoint.round}: {checkpoint.path} is no checkpoint of flbench")
     return None
