@@ -29,8 +29,11 @@ from flbench.worker import Options
 if TYPE_CHECKING:
     from submitit.slurm.slurm import SlurmExecutor
 
-#: Seconds between two questions to the controller, at least; it gets ten times as long as it took to answer.
+#: Seconds between two questions to the controller, at least.
 PERIOD = 2.0
+
+#: How many times as long as it took to answer the controller is left alone afterwards.
+REST = 10.0
 
 #: Seconds without questions after SLURM refused a job for a reason that may pass.
 PATIENCE = 30.0
@@ -201,7 +204,7 @@ class SlurmLauncher:
         submissions = self._open()
         rows = squeue(submission.name for submission in submissions) if submissions else []
         self._asked = time.monotonic()
-        self._pause = max(PERIOD, 10 * (self._asked - began))
+        self._pause = max(PERIOD, REST * (self._asked - began))
         if rows is None:
             return
         self._rows = {submission.name: [] for submission in submissions}

@@ -1,0 +1,283 @@
+"""The SLURM launcher against programs that answer like SLURM's; ``tests/slurm`` has the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from flbench.errors import UserError
+from flbench.launch import WorkersCrash
+from flbench.launch.cancel import cancel
+from flbench.launch.slurm import Request, SlurmLauncher, script
+from flbench.launch.submissions import Submission
+from flbench.store import Lease, Store, files
+from flbench.worker import Options
+from tests.launch.programs import program, says
+
+PLAN = "toy/0123456789abcdef"
+
+#: Notes its call, and numbers its answers.
+SBATCH = """
+echo "sbatch $SLURM_JOB_ID" >> {calls}
+number=$(grep -c sbatch {calls})
+cp "$1" {scripts}/$number.sh
+echo "Submitted batch job $((100 + number))"
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose programs come first; SLURM's own are out of reach."""
+    (directory := tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
+    (tmp_path / "scripts").mkdir()
+    for name in ("squeue", "scontrol", "sacct", "scancel", "sbatch"):
+        program(directory, name, "exit 1")
+    program(directory, "sbatch", SBATCH.format(calls=tmp_path / "calls", scripts=tmp_path / "scripts"))
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flbench.launch.slurm.PERIOD", 0.0)
+    monkeypatch.setattr("flbench.launch.slurm.REST", 0.0)
+
+
+def launcher(store: Store, workers: int = 8, **request: object) -> SlurmLauncher:
+    return SlurmLauncher(store, PLAN, Options(), Request(seconds=600, **request), workers=workers)  # type: ignore[arg-type]
+
+
+def queue_shows(bin: Path, *rows: str) -> None:
+    """Rows as (name, state[, job[, nodes]]), joined by spaces."""
+    lines = []
+    for task, row in enumerate(rows):
+        name, state, job, nodes = [*row.split(), "101", ""][:4] if len(row.split()) < 4 else row.split()
+        lines.append(f"{job}|{task}|{state}|{nodes}|{name}")
+    says(bin, "squeue", "\n".join(lines))
+
+
+def test_script_asks_for_what_the_profile_says(tmp_path: Path) -> None:
+    request = Request(
+        seconds=5400,
+        grace=120,
+        cpus=4,
+        gres="gpu:a100:1",
+        mem=3 * 2**30,
+        partition="long",
+        account="me",
+        qos="high",
+        constraint="a100|h100",
+        exclude="n[1-2]",
+        setup=("module load cuda",),
+        parallel=3,
+    )
+    text = script(tmp_path / "store", PLAN, Options(device="cuda", pool=4), request, tasks=10)
+    lines = text.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    for line in (
+        "--array=0-9%3", "--cpus-per-task=4", "--gres=gpu:a100:1", "--mem=3072M", "--partition=long", "--account=me",
+        "--qos=high", "--constraint='a100|h100'", "--exclude='n[1-2]'", "--time=90", "--signal=USR2@120", "--requeue",
+        "--open-mode=append",
+    ):  # fmt: skip
+        assert f"#SBATCH {line}" in lines, line
+    assert "wckey" not in text
+    assert lines.index("module load cuda") < next(i for i, line in enumerate(lines) if line.startswith("srun "))
+    assert "FLBENCH_JOB_END=$(($(date +%s) + 5400)) FLBENCH_JOB_GRACE=120" in text
+    worker = f"{sys.executable} -m flbench.worker {tmp_path}/store {PLAN} --device=cuda"
+    assert worker in lines[-1]
+    assert "--workers=10" in lines[-1]
+    assert "--memory=usual" in lines[-1]
+    assert lines[-1].endswith('"--offset=$((0 + SLURM_ARRAY_TASK_ID))"')
+    assert "pickle" not in text and "submitit.core" not in text
+
+
+def test_arrays_are_split_and_go_on_counting(store: Store, bin: Path, tmp_path: Path) -> None:
+    says(bin, "scontrol", "MaxArraySize            = 4")
+    launcher(store, workers=10).start(10)
+    scripts = [path.read_text() for path in sorted((tmp_path / "scripts").iterdir())]
+    assert [text.partition("--array=")[2].split("%")[0] for text in scripts] == ["0-3", "0-3", "0-1"]
+    assert [text.partition("--offset=$((")[2].split(" ")[0] for text in scripts] == ["0", "4", "8"]
+    submissions = Submission.of_plan(store, PLAN)
+    assert sorted(submission.tasks for submission in submissions) == [2, 4, 4]
+    assert {submission.job_id for submission in submissions} == {"101", "102", "103"}
+
+
+def test_nothing_that_can_be_executed_is_left_in_the_store(store: Store, bin: Path) -> None:
+    launcher(store).start(2)
+    names = [path.name for path in store.root.rglob("*") if path.is_file()]
+    assert not [name for name in names if name.endswith((".pkl", ".pickle"))]
+
+
+def test_submission_is_in_the_store_before_sbatch_is_called(store: Store, bin: Path, tmp_path: Path) -> None:
+    program(bin, "sbatch", f"cat {store.root}/submissions/*/intent.json > {tmp_path}/seen; echo Submitted batch job 7")
+    launcher(store).start(3)
+    seen = json.loads((tmp_path / "seen").read_text())
+    (submission,) = Submission.of_plan(store, PLAN)
+    assert (seen["name"], seen["plan"], seen["tasks"]) == (submission.name, PLAN, 3)
+    assert submission.job_id == "7"
+
+
+def test_jobs_of_a_dead_launcher_are_adopted_by_name(store: Store, bin: Path) -> None:
+    orphan = Submission.begin(store, PLAN, 2)
+    kill(orphan)
+    queue_shows(bin, f"{orphan.name} RUNNING", f"{orphan.name} PENDING")
+    assert launcher(store).alive() == 2
+    assert orphan.job_id == "101"
+
+
+def test_intent_that_no_job_followed_is_given_up_unless_its_launcher_lives(store: Store, bin: Path) -> None:
+    dead, live = Submission.begin(store, PLAN, 2), Submission.begin(store, PLAN, 3)
+    kill(dead)
+    says(bin, "squeue", "")
+    assert launcher(store).alive() == 3
+    assert Submission.of_plan(store, PLAN) == [live]
+
+
+def kill(submission: Submission) -> None:
+    """Make its launcher a process that has ended."""
+    lease = Lease.here().to_json() | {"pid_start": "1"}
+    files.replace(submission.folder / "lease.json", files.pretty(lease))
+
+
+def test_other_plans_jobs_are_left_alone(store: Store, bin: Path) -> None:
+    Submission.begin(store, "other/0123456789abcdef", 2)
+    assert launcher(store).alive() == 0
+    assert launcher(store).last_words() == ""
+
+
+def test_silence_of_the_controller_changes_nothing(store: Store, bin: Path) -> None:
+    jobs = launcher(store)
+    jobs.start(3)
+    (submission,) = Submission.of_plan(store, PLAN)
+    queue_shows(bin, *[f"{submission.name} RUNNING"] * 2, f"{submission.name} COMPLETED")
+    assert jobs.alive() == 2
+    program(bin, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    assert jobs.alive() == 2
+    assert launcher(store).alive() == 3  # who has never heard of them counts on all of them
+    queue_shows(bin, *[f"{submission.name} COMPLETED"] * 3)
+    assert jobs.alive() == 0
+    assert Submission.of_plan(store, PLAN) == []
+
+
+def test_refusal_is_told_and_leaves_nothing_to_wait_for(store: Store, bin: Path) -> None:
+    program(bin, "sbatch", "echo 'sbatch: error: invalid partition specified: gpuu' >&2; exit 1")
+    with pytest.raises(UserError, match=r"SLURM refuses the job: .*invalid partition specified: gpuu"):
+        launcher(store).start(2)
+    assert Submission.of_plan(store, PLAN) == []
+
+
+def test_without_slurm_one_is_told_so(store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bin / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(bin))
+    with pytest.raises(UserError, match="sbatch cannot be called"):
+        launcher(store).start(1)
+    assert Submission.of_plan(store, PLAN) == []
+
+
+def test_busy_controller_is_given_time(store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(
+        bin, "sbatch", "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv' >&2; exit 1"
+    )
+    jobs = launcher(store, workers=5)
+    jobs.start(2)
+    assert jobs.slots == 0
+    assert jobs.alive() == 2  # it may have taken them
+    monkeypatch.setattr("flbench.launch.slurm.time.monotonic", lambda: 1e9)
+    assert jobs.slots == 5
+
+
+def test_limit_on_jobs_is_waited_out_where_some_are_ours(store: Store, bin: Path) -> None:
+    jobs = launcher(store)
+    jobs.start(1)
+    program(bin, "sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
+    jobs.start(1)
+    assert jobs.slots == 0
+    with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit"):
+        launcher(Store(store.root.with_name("second"))).start(1)
+
+
+def test_scancel_by_hand_is_no_reason_to_submit_again(store: Store, bin: Path) -> None:
+    jobs = launcher(store)
+    jobs.start(1)
+    (submission,) = Submission.of_plan(store, PLAN)
+    queue_shows(bin, f"{submission.name} CANCELLED")
+    assert jobs.alive() == 0
+    with pytest.raises(WorkersCrash, match="cancelled with scancel"):
+        jobs.start(1)
+    launcher(store).start(1)  # the next command is another matter
+
+
+def test_failed_nodes_are_avoided(store: Store, bin: Path, tmp_path: Path) -> None:
+    jobs = launcher(store, exclude="n7")
+    jobs.start(1)
+    (submission,) = Submission.of_plan(store, PLAN)
+    queue_shows(bin, f"{submission.name} NODE_FAIL 101 n3")
+    assert jobs.alive() == 0
+    jobs.start(1)
+    assert "--exclude=n7,n3" in (tmp_path / "scripts" / "2.sh").read_text()
+
+
+def test_runs_that_ran_out_of_memory_get_workers_with_twice_as_much(store: Store, bin: Path, tmp_path: Path) -> None:
+    launcher(store, mem=2**30).start(5, starved=2)
+    more, usual = ((tmp_path / "scripts" / f"{number}.sh").read_text() for number in (1, 2))
+    assert "--mem=2048M" in more and "--memory=more" in more and "--array=0-1%" in more
+    assert "--mem=1024M" in usual and "--memory=usual" in usual and "--array=0-2%" in usual
+
+
+def test_without_a_stated_memory_there_is_none_to_double(store: Store, bin: Path, tmp_path: Path) -> None:
+    launcher(store).start(2, starved=2)
+    text = (tmp_path / "scripts" / "1.sh").read_text()
+    assert "--mem=" not in text and "--memory=all" in text and "--array=0-1%" in text
+
+
+def test_variables_of_a_job_around_the_launcher_stay_here(
+    store: Store, bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    monkeypatch.setenv("SLURM_CONF", "/some/slurm.conf")
+    program(bin, "sbatch", f"env > {tmp_path}/environment; echo Submitted batch job 7")
+    launcher(store).start(1)
+    environment = (tmp_path / "environment").read_text()
+    assert "SLURM_JOB_ID" not in environment
+    assert "SLURM_CONF=/some/slurm.conf" in environment
+    assert os.environ["SLURM_JOB_ID"] == "42"
+
+
+def test_draining_takes_back_what_is_queued_and_asks_the_rest_to_stop(store: Store, bin: Path, tmp_path: Path) -> None:
+    jobs = launcher(store)
+    jobs.start(1)
+    (submission,) = Submission.of_plan(store, PLAN)
+    program(bin, "scancel", f'echo "$@" >> {tmp_path}/cancelled')
+    jobs.drain()
+    jobs.kill()
+    assert (tmp_path / "cancelled").read_text().splitlines() == [
+        f"--state=PENDING --name={submission.name}",
+        f"--state=RUNNING --signal=TERM --name={submission.name}",
+        f"--name={submission.name}",
+    ]
+
+
+def test_cancel_command_takes_back_what_is_queued(store: Store, bin: Path, tmp_path: Path) -> None:
+    (store.root / "sweeps" / PLAN).mkdir(parents=True)
+    assert cancel(store, PLAN) == []
+    launcher(store).start(1)
+    program(bin, "scancel", f'echo "$@" >> {tmp_path}/cancelled')
+    assert cancel(store, PLAN) == ["cancelled the jobs that are queued in SLURM"]
+    assert (tmp_path / "cancelled").read_text().startswith("--state=PENDING --name=flb-")
+
+
+def test_newest_log_is_quoted(store: Store, bin: Path) -> None:
+    launcher(store).start(1)
+    (submission,) = Submission.of_plan(store, PLAN)
+    (submission.folder / "101_0_0_log.out").write_text("one\ntwo\n")
+    words = launcher(store).last_words()
+    assert words.endswith("101_0_0_log.out ends with:\none\ntwo")

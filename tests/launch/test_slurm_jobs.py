@@ -1,0 +1,338 @@
+"""What SLURM's answers mean, and what a worker does inside a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.config import Experiment
+from flbench.slurm import Inquest, Job, Row, explain, squeue, state_of
+from flbench.slurm.commands import read_rows
+from flbench.store import Attempt, Lease, Plan, Store, files
+from flbench.store.runs import RunDir
+from flbench.worker import REQUEUE, Options, main, work
+from tests.faults.stub import Done, OneByOne, execute, experiments, undisturbed, write_toy_plan
+from tests.launch.programs import program, says
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture(autouse=True)
+def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose programs come first; all of them fail at first."""
+    (directory := tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
+    for name in ("squeue", "scontrol", "sacct"):
+        program(directory, name, "echo 'error: Invalid job id specified' >&2; exit 1")
+    monkeypatch.setenv("STUB_PAUSE", "0")
+    return directory
+
+
+ROWS = "17|0|RUNNING|n1|flb-a\n17|1|PENDING||flb-a\n18|N/A|OUT_OF_MEMORY|n[1-2]|flb-b\n"
+
+
+def test_rows_of_the_queue_are_read() -> None:
+    rows = read_rows(ROWS + "a line of something else\n")
+    assert rows[0] == Row("17", "0", "RUNNING", "n1", "flb-a")
+    assert [row.alive for row in rows] == [True, True, False]
+
+
+def test_queue_that_does_not_answer_is_not_an_empty_one(bin: Path) -> None:
+    assert squeue(["flb-a"]) is None
+    says(bin, "squeue", "")
+    assert squeue(["flb-a"]) == []
+    (bin / "squeue").unlink()
+
+
+def shown(state: str, restarts: int = 0) -> str:
+    return f"JobId=17 ArrayJobId=17 JobName=flb-a JobState={state} Reason=None Restarts={restarts} PreemptTime=None"
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "COMPLETED"])
+def test_controller_tells_how_a_job_ended(bin: Path, state: str) -> None:
+    says(bin, "scontrol", shown(state))
+    assert state_of("17", 0) == state
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "SUSPENDED"])
+def test_job_that_lives_has_no_end(bin: Path, state: str) -> None:
+    says(bin, "scontrol", shown(state))
+    assert state_of("17", 0) is None
+
+
+def test_earlier_run_of_a_requeued_job_is_told_by_accounting_if_there_is_any(bin: Path) -> None:
+    says(bin, "scontrol", shown("RUNNING", restarts=2))
+    assert state_of("17", 0) == state_of("17", 1) == "REQUEUED"
+    says(bin, "sacct", "PREEMPTED\nNODE_FAIL\nRUNNING")
+    assert state_of("17", 0) == "PREEMPTED"
+    assert state_of("17", 1) == "NODE_FAIL"
+    assert state_of("17", 2) is None
+
+
+def test_job_that_the_controller_has_forgotten_is_told_by_accounting(bin: Path) -> None:
+    says(bin, "sacct", "CANCELLED by 1000")
+    assert state_of("17", 0) == "CANCELLED"
+
+
+def test_nobody_knows() -> None:
+    assert state_of("17", 0) is None
+
+
+def lost(store: Store, experiment: Experiment, **lease: Any) -> tuple[RunDir, Attempt]:
+    """A run whose worker died in job 17 on a node that nobody sees into."""
+    there = replace(Lease.here(), host="node7", pid_start="", slurm_job="17", **lease)
+    attempt = store.claim(experiment, there)
+    assert attempt is not None
+    for path in (attempt.path, attempt.path / "lease.json"):
+        os.utime(path, (1, 1))
+    run = store.run(experiment.run_id)
+    assert run.state(experiment).status == "lost"
+    return run, attempt
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "status", "charges"),
+    [
+        ("TIMEOUT", "timeout", "failed", 1),
+        ("DEADLINE", "timeout", "failed", 1),
+        ("NODE_FAIL", "node_fail", "failed", 1),
+        ("BOOT_FAIL", "node_fail", "failed", 1),
+        ("OUT_OF_MEMORY", "oom", "failed", 1),
+        ("PREEMPTED", "preempted", "pending", 0),
+        ("CANCELLED", "interrupted", "pending", 0),
+    ],
+)
+def test_ends_of_jobs_are_told_apart(store: Store, bin: Path, state: str, kind: str, status: str, charges: int) -> None:
+    (experiment,) = experiments()
+    run, _ = lost(store, experiment)
+    says(bin, "scontrol", shown(state))
+    assert explain(store, run)
+    found = run.state(experiment)
+    assert (found.kind, found.status, found.charges) == (kind, status, charges)
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL"])
+def test_what_befell_the_job_is_not_held_against_a_run_that_got_further(store: Store, bin: Path, state: str) -> None:
+    (experiment,) = experiments()
+    run, attempt = lost(store, experiment)
+    attempt.save_checkpoint(4, lambda file: file.write(b"[4, 5]"))
+    says(bin, "scontrol", shown(state))
+    assert explain(store, run)
+    assert run.state(experiment).charges == 0
+    assert run.state(experiment).claimable(1)
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "FAILED"])
+def test_run_stays_lost_where_slurm_has_nothing_to_say(store: Store, bin: Path, state: str) -> None:
+    (experiment,) = experiments()
+    run, _ = lost(store, experiment)
+    says(bin, "scontrol", shown(state))
+    assert not explain(store, run)
+    assert run.state(experiment).status == "lost"
+
+
+def test_memory_is_recognized_in_the_jobs_output(store: Store, bin: Path) -> None:
+    (experiment,) = experiments()
+    run, attempt = lost(store, experiment)
+    says(bin, "scontrol", shown("FAILED"))
+    lease = attempt.lease()
+    assert lease is not None
+    (worker := store.workers / lease.token).mkdir()
+    (worker / "log.txt").write_text("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=17.0\n")
+    assert explain(store, run)
+    assert run.state(experiment).kind == "oom"
+
+
+@pytest.mark.parametrize(("memory", "mendable"), [("usual", False), ("more", True), ("all", True)])
+def test_out_of_memory_is_final_where_there_is_no_more(store: Store, bin: Path, memory: str, mendable: bool) -> None:
+    (experiment,) = experiments()
+    run, attempt = lost(store, experiment)
+    attempt.describe({"memory": memory})
+    says(bin, "scontrol", shown("OUT_OF_MEMORY"))
+    assert explain(store, run)
+    state = run.state(experiment)
+    assert (state.mendable, state.claimable(3)) == (mendable, not mendable)
+
+
+def test_inquest_asks_now_and_then_only(store: Store, bin: Path, tmp_path: Path) -> None:
+    (experiment,) = experiments()
+    run, _ = lost(store, experiment)
+    program(bin, "scontrol", f"echo asked >> {tmp_path}/asked; exit 1")
+    inquest = Inquest(store)
+    assert not any(inquest.finds_out(run) for _ in range(50))
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+def test_later_run_of_a_job_knows_that_the_earlier_is_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = replace(Lease.here(), host="node7", slurm_job="17", slurm_restart=1)
+    (worker := store.workers / elsewhere.token).mkdir()
+    (worker / "heartbeat").touch()
+    path = worker / "lease.json"
+    assert store.judge.alive(elsewhere, path)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert store.judge.alive(elsewhere, path)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    assert not store.judge.alive(elsewhere, path)
+    monkeypatch.setenv("SLURM_JOB_ID", "18")
+    assert store.judge.alive(elsewhere, path)
+
+
+def test_lease_of_an_older_store_is_read(tmp_path: Path) -> None:
+    old = Lease.here().to_json()
+    del old["slurm_restart"]
+    files.replace(tmp_path / "lease.json", files.pretty(old))
+    lease = Lease.read(tmp_path / "lease.json")
+    assert lease is not None and lease.slurm_restart == 0 and lease.host == socket.gethostname()
+
+
+def test_job_knows_when_to_stop() -> None:
+    assert Job.here({}) is None
+    now = time.time()
+    environment = {"SLURM_JOB_ID": "17", "FLBENCH_JOB_END": str(int(now) + 100), "FLBENCH_JOB_GRACE": "30"}
+    job = Job.here(environment)
+    assert job is not None and job.stop_at is not None
+    assert (job.job_id, job.restart, job.log) == ("17", 0, None)
+    assert abs(job.stop_at - time.monotonic() - 70) < 2
+    assert not job.runs_short()
+    late = Job.here(environment | {"FLBENCH_JOB_GRACE": "200", "SLURM_RESTART_COUNT": "3"})
+    assert late is not None and late.restart == 3 and late.runs_short()
+
+
+@pytest.mark.parametrize(("preempted", "kind"), [("None", "timeout"), ("2026-11-20T14:07:49", "preempted")])
+def test_warning_is_read_with_the_help_of_the_controller(bin: Path, preempted: str, kind: str) -> None:
+    says(bin, "scontrol", f"JobId=17 JobState=RUNNING Restarts=0 PreemptTime={preempted} TimeLimit=00:10:00")
+    assert Job("17", 0).why_warned() == kind
+
+
+class InJob:
+    """A worker's main in job 17, whose requeues are noted."""
+
+    def __init__(self, store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store, self._calls = store, bin / "calls"
+        monkeypatch.setenv("SLURM_JOB_ID", "17")
+        monkeypatch.setenv("PREEMPTED", "None")
+        program(bin, "scontrol", f'echo "$@" >> {self._calls}; echo "JobState=RUNNING PreemptTime=$PREEMPTED"')
+
+    def work(self, plan: list[Experiment], during: Callable[[int], object] = lambda round: None) -> int:
+        def run(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
+            rounds = iter(range(1, 1000))
+
+            def stop() -> bool:
+                during(next(rounds))
+                return should_stop()
+
+            return execute(experiment, attempt, should_stop=stop)
+
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)}
+        try:
+            return main([str(self.store.root), write_toy_plan(self.store, plan)], load=lambda _: OneByOne(run))
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    @property
+    def requeued(self) -> bool:
+        return self._calls.exists() and "requeue 17" in self._calls.read_text().splitlines()
+
+    def kinds(self, experiment: Experiment) -> list[str]:
+        attempts = self.store.run(experiment.run_id).attempts()
+        return [str((attempt.exit() or {}).get("kind")) for attempt in attempts]
+
+
+@pytest.fixture
+def in_job(store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> InJob:
+    return InJob(store, bin, monkeypatch)
+
+
+def send(number: signal.Signals) -> Callable[[int], None]:
+    def act(round: int) -> None:
+        if round == 6:
+            os.kill(os.getpid(), number)
+
+    return act
+
+
+def test_worker_stops_before_the_walltime_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = experiments(1)
+    monkeypatch.setenv("FLBENCH_JOB_END", str(time.time() + 1000))
+    short = iter([False] * 8 + [True] * 100)  # the walltime runs short in mid-run
+    monkeypatch.setattr("flbench.slurm.job.Job.runs_short", lambda job: next(short))
+    assert in_job.work(plan) == REQUEUE
+    assert in_job.kinds(plan[0]) == ["timeout"]
+    assert in_job.store.run(plan[0].run_id).state(plan[0]).status == "pending"
+    assert in_job.requeued
+
+
+def test_worker_goes_on_in_its_next_turn(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = experiments(1)
+    assert in_job.work(plan, send(signal.SIGUSR2)) == REQUEUE
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert in_job.work(plan) == 0
+    assert in_job.store.run(plan[0].run_id).metrics() == undisturbed(plan[0])
+    assert in_job.kinds(plan[0]) == ["timeout", "ok"]
+
+
+def test_preempted_worker_says_so_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREEMPTED", "2026-11-20T14:07:49")
+    plan = experiments(1)
+    assert in_job.work(plan, send(signal.SIGUSR2)) == REQUEUE
+    assert in_job.kinds(plan[0]) == ["preempted"]
+    assert in_job.requeued
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_cancelled_job_is_not_requeued(in_job: InJob, number: signal.Signals) -> None:
+    plan = experiments(1)
+    assert in_job.work(plan, send(number)) == REQUEUE
+    assert in_job.kinds(plan[0]) == ["interrupted"]
+    assert not in_job.requeued
+
+
+def test_walltime_that_does_not_suffice_to_begin_is_no_reason_to_try_again(
+    in_job: InJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLBENCH_JOB_END", str(time.time() + 10))
+    monkeypatch.setenv("FLBENCH_JOB_GRACE", "60")
+    assert in_job.work(experiments(1)) == REQUEUE
+    assert not in_job.requeued
+
+
+def test_worker_that_finds_nothing_left_ends_well(in_job: InJob) -> None:
+    plan = experiments(1)
+    assert in_job.work(plan) == 0
+    assert not in_job.requeued
+
+
+def test_runs_that_need_more_memory_are_left_to_those_who_have_it(store: Store) -> None:
+    plan = experiments(3)
+    for experiment in (plan[0], plan[2]):
+        attempt = store.claim(experiment, Lease.here())
+        assert attempt is not None
+        attempt.end("oom", "too large")
+
+    def go(options: Options) -> int:
+        return work(store, Plan.of(plan), Lease.here(), options, should_stop=lambda: False, load=lambda _: OneByOne())
+
+    assert go(Options(memory="usual")) == 1
+    assert go(Options(memory="more")) == 2
+
+
+@pytest.mark.parametrize(("memory", "mendable"), [("usual", False), ("more", True), ("all", True)])
+def test_memory_error_in_a_job_is_tried_once_more_with_more(store: Store, memory: Any, mendable: bool) -> None:
+    (experiment,) = experiments(1, lr=0.102)
+    options = Options(memory=memory)
+    work(store, Plan.of([experiment]), Lease.here(), options, should_stop=lambda: False, load=lambda _: OneByOne())
+    state = store.run(experiment.run_id).state(experiment)
+    assert (state.kind, state.attempts, state.mendable) == ("oom", 1, mendable)
