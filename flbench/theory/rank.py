@@ -1,0 +1,38 @@
+"""Ranks of representations (Daneshmand et al. 2020, Batch Normalization Provably Avoids Rank Collapse).
+
+H (d x N) holds a layer's d features of N samples, M = H H^T / N.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flbench.theory.gaussian import Array
+
+#: Share of the mean eigenvalue above which one counts in the soft rank; the poster names none.
+TAU = 0.5
+
+
+def effective_rank(eigenvalues: Array) -> float:
+    """r(H) = Tr(M)^2 / ||M||_F^2, from the eigenvalues of M: between 1 and their number, whatever their scale."""
+    scaled = eigenvalues / np.max(eigenvalues)  # M^2 under- and overflows in deep networks
+    return float(scaled.sum() ** 2 / np.sum(scaled**2))
+
+
+def soft_rank(eigenvalues: Array, tau: float = TAU) -> int:
+    """rank_tau(H): how many eigenvalues of M are at least tau times their mean.
+
+    Relative to the mean: a no-op under batch normalization, where Tr(M) = d, and the only scale that makes sense
+    without it. Then rank_tau >= (1 - tau)^2 r(H) (Paley and Zygmund).
+    """
+    return int(np.count_nonzero(eigenvalues >= tau * eigenvalues.mean()))
+
+
+def eigenvalues(features_DN: Array) -> Array:
+    """The eigenvalues of M = H H^T / N, in ascending order."""
+    return np.linalg.eigvalsh(features_DN @ features_DN.T / features_DN.shape[1])
+
+
+def batch_norm_scale(features: int) -> float:
+    """sqrt(d): batch normalization keeps the rank at this order at any depth (theorem 2); without it, it falls to 1."""
+    return float(np.sqrt(features))

@@ -1,0 +1,67 @@
+"""Ranks of given spectra, and exponents of given power laws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flbench.theory import fits, rank
+
+
+def test_effective_rank_of_known_spectra() -> None:
+    assert rank.effective_rank(np.ones(7)) == pytest.approx(7)
+    assert rank.effective_rank(np.array([0.0, 0.0, 3.0])) == pytest.approx(1)
+    assert rank.effective_rank(np.array([1.0, 2.0])) == pytest.approx(9 / 5)
+    assert rank.effective_rank(np.array([1.0, 2.0]) * 1e-200) == pytest.approx(9 / 5), "no scale matters"
+    assert rank.effective_rank(np.array([1.0, 2.0]) * 1e200) == pytest.approx(9 / 5)
+
+
+def test_soft_rank_counts_against_the_mean() -> None:
+    spectrum = np.array([0.1, 0.4, 0.6, 2.9])  # mean 1
+    assert [rank.soft_rank(spectrum, tau) for tau in (0.05, 0.3, 0.5, 1.0)] == [4, 3, 2, 1]
+    assert rank.soft_rank(1e6 * spectrum) == rank.soft_rank(spectrum) == 2
+
+
+def test_soft_rank_is_bounded_by_the_effective_rank() -> None:
+    """rank_tau >= (1 - tau)^2 r (Paley and Zygmund), on 1,000 random spectra."""
+    generator = np.random.default_rng(0)
+    for _ in range(1000):
+        spectrum = generator.gamma(generator.uniform(0.05, 2), size=generator.integers(2, 40))
+        tau = generator.uniform(0, 1)
+        assert rank.soft_rank(spectrum, tau) >= (1 - tau) ** 2 * rank.effective_rank(spectrum) - 1e-9
+
+
+def test_eigenvalues_of_features() -> None:
+    features = np.array([[1.0, -1.0, 1.0, -1.0], [2.0, 2.0, -2.0, -2.0]])
+    np.testing.assert_allclose(rank.eigenvalues(features), [1, 4])
+    assert rank.batch_norm_scale(32) == pytest.approx(5.65685425)
+
+
+def test_exponent_of_an_exact_power_law() -> None:
+    found = fits.exponent([1, 2, 4, 8], [3, 3 / 2**0.5, 1.5, 1.5 / 2**0.5])
+    assert found.value == pytest.approx(-0.5)
+    assert found.low == pytest.approx(-0.5)
+    assert found.high == pytest.approx(-0.5)
+
+
+def test_interval_covers_the_true_exponent_as_often_as_it_says() -> None:
+    """2,000 fits of six noisy points: 95 % of the intervals hold the truth (within four standard errors)."""
+    generator, widths = np.random.default_rng(0), np.array([50.0, 100, 200, 400, 800, 1600])
+    hits = 0
+    for _ in range(2000):
+        found = fits.exponent(list(widths), list(widths**0.7 * np.exp(0.1 * generator.standard_normal(6))))
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 0.7 <= found.high
+    assert abs(hits / 2000 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 2000)
+
+
+def test_two_points_have_no_interval() -> None:
+    found = fits.exponent([1, 10], [1, 100])
+    assert found.value == pytest.approx(2)
+    assert found.low is None
+    assert found.high is None
+    with pytest.raises(ValueError, match="two different"):
+        fits.exponent([3, 3], [1, 2])
+    with pytest.raises(ValueError, match="positive"):
+        fits.exponent([1, 2], [0, 2])
