@@ -429,11 +429,26 @@ def test_damaged_result_is_quarantined_and_the_run_goes_on(store: Store, damage:
     assert [record["round"] for record in again.records()] == [5, 10, 15, 20]
 
 
+def test_result_written_with_other_white_space_is_sound_and_its_change_noticed(store: Store) -> None:
+    """As results were written at first, and as a person may lay them out."""
+    wanted = experiment()
+    run_whole(store, wanted)
+    run = store.run(wanted.run_id)
+    (result,) = run.results()
+    laid_out = json.dumps(dict(reversed(result.to_json().items())), indent=1)
+    result.path.write_text(laid_out)
+    assert run.results() == [result]
+    result.path.write_text(laid_out.replace('"acc": 0.02', '"acc": 0.92'))
+    assert run.results() == []
+
+
 def test_one_changed_digit_in_a_result_is_noticed(store: Store) -> None:
     wanted = experiment()
     run_whole(store, wanted)
     path = store.run(wanted.run_id).path / "results" / "00000020.json"
-    path.write_text(path.read_text().replace('"acc": 0.02', '"acc": 0.92'))
+    sound = path.read_text()
+    assert '"acc":0.02' in sound
+    path.write_text(sound.replace('"acc":0.02', '"acc":0.92'))
     assert store.run(wanted.run_id).result_for(wanted) is None
 
 

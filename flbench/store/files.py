@@ -223,10 +223,24 @@ def read_json(path: Path) -> dict[str, Any] | None:
         StoreUnusable: a newer flbench wrote it: nobody here knows what it says, and nobody shall write over it.
         OSError: it cannot be read, which says nothing about what is in it.
     """
+    data = read_bytes(path)
+    return None if data is None else parse_object(data, path)
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """What is in a file; None where there is none."""
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123  half the time of Path.read_bytes
-            value = json.loads(file.read())
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def parse_object(data: bytes, path: Path) -> dict[str, Any] | None:
+    """The object that the bytes of a file say; None where they say none, StoreUnusable as ``read_json``."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
         return None

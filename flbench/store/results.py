@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -59,21 +60,32 @@ class Result:
     @classmethod
     def read(cls, path: Path) -> Result | None:
         """The result in a file, None where it is damaged; raises StoreUnusable where a newer flbench wrote it."""
-        raw = files.read_json(path)
-        if raw is None:
+        data = files.read_bytes(path)
+        raw = None if data is None else files.parse_object(data, path)
+        if data is None or raw is None:
             return None
-        checksum = raw.pop("sha256", None)
-        if checksum != _checksum(raw):
+        if raw.pop("sha256", None) not in _checksums(data, raw):
             return None
-        raw.update({name: frozenset(raw[name]) for name in ("evaluated", "probes")}, path=path)
+        raw.update({name: _shared(tuple(raw[name])) for name in ("evaluated", "probes")}, path=path)
+        raw.update({name: _shared_object(raw[name]) for name in ("numerics", "environment")})
         return cls(**{name: raw[name] for name in cls.__dataclass_fields__})
 
     def to_json(self) -> dict[str, Any]:
         """What ``read`` takes apart, with the checksum that it tests."""
+        raw: dict[str, Any] = json.loads(self.to_bytes())
+        return raw
+
+    def to_bytes(self) -> bytes:
+        """The content of its file: canonical JSON, and behind it the checksum of what comes before."""
         raw = {"schema": SCHEMA, **dataclasses.asdict(self)}
         del raw["path"]
         raw.update(evaluated=sorted(self.evaluated), probes=sorted(self.probes))
-        return {**raw, "sha256": _checksum(raw)}
+        body = canonical_json(raw).encode()
+        return body[:-1] + b',"sha256":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()
+
+    def without_numbers(self) -> Result:
+        """What tells this result from others, for those who keep 100,000 of them."""
+        return dataclasses.replace(self, final={}, numerics={}, environment={})
 
     def covers(self, wish: Wish) -> bool:
         """Whether nothing is left to do for a wish."""
@@ -90,5 +102,28 @@ def _evaluated(rounds: int, every: int) -> frozenset[int]:
     return frozenset((*range(every, rounds + 1, every), rounds))
 
 
-def _checksum(raw: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(raw).encode()).hexdigest()
+@lru_cache(1000)
+def _shared(items: tuple[Any, ...]) -> frozenset[Any]:
+    """A set of some items; equal ones are one object, since a store says the same of many runs."""
+    return frozenset(items)
+
+
+def _shared_object(value: dict[str, Any]) -> dict[str, Any]:
+    """The object itself, or one that is equal and was met before."""
+    try:
+        return _object_of(tuple(value.items()))
+    except TypeError:  # what it holds is not hashable
+        return value
+
+
+@lru_cache(1000)
+def _object_of(items: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    return dict(items)
+
+
+def _checksums(data: bytes, raw: Mapping[str, Any]) -> Iterator[str]:
+    """The checksum of a result's file as it is written (which costs nothing to find), then as it was once written."""
+    body, found, _ = data.rpartition(b',"sha256":"')
+    if found:
+        yield hashlib.sha256(body + b"}").hexdigest()
+    yield hashlib.sha256(canonical_json(raw).encode()).hexdigest()
