@@ -243,7 +243,8 @@ def _execute(
 
     def ended(attempt: Attempt, end: Outcome | Exception) -> None:
         del held[attempt.path]
-        kinds.add(_end(attempt, end, options, stopped_as))
+        # Where nobody stopped the worker, a run was cancelled, and those trained with it go on at once.
+        kinds.add(_end(attempt, end, options, stopped_as if should_stop() else lambda: "interrupted"))
 
     with ExitStack() as logs:
         try:
@@ -459,7 +460,7 @@ def _work_on(
             lease,
             options,
             should_stop=lambda: stop() or cancelled(),
-            stopped_as=stop.kind,
+            stopped_as=lambda: stop.kind() if stop() else "interrupted",
             load=load,
         )
 

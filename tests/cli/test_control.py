@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.config import Experiment
 from flbench.errors import UserError
-from flbench.store import Attempt, Lease, Store, encode_plan
-from tests.faults.stub import ROOT, execute, experiments, orchestrate, undisturbed
+from flbench.store import Attempt, Lease, Plan, Store, encode_plan
+from flbench.worker import Options, work
+from tests.faults.stub import ROOT, OneByOne, execute, experiments, orchestrate, undisturbed
 
 ROUNDS = 200
 
@@ -114,6 +115,28 @@ def test_cancel_one_run_of_two(store: Store, slow_sweep: list[Experiment], monke
     assert "(1 cancelled)" in flbench("retry", first.run_id).stdout
     assert store.run(first.run_id).state(first).claimable()
     flbench("cancel", "toy")
+
+
+def test_cancel_one_of_a_group_that_is_trained_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them checkpoint; the others go on at once, in the same worker."""
+    monkeypatch.setattr("flbench.store.cancel.GLANCE", 0.0)
+    plan = experiments(3, rounds=ROUNDS)
+    groups = []
+
+    class Together(OneByOne):
+        def group_size(self, experiment: Experiment) -> int:
+            return 3
+
+        def execute(self, group: Sequence[Attempt], **options: Any) -> None:
+            groups.append([attempt.experiment.seed for attempt in group])
+            if len(groups) == 1:
+                group[1].mark().put("me")
+            super().execute(group, **options)
+
+    work(store, Plan.of(plan), Lease.here(), Options(), should_stop=lambda: False, load=lambda _: Together())
+    assert groups == [[0, 1, 2], [0, 2]]
+    ends = [[end["kind"] for one in store.run(run.run_id).attempts() if (end := one.exit())] for run in plan]
+    assert ends == [["interrupted", "ok"], ["cancelled"], ["interrupted", "ok"]]
 
 
 def test_cancel_before_it_began(store: Store) -> None:

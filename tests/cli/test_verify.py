@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.config import canonical_json
 from flbench.errors import UserError
 from flbench.store import Attempt, Lease, Store, encode_plan, files
-from flbench.store.results import Result, _checksum
+from flbench.store.results import Result
 from tests.faults.stub import execute, experiments
 
 
@@ -78,7 +80,7 @@ def resign(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     raw = result.to_json()
     change(raw)
     raw.pop("sha256")
-    raw["sha256"] = _checksum(raw)
+    raw["sha256"] = hashlib.sha256(canonical_json(raw).encode()).hexdigest()
     path.write_bytes(files.pretty(raw))
 
 
