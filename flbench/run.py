@@ -150,7 +150,7 @@ class _Execution:
         self.trainer, self._numerics = make_trainer(
             experiment, self._data, device=settings.device, executor=settings.executor, pool=settings.pool
         )
-        resumed = _resume(self.trainer, attempt, self._numerics, self._data.fingerprint)
+        resumed, self._convolutions = _resume(self.trainer, attempt, self._numerics, self._data.fingerprint)
         attempt.adopt(resumed)
         self._saved_at = resumed.round if resumed else None
         self._last_save = time.monotonic()
@@ -190,6 +190,7 @@ class _Execution:
         if (bad := trainer.diverged_in()) is not None:
             attempt.log(f"diverged in round {bad}: the loss or a weight is not a finite number")
             return self._publish("diverged", bad)
+        self._tell_convolutions()
         if trainer.round in self._wanted:
             record = trainer.evaluate()
             if self._probes:
@@ -200,6 +201,15 @@ class _Execution:
         if stop or self._checkpoint_is_due():
             self._checkpoint()
         return Outcome("stopped", trainer.round) if stop else None
+
+    def _tell_convolutions(self) -> None:
+        """Say in the log how a GPU convolves, and where that is not as before: measured anew, it may differ."""
+        now = dict(self.trainer.convolutions)
+        if now != self._convolutions:
+            told = " ".join(f"{layer}={way}" for layer, way in now.items())
+            before = " ".join(f"{layer}={way}" for layer, way in self._convolutions.items())
+            self.attempt.log(f"convolutions: {told}" + (f"; before this round: {before}" if before else ""))
+            self._convolutions = now
 
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self._last_save > self._checkpoint_seconds
@@ -228,11 +238,17 @@ def _observe(probes: tuple[Probe, ...], trainer: Trainer, before: Tree, report: 
 
 
 def _save(file: BinaryIO, trainer: Trainer, numerics: Numerics, fingerprint: str) -> None:
-    torch.save({"numerics": numerics.to_json(), "fingerprint": fingerprint, "trainer": trainer.state()}, file)
+    how = {"numerics": numerics.to_json(), "fingerprint": fingerprint, "convolutions": dict(trainer.convolutions)}
+    torch.save({**how, "trainer": trainer.state()}, file)
 
 
-def _resume(trainer: Trainer, attempt: Attempt, numerics: Numerics, fingerprint: str) -> Checkpoint | None:
-    """Load the newest checkpoint that was computed the same way on the same data; None: the run starts over."""
+def _resume(
+    trainer: Trainer, attempt: Attempt, numerics: Numerics, fingerprint: str
+) -> tuple[Checkpoint | None, dict[str, str]]:
+    """Load the newest checkpoint that was computed the same way on the same data; None: the run starts over.
+
+    The second value says how its convolutions were computed, as far as that was chosen by measuring.
+    """
     for checkpoint in attempt.checkpoints():
         saved = _read(checkpoint, attempt)
         if saved is None:
@@ -242,8 +258,8 @@ def _resume(trainer: Trainer, attempt: Attempt, numerics: Numerics, fingerprint:
             continue
         trainer.load(saved["trainer"])
         attempt.log(f"resumed after round {trainer.round} of attempt {checkpoint.attempt}")
-        return checkpoint
-    return None
+        return checkpoint, saved.get("convolutions", {})
+    return None, {}
 
 
 def _read(checkpoint: Checkpoint, attempt: Attempt) -> dict[str, Any] | None:

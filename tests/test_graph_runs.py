@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment, parse_experiment
+from flbench.engine.executors import StackedExecutor
 from flbench.engine.fused import step_together
 from flbench.engine.rounds import FederatedTrainer, Trainer
 from flbench.engine.setup import Numerics, make_trainer
@@ -24,14 +25,16 @@ def experiment(**fields: Any) -> Experiment:
     return parse_experiment({**SMALL, **LENGTH, **fields})
 
 
-def by_graph(monkeypatch: pytest.MonkeyPatch) -> list[list[bool]]:
-    """Let all trainers record their rounds; notes for each round whether it was waited for."""
+def by_graph(monkeypatch: pytest.MonkeyPatch, way: str = "grouped") -> list[list[bool]]:
+    """Let all trainers record their rounds, and convolve in a way; notes for each round whether it was waited for."""
     waits: list[list[bool]] = [[]]
 
     def make(*args: Any, **kwargs: Any) -> tuple[Trainer, Numerics]:
         trainer, numerics = make_trainer(*args, **kwargs)
         assert isinstance(trainer, FederatedTrainer)
         trainer.record = rerun
+        assert isinstance(trainer.executor, StackedExecutor)
+        trainer.executor.convolutions = {"conv1": way}
         return trainer, numerics
 
     def note(trainers: Any, keep: Any, *, wait: bool) -> Any:
@@ -89,3 +92,19 @@ def test_a_diverged_run_names_its_round_and_is_found_in_time(tmp_path: Path, mon
     assert results[0] is not None and expected is not None
     assert results[0].rounds == expected.rounds < LOOK_EVERY
     assert waits[0] == [False] * (LOOK_EVERY - 1) + [True], "they were together until somebody looked"
+
+
+def test_the_log_says_how_a_gpu_convolves_and_when_that_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run = Store(tmp_path), experiment()
+    by_graph(monkeypatch)
+    answers = iter([False, False, False, True])
+    go(store, [run], lambda: next(answers, True))
+    by_graph(monkeypatch, "unfolded")
+    go(store, [run])
+    logs = [path.read_text() for path in sorted(tmp_path.rglob("log.txt"))]
+    assert len(logs) == 2
+    assert [text.count("convolutions: ") for text in logs] == [1, 1]
+    assert "convolutions: conv1=grouped\n" in logs[0]
+    assert "convolutions: conv1=unfolded; before this round: conv1=grouped" in logs[1]

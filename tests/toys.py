@@ -15,6 +15,7 @@ from flbench.engine.graphs import Record
 from flbench.engine.images import Images
 from flbench.engine.local import Sgd
 from flbench.engine.rounds import Clients, FederatedTrainer
+from flbench.engine.tuning import Tuner
 from flbench.methods.base import Method
 from flbench.models.base import Conv, Dense, Model, Stage
 from flbench.models.network import build
@@ -100,6 +101,7 @@ def toy_trainer(
     seed: int = 0,
     chunk: int | None = None,
     record: Record | None = None,
+    tuner: Tuner | None = None,
 ) -> FederatedTrainer:
     """A trainer of a small federated problem."""
 
@@ -118,7 +120,7 @@ def toy_trainer(
         batch_size=batch_size,
         participation=participation,
         images=images or toy_images(image),
-        executor=make_executor(executor, make, pool=pool, autocast=None, chunk=chunk, record=record),
+        executor=make_executor(executor, make, pool=pool, autocast=None, chunk=chunk, record=record, tuner=tuner),
         record=record,
         params={name: leaf.detach().clone() for name, leaf in first.named_parameters()},
         buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -25,6 +25,7 @@ from flbench.engine.graphs import Graphed, Record
 from flbench.engine.images import Batch, Images
 from flbench.engine.local import Finish, Start, Task, autocast, local_train
 from flbench.engine.memory import is_out_of_memory
+from flbench.engine.tuning import Tuner
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
 
@@ -87,6 +88,7 @@ def make_executor(
     autocast: torch.dtype | None,
     chunk: int | None = None,
     record: Record | None = None,
+    tuner: Tuner | None = None,
 ) -> Executor:
     """The executor of that name.
 
@@ -97,9 +99,10 @@ def make_executor(
         autocast: dtype of mixed precision, or None.
         chunk: most clients of a stack; None: ``CHUNK``.
         record: how the stacked executor records evaluations as CUDA graphs; None: not at all.
+        tuner: chooses how it convolves; None: in the way that is fastest on a CPU.
     """
     if name == "stacked":
-        return StackedExecutor(build(), autocast, chunk, record)
+        return StackedExecutor(build(), autocast, chunk, record, tuner)
     return LoopExecutor([build() for _ in range(pool)], autocast)
 
 
@@ -194,9 +197,11 @@ class StackedExecutor:
         autocast: torch.dtype | None,
         chunk: int | None = None,
         record: Record | None = None,
+        tuner: Tuner | None = None,
     ) -> None:
         self.chunk = chunk or CHUNK  #: most clients of a stack
-        self._network = network
+        self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once it was chosen
+        self._network, self._autocast, self._tuner = network, autocast, tuner
         self._forward: Forward = stacked_forward(network)
         evaluate = partial(_evaluate, network, pure_forward(network), autocast)
         self._evaluate = evaluate if record is None else partial(_by_graph, Graphed(evaluate, record, "an evaluation"))
@@ -228,6 +233,11 @@ class StackedExecutor:
         """Train clients that are stacked already, all at once."""
         self._network.train()
         return local_train(self._forward, vmap, task, start, batches)
+
+    def tune(self, clients: int, images_BCHW: tuple[int, ...]) -> None:
+        """Choose how stacks of so many clients convolve batches of images of this shape."""
+        if self._tuner is not None:
+            self.convolutions = self._tuner.tune(self._network, clients, images_BCHW, self._autocast)
 
     def halve(self, chunk: int) -> None:
         """Train in stacks of half of ``chunk`` clients, for which memory has run out."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -84,6 +84,11 @@ class Trainer(ABC):
     def lags(self) -> bool:
         """Whether a round may be still on its way when ``step`` returns without waiting."""
         return False
+
+    @property
+    def convolutions(self) -> Mapping[str, str]:
+        """How each convolution of a stack is computed, where that was chosen by measuring."""
+        return self.executor.convolutions if isinstance(self.executor, StackedExecutor) else {}
 
     def is_finite(self) -> bool:
         """Whether the last round's loss and all parameters, the clients' own among them, are finite numbers."""

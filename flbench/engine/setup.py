@@ -22,6 +22,7 @@ from flbench.engine.images import Images
 from flbench.engine.local import Sgd
 from flbench.engine.memory import fitting
 from flbench.engine.rounds import CentralizedTrainer, Clients, FederatedTrainer, Trainer
+from flbench.engine.tuning import Tuner, cuda_clock
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.network import build
@@ -66,8 +67,9 @@ def make_trainer(
     name = executor_for(experiment, data, device=device, wanted=executor)
     on_gpu = device == "cuda" and name == "stacked"
     chunk = fitting(first, _image(data), experiment.batch_size) if on_gpu else None
-    record = CudaRecord() if on_gpu else None
-    runner = make_executor(name, network, pool=pool, autocast=autocast, chunk=chunk, record=record)
+    tuner = _gpu_tuner() if on_gpu else None
+    record = tuner.record if tuner else None
+    runner = make_executor(name, network, pool=pool, autocast=autocast, chunk=chunk, record=record, tuner=tuner)
     common: dict[str, Any] = {
         "sgd": Sgd(experiment.lr, experiment.momentum, experiment.weight_decay),
         "autocast": autocast,
@@ -80,6 +82,12 @@ def make_trainer(
     }
     trainer = _trainer(experiment, data, first, common, record)
     return trainer, Numerics(device, runner.name, experiment.precision, str(torch.__version__))
+
+
+@lru_cache(maxsize=1)
+def _gpu_tuner() -> Tuner:
+    """One for the process: all graphs share a pool of memory, and no shape is measured twice."""
+    return Tuner(CudaRecord(), cuda_clock, "cuda")
 
 
 def make_network(experiment: Experiment, data: Data, device: str) -> nn.Module:

@@ -95,7 +95,8 @@ class WholeRounds:
 
     def _prepare(self) -> None:
         """Begin with stacks as large as the executor says; what was recorded before is let go."""
-        chunk = min(self._executor.chunk, self._clients)
+        chunk, draws = min(self._executor.chunk, self._clients), self.members[0].draws
+        self._executor.tune(chunk, (draws.batch_size, *draws.images.train_MCHW.shape[1:]))
         self._function = RoundFunction(self.members, self._executor.train_stack, chunk)
         runs = f", {len(self.members)} runs" if len(self.members) > 1 else ""
         self._graphed = Graphed(self._function, self._record, f"a round ({self._clients} clients{runs})")

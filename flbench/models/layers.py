@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from flbench.models.convolutions import CONVOLUTIONS, grouped
+
 #: Fewer outputs than these are multiplied as weight times input: the other way round takes twice as long.
 FEW_OUTPUTS = 32
 
@@ -67,15 +69,23 @@ class StackedProduct(torch.autograd.Function):
 class Conv(nn.Conv2d, StackableLayer):
     """x_BCHW to (B, out, H', W')."""
 
+    def __init__(
+        self, channels: int, out: int, kernel: int, stride: int = 1, padding: int = 0, *, bias: bool = True
+    ) -> None:
+        super().__init__(channels, out, kernel, stride, padding, bias=bias)
+        self.window = (stride, stride), (padding, padding)
+        self.stacked_as = "grouped"  #: one of ``convolutions.CONVOLUTIONS``
+
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve; a stack of clients becomes one convolution with a group a client."""
+        """Convolve; a stack of clients each with its own weights, in the way that ``stacked_as`` names."""
         if self.weight.dim() == 4:
             return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
-        clients = x.shape[0]
-        folded = x.transpose(0, 1).flatten(1, 2)
-        bias = None if self.bias is None else self.bias.flatten()
-        out = F.conv2d(folded, self.weight.flatten(0, 1), bias, self.stride, self.padding, groups=clients)
-        return torch.unflatten(out, 1, (clients, -1)).transpose(0, 1)
+        stride, padding = self.window
+        if self.stacked_as == "grouped":
+            return grouped(x, self.weight, stride, padding, self.bias)
+        x, weight = _as_autocast_would(x, self.weight)
+        out = CONVOLUTIONS[self.stacked_as](x, weight, stride, padding)
+        return out if self.bias is None else out + self.bias.to(out.dtype)[:, None, :, None, None]
 
 
 class Pool(StackableLayer):

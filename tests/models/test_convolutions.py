@@ -1,0 +1,81 @@
+"""Ways to convolve a stack of clients: the same numbers, forward and backward, as one client after the other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flbench.models import convolutions
+from flbench.models.convolutions import CONVOLUTIONS
+from flbench.models.layers import Conv
+
+torch.set_num_threads(1)
+
+
+def random(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def passes(way: str, x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, ...]:
+    """Output, and both gradients of a weighted sum of it."""
+    leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    window = (stride, stride), (padding, padding)
+    if way == "one by one":
+        out = torch.stack([F.conv2d(*pair, None, *window) for pair in zip(*leaves, strict=True)])
+    else:
+        out = CONVOLUTIONS[way](*leaves, *window)
+    return out, *torch.autograd.grad(out, leaves, random(*out.shape))
+
+
+@pytest.mark.parametrize("patch_bytes", [1, 2**30])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(5, 1, 0), (3, 1, 1), (3, 2, 1), (1, 2, 0), (2, 3, 2)])
+@pytest.mark.parametrize("way", sorted(CONVOLUTIONS))
+def test_all_ways_agree(
+    way: str, kernel: int, stride: int, padding: int, patch_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolutions, "PATCH_BYTES", patch_bytes)
+    x, weight = random(3, 4, 2, 7, 9), random(3, 5, 2, kernel, kernel)
+    expected = passes("one by one", x, weight, stride, padding)
+    for one, other in zip(passes(way, x, weight, stride, padding), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", sorted(CONVOLUTIONS))
+def test_images_need_no_gradient(way: str) -> None:
+    x, weight = random(2, 3, 1, 5, 5), random(2, 4, 1, 3, 3).requires_grad_()
+    plain = torch.stack([F.conv2d(*pair) for pair in zip(x, weight, strict=True)])
+    out = CONVOLUTIONS[way](x, weight, (1, 1), (0, 0))
+    found, expected = (torch.autograd.grad(each.sum(), weight)[0] for each in (out, plain))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("way", sorted(CONVOLUTIONS))
+def test_a_layer_convolves_as_it_is_told(way: str, bias: bool) -> None:
+    layer = Conv(2, 3, 3, stride=2, padding=1, bias=bias).double()
+    weight, x = random(4, 3, 2, 3, 3), random(4, 2, 2, 6, 6)
+    own_bias = random(4, 3) if bias else None
+    expected = torch.stack(
+        [F.conv2d(x[k], weight[k], None if own_bias is None else own_bias[k], 2, 1) for k in range(4)]
+    )
+    layer.stacked_as = way
+    layer._parameters["weight"] = weight  # type: ignore[assignment]
+    layer._parameters["bias"] = own_bias  # type: ignore[assignment]
+    torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", sorted(CONVOLUTIONS))
+def test_mixed_precision_reaches_every_way(way: str) -> None:
+    layer = Conv(2, 3, 3, bias=True)
+    layer.stacked_as = way
+    weight = random(2, 3, 2, 3, 3).float().requires_grad_()
+    layer._parameters["weight"] = weight  # type: ignore[assignment]
+    layer._parameters["bias"] = random(2, 3).float()  # type: ignore[assignment]
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        out = layer(random(2, 4, 2, 6, 6).float())
+    assert out.dtype == torch.bfloat16
+    (gradient,) = torch.autograd.grad(out.float().sum(), weight)
+    assert gradient.dtype == torch.float32
