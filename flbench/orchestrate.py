@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
 from io import StringIO
@@ -27,7 +27,7 @@ from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
 from flbench.registry import format_scalar
 from flbench.slurm import Inquest
-from flbench.store import Entry, LiveWorker, RunDir, RunState, Store, Wish, encode_plan, files
+from flbench.store import Entry, LiveWorker, Plan, RunDir, RunState, Store, Wish, encode_plan, files
 from flbench.store.leases import HANGING
 from flbench.store.runs import ending
 
@@ -104,7 +104,10 @@ class Watch:
     def __init__(self, store: Store, entries: Sequence[Entry], max_attempts: int) -> None:
         self._store, self._entries, self._max_attempts = store, entries, max_attempts
         self._inquest = Inquest(store)
-        self._wishes = [Wish.of(entry.experiment) for entry in entries]
+        self._ids, self._wishes = [], []
+        for entry in entries:
+            self._ids.append(entry.run_id)
+            self._wishes.append(entry.wish())
         self.start_over()
 
     def start_over(self) -> None:
@@ -153,7 +156,7 @@ class Watch:
 
     def run_ids(self) -> list[str]:
         """The ids of all runs of the plan."""
-        return [entry.run_id for entry in self._entries]
+        return self._ids
 
     def fingerprint(self) -> str:
         """Names what a report on the runs at their end would show."""
@@ -161,7 +164,7 @@ class Watch:
         for index, seen in sorted(self.ended.items()):
             result = seen.state.result
             shown: list[Any] = [result.path.name, result.metrics_sha256] if result else [seen.outcome]
-            facts.append([self._entries[index].run_id, self._wishes[index].rounds, *shown])
+            facts.append([self._ids[index], self._wishes[index].rounds, *shown])
         return digest([len(self._entries), facts])
 
     @cached_property
@@ -178,7 +181,7 @@ class Watch:
         )
 
     def _see(self, index: int) -> Seen:
-        run, wish = self._store.run(self._entries[index].run_id), self._wishes[index]
+        run, wish = self._store.run(self._ids[index]), self._wishes[index]
         state = run.state(wish)
         if state.status == "lost" and self._inquest.finds_out(run):
             state = run.state(wish)
@@ -188,8 +191,10 @@ class Watch:
             self._rounds[index] = wish.rounds
             # Names are for people; a sweep that is complete at the first look needs none.
             label = "" if self._first else self._label(index)
-            final = state.result.final if state.result else {}
-            return Seen(run.run_id, label, wish.rounds, state, wish.rounds, final.get("acc"), None)
+            result = state.result
+            acc = result.final.get("acc") if result else None
+            kept = replace(state, result=result.without_numbers() if result else None)
+            return Seen(run.run_id, label, wish.rounds, kept, wish.rounds, acc, None)
         return self._see_attempt(index, run, wish, state)
 
     def _see_attempt(self, index: int, run: RunDir, wish: Wish, state: RunState) -> Seen:
@@ -250,7 +255,7 @@ class Orchestrator:
     ) -> None:
         self._store, self._plan, self._max_attempts, self._show = store, plan, max_attempts, show
         self._make_launcher = launcher
-        self._watch = Watch(store, [Entry.of(experiment) for experiment in experiments], max_attempts)
+        self._watch = Watch(store, Plan.of(experiments), max_attempts)
         self._launched, self._cost = 0, 0.0
         self._adopted: dict[str, LiveWorker] = {}
         self._barren, self._signature = 0, (-1, -1, -1)
@@ -333,7 +338,8 @@ class Orchestrator:
 
     def _adopt(self, launcher: Launcher) -> list[LiveWorker]:
         """Workers on this machine that somebody else started; those on this plan are adopted."""
-        others = (worker for worker in self._store.live_workers() if worker.lease.token not in launcher.tokens())
+        own = launcher.tokens()
+        others = (worker for worker in self._store.live_workers() if worker.lease.token not in own)
         here = [worker for worker in others if worker.lease.is_local()]
         self._adopted.update((worker.lease.token, worker) for worker in here if worker.plan == self._plan)
         return here

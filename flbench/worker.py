@@ -451,7 +451,7 @@ def _work_on(
     lease = Lease.here(given.token)
     cancelled = Glance([store.mark(given.plan)])
     with store.heartbeat(lease, given.plan) as heartbeat:
-        if stop.job is not None and stop.job.log is not None:
+        if stop.job is not None:
             (heartbeat.directory / "log.txt").symlink_to(stop.job.log)
         entries = open_plan(store.root / "sweeps" / given.plan / "plan.jsonl")
         return work(

@@ -80,7 +80,7 @@ def sweep(
     if dry_run:
         from flbench.cli.dry_run import print_dry_run
 
-        print_dry_run(loaded, store, as_json=as_json)
+        print_dry_run(loaded, store, workers=wanted.workers, as_json=as_json)
         if wanted.request is not None and not as_json:
             _print_script(loaded, wanted, store)
         return

@@ -311,6 +311,7 @@ def parameters(folder: Path, name: str, request: Request) -> dict[str, Any]:
         "time": math.ceil(request.seconds / 60),
         "ntasks_per_node": 1,
         "cpus_per_task": request.cpus,
+        "srun_args": [f"--cpus-per-task={request.cpus}"],  # since SLURM 22.05 a step does not inherit them
         "signal_delay_s": request.grace,
         "stderr_to_stdout": True,
         "wckey": None,

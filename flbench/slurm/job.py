@@ -23,35 +23,34 @@ LOG = "FLBENCH_JOB_LOG"
 
 @dataclass(frozen=True)
 class Job:
-    """The job around this process.
+    """The job around this process, which flbench has submitted.
 
     Attributes:
         job_id: SLURM's own number; an array's task has one, too.
         restart: how often it was requeued.
-        stop_at: when to come to an end, on the monotonic clock; None where the job's script did not say.
-        log: the file that holds its output; None where the job's script did not say.
+        stop_at: when to come to an end, on the monotonic clock.
+        log: the file that holds its output.
     """
 
     job_id: str
     restart: int
-    stop_at: float | None = None
-    log: Path | None = None
+    stop_at: float
+    log: Path
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Job | None:
-        """The job around this process; None outside of SLURM."""
-        job_id = environment.get("SLURM_JOB_ID")
-        if not job_id:
+        """The job around this process; None outside of SLURM, and in jobs of the user's own, which are left alone."""
+        try:
+            seconds = float(environment[JOB_END]) - float(environment[GRACE]) - time.time()
+            job_id, log = environment["SLURM_JOB_ID"], Path(environment[LOG])
+        except KeyError:
             return None
-        stop_at = None
-        if (end := environment.get(JOB_END)) is not None:
-            stop_at = time.monotonic() + float(end) - float(environment.get(GRACE, "0")) - time.time()
-        log = Path(environment[LOG]) if LOG in environment else None
-        return cls(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), stop_at, log)
+        restart = int(environment.get("SLURM_RESTART_COUNT", "0"))
+        return cls(job_id, restart, time.monotonic() + seconds, log)
 
     def runs_short(self) -> bool:
         """Whether the walltime is nearly over."""
-        return self.stop_at is not None and time.monotonic() >= self.stop_at
+        return time.monotonic() >= self.stop_at
 
     def why_warned(self) -> Literal["timeout", "preempted"]:
         """Why SLURM sent the warning signal: the same one announces the walltime's end and a preemption."""

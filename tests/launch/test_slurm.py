@@ -94,6 +94,7 @@ def test_script_asks_for_what_the_profile_says(tmp_path: Path) -> None:
     assert "FLBENCH_JOB_END=$(($(date +%s) + 5400)) FLBENCH_JOB_GRACE=120" in text
     worker = f"{sys.executable} -m flbench.worker {tmp_path}/store {PLAN} --device=cuda"
     assert worker in lines[-1]
+    assert "--cpus-per-task=4 " in lines[-1]
     assert "--workers=10" in lines[-1]
     assert "--memory=usual" in lines[-1]
     assert lines[-1].endswith('"--offset=$((0 + SLURM_ARRAY_TASK_ID))"')

@@ -199,11 +199,12 @@ def test_lease_of_an_older_store_is_read(tmp_path: Path) -> None:
 
 def test_job_knows_when_to_stop() -> None:
     assert Job.here({}) is None
-    now = time.time()
-    environment = {"SLURM_JOB_ID": "17", "FLBENCH_JOB_END": str(int(now) + 100), "FLBENCH_JOB_GRACE": "30"}
+    assert Job.here({"SLURM_JOB_ID": "17"}) is None  # somebody's own job: flbench does not requeue it
+    environment = {"SLURM_JOB_ID": "17", "FLBENCH_JOB_END": str(int(time.time()) + 100), "FLBENCH_JOB_GRACE": "30"}
+    environment["FLBENCH_JOB_LOG"] = "/logs/17.out"
     job = Job.here(environment)
-    assert job is not None and job.stop_at is not None
-    assert (job.job_id, job.restart, job.log) == ("17", 0, None)
+    assert job is not None
+    assert (job.job_id, job.restart, job.log) == ("17", 0, Path("/logs/17.out"))
     assert abs(job.stop_at - time.monotonic() - 70) < 2
     assert not job.runs_short()
     late = Job.here(environment | {"FLBENCH_JOB_GRACE": "200", "SLURM_RESTART_COUNT": "3"})
@@ -213,7 +214,7 @@ def test_job_knows_when_to_stop() -> None:
 @pytest.mark.parametrize(("preempted", "kind"), [("None", "timeout"), ("2026-11-20T14:07:49", "preempted")])
 def test_warning_is_read_with_the_help_of_the_controller(bin: Path, preempted: str, kind: str) -> None:
     says(bin, "scontrol", f"JobId=17 JobState=RUNNING Restarts=0 PreemptTime={preempted} TimeLimit=00:10:00")
-    assert Job("17", 0).why_warned() == kind
+    assert Job("17", 0, time.monotonic() + 100, Path("log")).why_warned() == kind
 
 
 class InJob:
@@ -223,6 +224,9 @@ class InJob:
         self.store, self._calls = store, bin / "calls"
         monkeypatch.setenv("SLURM_JOB_ID", "17")
         monkeypatch.setenv("PREEMPTED", "None")
+        monkeypatch.setenv("FLBENCH_JOB_END", str(time.time() + 1000))
+        monkeypatch.setenv("FLBENCH_JOB_GRACE", "90")
+        monkeypatch.setenv("FLBENCH_JOB_LOG", str(bin / "17.out"))
         program(bin, "scontrol", f'echo "$@" >> {self._calls}; echo "JobState=RUNNING PreemptTime=$PREEMPTED"')
 
     def work(self, plan: list[Experiment], during: Callable[[int], object] = lambda round: None) -> int:
@@ -266,7 +270,6 @@ def send(number: signal.Signals) -> Callable[[int], None]:
 
 def test_worker_stops_before_the_walltime_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(1)
-    monkeypatch.setenv("FLBENCH_JOB_END", str(time.time() + 1000))
     short = iter([False] * 8 + [True] * 100)  # the walltime runs short in mid-run
     monkeypatch.setattr("flbench.slurm.job.Job.runs_short", lambda job: next(short))
     assert in_job.work(plan) == REQUEUE
