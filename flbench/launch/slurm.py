@@ -126,11 +126,12 @@ class SlurmLauncher:
         """
         if self._cancelled:
             raise WorkersCrash("jobs of this sweep were cancelled with scancel; the same command goes on with it")
-        largest = int(config_value("MaxArraySize") or ARRAY_SIZE)
+        largest = max(1, int(config_value("MaxArraySize") or ARRAY_SIZE))
         more = starved if self._request.mem is not None else 0
         for wanted, more_memory in ((more, True), (count - more, False)):
-            for begin in range(0, wanted, max(1, largest)):
-                self._submit(begin, min(largest, wanted - begin), more_memory)
+            for begin in range(0, wanted, largest):
+                if self.slots:  # SLURM has taken all so far
+                    self._submit(begin, min(largest, wanted - begin), more_memory)
 
     def alive(self) -> int:
         """How many jobs of the plan are queued or run; while SLURM does not answer, as many as before."""

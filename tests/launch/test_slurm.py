@@ -196,6 +196,13 @@ def test_busy_controller_is_given_time(store: Store, bin: Path, monkeypatch: pyt
     assert jobs.slots == 5
 
 
+def test_after_a_refusal_no_more_is_submitted(store: Store, bin: Path) -> None:
+    says(bin, "scontrol", "MaxArraySize            = 2")
+    program(bin, "sbatch", "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
+    launcher(store).start(6)
+    assert [submission.tasks for submission in Submission.of_plan(store, PLAN)] == [2]
+
+
 def test_limit_on_jobs_is_waited_out_where_some_are_ours(store: Store, bin: Path) -> None:
     jobs = launcher(store)
     jobs.start(1)
