@@ -169,3 +169,22 @@ def test_store_that_belongs_to_something_else(spec: Path, tmp_path: Path) -> Non
     result = sweep(spec, "--store", str(tmp_path))
     assert isinstance(result.exception, UserError)
     assert result.exception.exit_code == 4
+
+
+def test_dry_run_shows_the_script_that_sbatch_gets(spec: Path, tmp_path: Path) -> None:
+    (profile := tmp_path / "gpus.yaml").write_text("{partition: gpu, gpus: 1, time: 2h, setup: module load cuda}")
+    result = CliRunner().invoke(
+        app, ["sweep", str(spec), "--backend", "slurm", "--profile", str(profile), "--dry-run", "--workers", "3"]
+    )
+    assert result.exit_code == 0
+    for line in ("#SBATCH --array=0-2%3", "#SBATCH --gpus-per-node=1", "#SBATCH --time=120", "module load cuda"):
+        assert line in result.stdout.splitlines()
+    assert "-m flbench.worker" in result.stdout and "--device=cuda" in result.stdout
+    assert not (tmp_path / "store").exists()
+
+
+def test_mistake_in_a_profile_is_told_before_anything_is_written(spec: Path, tmp_path: Path) -> None:
+    (profile := tmp_path / "p.yaml").write_text("time: 2h\npartiton: gpu\n")
+    result = CliRunner().invoke(app, ["sweep", str(spec), "--backend", "slurm", "--profile", str(profile)])
+    assert "p.yaml:2: partiton: unknown key 'partiton'; did you mean 'partition'?" in str(result.exception)
+    assert not (tmp_path / "store").exists()
