@@ -22,6 +22,7 @@ from flbench.cli.schema import schema as schema_command
 from flbench.cli.show import show as show_command
 from flbench.cli.status import status as status_command
 from flbench.cli.sweep import sweep as sweep_command
+from flbench.cli.sync import sync as sync_command
 from flbench.cli.verify import verify as verify_command
 from flbench.errors import UserError
 
@@ -40,6 +41,7 @@ app.command("status")(status_command)
 app.command("logs")(logs_command)
 app.command("cancel")(cancel_command)
 app.command("retry")(retry_command)
+app.command("sync")(sync_command)
 app.command("gc")(gc_command)
 app.command("verify")(verify_command)
 app.command("show")(show_command)
