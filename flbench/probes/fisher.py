@@ -1,0 +1,127 @@
+"""The Fisher information F = 1/T sum_t sum_k grad f_k(t) grad f_k(t)^T of a network on T samples with C outputs.
+
+F = J^T J / T, where J (T C x P) is the Jacobian of all outputs. Its nonzero eigenvalues are those of the dual Gram
+matrix K = J J^T / T, which has T C rows in place of P. Outputs may depend on other samples through batch statistics:
+J is that of the whole batch, taken as it is, so what a normalization does to the landscape is seen and not frozen.
+
+Products with J^T are backward passes; those with J are backward passes through backward passes, which every layer
+allows, also batch normalization that updates its buffers (torch.func's forward mode does not).
+
+Shape suffixes: T samples, C outputs, R = T * C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
+
+from flbench.methods.base import Tree
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues of the Fisher information.
+
+    Attributes:
+        largest: lambda_max.
+        mean: over all P of them; None where only the largest was computed.
+        nonzero: the eigenvalues of the dual Gram matrix in descending order; None likewise.
+    """
+
+    largest: float
+    mean: float | None = None
+    nonzero: Array | None = None
+
+
+class Jacobian:
+    """J of outputs (T, C) with respect to parameters, as products only.
+
+    Args:
+        outputs: maps parameters to all outputs (T, C); called once.
+        params: where the Jacobian is taken; left as they are.
+    """
+
+    def __init__(self, outputs: Callable[[Tree], Tensor], params: Tree) -> None:
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+        with torch.enable_grad():
+            f_TC = outputs(leaves)
+            self.samples, count = f_TC.shape
+            self.rows = self.samples * count
+            self._leaves, self._f_R = list(leaves.values()), f_TC.flatten()
+            self._u_R = torch.zeros_like(self._f_R, requires_grad=True)
+            # J^T u as a function of u, whose derivative is J^T.
+            self._pulled = self._grad(self._f_R, self._leaves, self._u_R, create_graph=True)
+        self.parameters = sum(leaf.numel() for leaf in self._leaves)
+
+    def transposed_times(self, v_R: Tensor) -> tuple[Tensor, ...]:
+        """J^T v, leaf by leaf."""
+        return self._grad(self._f_R, self._leaves, v_R)
+
+    def times(self, w: tuple[Tensor, ...]) -> Tensor:
+        """J w of one tensor a leaf: (R,)."""
+        pairs = [(pulled, part) for pulled, part in zip(self._pulled, w, strict=True) if pulled.requires_grad]
+        ((out, *_),) = [self._grad([p for p, _ in pairs], [self._u_R], [part for _, part in pairs])]
+        return out
+
+    def gram_times(self, v_R: Tensor) -> Tensor:
+        """K v = J J^T v / T."""
+        return self.times(self.transposed_times(v_R)) / self.samples
+
+    def gram(self) -> Tensor:
+        """K, whole, in float64: (R, R)."""
+        columns = torch.stack([self.gram_times(unit) for unit in torch.eye(self.rows).to(self._f_R)])
+        return ((columns + columns.mT) / 2).double()
+
+    def operator(self) -> LinearOperator:
+        """K for scipy."""
+
+        def product(v: NDArray[Any]) -> NDArray[Any]:
+            given = torch.from_numpy(np.ascontiguousarray(v.reshape(-1))).to(self._f_R)
+            return self.gram_times(given).double().cpu().numpy()
+
+        return LinearOperator((self.rows, self.rows), matvec=product, dtype=np.float64)
+
+    @staticmethod
+    def _grad(of: Any, by: list[Tensor], with_: Any, *, create_graph: bool = False) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(
+            of, by, with_, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        )
+
+
+def spectrum(outputs: Callable[[Tree], Tensor], params: Tree) -> Spectrum:
+    """All nonzero eigenvalues, exactly, through the dual Gram matrix.
+
+    Args:
+        outputs: maps parameters to all outputs (T, C).
+        params: where the Fisher information is taken.
+    """
+    jacobian = Jacobian(outputs, params)
+    values = np.linalg.eigvalsh(jacobian.gram().cpu().numpy())[::-1]
+    return Spectrum(float(values[0]), float(values.sum() / jacobian.parameters), values)
+
+
+def largest_eigenvalue(outputs: Callable[[Tree], Tensor], params: Tree, *, tolerance: float = 1e-6) -> float:
+    """lambda_max without any matrix, by Lanczos iterations on the dual Gram matrix (whole where it is small).
+
+    Args:
+        outputs: maps parameters to all outputs (T, C).
+        params: where the Fisher information is taken.
+        tolerance: relative.
+    """
+    jacobian = Jacobian(outputs, params)
+    if jacobian.rows <= 3:  # too few for Lanczos
+        return float(np.linalg.eigvalsh(jacobian.gram().cpu().numpy())[-1])
+    # A fixed beginning with no symmetry: the same network has the same answer, and no eigenvector is missed for being
+    # orthogonal to it (a constant one is, where the outputs' means are subtracted).
+    start = np.random.default_rng(0).standard_normal(jacobian.rows)
+    values = eigsh(jacobian.operator(), k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)
+    return float(values[0])
