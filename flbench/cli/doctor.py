@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -183,22 +182,16 @@ def _slurm() -> list[Finding]:
 
 
 def _wandb() -> list[Finding]:
-    if find_spec("wandb") is None:
+    from flbench.tracking.modes import HOW_TO_TURN_ON, choose, is_installed, key_source, server
+
+    if not is_installed():
         return [Finding("wandb", "absent", "not installed; needed only to mirror runs to Weights & Biases")]
     try:
         installed = version("wandb")
     except PackageNotFoundError:
         installed = "of unknown version"
-    has_key = bool(os.environ.get("WANDB_API_KEY")) or _netrc_knows("api.wandb.ai")
-    if not has_key:
-        return [Finding("wandb", "absent", f"{installed}, no key", "log in by `wandb login`, or set WANDB_API_KEY")]
-    return [Finding("wandb", "ok", f"{installed}, a key is there")]
-
-
-def _netrc_knows(host: str) -> bool:
-    from netrc import NetrcParseError, netrc
-
-    try:
-        return netrc().authenticators(host) is not None
-    except (OSError, NetrcParseError):
-        return False
+    choice, key = choose("auto"), key_source()
+    key_text = f"a key for {server()} in {key}" if key else "no key"
+    if choice.mode == "off":
+        return [Finding("wandb", "absent", f"{installed}, {key_text}; sweeps are not mirrored", HOW_TO_TURN_ON)]
+    return [Finding("wandb", "ok", f"{installed}, {key_text}; `wandb: {{mode: auto}}` is {choice.mode}")]

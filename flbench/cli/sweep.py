@@ -130,9 +130,10 @@ def _wanted(
 def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bool) -> int:
     from rich.console import Console
 
-    from flbench.cli.live import view_for
+    from flbench.cli.live import say, view_for
     from flbench.orchestrate import Orchestrator, write_plan
     from flbench.store import Store
+    from flbench.tracking.beside import Beside
 
     began = time.monotonic()
     console = Console(stderr=as_json)
@@ -143,6 +144,7 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
     def launcher() -> Launcher:
         return _launcher(store, plan, loaded, wanted)
 
+    mirror = None if detach else Beside.start(loaded.spec.wandb.mode, store.root, directory)
     with view_for(console) as view:
         orchestrator = Orchestrator(
             store,
@@ -158,6 +160,8 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
         board = _leaderboard(console, store, loaded, directory, outcome)
     seconds = time.monotonic() - began
     _conclude(console, loaded, directory, board, outcome, seconds)
+    if mirror is not None and outcome.launched + outcome.adopted and (note := mirror.end()):
+        say(console, f"W&B: {note}")
     if as_json:
         summary = _summary(store, loaded, directory, board, outcome, seconds)
         print(json.dumps(summary, indent=1))

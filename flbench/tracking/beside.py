@@ -9,7 +9,8 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+
+from flbench.tracking.modes import Mode, choose
 
 #: The command line, in the interpreter that runs this.
 FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
@@ -22,19 +23,22 @@ GRACE = 2.0
 
 
 class Beside:
-    """A mirror that was started; whatever becomes of it, nothing is raised here."""
+    """A mirror that was started, or a note on why none was; whatever becomes of it, nothing is raised here."""
 
     def __init__(self, process: subprocess.Popen[bytes] | None, log: Path, note: str = "") -> None:
         self._process, self._log, self._note = process, log, note
 
     @classmethod
-    def start(cls, store: Path, plan: Path, mode: Literal["online", "offline"]) -> Beside:
-        """Start the mirror of a plan (its directory in the store)."""
+    def start(cls, wanted: Mode, store: Path, plan: Path) -> Beside:
+        """Start the mirror of a plan (its directory in the store), if that is wanted and possible."""
         log = plan / LOG
+        choice = choose(wanted)
+        if choice.mode == "off":
+            return cls(None, log, choice.note)
         name = "/".join(plan.parts[-2:])
-        argv = [*FLBENCH, "sync", name, "--store", str(store), "--mode", mode, "--beside"]
+        argv = [*FLBENCH, "sync", name, "--store", str(store), "--mode", choice.mode, "--beside"]
         try:
-            with log.open("wb") as output:
+            with log.open("ab") as output:
                 process = subprocess.Popen(
                     argv, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
                 )
@@ -43,7 +47,7 @@ class Beside:
         return cls(process, log)
 
     def end(self, *, grace: float = GRACE) -> str:
-        """Tell the mirror that the sweep is over; return what is to be said about it."""
+        """Tell the mirror that the sweep is over, and wait a moment for it; return what is to be said, if anything."""
         if self._process is None:
             return self._note
         assert self._process.stdin is not None
@@ -52,12 +56,12 @@ class Beside:
         try:
             code = self._process.wait(grace)
         except subprocess.TimeoutExpired:
-            return (
-                f"still being mirrored by process {self._process.pid} (log: {self._log}); "
-                "`flbench sync` does what it leaves undone"
-            )
+            return f"process {self._process.pid} mirrors the rest (log: {self._log}); so does `flbench sync`"
         last = _last_line(self._log)
-        return last if code == 0 else f"warning: {last or f'the mirror ended with code {code}'} (log: {self._log})"
+        if code == 0:
+            return last
+        warning = last if last.startswith("warning: ") else f"warning: the mirror ended with code {code}"
+        return f"{warning} (log: {self._log})"
 
 
 def _last_line(path: Path) -> str:
