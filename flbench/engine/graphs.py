@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -38,6 +39,9 @@ class CudaRecord:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._anchor = torch.cuda.CUDAGraph()  # torch lets no graph into a pool that all others have left
+        with warnings.catch_warnings(), torch.cuda.graph(self._anchor, pool=self._pool):
+            warnings.simplefilter("ignore")  # that it is empty
 
     def __call__(self, call: Callable[[], list[Tree]]) -> tuple[Callable[[], object], list[Tree]]:
         """Call it twice on a side stream, then record it.
@@ -83,10 +87,17 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 class Graphed:
-    """A pure function of trees, recorded for each shape of its inputs, or called where it cannot be recorded."""
+    """A pure function of trees, recorded for each shape of its inputs, or called where it cannot be recorded.
 
-    def __init__(self, function: Function, record: Record, what: str) -> None:
-        self._function, self._record, self._what = function, record, what
+    Args:
+        function: the last ``feedback`` of its outputs are what the last inputs become: in repeated calls these stay in
+            place, so that a call costs the host next to nothing. Nobody may change the leaves of such outputs.
+        record: how it is recorded.
+        what: its name in messages.
+    """
+
+    def __init__(self, function: Function, record: Record, what: str, feedback: int = 0) -> None:
+        self._function, self._record, self._what, self._feedback = function, record, what, feedback
         self._recordings: dict[Hashable, _Recording | None] = {}
 
     def __call__(self, shape: Hashable, trees: Sequence[Tree]) -> list[Tree]:
@@ -112,7 +123,7 @@ class Graphed:
                 _log.warning("%s has had %d shapes; further ones are not recorded as a graph", self._what, SHAPES)
             return None
         try:
-            return _Recording(self._function, self._record, trees)
+            return _Recording(self._function, self._record, trees, self._feedback)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -124,25 +135,81 @@ class Graphed:
 class _Recording:
     """A recorded call with its own copies of the inputs."""
 
-    def __init__(self, function: Function, record: Record, trees: Sequence[Tree]) -> None:
-        self._inputs = [{name: leaf.clone() for name, leaf in tree.items()} for tree in trees]
-        self._launch, self._outputs = record(lambda: function(self._inputs))
+    def __init__(self, function: Function, record: Record, trees: Sequence[Tree], feedback: int) -> None:
+        self._inputs = [_Packed(tree) for tree in trees]
+        self._feedback = feedback
+        self._returned: list[Tree] = []
+        self._launch, self._outputs = record(self._once(function))
+
+    def _once(self, function: Function) -> Callable[[], list[Tree]]:
+        """One call: its outputs packed, those that are fed back also put in the place of the inputs."""
+        inputs, first = self._inputs, len(self._inputs) - self._feedback
+
+        def call() -> list[Tree]:
+            outputs = function([packed.tree for packed in inputs])
+            own = len(outputs) - self._feedback
+            packs = [_Packed(tree) for tree in outputs[:own]]
+            for packed, tree in zip(inputs[first:], outputs[own:], strict=True):
+                packs.append(_Packed(packed.ordered(tree)))
+                packed.fill(packs[-1])
+            self._layouts = packs
+            return [pack.flat for pack in packs]
+
+        return call
 
     def __call__(self, trees: Sequence[Tree]) -> list[Tree]:
-        _copy(trees, self._inputs)
+        in_place = {id(tree) for tree in self._returned[len(self._returned) - self._feedback :]}
+        for packed, tree in zip(self._inputs, trees, strict=True):
+            if id(tree) not in in_place:
+                packed.put(tree)
         self._launch()
-        outputs = [{name: torch.empty_like(leaf) for name, leaf in tree.items()} for tree in self._outputs]
-        _copy(self._outputs, outputs)
-        return outputs
+        self._returned = [layout.like(flat) for layout, flat in zip(self._layouts, self._outputs, strict=True)]
+        return self._returned
 
 
-def _copy(sources: Sequence[Tree], targets: Sequence[Tree]) -> None:
-    """Copy leaf by leaf, by names: a method may give its leaves another order. One kernel for each kind of number."""
-    by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-    for source, target in zip(sources, targets, strict=True):
-        for name, leaf in target.items():
-            into, out_of = by_dtype.setdefault(leaf.dtype, ([], []))
-            into.append(leaf)
-            out_of.append(source[name])
-    for into, out_of in by_dtype.values():
-        torch._foreach_copy_(into, out_of)
+class _Packed:
+    """A copy of a tree whose leaves lie side by side, in one tensor for each kind of number."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._groups: dict[str, dict[str, Tensor]] = {}
+        for name, leaf in tree.items():
+            self._groups.setdefault(str(leaf.dtype), {})[name] = leaf.detach()
+        self._names = list(tree)
+        self.flat: Tree = {
+            kind: torch.cat([leaf.reshape(-1) for leaf in leaves.values()]) for kind, leaves in self._groups.items()
+        }
+        self.tree = self._unpacked(self.flat)
+        self._groups = {kind: {name: self.tree[name] for name in leaves} for kind, leaves in self._groups.items()}
+
+    def _unpacked(self, flat: Tree) -> Tree:
+        leaves: Tree = {}
+        for kind, own in self._groups.items():
+            parts = torch._utils._unflatten_dense_tensors(flat[kind], list(own.values()))
+            leaves.update(zip(own, parts, strict=True))
+        return leaves if len(self._groups) == 1 else {name: leaves[name] for name in self._names}
+
+    def like(self, flat: Tree) -> Tree:
+        """A new tree with the numbers of ``flat``, which may be overwritten afterwards."""
+        return self._unpacked({kind: numbers.clone() for kind, numbers in flat.items()})
+
+    def put(self, tree: Tree) -> None:
+        """Copy the leaves of a tree into this one, by their names: a method may give them another order."""
+        for leaves in self._groups.values():
+            torch._foreach_copy_(list(leaves.values()), [tree[name] for name in leaves])
+
+    def fill(self, other: _Packed) -> None:
+        """The same from a tree that is packed alike."""
+        for kind, numbers in self.flat.items():
+            numbers.copy_(other.flat[kind])
+
+    def ordered(self, tree: Tree) -> Tree:
+        """The tree in the order of this one's names.
+
+        Raises:
+            ValueError: its leaves are not of the same names, shapes and kinds.
+        """
+        for name in {*self.tree, *tree}:
+            old, new = self.tree.get(name), tree.get(name)
+            if old is None or new is None or (old.shape, old.dtype) != (new.shape, new.dtype):
+                raise ValueError(f"what a round makes of {name} is not of the shape and kind that it was")
+        return {name: tree[name] for name in self.tree}

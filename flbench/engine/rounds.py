@@ -212,6 +212,8 @@ class FederatedTrainer(Trainer):
         self.local = _repeat({n: leaf for n, leaf in {**params, **buffers}.items() if n in local_names}, count)
         self._counts_NY = self._count_labels()
         self._test_rows = [self._to_device(rows) for rows in clients.test]
+        self._bytes_model = _bytes(self.x) + _bytes(self.buffers)
+        self._bytes_down = self._bytes_model + (_bytes(self.server) if method.broadcasts_state else 0)
         self.record = record
         self._whole: WholeRounds | None = None
         self._watch: Tree = {}
@@ -266,10 +268,8 @@ class FederatedTrainer(Trainer):
 
     def _count_bytes(self, message: int) -> None:
         """Note what a round sends to and from its participants, the message of each in bytes."""
-        model = _bytes(self.x) + _bytes(self.buffers)
-        broadcast = _bytes(self.server) if self._method.broadcasts_state else 0
-        self.bytes_down += self.draws.cohort_size * (model + broadcast)
-        self.bytes_up += self.draws.cohort_size * (model + message)
+        self.bytes_down += self.draws.cohort_size * self._bytes_down
+        self.bytes_up += self.draws.cohort_size * (self._bytes_model + message)
 
     def member(self) -> Member:
         """What does not change from round to round."""

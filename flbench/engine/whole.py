@@ -99,7 +99,8 @@ class WholeRounds:
         self._executor.tune(chunk, (draws.batch_size, *draws.images.train_MCHW.shape[1:]))
         self._function = RoundFunction(self.members, self._executor.train_stack, chunk)
         runs = f", {len(self.members)} runs" if len(self.members) > 1 else ""
-        self._graphed = Graphed(self._function, self._record, f"a round ({self._clients} clients{runs})")
+        what, feedback = f"a round ({self._clients} clients{runs})", len(self.members) * len(fields(State))
+        self._graphed = Graphed(self._function, self._record, what, feedback)
 
     def step(self, rounds: Sequence[int], states: Sequence[State], *, keep_clients: bool) -> list[Outcome]:
         """Train the round after ``rounds`` are done in each run."""

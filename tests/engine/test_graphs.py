@@ -300,6 +300,35 @@ def test_leaves_are_matched_by_name() -> None:
     assert graphed(0, [{"b": one, "a": two}])[0]["y"].item() == 1
 
 
+def test_what_is_fed_back_stays_in_place_and_anything_else_is_copied_in() -> None:
+    def count(trees: Sequence[Tree]) -> list[Tree]:
+        return [{"double": 2 * trees[0]["by"]}, {"n": trees[1]["n"] + trees[0]["by"], "k": trees[1]["k"] + 1}]
+
+    graphed = Graphed(count, rerun, "counting", feedback=1)
+    by, state = {"by": torch.tensor([2.0])}, {"k": torch.tensor(0), "n": torch.tensor([10.0])}
+    seen = []
+    for _ in range(3):
+        result, state = graphed(0, [by, state])
+        seen.append((result["double"].item(), state["n"].item(), state["k"].item()))
+    assert seen == [(4, 12, 1), (4, 14, 2), (4, 16, 3)]
+    assert list(state) == ["k", "n"], "in the order of the input, whatever its kinds of numbers"
+    other = {"k": torch.tensor(7), "n": torch.tensor([1.0])}
+    assert graphed(0, [{"by": torch.tensor([5.0])}, other])[1]["n"].item() == 6
+    assert graphed(0, [by, state])[1]["k"].item() == 4, "an earlier state is untouched by what came after it"
+
+
+def test_a_state_that_changes_its_shape_is_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    def grow(trees: Sequence[Tree]) -> list[Tree]:
+        return [{"n": torch.cat([trees[0]["n"]] * 2)}]
+
+    graphed = Graphed(grow, rerun, "growing", feedback=1)
+    state = {"n": torch.ones(1)}
+    for _ in range(3):
+        (state,) = graphed(0, [state])
+    assert len(state["n"]) == 8
+    assert "what a round makes of n is not of the shape" in caplog.text
+
+
 def test_a_round_that_does_not_fit_is_cut_in_halves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
