@@ -155,6 +155,27 @@ def test_what_twice_the_memory_does_not_suffice_for_fails(cluster: Cluster) -> N
     assert [end["kind"] for end in cluster.attempts(plan[0])] == ["oom", "oom"]
 
 
+def test_killed_worker_is_replaced_and_its_run_goes_on(cluster: Cluster) -> None:
+    plan = experiments(1, **SLOW)
+    with ThreadPoolExecutor(1) as pool:
+        sweep = pool.submit(cluster.sweep, plan, N1)
+        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+        subprocess.run(["scancel", "--signal=KILL", *cluster.job_ids()], check=True)
+        assert sweep.result(120).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    assert len(cluster.attempts(plan[0])) == 2
+    assert cluster.executed(plan[0]).count(1) == 1  # it went on from a checkpoint
+
+
+def test_two_sweeps_at_the_same_moment_execute_each_run_once(cluster: Cluster) -> None:
+    with cluster.sweeping(4, 100, 2) as one, cluster.sweeping(4, 100, 2) as other:
+        assert (one.wait(120), other.wait(120)) == (0, 0)
+    plan = experiments(4, rounds=100)
+    assert_undisturbed(cluster, plan)
+    for experiment in plan:
+        assert sorted(cluster.executed(experiment)) == list(range(1, 101))
+
+
 def fake_sbatch(directory: Path, *lines: str) -> dict[str, str]:
     """An sbatch that its caller finds first."""
     directory.mkdir()
