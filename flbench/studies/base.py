@@ -1,0 +1,75 @@
+"""The contract of a study: what ``flbench.run`` needs to execute it, round by round, like any training."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+from flbench.methods.base import Tree
+
+Record = dict[str, Any]
+
+
+class Study(ABC):
+    """A network under observation: a round may train it, an evaluation measures it.
+
+    Attributes:
+        round: rounds done.
+        x: parameters.
+        seconds: spent in rounds.
+    """
+
+    def __init__(self, x: Tree) -> None:
+        self.x = x
+        self.round = 0
+        self.seconds = 0.0
+        self.loss = float("nan")  # of the last round
+
+    def step(self) -> None:
+        """One round."""
+        began = time.perf_counter()
+        self.loss = self._train()
+        self.round += 1
+        self.seconds += time.perf_counter() - began
+
+    def is_finite(self) -> bool:
+        """Whether the last loss and all parameters are finite numbers."""
+        return (self.round == 0 or math.isfinite(self.loss)) and all(
+            bool(torch.isfinite(leaf).all()) for leaf in self.x.values()
+        )
+
+    def evaluate(self) -> Record:
+        """The measurements after the last round."""
+        return {"round": self.round, **self._measure(), "seconds": round(self.seconds, 4)}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
+        return {"round": self.round, "seconds": self.seconds, "loss": self.loss, "x": self.x, "more": self._more()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self.round, self.seconds, self.loss = state["round"], state["seconds"], state["loss"]
+        if {k: v.shape for k, v in state["x"].items()} != {k: v.shape for k, v in self.x.items()}:
+            raise ValueError("the checkpoint has other tensors than this experiment's network")
+        self.x = {name: leaf.to(self.x[name].device) for name, leaf in state["x"].items()}
+        self._load_more(state["more"])
+
+    @abstractmethod
+    def _train(self) -> float:
+        """One round of training; returns its loss."""
+
+    @abstractmethod
+    def _measure(self) -> Record: ...
+
+    def _more(self) -> dict[str, Any]:
+        """What else the next round depends on."""
+        return {}
+
+    def _load_more(self, more: dict[str, Any]) -> None:
+        """Take back what ``_more`` returned."""
+        if more:
+            raise NotImplementedError(f"{type(self).__name__} saves {sorted(more)} and must load it")
