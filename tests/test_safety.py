@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import flbench
 from flbench.cli import app
 from flbench.errors import UserError
-from flbench.store import Lease, Store, encode_plan
+from flbench.store import Entry, Lease, Store, encode_plan, files
 from flbench.store.secrets import redact
 from tests.faults.stub import experiments
 
@@ -190,6 +190,29 @@ def test_a_hostile_store_leads_nowhere(marker: Path, tmp_path: Path) -> None:
         assert result.exit_code == 0, (command, result.exception)
         assert "diary" not in result.stdout
     assert files_below(other) == before
+
+
+def test_a_hostile_message_does_nothing_to_the_terminal(marker: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    plan = experiments(2)
+    directory = store.sweep_dir("toy", "abc")
+    directory.mkdir(parents=True)
+    hostile = "\x1b]0;title\x07\x9b2J\u202e"
+    lines = [Entry.of(one) for one in plan]
+    lines[0].experiment["precision"] = hostile
+    (directory / "plan.jsonl").write_bytes(files.join_lines(vars(one) for one in lines))
+    failed, running = (store.claim(one, Lease.here()) for one in plan)
+    assert failed is not None
+    assert running is not None
+    failed.log(hostile)
+    failed.end("error", hostile)
+    lease = {**Lease.here().to_json(), "host": hostile, "boot_id": "another"}
+    (running.path / "lease.json").write_text(json.dumps(lease))
+    for command in (["status"], ["logs", "toy"], ["verify"], ["cancel", "toy"], ["retry", "toy"]):
+        result = cli(*command)
+        assert result.stdout
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*result.stdout}, command
+    assert "\\x1b]0;title" in cli("status").stdout
 
 
 NAMES = [

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from flbench.cli.visible import visible
 from flbench.orchestrate import Progress, Seen
 
 #: Rows of active runs at most; more say how many they are.
@@ -48,7 +49,7 @@ def wide_console() -> Console:
 
 def say(console: Console, text: str) -> None:
     """Print text as it is: no markup, no colours, no folding."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def view_for(console: Console) -> View:
@@ -75,7 +76,7 @@ class LiveView:
         """Draw the table anew."""
         for seen in progress.news:
             if seen.state.status != "done":
-                self._live.console.print(Text(news_line(seen), style="red"))
+                self._live.console.print(Text(visible(news_line(seen)), style="red"))
         self._live.update(live_table(progress), refresh=True)
 
 
@@ -128,7 +129,7 @@ def live_table(progress: Progress) -> RenderableType:
     for title in ("run", "round", "accuracy"):
         rows.add_column(title, justify="left" if title == "run" else "right", no_wrap=True)
     for seen in progress.active[:MOST_ROWS]:
-        rows.add_row(Text(seen.label), f"{seen.round}/{seen.rounds}", percent(seen.acc))
+        rows.add_row(Text(visible(seen.label)), f"{seen.round}/{seen.rounds}", percent(seen.acc))
     hidden = len(progress.active) - MOST_ROWS
     return Group(
         bar, Text(summary_line(progress)), rows, *([Text(f"and {hidden} more", style="dim")] if hidden > 0 else [])

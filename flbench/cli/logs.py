@@ -12,6 +12,7 @@ import typer
 from flbench.cli.ending import ends_quietly
 from flbench.cli.options import DEFAULT_STORE, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
+from flbench.cli.visible import visible
 
 if TYPE_CHECKING:
     from flbench.store import AttemptDir, Entry, RunDir, RunState, Store
@@ -19,14 +20,11 @@ if TYPE_CHECKING:
 #: Seconds between two looks at a store that is followed.
 PERIOD = 0.5
 
-#: Seconds for which nobody may be at work before a failed run counts as given up.
+#: Seconds for which nobody may be at work before a failed run counts as given up, or say how a finished one ended.
 PATIENCE = 5.0
 
 #: Lines told of the log of a worker that died.
 LAST_WORDS = 15
-
-#: Characters that would move the cursor or colour the terminal: a log may hold anything.
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\t")}
 
 
 def logs(
@@ -79,12 +77,13 @@ def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
         for entry in left:
             run = store.run(entry.run_id)
             state = run.state(entry.wish())
+            is_over = _is_at_its_end(state, given_up=given_up)
             if not (first and news_only and state.status != "running"):
-                log = told.setdefault(
-                    entry.run_id, RunLog(run, store.workers, _prefix(entry, entries), rounds=entry.wish().rounds)
-                )
+                prefix, rounds = _prefix(entry, entries), entry.wish().rounds
+                log = told.setdefault(entry.run_id, RunLog(run, store.workers, prefix, rounds=rounds))
                 log.tell(state)
-            if not _is_at_its_end(state, given_up=given_up):
+                is_over = is_over and log.ended
+            if not is_over:
                 going_on.append(entry)
         left, first = going_on, False
         if left:
@@ -114,7 +113,8 @@ class RunLog:
     ) -> None:
         self._run, self._workers, self._prefix, self._rounds, self._terse = run, workers, prefix, rounds, terse
         self._current = 0
-        self._ended = True
+        self.ended = True
+        self._published: float | None = None
         self._log, self._metrics = Tail(Path()), Tail(Path())
         self._round = 0
 
@@ -122,16 +122,23 @@ class RunLog:
         """Print what is new; ``state`` is the run's, asked just now."""
         attempts = [attempt for attempt in self._run.attempts() if attempt.number >= self._current]
         for attempt in attempts:
-            lives = state.status == "running" and attempt is attempts[-1]
+            lives = attempt is attempts[-1] and (state.status == "running" or self._is_just_published(state))
             if attempt.number > self._current:
-                if self._terse and not lives and _is_well(attempt):
+                if self._terse and _is_well(attempt):
                     continue
                 self._begin(attempt)
-            if not self._ended:
+            if not self.ended:
                 self._go_on(attempt, lives=lives)
 
+    def _is_just_published(self, state: RunState) -> bool:
+        """Whether the result has come so lately that its worker may still have something to say."""
+        if state.status != "done":
+            return False
+        self._published = self._published or time.monotonic()
+        return time.monotonic() - self._published < PATIENCE
+
     def _begin(self, attempt: AttemptDir) -> None:
-        self._current, self._ended = attempt.number, False
+        self._current, self.ended = attempt.number, False
         self._log, self._metrics = Tail(attempt.log_path), Tail(attempt.metrics_path)
         lease = attempt.lease()
         job = f", job {lease.slurm_job}" if lease and lease.slurm_job else ""
@@ -154,7 +161,7 @@ class RunLog:
         else:
             self._say(f"== attempt {attempt.number} was lost: its worker died")
             self._tell_worker(attempt)
-        self._ended = True
+        self.ended = True
 
     def _tell_records(self, rounds: int) -> None:
         from flbench.cli.run import record_line
@@ -176,7 +183,7 @@ class RunLog:
             self._say(line)
 
     def _say(self, line: str) -> None:
-        print(self._prefix + line.translate(_CONTROL), flush=True)
+        print(self._prefix + visible(line), flush=True)
 
 
 def _is_well(attempt: AttemptDir) -> bool:

@@ -14,6 +14,7 @@ import typer
 from flbench.cli.ending import ends_quietly
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.cli.targets import expect_plans, plan_name
+from flbench.cli.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -142,7 +143,7 @@ def _tell_running(console: Console, watched: list[SweepStatus]) -> None:
     for one in running[:MOST_ROWS]:
         seen = one.seen
         cells = (f"{seen.round}/{seen.rounds}", percent(seen.acc), str(one.attempt), one.worker, _age(one))
-        table.add_row(seen.run_id, *map(Text, (seen.label, *cells)))
+        table.add_row(seen.run_id, *(Text(visible(cell)) for cell in (seen.label, *cells)))
     console.print(table)
     if len(running) > MOST_ROWS:
         say(console, f"and {len(running) - MOST_ROWS} more running; --json lists all")

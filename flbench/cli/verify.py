@@ -11,6 +11,7 @@ import typer
 
 from flbench.cli.options import DEFAULT_STORE, DataOption, JsonOption, StoreOption
 from flbench.cli.targets import find_targets
+from flbench.cli.visible import visible
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
 
 def _tell(audit: Audit) -> None:
     for problem in audit.problems[:MOST_PROBLEMS]:
-        typer.echo(f"{problem.path}: {problem.what}")
+        typer.echo(visible(f"{problem.path}: {problem.what}"))
     if len(audit.problems) > MOST_PROBLEMS:
         typer.echo(f"and {len(audit.problems) - MOST_PROBLEMS} more; --json lists all")
     aside = sum(1 for _ in audit.store.quarantine.glob("*"))

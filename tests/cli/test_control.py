@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.cli.targets import find_plans
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.store import Attempt, Lease, Plan, Store, encode_plan
@@ -173,6 +174,19 @@ def test_names_that_name_nothing_or_too_much(store: Store, command: str) -> None
         assert "\x1b" not in str(result.exception)
 
 
+def test_a_plan_is_named_by_its_hash_and_a_changed_file_says_what_there_is(store: Store, tmp_path: Path) -> None:
+    for digits in ("abc1", "abd2"):
+        directory = store.sweep_dir("toy", digits)
+        directory.mkdir(parents=True)
+        (directory / "plan.jsonl").write_bytes(encode_plan(experiments(1)))
+    assert [path.name for path in find_plans(store, "toy")] == ["abc1", "abd2"]
+    assert [path.name for path in find_plans(store, "toy/abc")] == ["abc1"]
+    assert find_plans(store, "toy/") == find_plans(store, "to") == []
+    (tmp_path / "toy.yaml").write_text("version: 1\nname: toy\naxes: {lr: [0.1, 0.2]}\n")
+    message = str(flbench("cancel", str(tmp_path / "toy.yaml")).exception)
+    assert message.endswith("with other contents or options it was: toy/abc1, toy/abd2")
+
+
 def test_retry_forgives_by_kind_and_by_cell(store: Store) -> None:
     plan = [*experiments(1, norm="ln"), *experiments(1), *experiments(1, lr=0.3)]
     directory = store.sweep_dir("toy", "abc")
@@ -295,7 +309,7 @@ def test_a_reader_that_has_seen_enough_ends_following(store: Store) -> None:
 
 
 def test_help_has_examples() -> None:
-    for command in ("status", "logs", "cancel", "retry"):
+    for command in ("status", "logs", "cancel", "retry", "gc", "verify"):
         out = subprocess.run(
             [sys.executable, "-c", "from flbench.cli import main; main()", command, "--help"],
             capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100"},
