@@ -271,20 +271,22 @@ def _board(store: Store, sweep: Sweep, folder: Path) -> Board:
             ]
             for cell in cells
         ],
-        markdown=board.markdown(),
         figures=[path for path in figures.write_curves(board, source, folder) if path.suffix == ".png"],
     )
 
 
 def _varying(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
     """The fields of a table: method, norm, and what tells its cells apart."""
-    names = dict.fromkeys(name for experiment in experiments for name in experiment)
-    always = ("method", "norm")
-    different = (name for name in names if len({_text(experiment.get(name)) for experiment in experiments}) > 1)
-    return list(dict.fromkeys((*(name for name in always if name in names), *different)))
+    values: dict[str, set[str]] = {"method": set(), "norm": set()}
+    for experiment in experiments:
+        for name, value in experiment.items():
+            values.setdefault(name, set()).add(_text(value))
+    return [name for name, different in values.items() if len(different) > (name not in ("method", "norm"))]
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return ""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -117,7 +117,6 @@ class Board:
     config: Mapping[str, Any]
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    markdown: str
     figures: Sequence[Path]
 
 

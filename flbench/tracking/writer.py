@@ -74,10 +74,11 @@ class Writer:
             job_type="sweep",
             tags=[board.sweep],
             config=dict(board.config),
-            notes=board.markdown,
         )
         session = Session(self, run, board.run_id)
         table = self._wandb.Table(columns=list(board.columns), data=[list(row) for row in board.rows])
+        # Bound here, it stays a file of the run; else it would become an artifact too, whose files lie somewhere else.
+        table.bind_to_run(run, "leaderboard", 0)
         images = {f"figures/{path.stem}": self._wandb.Image(str(path)) for path in board.figures}
         run.log({"leaderboard": table, **images})
         return session.end(0)
@@ -127,7 +128,7 @@ class Writer:
             silent=True,
             disable_code=True,
             disable_git=True,
-            allow_offline_artifacts=False,  # they would lie outside of the run's own folder
+            allow_offline_artifacts=False,
             x_disable_meta=True,
             x_disable_stats=True,
             x_disable_machine_info=True,
