@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,9 +37,12 @@ class Wish:
         return {wanted for wanted in self.evaluated if wanted <= round}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
-    """A published result: what a run reached, and the checksum of the metrics that show it."""
+    """A published result: what a run reached, and the checksum of the metrics that show it.
+
+    A report holds 100,000 of them: what many have in common is one object.
+    """
 
     path: Path
     run_id: str
@@ -68,6 +72,8 @@ class Result:
             return None
         raw.update({name: _shared(tuple(raw[name])) for name in ("evaluated", "probes")}, path=path)
         raw.update({name: _shared_object(raw[name]) for name in ("numerics", "environment")})
+        raw.update({name: sys.intern(raw[name]) for name in ("status", "fingerprint")})
+        raw["final"] = {sys.intern(name): value for name, value in raw["final"].items()}
         return cls(**{name: raw[name] for name in cls.__dataclass_fields__})
 
     def to_json(self) -> dict[str, Any]:
@@ -104,7 +110,7 @@ def _evaluated(rounds: int, every: int) -> frozenset[int]:
 
 @lru_cache(1000)
 def _shared(items: tuple[Any, ...]) -> frozenset[Any]:
-    """A set of some items; equal ones are one object, since a store says the same of many runs."""
+    """A set of some items; equal ones are one object."""
     return frozenset(items)
 
 

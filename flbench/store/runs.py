@@ -94,12 +94,16 @@ class RunDir:
         return found
 
     def result_for(self, experiment: Experiment | Wish) -> Result | None:
-        """The result that covers a wish (that of the fewest rounds), its metrics being there at full length."""
+        """A result that covers a wish, its metrics being there at full length; of few rounds rather than of many."""
         wish = experiment if isinstance(experiment, Wish) else Wish.of(experiment)
+        # Nearly always it is there under this name; to list a directory costs as much as to read a file.
+        likely = Result.read(Path(f"{self.path}/results/{wish.rounds:08d}.json"))
+        if likely is not None and likely.covers(wish) and self._has_metrics_of(likely):
+            return likely
         for result in self.results():
             if not result.covers(wish):
                 continue
-            if _size(f"{self.path}/attempts/{result.attempt:04d}/metrics.jsonl") == result.metrics_bytes:
+            if self._has_metrics_of(result):
                 return result
             self._discard(result)
         return None
@@ -207,6 +211,9 @@ class RunDir:
         if files.read_json(path) is None:
             ids = {"schema": SCHEMA, "run_id": experiment.run_id, "cell_id": experiment.cell_id}
             files.replace(path, files.pretty({**ids, **experiment.to_json()}), sync=False)
+
+    def _has_metrics_of(self, result: Result) -> bool:
+        return _size(f"{self.path}/attempts/{result.attempt:04d}/metrics.jsonl") == result.metrics_bytes
 
     def _metrics_path(self, result: Result) -> Path:
         return self.path / f"attempts/{result.attempt:04d}/metrics.jsonl"

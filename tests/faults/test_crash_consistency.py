@@ -9,7 +9,7 @@ import errno
 import json
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def content(store: Store) -> dict[str, Any]:
     for run_id in store.run_ids():
         run = store.run(run_id)
         (result,) = run.results()
-        facts = {key: value for key, value in vars(result).items() if key not in APART}
+        facts = {key: value for key, value in asdict(result).items() if key not in APART}
         checkpoint = run.sound_checkpoints(run.attempts()[-1])[0]
         found[run_id] = facts, run.metrics(result), checkpoint.path.name, run.experiment().to_json()
     return found
