@@ -15,6 +15,7 @@ from flbench.cli.ending import ends_quietly
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.cli.targets import expect_plans, plan_name
 from flbench.cli.visible import visible
+from flbench.errors import StoreUnusable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -42,8 +43,9 @@ def status(
     """Show how sweeps stand: states, rounds, who works on what, and the last failures of each kind.
 
     It reads the store and nothing else, so it works while a sweep runs, after it, and from any machine that sees the
-    store. With --json, each sweep has: sweep, spec_hash, directory, cancelled, runs, the number of runs in each state,
-    rounds_done, rounds_total, active, errors (by kind) and failures (each with run_id, label, state, message, log).
+    store. With --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, the number of runs in each
+    state, rounds_done, rounds_total, active, errors (by kind) and failures (each with run_id, label, state, message,
+    log). Exit code 4 where a plan cannot be read.
 
     Example: flbench status sweeps/quickstart.yaml --watch
 
@@ -67,11 +69,16 @@ def status(
                 console.print(_table(watched))
                 _tell_running(console, watched)
                 _tell_failures(console, watched)
+                for one in watched:
+                    if one.problem:
+                        say(console, one.problem)
                 say(console, _foot(opened, watched, everything=spec is None))
             if not watch or not any(one.tally.open for one in watched):
-                return
+                break
             # A store so large that a look takes long is not looked at all the time.
             time.sleep(max(PERIOD, 5 * (time.monotonic() - began)))
+    if any(one.problem for one in watched):
+        raise typer.Exit(StoreUnusable.exit_code)
 
 
 @dataclass
@@ -81,12 +88,17 @@ class SweepStatus:
     store: Store
     directory: Path
     looks: list[tuple[float, int]] = field(default_factory=list)
+    problem: str = ""
 
     def look(self) -> None:
         """Bring the status up to date."""
-        from flbench.cli.survey import survey
+        from flbench.cli.survey import Tally, survey
 
-        self.tally: Tally = survey(self.store, self.directory / "plan.jsonl")
+        self.tally: Tally = Tally()
+        try:
+            self.tally = survey(self.store, self.directory / "plan.jsonl")
+        except StoreUnusable as error:
+            self.problem = str(error)
         self.looks.append((time.monotonic(), self.tally.rounds_done))
 
     @property
@@ -103,7 +115,7 @@ class SweepStatus:
     @property
     def cancelled(self) -> bool:
         """Whether somebody asked for its end, and nobody for going on since."""
-        return self.store.mark(self.name).is_put()
+        return self.tally.open > 0 and self.store.mark(self.name).is_put()
 
 
 def _table(watched: list[SweepStatus]) -> RenderableType:
@@ -220,6 +232,7 @@ def _plain_sweep(one: SweepStatus) -> dict[str, Any]:
         "sweep": one.directory.parent.name,
         "spec_hash": one.directory.name,
         "directory": str(one.directory),
+        "problem": one.problem or None,
         "cancelled": one.cancelled,
         "runs": tally.runs,
         **{state: tally.counts[state] for state in STATES},

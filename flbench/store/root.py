@@ -70,7 +70,8 @@ class Store:
     def planned(self, run_id: str) -> Iterator[Entry]:
         """What the plans of this store wish of one run."""
         for directory in self.sweep_dirs():
-            yield from read_plan(directory / "plan.jsonl", about=run_id)
+            with suppress(StoreUnusable):  # the damage of one plan is no reason to know nothing of the others
+                yield from read_plan(directory / "plan.jsonl", about=run_id)
 
     def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
         """Take a run on, or None: see ``RunDir.claim``."""

@@ -71,6 +71,12 @@ class Audit:
             self._complain(path, "no run has this id, or it does not belong into this folder")
             return
         self.runs += 1
+        try:
+            self._files_of(path)
+        except (StoreUnusable, OSError) as error:  # of a newer flbench, or not to be read at all
+            self._complain(path, str(error))
+
+    def _files_of(self, path: Path) -> None:
         run = self.store.run(path.name)
         attempts = run.attempts()
         if [attempt.number for attempt in attempts] != list(range(1, len(attempts) + 1)):

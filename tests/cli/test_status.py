@@ -96,6 +96,19 @@ def test_another_machine_judges_by_the_heartbeat(store: Store) -> None:
     assert {error["kind"]: error["runs"] for error in sweep["errors"]} == {"oom": 1, "lost": 1}
 
 
+def test_a_damaged_plan_does_not_hide_the_others(store: Store) -> None:
+    directory = store.sweep_dir("damaged", "abc")
+    directory.mkdir(parents=True)
+    (directory / "plan.jsonl").write_text("{")
+    result = status()
+    assert result.exit_code == 4
+    assert f"{directory}/plan.jsonl: the plan cannot be read" in result.stdout
+    assert "1 oom, the last at 20" in result.stdout
+    first, second = json.loads(status("--json").stdout)["sweeps"]
+    assert "cannot be read" in first["problem"]
+    assert (second["problem"], second["runs"]) == (None, 4)
+
+
 def test_cancelled_is_said(store: Store) -> None:
     (directory,) = store.sweep_dirs()
     store.mark(f"toy/{directory.name}").put("me")

@@ -113,6 +113,8 @@ DAMAGES: list[tuple[int, str, Callable[[Path], object], str]] = [
     (0, "attempts/*/lease.json", lambda path: path.write_text("{}"), "this is no lease"),
     (0, "attempts/0001", lambda path: path.rename(path.with_name("0003")), "its attempts are 3"),
     (1, "attempts/*/exit.json", cut, "cannot be read as JSON"),
+    (1, "attempts/*/exit.json", lambda path: rewrite(path, lambda raw: raw.update(schema=99)), "by a newer flbench"),
+    (0, "results/*.json", lambda path: rewrite(path, lambda raw: raw.update(schema=99)), "schema 99 is unknown"),
     (1, "attempts/*/metrics.jsonl", lambda path: path.write_text('{"round":5}\n{"round":5}\n'), "do not ascend"),
     (1, "attempts/*/metrics.jsonl", lambda path: path.write_text('{"round":"a"}\n'), "names no round"),
     (1, "attempts/*/metrics.jsonl", lambda path: path.write_text('{"round":5\n{"round":6}\n'), "line 1 is torn"),
