@@ -15,7 +15,8 @@ PACKAGE = Path(flbench.__file__).parent
 
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
-    "cli", "orchestrate", "report", "sweep", "launch", "tracking", "worker", "slurm", "bench", "run", "studies", "probes",
+    "cli", "orchestrate", "report", "sweep", "launch", "tracking", "worker", "slurm", "bench", "run", "studies",
+    "probes",
     "theory", "engine", "methods", "metrics", "models", "data", "store", "config", "registry", "streams", "errors",
 ]  # fmt: skip
 

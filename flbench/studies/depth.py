@@ -1,0 +1,78 @@
+"""Ranks over the depth of random networks: a round is a layer.
+
+Daneshmand et al. 2020, Batch Normalization Provably Avoids Rank Collapse, eqs. 1 to 4 and figure 2. With a residual
+path H <- BN(H + gamma W phi(H)), without one H <- BN(sqrt(g / d) W phi(H)); W is N(0, 1). The paper's network is the
+linear one, phi(H) = H. H is looked at before the activation: after it, the mean direction of a plain ReLU network hides
+all others.
+
+Shape suffixes: D features, N samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from flbench.streams import stream
+from flbench.studies.base import Record, Study
+from flbench.studies.deep import ACTIVATIONS
+from flbench.theory import rank
+
+#: The rows' normalization: none, division by their root mean square over samples (eq. 4: not centred), or batch norm
+#: as networks have it (centred). For ReLU networks they differ.
+RowNorm = Literal["none", "bn-rms", "bn"]
+
+#: Thresholds of the soft rank that are recorded.
+TAUS = (1e-3, 1e-2, 0.1, 0.5)
+
+
+class RankOverDepth(Study):
+    """One random network, as deep as rounds are asked for.
+
+    Args:
+        width: d.
+        samples: N of Gaussian inputs.
+        activation: ``linear`` or ``relu``.
+        norm: of the rows of H after each layer.
+        gamma: strength of the layers beside the residual path; None: there is no such path.
+        seed: of the draw.
+    """
+
+    def __init__(
+        self, *, width: int, samples: int, activation: str, norm: RowNorm, gamma: float | None, seed: int
+    ) -> None:
+        inputs = torch.from_numpy(stream(seed, "gaussian inputs").standard_normal((width, samples)))
+        super().__init__({"H": inputs})
+        self._phi, self._norm, self._gamma, self._seed = ACTIVATIONS[activation], norm, gamma, seed
+
+    def _train(self) -> float:
+        h_DN = self.x["H"]
+        width = len(h_DN)
+        weight = torch.from_numpy(stream(self._seed, "layer", self.round).standard_normal((width, width)))
+        signal = weight @ self._phi(h_DN)
+        h_DN = signal / math.sqrt(width) if self._gamma is None else h_DN + self._gamma * signal
+        self.x = {"H": normalize_rows(h_DN, self._norm)}
+        return 0.0
+
+    def _measure(self) -> Record:
+        return ranks(self.x["H"])
+
+
+def normalize_rows(h_DN: Tensor, norm: RowNorm) -> Tensor:
+    """Normalize every feature over the samples; without normalization the whole of H, whose scale is no matter."""
+    if norm == "none":
+        return h_DN / h_DN.square().mean().sqrt()
+    if norm == "bn":
+        h_DN = h_DN - h_DN.mean(1, keepdim=True)
+    return h_DN / h_DN.square().mean(1, keepdim=True).sqrt()
+
+
+def ranks(h_DN: Tensor, taus: Sequence[float] = TAUS) -> Record:
+    """The effective rank r(H), soft ranks, and the first singular value's share of all squares, of (features, samples)."""
+    values = rank.eigenvalues(h_DN.detach().double().cpu().numpy())
+    record: dict[str, Any] = {"rank": rank.effective_rank(values), "first_share": float(values[-1] / values.sum())}
+    return record | {f"soft_rank_{tau:g}": rank.soft_rank(values, tau) for tau in taus}
