@@ -43,9 +43,9 @@ def status(
     """Show how sweeps stand: states, rounds, who works on what, and the last failures of each kind.
 
     It reads the store and nothing else, so it works while a sweep runs, after it, and from any machine that sees the
-    store. With --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, the number of runs in each
-    state, rounds_done, rounds_total, active, errors (by kind) and failures (each with run_id, label, state, message,
-    log). Exit code 4 where a plan cannot be read.
+    store. With --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, the number of runs in
+    each state, rounds_done, rounds_total, active, errors (by kind) and failures (each with run_id, label, state,
+    message, log). Exit code 4 where a plan cannot be read.
 
     Example: flbench status sweeps/quickstart.yaml --watch
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flbench.errors import StoreUnusable
 from flbench.launch.local import usable_cores
 from flbench.orchestrate import Seen, Watch, label
 from flbench.store import Entry, Lease, Store, parse_plan
@@ -75,7 +76,10 @@ class Tally:
 
 def survey(store: Store, plan: Path) -> Tally:
     """Look at every run of a plan; raises StoreUnusable where the plan cannot be read."""
-    parts = list(_cut(plan.read_bytes()))
+    try:
+        parts = list(_cut(plan.read_bytes()))
+    except OSError as error:
+        raise StoreUnusable(f"{plan}: the plan cannot be read ({error.strerror})") from None
     processes = min(usable_cores(), len(parts))
     if processes <= 1:
         return _joined(_tally_part(store.root, plan, part) for part in parts)
