@@ -72,7 +72,7 @@ def normalize_rows(h_DN: Tensor, norm: RowNorm) -> Tensor:
 
 
 def ranks(h_DN: Tensor, taus: Sequence[float] = TAUS) -> Record:
-    """The effective rank r(H), soft ranks, and the first singular value's share of all squares, of (features, samples)."""
+    """The effective rank r(H), soft ranks, and the first singular value's share of all, squared."""
     values = rank.eigenvalues(h_DN.detach().double().cpu().numpy())
     record: dict[str, Any] = {"rank": rank.effective_rank(values), "first_share": float(values[-1] / values.sum())}
     return record | {f"soft_rank_{tau:g}": rank.soft_rank(values, tau) for tau in taus}

@@ -1,0 +1,239 @@
+"""Deep ReLU MLPs on real data: ranks of every layer, through initialization, pre-training and training.
+
+Daneshmand et al. 2020, figures 1, 3 and 4: networks of many layers of equal width, perhaps with batch normalization
+before each ReLU, whose weights may be drawn off centre, and whose ranks may be raised before training begins.
+
+Shape suffixes: M samples, B batch, D features, Y classes; H_l is what enters the ReLU of layer l.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flbench.data.batches import consecutive_rows
+from flbench.methods.base import Tree
+from flbench.streams import stream
+from flbench.studies.base import Record, Study
+from flbench.studies.depth import ranks
+
+#: Samples on which ranks and the statistics of batch normalization are taken.
+PROBE_SAMPLES = 1000
+
+#: Samples in a batch of pre-training.
+PRETRAIN_BATCH = 128
+
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class DeepMlp:
+    """The network.
+
+    Attributes:
+        depth: hidden layers.
+        width: their units.
+        norm: ``bn`` normalizes every H_l over the batch, with a learned affine map.
+        init: of the weights: ``torch``'s default U(-b, b), b = 1 / sqrt(fan_in), its biases too; or ``he`` normal, with
+            biases 0.
+        shift: moves the domain of ``torch``'s weights to U(-b + shift b, b + shift b); at 1 it is positive.
+    """
+
+    depth: int
+    width: int
+    norm: Literal["none", "bn"] = "none"
+    init: Literal["torch", "he"] = "torch"
+    shift: float = 0.0
+
+    def draw(self, inputs: int, classes: int, seed: int) -> Tree:
+        """Initial parameters."""
+        sizes = [inputs, *[self.width] * self.depth, classes]
+        tree: Tree = {}
+        for layer in range(1, self.depth + 2):
+            fan_in, fan_out = sizes[layer - 1], sizes[layer]
+            generator = stream(seed, "deep layer", layer)
+            bound = 1 / math.sqrt(fan_in)
+            if self.init == "he":
+                weight = generator.standard_normal((fan_out, fan_in)) * math.sqrt(2 / fan_in)
+                bias = np.zeros(fan_out)
+            else:
+                weight = bound * (generator.uniform(-1, 1, (fan_out, fan_in)) + self.shift)
+                bias = bound * generator.uniform(-1, 1, fan_out)
+            tree |= {f"w{layer}": torch.from_numpy(weight).float(), f"b{layer}": torch.from_numpy(bias).float()}
+            if self.norm == "bn" and layer <= self.depth:
+                tree |= {f"gain{layer}": torch.ones(fan_out), f"shift{layer}": torch.zeros(fan_out)}
+        return tree
+
+    def layers(self, p: Tree, x_MD: Tensor, statistics: list[Tensor] | None = None) -> Iterator[Tensor]:
+        """H_1, H_2, ... and at last the logits.
+
+        Args:
+            p: parameters.
+            x_MD: inputs.
+            statistics: means and variances of every layer to normalize with; None: those of this batch.
+        """
+        h = x_MD
+        for layer in range(1, self.depth + 1):
+            u = F.linear(h, p[f"w{layer}"], p[f"b{layer}"])
+            if self.norm == "bn":
+                var, mean = statistics[layer - 1] if statistics else torch.var_mean(u, 0, correction=0)
+                u = (u - mean) * torch.rsqrt(var + EPS) * p[f"gain{layer}"] + p[f"shift{layer}"]
+            yield u
+            h = torch.relu(u)
+        yield F.linear(h, p[f"w{self.depth + 1}"], p[f"b{self.depth + 1}"])
+
+    def statistics(self, p: Tree, x_MD: Tensor) -> list[Tensor]:
+        """Variance and mean (2, D) of what every layer normalizes, on these samples."""
+        h, found = x_MD, []
+        for layer, u in enumerate(self.layers(p, x_MD), start=1):
+            if layer > self.depth:
+                break
+            found.append(torch.stack(torch.var_mean(F.linear(h, p[f"w{layer}"], p[f"b{layer}"]), 0, correction=0)))
+            h = torch.relu(u)
+        return found
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Raising r(H_l) by gradient ascent, layer by layer, the layers before it frozen.
+
+    Attributes:
+        steps: in each layer; with 0 and ``rescale`` it is the control that tells what the rescaling alone does.
+        optimizer: ``adam`` or plain ``sgd``; the poster names neither.
+        lr: its step size.
+        rescale: divide each layer's weights afterwards so that H_l has root mean square sqrt(2), as with He's weights;
+            r is scale-free, and without it activations fade from layer to layer.
+    """
+
+    steps: int
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 1e-3
+    rescale: bool = True
+
+
+def pretrain(network: DeepMlp, params: Tree, x_MD: Tensor, how: Pretraining, seed: int) -> Tree:
+    """Parameters whose hidden representations have higher rank."""
+    params = dict(params)
+    for layer in range(1, network.depth + 1):
+        names = [f"w{layer}", f"b{layer}"]
+        own = {name: params[name].clone().requires_grad_() for name in names}
+        kind = torch.optim.Adam if how.optimizer == "adam" else torch.optim.SGD
+        optimizer = kind(own.values(), lr=how.lr)
+        for step in range(how.steps):
+            rows = stream(seed, "pretraining", layer, step).choice(len(x_MD), min(PRETRAIN_BATCH, len(x_MD)), False)
+            optimizer.zero_grad()
+            h_BD = _layer(network, params | own, x_MD[torch.from_numpy(rows)], layer)
+            (-differentiable_rank(h_BD)).backward()
+            optimizer.step()
+        params |= {name: leaf.detach() for name, leaf in own.items()}
+        if how.rescale:
+            with torch.no_grad():
+                scale = math.sqrt(2) / _layer(network, params, x_MD[:PROBE_SAMPLES], layer).square().mean().sqrt()
+            params |= {name: scale * params[name] for name in names}
+    return params
+
+
+def _layer(network: DeepMlp, params: Tree, x_MD: Tensor, wanted: int) -> Tensor:
+    """H_l of one layer."""
+    for layer, h in enumerate(network.layers(params, x_MD), start=1):
+        if layer == wanted:
+            return h
+    raise ValueError(f"there are {network.depth} layers, and layer {wanted} was asked for")
+
+
+def differentiable_rank(h_BD: Tensor) -> Tensor:
+    """r(H) = Tr(M)^2 / ||M||_F^2 (eq. 2), of samples by features."""
+    h_BD = h_BD / h_BD.detach().square().mean().sqrt()  # M^2 under- and overflows in float32
+    gram = h_BD @ h_BD.mT if len(h_BD) < h_BD.shape[1] else h_BD.mT @ h_BD
+    return gram.diagonal().sum().square() / gram.square().sum()
+
+
+class DeepTraining(Study):
+    """Plain SGD on a deep MLP; a round is a pass through the training set.
+
+    Args:
+        network: its description.
+        pretraining: before training; None: none.
+        train: standardized inputs (M, D) and labels (M,).
+        test: likewise.
+        classes: number of classes.
+        lr: of SGD; None: the network stays as it is drawn.
+        batch_size: of SGD.
+        seed: of everything.
+    """
+
+    def __init__(
+        self,
+        network: DeepMlp,
+        pretraining: Pretraining | None,
+        *,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
+        classes: int,
+        lr: float | None,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        params = network.draw(train[0].shape[1], classes, seed)
+        if pretraining is not None:
+            params = pretrain(network, params, train[0], pretraining, seed)
+        super().__init__(params)
+        self._network, self._train_set, self._test_set = network, train, test
+        self._lr, self._batch_size, self._seed = lr, batch_size, seed
+
+    def _train(self) -> float:
+        if self._lr is None:
+            return 0.0
+        images, labels = self._train_set
+        steps = max(1, len(labels) // self._batch_size)
+        rows_EB = consecutive_rows(
+            np.arange(len(labels)),
+            seed=self._seed,
+            first_step=self.round * steps,
+            steps=steps,
+            batch_size=self._batch_size,
+        )
+        leaves = {name: leaf.clone().requires_grad_() for name, leaf in self.x.items()}
+        total = 0.0
+        for rows in torch.from_numpy(rows_EB):
+            *_, logits = self._network.layers(leaves, images[rows])
+            loss = F.cross_entropy(logits, labels[rows])
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+            with torch.no_grad():
+                torch._foreach_add_(list(leaves.values()), gradients, alpha=-self._lr)
+            total += loss.item()
+        self.x = {name: leaf.detach() for name, leaf in leaves.items()}
+        return total / steps
+
+    @torch.no_grad()
+    def _measure(self) -> Record:
+        network = self._network
+        x_MD = self._train_set[0][:PROBE_SAMPLES]
+        *hidden, _ = network.layers(self.x, x_MD)
+        per_layer = [ranks(h.mT) for h in hidden]
+        statistics = network.statistics(self.x, x_MD) if network.norm == "bn" else None
+        record: dict[str, Any] = {**per_layer[-1], "ranks": [one["rank"] for one in per_layer]}
+        if self._lr is None:
+            return record
+        for name, (images, labels) in (("train", self._train_set), ("test", self._test_set)):
+            *_, logits = network.layers(self.x, images, statistics)
+            record[f"{name}_acc"] = float((logits.argmax(1) == labels).double().mean())
+            record[f"{name}_loss"] = float(F.cross_entropy(logits, labels))
+        return record
+
+
+def standardized(train_MCHW: np.ndarray[Any, Any], test_MCHW: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
+    """Both sets flattened, minus the training pixels' mean, over their standard deviation: (M, D) each."""
+    mean, deviation = train_MCHW.mean(), train_MCHW.std()
+
+    def one(images: np.ndarray[Any, Any]) -> Tensor:
+        return torch.from_numpy((images.reshape(len(images), -1) - mean) / deviation).float()
+
+    return one(train_MCHW), one(test_MCHW)
