@@ -19,16 +19,29 @@ _IN_ADDRESS = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)|(?<=://)[^/\s:@]{16,}
 
 def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """The text with stars in place of every secret of the environment, and of passwords in addresses."""
-    values = {value for name, value in environ.items() if _SECRET.search(name) and len(value) >= _SHORTEST}
-    for value in sorted(values, key=len, reverse=True):  # one secret may begin with another
-        text = text.replace(value, "***")
-    return _IN_ADDRESS.sub("***", text)
+    return _without(_secrets(environ), text)
 
 
 def redact_all(value: Any) -> Any:
     """The same for every text in plain JSON."""
+    return _without_in_all(_secrets(os.environ), value)
+
+
+def _secrets(environ: Mapping[str, str]) -> list[str]:
+    """The values that are secrets, the longest first: one may begin with another."""
+    values = {value for name, value in environ.items() if _SECRET.search(name) and len(value) >= _SHORTEST}
+    return sorted(values, key=len, reverse=True)
+
+
+def _without(secrets: list[str], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return _IN_ADDRESS.sub("***", text)
+
+
+def _without_in_all(secrets: list[str], value: Any) -> Any:
     if isinstance(value, str):
-        return redact(value)
+        return _without(secrets, value)
     if isinstance(value, Mapping):
-        return {key: redact_all(item) for key, item in value.items()}
-    return [redact_all(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: _without_in_all(secrets, item) for key, item in value.items()}
+    return [_without_in_all(secrets, item) for item in value] if isinstance(value, (list, tuple)) else value
