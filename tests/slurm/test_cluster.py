@@ -160,7 +160,9 @@ def test_killed_worker_is_replaced_and_its_run_goes_on(cluster: Cluster) -> None
     with ThreadPoolExecutor(1) as pool:
         sweep = pool.submit(cluster.sweep, plan, N1)
         wait_until(lambda: cluster.round_of(plan[0]) >= 50)
-        subprocess.run(["scancel", "--signal=KILL", *cluster.job_ids()], check=True)
+        lease = cluster.store.run(plan[0].run_id).attempts()[-1].lease()
+        assert lease is not None and lease.slurm_job is not None
+        os.kill(lease.pid, signal.SIGKILL)
         assert sweep.result(120).exit_code == 0
     assert_undisturbed(cluster, plan)
     assert len(cluster.attempts(plan[0])) == 2
