@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,13 @@ from flbench.bench import measure
 from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
 from flbench.bench.measure import Spread, Variant, take_turns
 from flbench.bench.plain import PlainLoop, Training, augment
+from flbench.bench.project import table10_groups
 from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data, training_flops
+from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
 from flbench.engine.setup import make_network, sample_flops
+from flbench.sweep import load_sweep
+from flbench.worker import kind_of_group
 
 TINY = Workload(
     "tiny", "digits, a tiny MLP", {"model": {"name": "mlp", "widths": [4]}, "clients": 2, "local_steps": 2}, rounds=1
@@ -32,8 +37,11 @@ def silent(what: str, done: int, total: int) -> None:
     """Nobody watches."""
 
 
-def measured(workload: Workload = TINY, *, scaling: bool = False, **settings: Any) -> Comparison:
-    return compare(workload, Settings(**{"repeats": 2, **settings}), scaling=scaling, note=silent)
+def measured(
+    workload: Workload = TINY, *, scaling: bool = False, projecting: bool = False, **settings: Any
+) -> Comparison:
+    wished = Settings(**{"repeats": 2, **settings})
+    return compare(workload, wished, scaling=scaling, projecting=projecting, note=silent)
 
 
 def test_every_variant_against_every_reference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +72,35 @@ def test_every_variant_against_every_reference(monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_thread_has_one_loop_and_runs_fill_a_stack() -> None:
     assert [row.variant for row in measured().rows][1:3] == ["stacked", "fused, 15 runs"]  # 30 clients
+
+
+def test_what_10_000_rounds_take() -> None:
+    alone, fused = measured(fuse=2, projecting=True).projections
+    assert [(each.runs, each.precision, each.peak_bytes) for each in (alone, fused)] == [
+        (1, "fp32", None),
+        (2, "fp32", None),
+    ]
+    for each in (alone, fused):
+        expected = 10_000 * each.round_s.median + 100 * each.runs * each.evaluation_s.median
+        assert each.seconds == pytest.approx(expected)
+
+
+def test_table_10_in_groups_that_train_together() -> None:
+    groups = list(table10_groups(WORKLOADS["cifar10"].experiment("cuda"), "tf32"))
+    runs = [run for _, group in groups for run in group]
+    assert len(groups) == 27 and len({run.run_id for run in runs}) == 81
+    assert all(len({kind_of_group(run.to_json()) for run in group}) == 1 for _, group in groups)
+    assert {run.precision for run in runs} == {"tf32"}
+    assert groups[0][0] == "fedavg, none, E=1"
+    table = load_sweep(Path(__file__).parents[1] / "sweeps" / "paper" / "table10.yaml").experiments
+    as_published = {parse_experiment({**run.to_json(), "precision": "fp32"}).run_id for run in runs}
+    assert as_published == {run.run_id for run in table}
+
+
+def test_a_gpu_gets_the_workloads_in_full() -> None:
+    on_cpu, on_gpu = (WORKLOADS["resnet18"].experiment(device) for device in ("cpu", "cuda"))
+    assert [(e.clients, e.local_steps) for e in (on_cpu, on_gpu)] == [(4, 1), (10, 10)]
+    assert WORKLOADS["resnet18"].turn("cuda") == 3
 
 
 def test_plain_loops_stay_in_fp32_where_the_engine_computes_in_bf16() -> None:

@@ -6,23 +6,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 
 from flbench.bench.measure import Note, Spread, Variant, gemm, take_turns
 from flbench.bench.plain import PlainLoop, Training
+from flbench.bench.project import Projection, project, table10_groups
 from flbench.bench.workloads import Workload, data_for, training_flops
 from flbench.config import Federated, Precision
-from flbench.engine.executors import CHUNK
 from flbench.engine.fused import step_together
 from flbench.engine.rounds import FederatedTrainer
-from flbench.engine.setup import executor_for, make_network, make_trainer, matmul_precision_restored, shards_of
+from flbench.engine.setup import (
+    executor_for,
+    make_network,
+    make_trainer,
+    matmul_precision_restored,
+    runs_worth_fusing,
+    shards_of,
+)
 
 #: What the others are compared with, pair by pair: the engine's reference, and what one writes without it.
 REFERENCE = "loop, pool of 1"
 IN_MEMORY = "plain, in memory"
 LOADER = "plain, DataLoader"
+
+#: On a GPU, rounds that are launched as one graph each.
+GRAPH = "stacked, one graph a round"
+
+#: Precisions in which long trainings are projected on a GPU, and most runs that are trained together in any of these
+#: measurements.
+GPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+GPU_RUNS = 8
 
 #: Multiples of a workload's clients, local steps and runs at which its cost is measured.
 FACTORS = (1, 2, 4)
@@ -114,14 +129,26 @@ class Comparison:
     peaks: Sequence[Peak]
     rows: Sequence[Row]
     scaling: Sequence[Point]
+    projections: Sequence[Projection]
 
 
-def compare(workload: Workload, settings: Settings, *, scaling: bool, note: Note) -> Comparison:
-    """Measure a workload; ``note`` is told of every turn."""
+def compare(
+    workload: Workload, settings: Settings, *, scaling: bool, projecting: bool = False, note: Note
+) -> Comparison:
+    """Measure a workload.
+
+    Args:
+        workload: what to train.
+        settings: how to measure.
+        scaling: whether its cost is measured with more clients, local steps and runs.
+        projecting: whether what 10,000 rounds would take is.
+        note: told of every turn.
+    """
     bench = _Bench(workload, settings)
     with matmul_precision_restored():
         peaks, rows = bench.compare(note)
         points = bench.scale(note) if scaling else []
+        projections = list(bench.project(note)) if projecting else []
     experiment = bench.experiment
     return Comparison(
         workload=workload.name,
@@ -138,6 +165,7 @@ def compare(workload: Workload, settings: Settings, *, scaling: bool, note: Note
         peaks=peaks,
         rows=rows,
         scaling=points,
+        projections=projections,
     )
 
 
@@ -147,7 +175,7 @@ class _Bench:
     def __init__(self, workload: Workload, settings: Settings) -> None:
         self._settings = settings
         self._workload = workload
-        self.rounds = settings.rounds or workload.rounds
+        self.rounds = settings.rounds or workload.turn(settings.device)
         self.experiment = self._experiment()
         self.data = data_for(self.experiment, settings.data_root)
         self._dtype = torch.float64 if settings.precision == "fp64" else torch.float32
@@ -178,6 +206,28 @@ class _Bench:
             series["fused runs"] = [(value, self._fused(value)) for value in _multiples(1)]
         return [point for name, points in series.items() for point in self._series(name, points, note)]
 
+    def project(self, note: Note) -> Iterator[Projection]:
+        """What 10,000 rounds take; on a GPU in each precision, alone and fused, and for the CNN all of Table 10."""
+        settings = self._settings
+        precisions: Sequence[Precision] = GPU_PRECISIONS if settings.device == "cuda" else [settings.precision]
+        common: dict[str, Any] = {"device": settings.device, "executor": self.auto, "repeats": settings.repeats}
+        for precision in precisions:
+            for runs in sorted({1, self._runs_fused()}):
+                group = [self._experiment(seed=seed, precision=precision) for seed in range(runs)]
+                yield project(self._workload.name, group, self.data, **common, note=self._named(note, "10,000 rounds"))
+        if settings.device == "cuda" and self._workload.name == "cifar10":
+            for what, group in table10_groups(self.experiment, "tf32"):
+                name = f"Table 10: {what}"
+                yield project(name, group, self.data, **{**common, "repeats": 2}, note=note)
+
+    def _runs_fused(self) -> int:
+        """Runs that are trained together: as wished, or as many as fill a stack."""
+        settings = self._settings
+        if settings.fuse:
+            return settings.fuse
+        runs = runs_worth_fusing(self.experiment, self.data, device=settings.device, executor=self.auto)
+        return runs if settings.device == "cpu" else min(runs, GPU_RUNS)
+
     def _series(self, name: str, points: Sequence[tuple[int, Variant]], note: Note) -> Iterator[Point]:
         repeats = self._settings.repeats
         variants = [variant for _, variant in points]
@@ -194,24 +244,28 @@ class _Bench:
         yield self._engine(REFERENCE, "loop", 1)
         if settings.threads > 1 and settings.device == "cpu":
             yield self._engine(f"loop, pool of {settings.threads}", "loop", settings.threads)
-        yield self._engine("stacked", "stacked", 1)
-        runs = settings.fuse or (max(1, CHUNK // self.experiment.clients) if self.auto == "stacked" else 1)
-        if runs > 1:
+        yield self._engine("stacked", "stacked", 1, whole=False)
+        if settings.device == "cuda":
+            yield self._engine(GRAPH, "stacked", 1)
+        if (runs := self._runs_fused()) > 1:
             yield self._fused(runs)
         yield self._plain(IN_MEMORY, "memory")
         yield self._plain(LOADER, "loader")
 
-    def _auto(self, value: int, **changes: int) -> Variant:
+    def _auto(self, value: int, **changes: Any) -> Variant:
         return self._engine(f"{self.auto}, {value}", self.auto, self._settings.threads, **changes)
 
-    def _engine(self, name: str, executor: str, pool: int, **changes: int) -> Variant:
+    def _engine(self, name: str, executor: str, pool: int, *, whole: bool = True, **changes: Any) -> Variant:
         trainer = self._trainer(executor, pool, **changes)
+        if not whole:
+            trainer.record = None
         cores = pool if executor == "loop" else 1  # a worker computes with one torch thread
-        return Variant(name, trainer.step, self._settings.precision, rounds=self.rounds, cores=cores)
+        work = partial(trainer.step, wait=False)
+        return Variant(name, work, self._settings.precision, rounds=self.rounds, cores=cores)
 
     def _fused(self, runs: int) -> Variant:
         trainers = [self._trainer("stacked", 1, seed=seed) for seed in range(runs)]
-        work = partial(step_together, trainers, [False] * runs)
+        work = partial(step_together, trainers, [False] * runs, wait=False)
         return Variant(
             f"fused, {runs} run{'s' * (runs > 1)}", work, self._settings.precision, rounds=self.rounds, runs=runs
         )
@@ -260,9 +314,9 @@ class _Bench:
             speedup={name: Spread.of(_ratios(per_round[name], own)) for name in (REFERENCE, IN_MEMORY, LOADER)},
         )
 
-    def _experiment(self, **changes: int) -> Federated:
+    def _experiment(self, **changes: Any) -> Federated:
         common = {"norm": self._settings.norm, "precision": self._settings.precision}
-        return self._workload.experiment(**common, **changes)
+        return self._workload.experiment(self._settings.device, **{**common, **changes})
 
     def _named(self, note: Note, part: str = "") -> Note:
         name = " ".join(filter(None, [self._workload.name, part]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,17 +24,25 @@ class Workload:
     Attributes:
         name: how users call it. ``what``: what it is, in words.
         fields: of the experiment; the partition is iid, since who holds which classes changes no cost.
-        rounds: in one turn, so that a turn takes long enough to be measured.
+        rounds: in one turn, so that a turn takes long enough to be measured. ``gpu_rounds``: likewise on a GPU.
+        gpu_fields: what is otherwise there, where more can be afforded.
     """
 
     name: str
     what: str
     fields: Mapping[str, Any]
     rounds: int
+    gpu_rounds: int = 20
+    gpu_fields: Mapping[str, Any] = field(default_factory=dict)
 
-    def experiment(self, **changes: Any) -> Federated:
+    def experiment(self, device: str = "cpu", **changes: Any) -> Federated:
         """The experiment, with other values in some fields."""
-        return cast(Federated, parse_experiment({"partition": "iid", **self.fields, **changes}))
+        own = {**self.fields, **(self.gpu_fields if device == "cuda" else {})}
+        return cast(Federated, parse_experiment({"partition": "iid", **own, **changes}))
+
+    def turn(self, device: str) -> int:
+        """Rounds in one turn."""
+        return self.gpu_rounds if device == "cuda" else self.rounds
 
 
 _WORKLOADS = (
@@ -46,6 +54,8 @@ _WORKLOADS = (
         "CIFAR-10, ResNet-18",
         {"dataset": "cifar10", "model": "resnet18", "clients": 4, "local_steps": 1},
         rounds=1,
+        gpu_rounds=3,
+        gpu_fields={"clients": 10, "local_steps": 10},
     ),
 )
 
@@ -64,7 +74,8 @@ def data_for(experiment: Federated, root: Path | None) -> Data:
     except DataMissing:
         if dataset.image is None or dataset.classes is None:
             raise
-        return random_data(dataset.image, dataset.classes, train=dataset.counts[0] if dataset.counts else 10_000)
+        train, test = dataset.counts or (10_000, 1_000)
+        return random_data(dataset.image, dataset.classes, train=train, test=test)
 
 
 def random_data(image: tuple[int, int, int], classes: int, *, train: int, test: int = 100) -> Data:

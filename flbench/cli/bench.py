@@ -59,6 +59,13 @@ def bench(
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Also measure the cost with more clients, local steps and fused runs.")
     ] = False,
+    project: Annotated[
+        bool | None,
+        typer.Option(
+            "--project/--no-project",
+            help="Also what 10,000 rounds take, evaluated every 100; default: on a GPU, there in fp32, tf32 and bf16.",
+        ),
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,6 +74,7 @@ def bench(
     Speeds are medians (with the least and the greatest), ratios are taken turn by turn. The peak is the fastest product
     of two large square matrices on as many cores, measured in the same turns. Where the files of a data set are
     missing, random images stand in for it: they cost the same. Evaluation, checkpoints and start-up are not in it.
+    On a GPU rounds are launched as one CUDA graph each, beside the same kernels one by one.
 
     Example: flbench bench digits --threads 1
 
@@ -95,7 +103,8 @@ def bench(
     done = []
     for workload in chosen:
         with _progress() as note:
-            done.append(compare(workload, settings, scaling=scaling, note=note))
+            projecting = settings.device == "cuda" if project is None else project
+            done.append(compare(workload, settings, scaling=scaling, projecting=projecting, note=note))
         if not as_json:
             _print(console, done[-1])
     about["load_after"] = _load()
@@ -207,6 +216,12 @@ def _print(console: Console, done: Comparison) -> None:
     console.print(_comparison_table(done))
     if done.scaling:
         console.print(_scaling_table(done))
+    if done.projections:
+        console.print(_projection_table(done))
+        table10 = [each for each in done.projections if each.what.startswith("Table 10")]
+        if table10:
+            cells, minutes = sum(each.runs for each in table10), sum(each.seconds for each in table10) / 60
+            say(console, f"Table 10 whole: {cells} cells in {_number(minutes)} minutes, one GPU, group after group")
 
 
 def _comparison_table(done: Comparison) -> Table:
@@ -248,6 +263,26 @@ def _scaling_table(done: Comparison) -> Table:
             _spread(point.seconds.times(1000)),
             _number(point.client_steps_per_s),
             _spread(point.cost),
+        )
+    return table
+
+
+def _projection_table(done: Comparison) -> Table:
+    from rich.table import Table
+
+    title = "10,000 rounds, evaluated every 100: projected from measured rounds and evaluations"
+    table = Table("what", "precision", title=title, title_justify="left", title_style="", box=None, pad_edge=False)
+    for column in ("runs", "ms a round, all runs (min to max)", "ms an evaluation", "seconds a run", "GiB at most"):
+        table.add_column(column, justify="right")
+    for one in done.projections:
+        table.add_row(
+            one.what,
+            one.precision,
+            str(one.runs),
+            _spread(one.round_s.times(1000)),
+            _number(1000 * one.evaluation_s.median),
+            _number(one.seconds / one.runs),
+            "" if one.peak_bytes is None else _number(one.peak_bytes / 2**30),
         )
     return table
 

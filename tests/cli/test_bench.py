@@ -42,7 +42,7 @@ def test_json() -> None:
     (digits,) = out["workloads"]
     assert set(digits) == {
         "workload", "what", "norm", "data", "device", "auto", "clients", "local_steps", "batch_size", "rounds",
-        "flops_per_sample", "peaks", "rows", "scaling",
+        "flops_per_sample", "peaks", "rows", "scaling", "projections",
     }  # fmt: skip
     assert set(digits["peaks"][0]) == {"precision", "cores", "flops_per_s", "n"}
     assert all(set(row) == ROW for row in digits["rows"])
@@ -86,3 +86,9 @@ def test_help_has_examples() -> None:
     text = " ".join(bench("--help").stdout.split())
     assert "Example: flbench bench digits" in text
     assert "[digits|mlp|cifar10|resnet18]" in text
+
+
+def test_projected_rounds_are_a_table() -> None:
+    out = bench("digits", "--project").stdout
+    assert "10,000 rounds, evaluated every 100" in out
+    assert "10,000 rounds" not in bench("digits").stdout
