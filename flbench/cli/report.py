@@ -48,7 +48,7 @@ def report(
     Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Where the label-skew paper
     published numbers for a data set and model among the runs, they stand beside ours, each with a verdict.
     """
-    from flbench.report import frames, leaderboard, render
+    from flbench.report import frames, leaderboard, write_text
     from flbench.sweep import load_sweep
 
     files = [Path(spec) for spec in specs or () if spec.endswith(".parquet")]
@@ -64,7 +64,7 @@ def report(
     changes = {name: value for name, value in given.items() if value is not None}
     options = leaderboard.options_of(sweeps, arguments, **changes)
     wishes = [experiment for sweep in sweeps for experiment in sweep.experiments] if sweeps else None
-    collection = frames.collect(source, wishes, select_by=options.select_by)
+    collection = frames.collect(source, wishes, select_by=options.select_by, metric=options.metric)
     if not collection.runs:
         raise UserError(
             f"nothing to report in {', '.join(named) or store}: run `flbench sweep sweeps/quickstart.yaml` first"
@@ -77,7 +77,7 @@ def report(
     if as_json:
         print(json.dumps(board.json(), indent=1, ensure_ascii=False, allow_nan=False))
         return
-    render.write_text(out, board.markdown())
+    write_text(out, board.markdown())
     _show(board, collection, [out, *([csv] if csv else []), *drawn])
 
 

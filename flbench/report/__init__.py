@@ -14,11 +14,19 @@ if TYPE_CHECKING:
 
 def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path) -> Leaderboard:
     """Build the leaderboard of what ``sweeps`` wish for from ``store`` and write it to ``path`` as Markdown."""
-    from flbench.report import frames, leaderboard, render
+    from flbench.report import frames, leaderboard
 
     options = leaderboard.options_of(sweeps)
     wishes = [experiment for sweep in sweeps for experiment in sweep.experiments]
-    collection = frames.collect(frames.StoreSource(store), wishes, select_by=options.select_by)
+    collection = frames.collect(frames.StoreSource(store), wishes, select_by=options.select_by, metric=options.metric)
     board = leaderboard.build(collection, options)
-    render.write_text(path, board.markdown())
+    write_text(path, board.markdown())
     return board
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put ``text`` at ``path`` in one step, so that a reader never sees half of it."""
+    from flbench.store import files
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, text.encode(), sync=False)

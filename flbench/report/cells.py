@@ -1,4 +1,4 @@
-"""What a leaderboard is made of: metrics, cells (all seeds of one configuration) and their places on axes.
+"""What a leaderboard is made of: cells (all seeds of one configuration) and their places on axes.
 
 Nothing is dropped: a cell with missing, failed or diverged runs says so. Nothing is mixed: runs on two versions of the
 data are never averaged, and seeds computed with different numerics are told.
@@ -18,40 +18,10 @@ from typing import Any
 
 from flbench.config import Experiment, registry_of
 from flbench.registry import Component, default_of, format_scalar
-from flbench.report.frames import Record, Run
+from flbench.report.frames import Run
+from flbench.report.numbers import value_of
 from flbench.report.provenance import describe
 from flbench.report.stats import Summary, summarize
-
-
-@dataclass(frozen=True)
-class Metric:
-    """How a recorded number is shown and which end of it is better."""
-
-    title: str
-    what: str
-    percent: bool = True
-    lower_is_better: bool = False
-
-    def text(self, value: float) -> str:
-        """The value as printed: percent with two decimals, other numbers with four digits."""
-        return f"{100 * value:.2f}" if self.percent else f"{value:.4g}"
-
-
-#: The numbers that a leaderboard can be made of, by the name under which they are recorded.
-METRICS: Mapping[str, Metric] = {
-    "acc": Metric("accuracy", "simple mean over clients of the global model's accuracy on the client's own test shard"),
-    "acc_weighted": Metric("weighted accuracy", "mean over clients, weighted by the size of their test shards"),
-    "acc_global": Metric("global accuracy", "accuracy on the whole test set"),
-    "acc_worst": Metric("worst client's accuracy", "accuracy of the worst client on its own test shard"),
-    "acc_sd": Metric("spread over clients", "standard deviation of accuracy over clients", lower_is_better=True),
-    "acc_personal": Metric("own-shard accuracy", "accuracy of each client's own model on its own test shard"),
-    "val_acc": Metric("validation accuracy", "accuracy on the held-out slice of the training data"),
-    "loss": Metric("test loss", "cross-entropy on the test data", percent=False, lower_is_better=True),
-    "train_loss": Metric("training loss", "cross-entropy on the training data", percent=False, lower_is_better=True),
-    "bytes_up": Metric("bytes sent", "bytes from clients to the server", percent=False, lower_is_better=True),
-    "bytes_down": Metric("bytes received", "bytes from the server to clients", percent=False, lower_is_better=True),
-    "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True),
-}
 
 
 @dataclass(frozen=True)
@@ -73,6 +43,7 @@ class Cell:
     metric: str
     fingerprint: str | None = None
     elsewhere: int = 0  # runs of this configuration that used other data
+    chosen: str = ""  # how its hyper-parameters were chosen, where they were
 
     @property
     def experiment(self) -> Experiment:
@@ -85,10 +56,15 @@ class Cell:
         return len(self.runs) + self.elsewhere
 
     @cached_property
-    def values(self) -> tuple[float, ...]:
+    def by_seed(self) -> Mapping[int, float]:
         """The metric of every seed that has it, a finite number."""
-        found = (value_of(run.record, self.metric) for run in self.runs)
-        return tuple(value for value in found if value is not None and math.isfinite(value))
+        found = {run.experiment.seed: value_of(run.record, self.metric) for run in self.runs}
+        return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The metric of every seed that has it."""
+        return tuple(self.by_seed.values())
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -125,15 +101,6 @@ class Cell:
         if axis == "rounds":
             return Tick((self.runs[0].rounds,), format_scalar(self.runs[0].rounds))
         return tick(axis, axis_value(self.experiment, axis), without)
-
-
-def value_of(record: Record | None, metric: str) -> float | None:
-    """The number in a record; where there is no shared model, accuracy is that on the whole test set."""
-    if record is None:
-        return None
-    name = "acc_global" if metric == "acc" and "acc_personal" in record else metric
-    value = record.get(name, record.get(metric))
-    return float(value) if isinstance(value, int | float) else None
 
 
 def gap_of(run: Run, metric: str) -> str | None:

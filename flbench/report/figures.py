@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.report.cells import METRICS, Cell, axis_label, value_of
+from flbench.report.cells import Cell, axis_label
 from flbench.report.frames import Source
-from flbench.report.leaderboard import KIND_TITLES, Leaderboard, Section, Table
-from flbench.report.render import gap_text
+from flbench.report.leaderboard import KIND_TITLES, Leaderboard, Section
+from flbench.report.numbers import METRICS, value_of
 from flbench.report.stats import summarize
+from flbench.report.tables import Table
+from flbench.report.wording import gap_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,13 +8,15 @@ record, so ``metrics.jsonl`` is read only for extended runs and for curves.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.registry import Component
+from flbench.report.numbers import METRICS, Record, value_of
 from flbench.store import Result, Store
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 #: Fields of an experiment that no leaderboard compares: what was observed, and what is averaged over.
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes"})
 
-Record = Mapping[str, Any]
+#: Rules by which a run's record is chosen.
+RULES = ("last", "val", "oracle")
 
 
 @dataclass(frozen=True)
@@ -116,14 +119,24 @@ class Collection:
 
     runs: tuple[Run, ...]
     left_out: tuple[str, ...] = ()
+    source: Source | None = None  # where the records of other rounds are
+
+    def records(self, run: Run) -> list[dict[str, Any]]:
+        """The run's records up to the round wished for; none where it has no result."""
+        if self.source is None or run.result is None:
+            return []
+        return [record for record in self.source.metrics(run.run_id, run.result) if record["round"] <= run.rounds]
 
 
-def collect(source: Source, wishes: Iterable[Experiment] | None = None, *, select_by: str = "last") -> Collection:
+def collect(
+    source: Source, wishes: Iterable[Experiment] | None = None, *, select_by: str = "last", metric: str = "acc"
+) -> Collection:
     """The runs wished for, whether they exist or not; without ``wishes`` every run of the source.
 
     A wish is wanted for its last round. Without wishes, the seeds of a cell are wanted for the last round that all its
-    finished runs have recorded. ``select_by="val"`` takes, up to that round, the record with the best accuracy on
-    held-out training data (the first of equals) where there is such data.
+    finished runs have recorded. Up to that round, ``select_by="val"`` takes the record with the best accuracy on
+    held-out training data where there is such data, and ``select_by="oracle"`` the one with the best ``metric`` on the
+    test data, which is no result but an upper bound; of equals the first.
     """
     if wishes is None:
         experiments, left_out = _readable(source)
@@ -131,8 +144,9 @@ def collect(source: Source, wishes: Iterable[Experiment] | None = None, *, selec
     else:
         wanted, left_out = [(experiment, experiment.rounds) for experiment in wishes], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in wanted}
-    runs = (_look_up(source, experiment, rounds, select_by) for (_, rounds), experiment in unique.items())
-    return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out)
+    judge = _judge(select_by, metric)
+    runs = (_look_up(source, experiment, rounds, judge) for (_, rounds), experiment in unique.items())
+    return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 
 
 def covering(results: Sequence[Result], rounds: int) -> Result | None:
@@ -152,28 +166,47 @@ def _has_record(result: Result, rounds: int) -> bool:
     return rounds in result.evaluated and (result.status == "done" or rounds < result.rounds)
 
 
-def _look_up(source: Source, experiment: Experiment, rounds: int, select_by: str) -> Run:
+#: How good a record is to choose it, or None where that is unknown.
+Judge = Callable[[Record], float | None]
+
+
+def _judge(select_by: str, metric: str) -> Judge | None:
+    """By what records are chosen; None: the last one counts. Raises UserError for an unknown rule."""
+    if select_by not in RULES:
+        raise UserError(f"unknown rule {select_by!r}; known: {', '.join(RULES)}")
+    if select_by == "last":
+        return None
+    name = "val_acc" if select_by == "val" else metric
+    sign = -1 if name in METRICS and METRICS[name].lower_is_better else 1
+
+    def goodness(record: Record) -> float | None:
+        value = value_of(record, name)
+        return None if value is None or not math.isfinite(value) else sign * value
+
+    return goodness
+
+
+def _look_up(source: Source, experiment: Experiment, rounds: int, judge: Judge | None) -> Run:
     result = covering(source.results(experiment.run_id), rounds)
     if result is None:
         state, failure = source.state(experiment)
         return Run(experiment, rounds, state, failure)
     if not _has_record(result, rounds):
         return Run(experiment, rounds, "diverged", result=result)
-    record = _select(source, experiment, result, rounds, select_by)
+    record = _select(source, experiment, result, rounds, judge)
     if record is None:
         return Run(experiment, rounds, "damaged")
     return Run(experiment, rounds, "done", result=result, record=record)
 
 
-def _select(source: Source, experiment: Experiment, result: Result, rounds: int, select_by: str) -> Record | None:
+def _select(source: Source, experiment: Experiment, result: Result, rounds: int, judge: Judge | None) -> Record | None:
     """The record that counts; None where the metrics behind the result are gone."""
-    by_val = select_by == "val" and experiment.val_fraction > 0
-    if not by_val and result.final.get("round") == rounds:
+    if judge is None and result.final.get("round") == rounds:
         return result.final
     records = [record for record in source.metrics(experiment.run_id, result) if record["round"] <= rounds]
-    if by_val:
-        judged = [record for record in records if record.get("val_acc") is not None]
-        return max(judged, key=lambda record: float(record["val_acc"]), default=None)
+    judged = [(goodness, record) for record in records if judge and (goodness := judge(record)) is not None]
+    if judged:
+        return max(judged, key=lambda pair: pair[0])[1]
     return next((record for record in records if record["round"] == rounds), None)
 
 

@@ -2,52 +2,40 @@
 
 Nothing is dropped: a cell with missing, failed or diverged runs says so. Nothing is mixed: runs on two versions of the
 data are never averaged, and seeds computed with different numerics are marked. What the tables look like is
-``render``'s business.
+``compose``'s business.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.config import ALIASES, Experiment
+from flbench.config import ALIASES
 from flbench.errors import UserError
-from flbench.registry import Component, by_similarity
-from flbench.report.cells import (
-    METRICS,
-    Cell,
-    Metric,
-    Tick,
-    axis_label,
-    axis_value,
-    cells_of,
-    gap_of,
-    grouped,
-    tick,
-    value_of,
-)
-from flbench.report.frames import Collection, Run, compared_fields
+from flbench.registry import by_similarity
+from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
+from flbench.report.contrasts import Contrast
+from flbench.report.costs import Costs, costs_of, targets_of
+from flbench.report.frames import Collection, Run
+from flbench.report.numbers import METRICS, Metric, value_of
+from flbench.report.overall import Overall, overall
 from flbench.report.provenance import Provenance
+from flbench.report.robustness import Ranges, ranges
+from flbench.report.tables import SECTION, Position, Table, axes_of, has_axis, lay_out, varies
+from flbench.report.tuning import USUAL, tune
 from flbench.report.verdicts import TOLERANCE, Published, compare
+from flbench.sweep import condition
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from flbench.sweep import Sweep
-
-#: A table with more columns than this is split by its slowest column axis.
-MAX_COLUMNS = 7
-
-#: Fields that name a section, and fields that are not axes of its tables.
-SECTION = ("dataset", "model")
-
 
 #: Settings that are told even where they have their default.
 ALWAYS_SAID = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition"})
@@ -64,6 +52,9 @@ class Options:
     rows: tuple[str, ...] = ("method", "norm")
     cols: tuple[str, ...] = ("partition",)
     select_by: str = "last"
+    baseline: tuple[str, ...] = ("method=fedavg", "norm=none")  # FIELD=VALUE conditions
+    tune: tuple[str, ...] = USUAL  # hyper-parameters to choose where they vary
+    target: float | None = None  # None: what the baseline ends with
     title: str = "flbench leaderboard"
     specs: tuple[tuple[str, str], ...] = ()  # (name, hash)
     command: str = "flbench report"
@@ -87,7 +78,10 @@ def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = (), **changes
         wish = sweeps[0].spec.report
         title = ", ".join(sweep.name for sweep in sweeps)
         options = dataclasses.replace(options, title=title, metric=wish.metric, rows=wish.rows, cols=wish.cols)
-        options = dataclasses.replace(options, select_by=wish.select_by)
+        options = dataclasses.replace(options, select_by=wish.select_by, tune=wish.tune, target=wish.target)
+        if wish.baseline is not None:
+            conditions = tuple(f"{path}={json.dumps(value)}" for path, value in wish.baseline.items())
+            options = dataclasses.replace(options, baseline=conditions)
     return dataclasses.replace(options, **changes)
 
 
@@ -99,44 +93,64 @@ def _public_path(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Cells in rows and columns; a position that nobody wished for holds None."""
+class Details:
+    """What is known of a table's cells besides their means.
 
-    title: str
-    metric: str
-    row_axes: tuple[str, ...]
-    col_axes: tuple[str, ...]
-    rows: tuple[tuple[Tick, ...], ...]
-    cols: tuple[tuple[Tick, ...], ...]
-    cells: Mapping[tuple[int, int], Cell]
-    ranked: bool = True
+    Attributes:
+        baseline: the row that the others are compared with, where there is one.
+        to_baseline: complete cells less the baseline of their column.
+        costs: of every cell.
+    """
 
-    @cached_property
-    def best(self) -> frozenset[tuple[int, int]]:
-        """Positions with the best printed mean of their column among complete cells on the same data."""
-        if not self.ranked:
-            return frozenset()
-        metric = METRICS[self.metric]
-        groups: dict[tuple[int, str | None], dict[tuple[int, int], str]] = {}
-        for (row, col), cell in self.cells.items():
-            if cell.complete and cell.summary:
-                groups.setdefault((col, cell.fingerprint), {})[row, col] = metric.text(cell.summary.mean)
-        choose: Callable[..., str] = min if metric.lower_is_better else max
-        contests = [texts for texts in groups.values() if len(texts) > 1]
-        return frozenset(
-            at for texts in contests for at, text in texts.items() if text == choose(texts.values(), key=float)
-        )
+    table: Table
+    baseline: tuple[Tick, ...] | None
+    to_baseline: Mapping[Position, Contrast]
+    costs: Mapping[Position, Costs]
 
 
 @dataclass(frozen=True)
 class Section:
-    """One data set and model: what is the same everywhere, then the tables."""
+    """One data set and model.
+
+    Attributes:
+        place: the names of data set and model.
+        constants: the settings that are the same everywhere.
+        tables: every cell.
+        tuned: the cells of the chosen hyper-parameters, where some vary.
+        own_shard: methods that keep parameters on the clients, on the clients' own data.
+        details: of the tables that count: the tuned ones, or where nothing was tuned all.
+        ranges: in which learning rates each row works.
+        fingerprints: of the data.
+    """
 
     title: str
+    place: tuple[str, str]
     constants: str
     tables: tuple[Table, ...]
+    tuned: tuple[Table, ...]
     own_shard: tuple[Table, ...]
+    details: tuple[Details, ...]
+    ranges: tuple[Ranges, ...]
     fingerprints: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that was drawn for the leaderboard.
+
+    Attributes:
+        kind: what it shows, in one word.
+        caption: what it shows.
+        svg: where it lies; the same with ``.png`` beside it.
+        place: the data set and model it belongs to, if any.
+        link: the file as seen from the leaderboard; empty where it is not to be linked.
+    """
+
+    kind: str
+    caption: str
+    svg: Path
+    place: tuple[str, str] | None = None
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,6 +163,9 @@ class Leaderboard:
     unfinished: Mapping[str, int]
     left_out: tuple[str, ...]
     published: Published | None = None
+    overall: Overall | None = None
+    pictures: tuple[Picture, ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -161,33 +178,39 @@ class Leaderboard:
 
     def markdown(self) -> str:
         """The text of ``leaderboard.md``: same runs, same bytes."""
-        from flbench.report import render
+        from flbench.report import compose, markdown
 
-        return render.markdown(self)
+        return markdown.write(compose.document(self))
 
     def tables(self, width: int) -> list[RenderableType]:
         """Titles, tables and notes for a terminal that is ``width`` columns wide."""
-        from flbench.report import render
+        from flbench.report import terminal
 
-        return render.terminal(self, width)
+        return terminal.render(self, width)
 
     def json(self) -> dict[str, Any]:
         """The cells and their provenance as plain data; stable from version to version."""
-        from flbench.report import render
+        from flbench.report import plain
 
-        return render.plain(self)
+        return plain.write(self)
 
 
 def build(collection: Collection, options: Options | None = None) -> Leaderboard:
     """The leaderboard of a collection of runs; raises UserError for a metric or an axis that does not exist."""
     options = options or Options()
-    rows, cols = (tuple(ALIASES.get(axis, axis) for axis in axes) for axes in (options.rows, options.cols))
-    options = dataclasses.replace(options, rows=rows, cols=cols)
+    rows, cols, tuned = (
+        tuple(ALIASES.get(axis, axis) for axis in axes) for axes in (options.rows, options.cols, options.tune)
+    )
+    options = dataclasses.replace(options, rows=rows, cols=cols, tune=tuned)
     _check(collection.runs, options)
     gaps = Counter(why for run in collection.runs if (why := gap_of(run, options.metric)))
+    groups = grouped(collection.runs, _place)
+    sections = tuple(_section(dataclasses.replace(collection, runs=tuple(members)), options) for members in groups)
     return Leaderboard(
         options=options,
-        sections=tuple(_section(members, options) for members in grouped(collection.runs, _place)),
+        sections=sections,
+        overall=overall([(one.title, [details.table for details in one.details]) for one in sections]),
+        runs=collection.runs,
         provenance=Provenance.of(collection.runs),
         unfinished=dict(sorted(gaps.items())),
         left_out=collection.left_out,
@@ -208,109 +231,55 @@ def _check(runs: Sequence[Run], options: Options) -> None:
         recorded = sorted({name for run in finished for name in run.record or ()} & METRICS.keys())
         raise UserError(f"no run recorded {options.metric!r}; recorded: {', '.join(recorded)}")
     for axis in (*options.rows, *options.cols):
-        if axis in SECTION or axis in ("seed", "kind") or not any(_has_axis(run.experiment, axis) for run in runs):
-            known = by_similarity(axis, _axes(run.experiment for run in runs))
+        if axis in SECTION or axis in ("seed", "kind") or not any(has_axis(run.experiment, axis) for run in runs):
+            known = by_similarity(axis, axes_of(run.experiment for run in runs))
             raise UserError(f"cannot lay out a leaderboard by {axis!r}; possible: {', '.join(known)}")
 
 
-def _has_axis(experiment: Experiment, axis: str) -> bool:
-    name, _, sub = axis.partition(".")
-    if name not in type(experiment).model_fields:
-        return False
-    value = getattr(experiment, name)
-    return not sub or (isinstance(value, Component) and sub in {item.name for item in dataclasses.fields(value)})
-
-
-def _axes(experiments: Iterable[Experiment]) -> list[str]:
-    """The axes that tables may have, in the order of the schema."""
-    names = dict.fromkeys(name for experiment in experiments for name in compared_fields(experiment))
-    return [name for name in (*names, "rounds") if name not in (*SECTION, "kind")]
-
-
-def _section(runs: Sequence[Run], options: Options) -> Section:
-    cells = cells_of(runs, options.metric)
+def _section(collection: Collection, options: Options) -> Section:
+    cells = cells_of(collection.runs, options.metric)
     fingerprints = tuple(sorted({cell.fingerprint for cell in cells if cell.fingerprint}))
     rows = (*options.rows, "data") if len(fingerprints) > 1 else options.rows
-    first = runs[0].experiment
+    first = collection.runs[0].experiment
     tables: list[Table] = []
+    tuned: list[Table] = []
+    details: list[Details] = []
+    found: list[Ranges] = []
     for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):  # federated before centralized
         members = [cell for cell in cells if cell.experiment.kind == kind]
-        tables += _tables(members, KIND_TITLES.get(kind, kind), rows, options.cols)
+        title = KIND_TITLES.get(kind, kind)
+        everything = lay_out(members, title, rows, options.cols)
+        chosen = tune(members, rows, options.cols, options.tune, options.select_by)
+        best = lay_out(chosen, title, rows, options.cols, tuned=options.tune)
+        tables += everything
+        tuned += best
+        details += [_details(table, collection, options) for table in best or everything]
+        found += filter(None, [ranges(members, rows, options.cols)])
     own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]
     return Section(
         title=", ".join(tick(name, axis_value(first, name)).label for name in SECTION),
+        place=(first.dataset.name, first.model.name),
         constants=_constants(cells),
         tables=tuple(tables),
-        own_shard=tuple(_tables(own, "", rows, options.cols, ranked=False)),
+        tuned=tuple(tuned),
+        own_shard=tuple(lay_out(own, "", rows, options.cols, ranked=False)),
+        details=tuple(details),
+        ranges=tuple(found),
         fingerprints=fingerprints,
     )
 
 
-def _tables(
-    cells: Sequence[Cell], title: str, rows: Sequence[str], cols: Sequence[str], *, ranked: bool = True
-) -> list[Table]:
-    """The cells as tables of a readable width: one table a value of the slower axes."""
-    if not cells:
-        return []
-    named = (*rows, *cols)
-    row_axes, asked = (tuple(axis for axis in axes if _anywhere(cells, axis)) for axes in (rows, cols))
-    possible = [axis for axis in _axes(cell.experiment for cell in cells) if axis not in named]
-    others = [axis for axis in possible if _varies(cells, axis, named)]
-    col_axes = (*others, *asked)
-    slow: tuple[str, ...] = ()
-    while len(col_axes) > 1 and _widest(cells, slow, col_axes, named) > MAX_COLUMNS:
-        slow, col_axes = (*slow, col_axes[0]), col_axes[1:]
-    tables = []
-    for members in grouped(cells, lambda cell: _ticks(cell, slow, named)):
-        place = ", ".join(axis_label(axis, at) for axis, at in zip(slow, _ticks(members[0], slow, named), strict=True))
-        heading = ": ".join(part for part in (title, place) if part)
-        tables += _split(members, heading, row_axes, col_axes, named, ranked)
-    return tables
-
-
-def _split(
-    cells: Sequence[Cell],
-    title: str,
-    row_axes: tuple[str, ...],
-    col_axes: tuple[str, ...],
-    named: Sequence[str],
-    ranked: bool,
-) -> list[Table]:
-    """One table, or several with about as many columns each where one would be too wide."""
-    cols = sorted({_ticks(cell, col_axes, named) for cell in cells})
-    parts = math.ceil(len(cols) / MAX_COLUMNS)
-    size = math.ceil(len(cols) / parts)
-    tables = []
-    for start in range(0, len(cols), size):
-        some = cols[start : start + size]
-        members = [cell for cell in cells if _ticks(cell, col_axes, named) in some]
-        rows = sorted({_ticks(cell, row_axes, named) for cell in members})
-        placed: dict[tuple[int, int], Cell] = {}
-        for cell in members:
-            at = rows.index(_ticks(cell, row_axes, named)), some.index(_ticks(cell, col_axes, named))
-            if at in placed:
-                raise AssertionError(f"two cells at one place: {placed[at].experiment!r} and {cell.experiment!r}")
-            placed[at] = cell
-        metric = cells[0].metric
-        tables.append(Table(title, metric, row_axes, col_axes, tuple(rows), tuple(some), placed, ranked=ranked))
-    return tables
-
-
-def _anywhere(cells: Sequence[Cell], axis: str) -> bool:
-    return axis == "data" or any(_has_axis(cell.experiment, axis) for cell in cells)
-
-
-def _ticks(cell: Cell, axes: Sequence[str], named: Sequence[str]) -> tuple[Tick, ...]:
-    return tuple(cell.tick(axis, named) for axis in axes)
-
-
-def _varies(cells: Sequence[Cell], axis: str, named: Sequence[str] = ()) -> bool:
-    return len({cell.tick(axis, named) for cell in cells}) > 1
-
-
-def _widest(cells: Sequence[Cell], slow: Sequence[str], col_axes: Sequence[str], named: Sequence[str]) -> int:
-    groups = grouped(cells, lambda cell: _ticks(cell, slow, named))
-    return max(len({_ticks(cell, col_axes, named) for cell in members}) for members in groups)
+def _details(table: Table, collection: Collection, options: Options) -> Details:
+    is_baseline = condition(options.baseline) if options.baseline else lambda _: False
+    baseline = next(
+        (table.rows[at[0]] for at, cell in sorted(table.cells.items()) if is_baseline(cell.experiment)), None
+    )
+    costs = {}
+    for (r, c), cell in sorted(table.cells.items()):
+        against = None if baseline is None else table.cells.get((table.rows.index(baseline), c))
+        comparable = against if against is not None and against.fingerprint == cell.fingerprint else None
+        costs[r, c] = costs_of(cell, collection, targets_of(cell, options.target, comparable))
+    return Details(table, baseline, table.to_baseline(baseline), costs)
 
 
 def _constants(cells: Sequence[Cell]) -> str:
@@ -318,9 +287,9 @@ def _constants(cells: Sequence[Cell]) -> str:
     federated = [cell for cell in cells if cell.experiment.kind == "federated"] or list(cells)
     schema = type(federated[0].experiment).model_fields
     shown = []
-    for axis in _axes(cell.experiment for cell in federated):
+    for axis in axes_of(cell.experiment for cell in federated):
         value = axis_value(federated[0].experiment, axis)
         usual = axis in schema and (value is None or (axis not in ALWAYS_SAID and value == schema[axis].default))
-        if not usual and not _varies(federated, axis):
+        if not usual and not varies(federated, axis):
             shown.append(axis_label(axis, federated[0].tick(axis)))
     return ", ".join(shown)

@@ -1,17 +1,31 @@
 """What a leaderboard may say about a handful of seeds.
 
-Mean, sample standard deviation (ddof 1) and the Student-t interval of the mean; one seed has no interval. Paired
-differences, corrections for many comparisons and bootstraps across cells belong here too.
+Mean, sample standard deviation (ddof 1) and the Student-t interval of the mean; one seed has no interval. Differences
+between cells are paired by seed and corrected for their number; across many cells there are a stratified bootstrap and
+mean ranks. scipy.special alone is imported: scipy.stats, to which the tests hold these, takes longer than a report.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from flbench.streams import stream
 
 #: Coverage of every interval that is printed.
 CONFIDENCE = 0.95
+
+#: A difference is told apart from chance where its corrected p-value is below this.
+LEVEL = 0.05
+
+#: Resamples of a bootstrap.
+RESAMPLES = 2000
+
+#: Decimals of a difference between two recorded numbers; what lies below is rounding.
+_DECIMALS = 12
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,83 @@ def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, (1 + confidence) / 2))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of ``n`` paired differences; ``half_width`` and ``p`` need two pairs and are None below that."""
+
+    n: int
+    mean: float
+    half_width: float | None
+    p: float | None
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
+    """First less second over the seeds that both have, with the two-sided paired t-test (Student 1908).
+
+    Equal differences have no spread: they are certain (p = 0), or no difference at all (p = 1).
+
+    Args:
+        first: values by seed.
+        second: values by seed.
+
+    Returns:
+        None where they have no seed in common.
+    """
+    gaps = [round(value - second[seed], _DECIMALS) for seed, value in sorted(first.items()) if seed in second]
+    summary = summarize(gaps)
+    if summary is None:
+        return None
+    if summary.sd is None:
+        return Difference(summary.n, summary.mean, None, None)
+    if summary.sd == 0:
+        return Difference(summary.n, summary.mean, 0.0, float(summary.mean == 0))
+    from scipy.special import stdtr
+
+    t = summary.mean / (summary.sd / math.sqrt(summary.n))
+    return Difference(summary.n, summary.mean, summary.half_width, 2 * float(stdtr(summary.n - 1, -abs(t))))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values corrected for their number, in the same order (Holm 1979): the chance of any false alarm holds."""
+    corrected, least = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = least
+    return corrected
+
+
+def ranks(values: Sequence[float], *, lower_is_better: bool = False) -> list[float]:
+    """The rank of each value from 1, the best; equal values share the mean of their ranks."""
+    sign = 1 if lower_is_better else -1
+    keys = [sign * value for value in values]
+    return [sum(other < key for other in keys) + (sum(other == key for other in keys) + 1) / 2 for key in keys]
+
+
+def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """The 95 % percentile interval of the mean over cells of the mean over seeds, by a stratified bootstrap.
+
+    Seeds are drawn within each cell, n - 1 of n with replacement: n of n would understate the variance by (n - 1) / n,
+    a third with three seeds (Rao and Wu 1988, Resampling inference with complex survey data). With three seeds it
+    covers the mean in 85 % of cases for two cells, 93 % for six, 95 % for twelve (``tests/report/test_simulation.py``).
+
+    Args:
+        strata: the values of each cell's seeds; the draws depend on their numbers alone.
+
+    Returns:
+        None where a cell has a single value, which has no spread.
+    """
+    if not strata or min(map(len, strata)) < 2:
+        return None
+    draw = stream(0, "bootstrap across cells")
+    total_R = np.zeros(RESAMPLES)
+    for values in strata:
+        n = len(values)
+        total_R += np.asarray(values)[draw.integers(0, n, size=(RESAMPLES, n - 1))].mean(axis=1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(total_R / len(strata), [tail, 1 - tail])
+    return float(low), float(high)
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -154,7 +154,7 @@ def _validate(source: Source) -> SweepSpec:
 
 def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment, ...]) -> None:
     """The report's fields exist, its baseline can be met, and validation data are there where it selects by them."""
-    for part, fields in (("rows", spec.report.rows), ("cols", spec.report.cols)):
+    for part, fields in (("rows", spec.report.rows), ("cols", spec.report.cols), ("tune", spec.report.tune)):
         for index, field in enumerate(fields):
             try:
                 normal_path(field)

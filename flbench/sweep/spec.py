@@ -260,8 +260,17 @@ class Report(Strict):
         default=("partition",), description="fields that make the columns"
     )
     baseline: Values | None = Field(default=None, description="the row that the others are compared with")
-    select_by: Literal["last", "val"] = Field(
-        default="last", description="last: the last round; val: the best round on held-out training data"
+    select_by: Literal["last", "val", "oracle"] = Field(
+        default="last",
+        description="last: the last round; val: the best round on held-out training data; oracle: the best round on the "
+        "test data, an upper bound",
+    )
+    tune: Annotated[tuple[str, ...], BeforeValidator(_fields)] = Field(
+        default=("lr",), description="hyper-parameters of which each row shows its best, where they vary; [] for none"
+    )
+    target: float | None = Field(
+        default=None,
+        description="value of the metric to which rounds and bytes are counted; default: what the baseline ends with",
     )
 
 

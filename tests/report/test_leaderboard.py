@@ -16,8 +16,9 @@ from flbench.errors import UserError
 from flbench.report import frames
 from flbench.report.cells import public
 from flbench.report.frames import Collection, Run
-from flbench.report.leaderboard import Leaderboard, Options, Table, build
-from flbench.report.render import parts
+from flbench.report.leaderboard import Leaderboard, Options, build
+from flbench.report.tables import Table
+from flbench.report.wording import parts
 from flbench.store import Store
 from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, filled, finish, small_sweep
 
@@ -52,7 +53,7 @@ def test_rows_are_method_and_norm_and_columns_partitions(tmp_path: Path) -> None
     ]
     assert [[at.label for at in col] for col in table.cols] == [["classes:1"], ["dirichlet:0.1"]]
     # seeds 0.60, 0.61, 0.62: mean 61 %, sd 1 %, half-width 4.302653 * 1 / sqrt(3) = 2.484
-    assert cell(table, "fedavg", "none", "classes:1") == ("61.00 ± 1.00", ["CI ±2.48, n=3"])
+    assert cell(table, "fedavg", "none", "classes:1") == ("61.00 ± 2.48", ["sd 1.00, n=3"])
     assert {(r, c) for r, c in table.best} == {(3, 0), (3, 1)}
     assert section.constants == "lr 0.01, batch_size 32, E 10, clients 10, rounds 20"
 
@@ -83,11 +84,11 @@ def test_every_gap_is_named(tmp_path: Path) -> None:
     said = {label: cell(table, "fedavg", "none", label) for label in partitions}
     assert said["iid"] == ("", ["not run"])
     assert said["classes:1"] == ("", ["3/3 diverged"])
-    assert said["classes:2"] == ("0.4 ± 0.1414", ["CI ±1.271, n=2", "1/3 diverged"])
-    assert said["classes:3"] == ("0.5 ± 0", ["CI ±0, n=2", "2/3: 1 failed (oom)"])
+    assert said["classes:2"] == ("0.4 ± 1.271", ["sd 0.1414, n=2", "1/3 diverged"])
+    assert said["classes:3"] == ("0.5 ± 0", ["sd 0, n=2", "2/3: 1 failed (oom)"])
     assert said["classes:4"] == ("0.5", ["n=1, no interval", "1/3: 1 pending, 1 running"])
     assert said["classes:5"] == ("", ["0/3: 1 failed (timeout), 1 pending, 1 running"])
-    assert said["classes:6"] == ("0.5 ± 0", ["CI ±0, n=2", "2/3: 1 without loss"])
+    assert said["classes:6"] == ("0.5 ± 0", ["sd 0, n=2", "2/3: 1 without loss"])
     why = "4 diverged, 1 failed (oom), 1 failed (timeout), 5 pending, 2 running, 1 without loss"
     assert f"> **Incomplete:** 14 of 21 runs have no value: {why}." in result.markdown()
 
@@ -148,7 +149,7 @@ def test_mixed_numerics_are_marked(tmp_path: Path) -> None:
     finish(store, experiment(norm="ln"), 0.5)
     text = board(store).markdown()
     assert "50.00 ± 0.00** ²<br>" in text
-    assert text.count("²") == 2, "the cell and the footnote"
+    assert text.count("²") == 3, "the cell, in both tables, and the footnote"
     assert "² The seeds of this cell were computed with different numerics: device cpu, executor loop" in text
 
 

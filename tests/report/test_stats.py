@@ -5,7 +5,17 @@ import random
 
 import pytest
 
-from flbench.report.stats import Summary, kendall_tau, summarize, t_quantile
+from flbench.report.stats import (
+    Difference,
+    Summary,
+    bootstrap_interval,
+    holm,
+    kendall_tau,
+    paired,
+    ranks,
+    summarize,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize(("degrees", "table"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (29, 2.045)])
@@ -72,3 +82,76 @@ def test_kendalls_tau_is_scipys() -> None:
         first, second = ([float(draw.randrange(n)) for _ in range(n)] for _ in range(2))
         if (ours := kendall_tau(first, second)) is not None:
             assert ours == pytest.approx(kendalltau(first, second).statistic, abs=1e-12)
+
+
+def test_paired_differences_by_hand() -> None:
+    # differences 0.2, 0.4, 0.6: mean 0.4, sd 0.2, t = 0.4 / (0.2 / sqrt(3)) = 3.4641; of two degrees of freedom
+    # p = 1 - t / sqrt(t^2 + 2) = 1 - sqrt(12 / 14)
+    found = paired({0: 0.5, 1: 0.8, 2: 0.9, 7: 0.1}, {2: 0.3, 0: 0.3, 1: 0.4, 9: 0.9})
+    assert found is not None
+    assert (found.n, found.mean) == (3, pytest.approx(0.4, abs=1e-12))
+    assert found.p == pytest.approx(1 - math.sqrt(12 / 14), abs=1e-12)
+    assert found.half_width == pytest.approx(4.3026527 * 0.2 / math.sqrt(3), abs=1e-7)
+
+
+def test_the_paired_test_is_scipys() -> None:
+    from scipy.stats import ttest_rel
+
+    draw = random.Random(1)
+    for n in (2, 3, 5, 20):
+        first, second = ([draw.random() for _ in range(n)] for _ in range(2))
+        found, theirs = paired(dict(enumerate(first)), dict(enumerate(second))), ttest_rel(first, second)
+        assert found is not None
+        assert found.p == pytest.approx(theirs.pvalue, abs=1e-9)
+        low, high = theirs.confidence_interval()
+        assert (found.mean - found.half_width, found.mean + found.half_width) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_differences_without_spread_or_pairs() -> None:
+    assert paired({0: 0.5}, {1: 0.5}) is None
+    assert paired({0: 0.5}, {0: 0.25}) == Difference(1, 0.25, None, None)
+    assert paired({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}) == Difference(2, 0.0, 0.0, 1.0)
+    # 0.7 - 0.6 and 0.8 - 0.7 differ in their last bits alone
+    assert paired({0: 0.7, 1: 0.8}, {0: 0.6, 1: 0.7}) == Difference(2, 0.1, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "corrected"),
+    [
+        ([], []),
+        ([0.03], [0.03]),
+        ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),  # 3 x 0.01; 2 x 0.03; max(0.06, 1 x 0.04)
+        ([0.5, 0.4, 0.9], [1.0, 1.0, 1.0]),
+        ([0.02, 0.02], [0.04, 0.04]),
+    ],
+)
+def test_holm_by_hand(raw: list[float], corrected: list[float]) -> None:
+    assert holm(raw) == pytest.approx(corrected, abs=1e-12)
+
+
+def test_ranks_are_scipys() -> None:
+    from scipy.stats import rankdata
+
+    draw = random.Random(2)
+    for n in (1, 2, 7):
+        values = [float(draw.randrange(4)) for _ in range(n)]
+        assert ranks(values, lower_is_better=True) == rankdata(values).tolist()
+        assert ranks(values) == rankdata([-value for value in values]).tolist()
+
+
+def test_the_bootstrap_is_reproducible_and_needs_two_seeds() -> None:
+    strata = [[0.1, 0.2, 0.4], [0.5, 0.6, 0.9]]
+    found = bootstrap_interval(strata)
+    assert found is not None
+    assert found == bootstrap_interval(strata)
+    low, high = found
+    # means 0.7 / 3 and 2 / 3, so 0.45; no resample leaves the hull of the values
+    assert 0.3 <= low < 0.45 < high <= 0.65
+    assert bootstrap_interval([[0.1, 0.2], [0.3]]) is None
+    assert bootstrap_interval([]) is None
+
+
+def test_the_bootstrap_has_the_variance_of_a_mean() -> None:
+    # Of equal strata with values -1, 0, 1 the mean's standard error is sd / sqrt(3 k), with sd = 1.
+    low, high = bootstrap_interval([[-1.0, 0.0, 1.0]] * 40) or (0.0, 0.0)
+    assert (high - low) / 2 == pytest.approx(1.96 / math.sqrt(3 * 40), rel=0.06)

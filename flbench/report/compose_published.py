@@ -1,14 +1,16 @@
-"""Published numbers beside ours, as Markdown, as one line for a terminal, and as plain data."""
+"""Published numbers beside ours, as blocks, as one line for a terminal, and as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from flbench.registry import format_scalar
-from flbench.report.cells import METRICS, Cell
+from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
+from flbench.report.cells import Cell
 from flbench.report.published import Configuration, remarks
 from flbench.report.verdicts import Comparison, Order, Published
+from flbench.report.wording import mean_text
 
 #: Settings that head a column where they differ between the rows of a section.
 _SETTINGS: Mapping[str, str] = {
@@ -21,12 +23,24 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-def markdown(published: Published) -> list[str]:
-    """The section as blocks of Markdown."""
-    blocks = ["## Published numbers", _introduction(published)]
+def summary_line(published: Published) -> str:
+    """How our numbers compare, for the top of a leaderboard."""
+    return f"{sum(published.counts.values())} published numbers: {summary(published)}."
+
+
+def place(published: Published, where: tuple[str, str]) -> list[Block]:
+    """The published numbers of one data set and model, by their names; nothing where there are none."""
+    blocks = _place(published, where)
+    return [Heading(3, "Published numbers"), *blocks] if blocks else []
+
+
+def elsewhere(published: Published, here: Container[tuple[str, str]]) -> list[Block]:
+    """Sections of the data sets and models that have numbers but no section of their own."""
     places = dict.fromkeys(one.row.configuration.place for one in published.comparisons)
-    for place in places:
-        blocks += _place(published, place)
+    blocks: list[Block] = []
+    for where in places:
+        if where not in here:
+            blocks += [Heading(2, f"{', '.join(where)}: published"), *_place(published, where)]
     return blocks
 
 
@@ -48,56 +62,52 @@ def plain(published: Published) -> dict[str, Any]:
     }
 
 
-def _introduction(published: Published) -> str:
+def reading(published: Published) -> str:
+    """What the columns and the verdicts mean."""
     points = f"{published.tolerance:g} {'point' if published.tolerance == 1 else 'points'}"
     return (
-        "Accuracy in percent as published by Zhang et al. 2024 (arXiv 2308.09565v2) and ours: the mean over seeds of "
-        "the simple mean over clients on their own test shards. Published numbers are single runs unless they have a "
-        "standard deviation.\n"
-        f"*reproduced*: the difference (ours less published) and the half-width of our 95 % interval are both at most "
+        "Published numbers: accuracy in percent as published by Zhang et al. 2024 (arXiv 2308.09565v2) and ours, the "
+        "mean over seeds of the simple mean over clients on their own test shards. Published numbers are single runs "
+        "unless they have a standard deviation. "
+        "*reproduced*: the difference (ours less published) and the half-width of our 95 % interval are both at most "
         f"{points}; *differs*: the difference exceeds that by more than the half-width; else *inconclusive* (one seed "
-        "has no interval); *shorter*: ours ran fewer rounds; *not comparable*: on other data.\n"
-        f"{sum(published.counts.values())} published numbers: {summary(published)}."
+        "has no interval); *shorter*: ours ran fewer rounds; *not comparable*: on other data."
     )
 
 
-def _place(published: Published, place: tuple[str, str]) -> list[str]:
+def _place(published: Published, where: tuple[str, str]) -> list[Block]:
     """One data set and model: the numbers, what to know of them, and the order of the methods."""
-    everything = [one for one in published.comparisons if one.row.configuration.place == place]
+    everything = [one for one in published.comparisons if one.row.configuration.place == where]
     shown = [one for one in everything if published.everything or one.cell is not None]
-    blocks = [f"### {', '.join(place)}: published"]
+    blocks: list[Block] = []
     if hidden := len({id(one.row) for one in everything}) - len({id(one.row) for one in shown}):
         blocks.append(
-            f"{hidden} of {len({id(one.row) for one in everything})} published numbers were not asked for; "
-            "`flbench report --published` lists them."
+            Paragraph(
+                f"{hidden} of {len({id(one.row) for one in everything})} published numbers were not asked for; "
+                "`flbench report --published` lists them."
+            )
         )
     if not shown:
         return blocks
     settings = [name for name in _SETTINGS if len({getattr(one.row.configuration, name) for one in shown}) > 1]
     same = [name for name in _SETTINGS if name not in settings]
-    blocks.append(f"Everywhere: {', '.join(_setting(shown[0].row.configuration, name) for name in same)}.")
+    blocks.append(Paragraph(f"Everywhere: {', '.join(_setting(shown[0].row.configuration, name) for name in same)}."))
     blocks.append(_table(shown, settings))
     if notes := _remarks(shown):
-        blocks.append("\n".join(f"- {note}" for note in notes))
-    if orders := [one for one in published.orders if one.column.place == place]:
-        blocks.append(
+        blocks.append(Items(tuple(notes)))
+    if orders := [one for one in published.orders if one.column.place == where]:
+        text = (
             "Whether the order of the methods is the paper's, column by column: Kendall's tau-b over n methods "
             "(1: the same order, -1: the opposite one)."
         )
-        blocks.append(_order_table(orders, settings))
+        blocks += [Paragraph(text), _order_table(orders, settings)]
     return blocks
 
 
-def _table(comparisons: Sequence[Comparison], settings: Sequence[str]) -> str:
-    head = ["published as", "table", "ours", *(_SETTINGS[name] for name in settings)]
-    numbers = ["published", "mean", "rounds", "difference", "verdict"]
-    lines = [[*head, *numbers], [*("---" for _ in head), "---:", "---:", "---:", "---:", "---"]]
-    lines += [_row(same, settings) for same in _merged(comparisons)]
-    return "\n".join(_line(line) for line in lines)
-
-
-def _line(words: Sequence[str]) -> str:
-    return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
+def _table(comparisons: Sequence[Comparison], settings: Sequence[str]) -> Grid:
+    heads = ["published as", "table", "ours", *(_SETTINGS[name] for name in settings)]
+    rows = tuple(_row(same, settings) for same in _merged(comparisons))
+    return Grid((*heads, "published", "mean", "rounds", "difference", "verdict"), rows, len(heads), remarks=1)
 
 
 def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
@@ -115,21 +125,23 @@ def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     return sorted(merged.values(), key=lambda same: first[same[0].row.configuration])
 
 
-def _row(same: Sequence[Comparison], settings: Sequence[str]) -> list[str]:
+def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ...]:
     one = same[0]
     row, configuration = one.row, one.row.configuration
     difference = one.difference
-    return [
-        " / ".join(dict.fromkeys(other.row.label for other in same)),
-        ", ".join(dict.fromkeys(other.row.table for other in same)),
-        _ours(one.cell, configuration),
-        *(format_scalar(getattr(configuration, name)) for name in settings),
-        f"{row.text} ± {row.sd}" if row.sd else row.text,
+    return (
+        *words(
+            " / ".join(dict.fromkeys(other.row.label for other in same)),
+            ", ".join(dict.fromkeys(other.row.table for other in same)),
+            _ours(one.cell, configuration),
+            *(format_scalar(getattr(configuration, name)) for name in settings),
+        ),
+        Entry(f"{row.text} ± {row.sd}" if row.sd else row.text, order=row.value),
         _mean(one.cell),
-        f"{one.cell.runs[0].rounds:,}" if one.cell else "–",
-        "–" if difference is None else f"{difference:+.2f}",
-        f"{one.verdict} ({one.why})" if one.why else one.verdict,
-    ]
+        Entry("–") if one.cell is None else Entry(f"{one.cell.runs[0].rounds:,}", order=one.cell.runs[0].rounds),
+        Entry("–") if difference is None else Entry(f"{difference:+.2f}", order=difference),
+        Entry(f"{one.verdict} ({one.why})" if one.why else one.verdict),
+    )
 
 
 def _ours(cell: Cell | None, configuration: Configuration) -> str:
@@ -139,13 +151,10 @@ def _ours(cell: Cell | None, configuration: Configuration) -> str:
     return ", ".join(cell.tick(axis).label for axis in ("method", "norm"))
 
 
-def _mean(cell: Cell | None) -> str:
+def _mean(cell: Cell | None) -> Entry:
     if cell is None or cell.summary is None:
-        return "–"
-    text, summary = METRICS["acc"].text, cell.summary
-    if summary.half_width is None:
-        return f"{text(summary.mean)}<br><sub>n=1, no interval</sub>"
-    return f"{text(summary.mean)}<br><sub>CI ±{text(summary.half_width)}, n={summary.n}</sub>"
+        return Entry("–")
+    return Entry(mean_text(cell), (f"n={cell.summary.n}",), order=cell.summary.mean)
 
 
 def _setting(configuration: Configuration, name: str) -> str:
@@ -167,20 +176,18 @@ def _named(configuration: Configuration) -> str:
     return f"{configuration.method}, {configuration.norm}"
 
 
-def _order_table(orders: Sequence[Order], settings: Sequence[str]) -> str:
-    head = ["table", *(_SETTINGS[name] for name in settings)]
-    lines = [[*head, "rounds", "n", "tau"], [*("---" for _ in head), "---:", "---:", "---:"]]
-    lines += [
-        [
-            one.table,
-            *(format_scalar(getattr(one.column, name)) for name in settings),
-            f"{one.rounds:,}",
-            str(one.n),
-            "undefined" if one.tau is None else f"{one.tau:.2f}",
-        ]
+def _order_table(orders: Sequence[Order], settings: Sequence[str]) -> Grid:
+    heads = ["table", *(_SETTINGS[name] for name in settings)]
+    rows = tuple(
+        (
+            *words(one.table, *(format_scalar(getattr(one.column, name)) for name in settings)),
+            Entry(f"{one.rounds:,}", order=one.rounds),
+            Entry(str(one.n), order=one.n),
+            Entry("undefined") if one.tau is None else Entry(f"{one.tau:.2f}", order=one.tau),
+        )
         for one in orders
-    ]
-    return "\n".join(_line(line) for line in lines)
+    )
+    return Grid((*heads, "rounds", "n", "tau"), rows, len(heads))
 
 
 def _plain_row(one: Comparison) -> dict[str, Any]:

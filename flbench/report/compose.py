@@ -1,0 +1,265 @@
+"""A leaderboard as a document: the answer first, then what it rests on, and where it comes from at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from flbench.report import compose_details, compose_published
+from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
+from flbench.report.cells import Cell
+from flbench.report.leaderboard import Leaderboard, Picture, Section
+from flbench.report.numbers import METRICS
+from flbench.report.overall import Overall, OverallRow, Place
+from flbench.report.provenance import Provenance
+from flbench.report.stats import CONFIDENCE, LEVEL, RESAMPLES
+from flbench.report.tables import MAX_COLUMNS, Table
+from flbench.report.wording import TIED, head, listing, mean_text, numbers_text, parts, row_labels
+
+#: Most rows of the first table; the others are in the sections.
+MOST_ROWS = 20
+
+#: Tables with more lines than this are folded.
+MOST_LINES = 24
+
+NO_SHARED_MODEL = (
+    "¹ Parts of the model stay on the clients, so there is no shared model: ranked by the mean over clients of the "
+    "client's own model on the *whole* test set."
+)
+OWN_SHARD = (
+    "Score of each client's own model on the client's own test shard. It ranks nothing: with one class per client a "
+    "constant answer would score 100 %."
+)
+MIXED_NUMERICS = "² The seeds of this cell were computed with different numerics:"
+
+#: When a value counts, and how hyper-parameters are chosen, by the rule.
+_WHEN: Mapping[str, str] = {
+    "last": "after the last round",
+    "val": "at the round with the best validation accuracy",
+    "oracle": "at the best round on the test data, which is an upper bound and no result",
+}
+_CHOSEN: Mapping[str, str] = {
+    "last": "by the mean on the test data after the last round, which flatters every row a little "
+    "(`select_by: val` chooses on held-out training data)",
+    "val": "by the mean accuracy on held-out training data",
+    "oracle": "by the mean on the test data, an upper bound and no result",
+}
+
+
+def document(board: Leaderboard) -> list[Block]:
+    """Everything, in reading order."""
+    blocks: list[Block] = [Heading(1, board.options.title), Paragraph(_introduction(board))]
+    if board.unfinished:
+        total = sum(board.unfinished.values())
+        text = f"{total} of {board.provenance.wished} runs have no value: {listing(board.unfinished)}."
+        blocks.append(Paragraph(f"**Incomplete:** {text}", warning=True))
+    blocks += [Paragraph(f"Left out: {note}.", warning=True) for note in board.left_out]
+    if board.overall is not None:
+        blocks += _overall(board.overall)
+    if board.published is not None:
+        blocks.append(Paragraph(compose_published.summary_line(board.published)))
+    blocks += _pictures(picture for picture in board.pictures if picture.place is None)
+    for section, is_last in _sections(board):
+        blocks += _section(board, section, is_last)
+    if board.published is not None:
+        blocks += compose_published.elsewhere(board.published, {section.place for section in board.sections})
+    return [*blocks, *_reading(board), *_provenance(board)]
+
+
+def _introduction(board: Leaderboard) -> str:
+    metric = board.metric
+    unit = ", in percent" if metric.percent else ""
+    better = "lower is better" if metric.lower_is_better else "higher is better"
+    return (
+        f"`{board.options.metric}`: {metric.what}, {_WHEN[board.options.select_by]}{unit}; {better}. "
+        f"Mean ± half-width of its 95 % interval over seeds. **Bold**: the best of its column, and {TIED} what is not "
+        "shown to be worse than it. [How to read this](#how-to-read-this)."
+    )
+
+
+def _overall(found: Overall) -> list[Block]:
+    """The answer: values where few columns allow it, else what can be said over all of them."""
+    shown = found.rows[:MOST_ROWS]
+    few, several = len(found.columns) <= MAX_COLUMNS, len(found.columns) > 1
+    compared = several and found.ranked > 1
+    metric = METRICS[found.metric]
+    heads = [*found.row_axes, *(found.columns if few else [])]
+    heads += [f"mean of {len(found.columns)}", "mean rank"] if compared else []
+    heads += ["complete in", "best or tied in"] if not few else []
+    rows = []
+    for row in shown:
+        entries = [*words(*_overall_labels(row))]
+        entries += [_overall_cell(place) for place in row.places] if few else []
+        if compared and row.mean is not None:
+            interval = (
+                "" if row.interval is None else f"{metric.text(row.interval[0])} to {metric.text(row.interval[1])}"
+            )
+            below = (interval,) if interval else ()
+            entries.append(Entry(metric.text(row.mean), below, bold=row is found.rows[0], order=row.mean))
+            entries.append(Entry(f"{row.rank:.2f}", order=row.rank))
+        elif compared:
+            entries += words("–", "–")
+        if not few:
+            of = len(found.columns)
+            entries += [Entry(f"{row.complete}/{of}", order=row.complete), Entry(f"{row.best}/{of}", order=row.best)]
+        rows.append(tuple(entries))
+    blocks: list[Block] = [Grid(tuple(heads), tuple(rows), len(found.row_axes))]
+    if hidden := len(found.rows) - len(shown):
+        blocks.append(Paragraph(f"{hidden} more rows are in the sections below."))
+    if any(row.is_without_shared_model for row in shown):
+        blocks.append(Paragraph(NO_SHARED_MODEL))
+    return blocks
+
+
+def _overall_labels(row: OverallRow) -> list[str]:
+    labels = [at.label for at in row.row]
+    return [f"{labels[0]} ¹", *labels[1:]] if row.is_without_shared_model else labels
+
+
+def _overall_cell(place: Place | None) -> Entry:
+    if place is None:
+        return Entry("–")
+    below = tuple(parts(place.cell)[1][-1:]) if not place.cell.complete else ()
+    below += (place.cell.chosen.partition(",")[0],) if place.cell.chosen and place.cell.complete else ()
+    return _entry(place.table, place.cell, place.at, below)
+
+
+def _entry(table: Table, cell: Cell, at: tuple[int, int], below: Sequence[str]) -> Entry:
+    """A cell with its marks, and its runs for whoever points at it."""
+    marks = [TIED] if at in table.tied else []
+    marks += ["²"] if len(cell.numerics) > 1 else []
+    return Entry(
+        text=mean_text(cell),
+        below=tuple(below),
+        bold=at in table.best | table.tied,
+        mark=" ".join(marks),
+        order=cell.summary.mean if cell.summary else None,
+        tip=tuple(_tips(cell)),
+    )
+
+
+def _tips(cell: Cell) -> Iterator[str]:
+    metric = METRICS[cell.metric]
+    for run in cell.runs:
+        value = cell.by_seed.get(run.experiment.seed)
+        yield f"seed {run.experiment.seed}: {run.state if value is None else metric.text(value)}, run {run.run_id}"
+
+
+def _sections(board: Leaderboard) -> Iterator[tuple[Section, bool]]:
+    """Each section, and whether it is the last of its place (there published numbers and pictures stand)."""
+    places = [section.place for section in board.sections]
+    for index, section in enumerate(board.sections):
+        yield section, section.place not in places[index + 1 :]
+
+
+def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]:
+    blocks: list[Block] = [Heading(2, section.title), Paragraph(f"Everywhere: {section.constants}.")]
+    if len(section.fingerprints) > 1:
+        names = ", ".join(f"`{name}`" for name in section.fingerprints)
+        text = (
+            f"**{len(section.fingerprints)} versions of the data** ({names}). "
+            "Runs on different data are never averaged: they stand in rows of their own."
+        )
+        blocks.append(Paragraph(text, warning=True))
+    everything = _tables(section.tables, 3)
+    if section.tuned:
+        blocks += [Heading(3, f"Best {', '.join(board.options.tune)}"), Paragraph(_tuning(board))]
+        blocks += _tables(section.tuned, 4)
+        cells = sum(len(table.cells) for table in section.tables)
+        blocks.append(Fold(f"All {cells} cells", tuple(everything)))
+    else:
+        blocks += everything
+    if section.own_shard:
+        blocks += [Heading(3, "Own shard"), Paragraph(OWN_SHARD), *_tables(section.own_shard, 4)]
+    blocks += compose_details.blocks(section, board.options.target, MOST_LINES)
+    if is_last and board.published is not None:
+        blocks += compose_published.place(board.published, section.place)
+    if is_last:
+        blocks += _pictures(picture for picture in board.pictures if picture.place == section.place)
+    return blocks
+
+
+def _tuning(board: Leaderboard) -> str:
+    return (
+        f"Each row and column with the best of its settings, chosen {_CHOSEN[board.options.select_by]}; every row of a "
+        "column chooses from the same number of settings, which stands in the cell."
+    )
+
+
+def _tables(tables: Sequence[Table], level: int) -> list[Block]:
+    blocks: list[Block] = []
+    previous = ""
+    for table in tables:
+        if table.title != previous:
+            blocks.append(Heading(level, table.title))
+        previous = table.title
+        heads = [*table.row_axes, *("\n".join(head(table, col)) for col in table.cols)]
+        rows = [
+            (*words(*row_labels(table, r)), *(_table_cell(table, r, c) for c in range(len(table.cols))))
+            for r in range(len(table.rows))
+        ]
+        blocks.append(Grid(tuple(heads), tuple(rows), len(table.row_axes)))
+        blocks += _footnotes(table)
+    return blocks
+
+
+def _table_cell(table: Table, r: int, c: int) -> Entry:
+    cell = table.cells.get((r, c))
+    return Entry("–") if cell is None else _entry(table, cell, (r, c), parts(cell)[1])
+
+
+def _footnotes(table: Table) -> list[Block]:
+    notes = []
+    cells = list(table.cells.values())
+    if table.ranked and any(cell.personal for cell in cells):
+        notes.append(NO_SHARED_MODEL)
+    mixtures = sorted({cell.numerics for cell in cells if len(cell.numerics) > 1})
+    notes += [f"{MIXED_NUMERICS} {'; '.join(mixture)}." for mixture in mixtures]
+    ways = sorted({way for cell in cells for way in cell.numerics})
+    if len(ways) > 1 and not mixtures:
+        notes.append(f"The cells of this table were computed with different numerics: {'; '.join(ways)}.")
+    return [Paragraph(note) for note in notes]
+
+
+def _pictures(pictures: Iterable[Picture]) -> list[Block]:
+    return [Figure(picture.caption, picture.link, picture.svg) for picture in pictures]
+
+
+def _reading(board: Leaderboard) -> list[Block]:
+    points = "" if board.published is None else compose_published.reading(board.published)
+    confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
+    texts = [
+        f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; one seed has none. `sd`: "
+        "sample standard deviation (ddof 1), `n`: seeds.",
+        "`2/3: 1 failed (oom)`: how many of the seeds asked for have a value, and why not all; `1/3 diverged`: how "
+        "many of them stopped at a number that was not finite; `–`: not asked for. Such cells are never the best.",
+        f"{TIED}: a paired t-test over seeds (all cells of a seed share partition, initial weights and batches), "
+        f"corrected for the number of cells in the column (Holm), does not tell the cell from the best at {level}; "
+        "that is no proof of equality. With three seeds almost everything ties; five tell more apart.",
+    ]
+    found = board.overall
+    if found is not None and len(found.columns) > 1 and found.ranked > 1:
+        texts.append(
+            f"mean of {len(found.columns)}: mean over the columns, below it its {confidence} interval by a bootstrap "
+            f"of {RESAMPLES:,} resamples, stratified by column; mean rank: among the {found.ranked} rows that are "
+            "complete in every column, 1 is the best."
+        )
+    return [Heading(2, "How to read this"), Items((*texts, *filter(None, [points])))]
+
+
+def _provenance(board: Leaderboard) -> list[Block]:
+    made = board.provenance
+    lines = [
+        f"Runs: {made.wished}, {made.finished} finished",
+        f"Seeds: {numbers_text(made.seeds)}",
+        f"Rounds: {numbers_text(made.rounds)}",
+        *(f"{title}: {_facts(made, title)}" for title, counts in made.facts.items() if counts),
+        *(f"Spec: {name} `{spec_hash}`" for name, spec_hash in board.options.specs),
+    ]
+    return [Heading(2, "Provenance"), Items(tuple(lines)), Paragraph("Regenerate with:"), Code(board.options.command)]
+
+
+def _facts(made: Provenance, title: str) -> str:
+    counts = made.facts[title]
+    if list(counts.values()) == [made.finished]:
+        return next(iter(counts))
+    return "; ".join(f"{text} ({count} {'run' if count == 1 else 'runs'})" for text, count in counts.items())

@@ -1,0 +1,53 @@
+"""A document as Markdown for GitHub: same blocks, same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
+
+
+def write(blocks: Sequence[Block]) -> str:
+    """The whole text, which ends with a line break."""
+    return "\n\n".join(filter(None, map(_block, blocks))) + "\n"
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Heading):
+        return f"{'#' * block.level} {block.text}"
+    if isinstance(block, Paragraph):
+        return "\n".join(f"> {line}" if block.warning else line for line in block.text.split("\n"))
+    if isinstance(block, Items):
+        return "\n".join(f"- {text}" for text in block.texts)
+    if isinstance(block, Code):
+        return f"```sh\n{block.text}\n```"
+    if isinstance(block, Grid):
+        return _grid(block)
+    if isinstance(block, Figure):
+        return f"![{block.caption}]({block.link})" if block.link else ""
+    return _fold(block)
+
+
+def _fold(fold: Fold) -> str:
+    """GitHub reads Markdown inside of HTML where empty lines surround it."""
+    inside = write(fold.blocks).rstrip("\n")
+    return f"<details>\n<summary>{fold.summary}</summary>\n\n{inside}\n\n</details>" if inside else ""
+
+
+def _grid(grid: Grid) -> str:
+    rule = _line("---:" if grid.is_number(column) else "---" for column in range(len(grid.head)))
+    return "\n".join(
+        [_line(head.replace("\n", "<br>") for head in grid.head), rule, *(_line(map(_entry, row)) for row in grid.rows)]
+    )
+
+
+def _line(texts: Iterable[str]) -> str:
+    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+
+def _entry(entry: Entry) -> str:
+    text = f"**{entry.text}**" if entry.bold else entry.text
+    first = " ".join(filter(None, [text, entry.mark]))
+    return "<br>".join(
+        [*([first] if first else []), *(f"<sub>{line}</sub>" if first else line for line in entry.below)]
+    )

@@ -1,0 +1,61 @@
+"""The numbers that runs record: what they are called, how they are shown, which end is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a recorded number is shown and which end of it is better."""
+
+    title: str
+    what: str
+    percent: bool = True
+    lower_is_better: bool = False
+
+    def text(self, value: float) -> str:
+        """The value as printed: percent with two decimals, other numbers with four digits."""
+        return f"{100 * value:.2f}" if self.percent else f"{value:.4g}"
+
+    def change(self, value: float) -> str:
+        """A difference as printed, with its sign."""
+        return f"{100 * value:+.2f}" if self.percent else f"{value:+.4g}"
+
+    def best(self, values: Iterable[float]) -> float:
+        """The best of some values."""
+        return min(values) if self.lower_is_better else max(values)
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether a value is at least as good as a target."""
+        return value <= target if self.lower_is_better else value >= target
+
+
+#: The numbers that a leaderboard can be made of, by the name under which they are recorded.
+METRICS: Mapping[str, Metric] = {
+    "acc": Metric("accuracy", "simple mean over clients of the global model's accuracy on the client's own test shard"),
+    "acc_weighted": Metric("weighted accuracy", "mean over clients, weighted by the size of their test shards"),
+    "acc_global": Metric("global accuracy", "accuracy on the whole test set"),
+    "acc_worst": Metric("worst client's accuracy", "accuracy of the worst client on its own test shard"),
+    "acc_sd": Metric("spread over clients", "standard deviation of accuracy over clients", lower_is_better=True),
+    "acc_personal": Metric("own-shard accuracy", "accuracy of each client's own model on its own test shard"),
+    "val_acc": Metric("validation accuracy", "accuracy on the held-out slice of the training data"),
+    "loss": Metric("test loss", "cross-entropy on the test data", percent=False, lower_is_better=True),
+    "train_loss": Metric("training loss", "cross-entropy on the training data", percent=False, lower_is_better=True),
+    "bytes_up": Metric("bytes sent", "bytes from clients to the server", percent=False, lower_is_better=True),
+    "bytes_down": Metric("bytes received", "bytes from the server to clients", percent=False, lower_is_better=True),
+    "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True),
+}
+
+
+def value_of(record: Record | None, metric: str) -> float | None:
+    """The number in a record; where there is no shared model, accuracy is that on the whole test set."""
+    if record is None:
+        return None
+    name = "acc_global" if metric == "acc" and "acc_personal" in record else metric
+    value = record.get(name, record.get(metric))
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,101 @@
+"""How wide the range of learning rates is in which a row works, and how often it diverges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flbench.report.cells import Cell, Tick, axis_label, grouped
+from flbench.report.numbers import METRICS
+from flbench.report.tables import anywhere, other_axes, ticks
+
+#: A learning rate works where its mean is within this of the best one's: two points.
+WITHIN = 0.02
+
+#: Fewer learning rates than this say nothing about a range.
+FEWEST_RATES = 3
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """A row in a column, over its learning rates.
+
+    Attributes:
+        row: the place on each row axis.
+        where: the column.
+        best: mean at the best rate.
+        low, high: the smallest and the largest rate of the unbroken range around the best one whose cells are complete
+            and within two points of the best.
+        open_low, open_high: whether the range ends where the grid does, so that it may be wider.
+        diverged: runs that diverged, of ``finished``.
+    """
+
+    row: tuple[Tick, ...]
+    where: str
+    best: float | None
+    low: float
+    high: float
+    open_low: bool
+    open_high: bool
+    diverged: int
+    finished: int
+    rates: int
+
+    @property
+    def decades(self) -> float:
+        """The width of the range in powers of ten."""
+        return math.log10(self.high / self.low)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Every row and column of one kind of experiment."""
+
+    row_axes: tuple[str, ...]
+    rows: tuple[Robustness, ...]
+
+
+def ranges(cells: Sequence[Cell], rows: Sequence[str], cols: Sequence[str]) -> Ranges | None:
+    """The ranges of learning rates; None where there are too few rates, or the metric has no points."""
+    if not METRICS[cells[0].metric].percent:
+        return None
+    row_axes, col_axes = ([axis for axis in axes if axis != "lr" and anywhere(cells, axis)] for axes in (rows, cols))
+    named = (*row_axes, *col_axes, "lr")
+    col_axes = [*other_axes(cells, named), *col_axes]
+    found = []
+    for members in grouped(cells, lambda cell: (ticks(cell, col_axes, named), ticks(cell, row_axes, named))):
+        if len(members) >= FEWEST_RATES:
+            place = zip(col_axes, ticks(members[0], col_axes, named), strict=True)
+            where = ", ".join(axis_label(axis, at) for axis, at in place)
+            found.append(_range(members, ticks(members[0], row_axes, named), where))
+    return Ranges(tuple(row_axes), tuple(found)) if found else None
+
+
+def _range(cells: Sequence[Cell], row: tuple[Tick, ...], where: str) -> Robustness:
+    cells = sorted(cells, key=lambda cell: cell.experiment.lr)
+    lower = METRICS[cells[0].metric].lower_is_better
+    means = [
+        (-1 if lower else 1) * cell.summary.mean if cell.complete and cell.summary else -math.inf for cell in cells
+    ]
+    best = means.index(max(means))
+    first = last = best
+    good = [math.isfinite(mean) and mean >= means[best] - WITHIN for mean in means]
+    while first > 0 and good[first - 1]:
+        first -= 1
+    while last < len(cells) - 1 and good[last + 1]:
+        last += 1
+    runs = [run for cell in cells for run in cell.runs if run.result is not None]
+    summary = cells[best].summary
+    return Robustness(
+        row=row,
+        where=where,
+        best=summary.mean if summary and math.isfinite(means[best]) else None,
+        low=cells[first].experiment.lr,
+        high=cells[last].experiment.lr,
+        open_low=first == 0,
+        open_high=last == len(cells) - 1,
+        diverged=sum(run.state == "diverged" for run in runs),
+        finished=len(runs),
+        rates=len(cells),
+    )

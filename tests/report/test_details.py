@@ -1,0 +1,203 @@
+"""Tuning, costs, ranges of learning rates and the summary over all columns, on made-up runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flbench.errors import UserError
+from flbench.report import frames
+from flbench.report.costs import first_reaching
+from flbench.report.frames import Collection, Run
+from flbench.report.leaderboard import Leaderboard, Options, build
+from flbench.store import Store
+from tests.report.stores import experiment, finish, records
+
+#: Enough of a finished run's result for provenance.
+RESULT = SimpleNamespace(fingerprint="feedfacecafebeef", numerics={}, environment={}, status="done")
+
+
+def run(acc: float | None, state: str = "done", more: dict[str, Any] | None = None, **fields: Any) -> Run:
+    wish = experiment(**fields)
+    result: Any = None if state == "pending" else RESULT
+    record = None if acc is None else {"acc": acc, **(more or {})}
+    return Run(wish, wish.rounds, state, result=result, record=record)
+
+
+def board(*runs: Run, **options: Any) -> Leaderboard:
+    return build(Collection(tuple(runs)), Options(**options))
+
+
+def chosen(found: Leaderboard) -> dict[str, tuple[float | None, str]]:
+    """By row and column: the mean that is shown, and how it was chosen."""
+    return {
+        " ".join(at.label for at in (*table.rows[r], *table.cols[c])): (cell.summary and cell.summary.mean, cell.chosen)
+        for section in found.sections
+        for table in section.tuned
+        for (r, c), cell in table.cells.items()
+    }
+
+
+def test_the_best_learning_rate_of_each_row_and_column() -> None:
+    accs = {("none", "iid"): (0.5, 0.7, 0.6), ("ln", "iid"): (0.9, 0.8, 0.1), ("none", "classes:1"): (0.1, 0.2, 0.3)}
+    runs = [
+        run(acc, norm=norm, partition=partition, lr=lr)
+        for (norm, partition), found in accs.items()
+        for lr, acc in zip((0.01, 0.1, 1.0), found, strict=True)
+    ]
+    found = board(*runs)
+    assert chosen(found) == {
+        "fedavg none iid": (0.7, "lr 0.1, best of 3"),
+        "fedavg ln iid": (0.9, "lr 0.01, best of 3"),
+        "fedavg none classes:1": (0.3, "lr 1, best of 3"),
+    }
+    assert sum(len(table.cells) for table in found.sections[0].tables) == 9, "all cells are still told"
+    assert found.overall is not None and found.overall.columns == ("iid", "classes:1")
+    assert "### Best lr" in found.markdown() and "flatters every row" in found.markdown()
+
+
+def test_every_row_has_the_same_budget() -> None:
+    few = [run(0.5 + lr, norm="none", lr=lr) for lr in (0.01, 0.1)]
+    many = [run(0.5, norm="ln", lr=lr / 1000) for lr in range(1, 9)]
+    told = chosen(board(*few, *many))
+    assert told["fedavg none classes:1"] == (0.6, "lr 0.1, best of 2")
+    assert told["fedavg ln classes:1"][1].endswith(", best of 2 drawn from 8")
+    assert chosen(board(*few, *many)) == chosen(board(*reversed([*few, *many])))
+
+
+def test_incomplete_settings_use_up_the_budget_and_cannot_win() -> None:
+    runs = [run(0.5, lr=0.01, seed=seed) for seed in range(2)]
+    runs += [run(0.9, lr=0.1, seed=0), run(None, "diverged", lr=0.1, seed=1)]
+    assert chosen(board(*runs)) == {"fedavg none classes:1": (0.5, "lr 0.01, best of 2")}
+    hopeless = [run(None, "diverged", lr=lr) for lr in (0.1, 1.0)]
+    assert chosen(board(*hopeless)) == {"fedavg none classes:1": (None, "none complete of 2")}
+
+
+def test_validation_data_choose_settings_where_the_rule_says_so() -> None:
+    runs = [run(0.9, more={"val_acc": 0.1}, lr=0.01), run(0.4, more={"val_acc": 0.3}, lr=0.1)]
+    assert chosen(board(*runs, select_by="val")) == {"fedavg none classes:1": (0.4, "lr 0.1, best of 2")}
+    assert chosen(board(*runs, select_by="last")) == {"fedavg none classes:1": (0.9, "lr 0.01, best of 2")}
+    assert "on held-out training data" in board(*runs, select_by="val").markdown()
+
+
+def test_hyper_parameters_of_a_method_can_be_chosen() -> None:
+    proxes = [run(mu, method={"name": "fedprox", "mu": mu}) for mu in (0.1, 0.3)]
+    told = chosen(board(*proxes, tune=("method.mu",)))
+    assert told == {"fedprox none classes:1": (0.3, "method.mu 0.3, best of 2")}
+    assert chosen(board(*proxes)) == {}, "unless they are named, they are rows of their own"
+    assert chosen(board(*proxes, tune=())) == {}
+
+
+def test_the_oracle_sees_the_test_data_of_every_round(tmp_path: Path) -> None:
+    store, wish = Store(tmp_path), experiment(rounds=30)
+    lines = records([10, 20, 30], 0.6)
+    lines[1]["acc"], lines[1]["loss"] = 0.8, 0.9
+    finish(store, wish, lines=lines)
+    source = frames.StoreSource(store)
+    (best,) = frames.collect(source, [wish], select_by="oracle").runs
+    assert best.record is not None and best.record["acc"] == 0.8
+    (by_loss,) = frames.collect(source, [wish], select_by="oracle", metric="loss").runs
+    assert by_loss.record is not None and by_loss.record["loss"] == pytest.approx(0.4)
+    with pytest.raises(UserError, match="unknown rule 'best'; known: last, val, oracle"):
+        frames.collect(source, [wish], select_by="best")
+    text = build(frames.collect(source, [wish], select_by="oracle"), Options(select_by="oracle")).markdown()
+    assert "an upper bound and no result" in text
+
+
+def test_rounds_and_bytes_to_the_target(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    curves = {("none", 0): (0.2, 0.4, 0.6), ("none", 1): (0.3, 0.5, 0.4), ("ln", 0): (0.6, 0.7, 0.8)}
+    curves[("ln", 1)] = (0.1, 0.2, 0.3)
+    for (norm, seed), accs in curves.items():
+        lines = records([10, 20, 30], 0.5)
+        for line, acc in zip(lines, accs, strict=True):
+            line |= {"acc": acc, "bytes_up": 1000 * line["round"], "bytes_down": 500 * line["round"]}
+        finish(store, experiment(norm=norm, rounds=30, seed=seed), lines=lines)
+    collection = frames.collect(frames.StoreSource(store))
+    # The baseline's seeds end with 0.6 and 0.4, which they reach in rounds 30 and 20; ln's first seed at once.
+    text = build(collection).markdown()
+    assert "| fedavg | none | classes:1 | 25.00 |" in text
+    assert "| 45.0 kB | 25 | 37.5 kB |" in text
+    assert "| 45.0 kB | 10<br><sub>1/2 seeds</sub> | 15.0 kB |" in text
+    assert "Target: what fedavg none ends with" in text
+    fixed = build(collection, Options(target=0.75)).markdown()
+    assert "Target: 75.00," in fixed
+    assert "| 45.0 kB | never | never |" in fixed
+    assert "| 45.0 kB | 30<br><sub>1/2 seeds</sub> | 45.0 kB |" in fixed
+
+
+def test_the_first_record_that_reaches_a_target() -> None:
+    lines = [{"round": 10, "loss": 0.9, "acc": 0.1}, {"round": 20, "loss": 0.5, "acc": 0.6}]
+    assert first_reaching(lines, "acc", 0.6) == lines[1]
+    assert first_reaching(lines, "loss", 0.95) == lines[0], "a lower loss is better"
+    assert first_reaching(lines, "acc", 0.61) is None
+
+
+def test_clients_and_classes() -> None:
+    more = [
+        {"acc_worst": 0.2, "acc_sd": 0.1, "recall": [0.9, 0.3, None]},
+        {"acc_worst": 0.4, "acc_sd": 0.3, "recall": [0.7, 0.5, None]},
+    ]
+    text = board(run(0.5, more=more[0], seed=0), run(0.6, more=more[1], seed=1)).markdown()
+    assert "| fedavg | none | classes:1 | 30.00 | 20.00 | 40.00<br><sub>class 1</sub> |" in text
+    assert "| fedavg | none | classes:1 | 80.00 | 40.00 | – |" in text
+
+
+def test_the_range_of_learning_rates() -> None:
+    accs = {0.001: 0.3, 0.01: 0.79, 0.1: 0.8, 1.0: 0.785, 10.0: 0.1}
+    runs = [run(acc, lr=lr) for lr, acc in accs.items()]
+    runs += [run(acc, norm="ln", lr=lr) for lr, acc in zip((0.001, 0.01, 0.1), (0.9, 0.8, 0.9), strict=True)]
+    runs += [run(None, "diverged", norm="ln", lr=lr) for lr in (1.0, 10.0)]
+    (found,) = board(*runs).sections[0].ranges
+    none, ln = found.rows
+    assert (none.low, none.high, none.decades, none.best) == (0.01, 1.0, pytest.approx(2), 0.8)
+    assert (none.open_low, none.open_high, none.diverged, none.finished) == (False, False, 0, 5)
+    # The best rate is the first of equals; the rate beside it is ten points worse, which ends the range.
+    assert (ln.low, ln.high, ln.decades, ln.open_low) == (0.001, 0.001, 0, True)
+    assert (ln.diverged, ln.finished) == (2, 5)
+    text = board(*runs).markdown()
+    assert "| fedavg | none | classes:1 | 80.00 | 0.01 to 1 | 2.0 | 0/5 |" in text
+    assert "| fedavg | ln | classes:1 | 90.00 | 0.001 to 0.001 | ≥ 0.0 | 2/5<br><sub>40 %</sub> |" in text
+
+
+def test_two_rates_are_no_range() -> None:
+    assert board(run(0.5, lr=0.1), run(0.6, lr=1.0)).sections[0].ranges == ()
+
+
+def test_rows_over_all_columns() -> None:
+    accs = {"none": (0.5, 0.6), "ln": (0.7, 0.9), "fn": (0.8, 0.7), "gn": (0.9, None)}
+    runs = [
+        run(
+            None if acc is None else acc + 0.01 * seed,
+            "pending" if acc is None else "done",
+            norm=norm,
+            partition=p,
+            seed=seed,
+        )
+        for norm, two in accs.items()
+        for p, acc in zip(("iid", "classes:1"), two, strict=True)
+        for seed in range(3)
+    ]
+    found = board(*runs).overall
+    assert found is not None
+    told = {row.row[1].label: (row.mean, row.rank, row.complete) for row in found.rows}
+    assert list(told) == ["ln", "fn", "none", "gn"], "the best first, incomplete rows last"
+    assert told["ln"] == (pytest.approx(0.81), 1.5, 2)
+    assert told["fn"] == (pytest.approx(0.76), 1.5, 2)
+    assert told["none"] == (pytest.approx(0.56), 3.0, 2)
+    assert told["gn"] == (None, None, 1)
+    assert found.ranked == 3
+
+
+def test_many_columns_are_summed_up() -> None:
+    runs = [
+        run(0.5 + 0.1 * (norm == "ln"), norm=norm, partition=f"dirichlet:{beta}")
+        for norm in ("none", "ln")
+        for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)
+    ]
+    text = board(*runs).markdown()
+    assert "| method | norm | mean of 8 | mean rank | complete in | best or tied in |" in text
+    assert "| fedavg | ln | **60.00** | 1.00 | 8/8 | 8/8 |" in text
