@@ -24,6 +24,7 @@ from flbench.launch.submissions import Submission
 from flbench.slurm import Row, config_value, scancel, squeue
 from flbench.slurm.job import GRACE, JOB_END, LOG
 from flbench.store import Store
+from flbench.store.secrets import is_secret
 from flbench.worker import Options
 
 if TYPE_CHECKING:
@@ -340,10 +341,14 @@ def script(store: Path, plan: str, options: Options, request: Request, tasks: in
 
 @contextmanager
 def own_environment() -> Iterator[None]:
-    """Call sbatch as from a login shell: the variables of a job around the launcher would reach into the new ones."""
+    """Call sbatch as from a login shell, and without secrets.
+
+    The variables of a job around the launcher would reach into the new ones. Keys would lie in SLURM's own files for as
+    long as the jobs live, and workers need none: data are fetched, and W&B is told, by others.
+    """
     before = dict(os.environ)
     for name in before:
-        if name.startswith("SLURM_") and name not in KEPT:
+        if name not in KEPT and (name.startswith("SLURM_") or is_secret(name)):
             del os.environ[name]
     try:
         yield

@@ -27,6 +27,11 @@ def redact_all(value: Any) -> Any:
     return _without_in_all(_secrets(os.environ), value)
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret."""
+    return _SECRET.search(name) is not None
+
+
 def _secrets(environ: Mapping[str, str]) -> list[str]:
     """The values that are secrets, the longest first: one may begin with another."""
     values = {value for name, value in environ.items() if _SECRET.search(name) and len(value) >= _SHORTEST}

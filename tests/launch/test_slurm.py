@@ -247,17 +247,21 @@ def test_without_a_stated_memory_there_is_none_to_double(store: Store, bin: Path
     assert "--mem=" not in text and "--memory=all" in text and "--array=0-1%" in text
 
 
-def test_variables_of_a_job_around_the_launcher_stay_here(
+def test_variables_of_a_job_around_the_launcher_and_secrets_stay_here(
     store: Store, bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     monkeypatch.setenv("SLURM_CONF", "/some/slurm.conf")
+    monkeypatch.setenv("SLURM_JWT", "token-for-slurm")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789")
     program(bin, "sbatch", f"env > {tmp_path}/environment; echo Submitted batch job 7")
     launcher(store).start(1)
     environment = (tmp_path / "environment").read_text()
     assert "SLURM_JOB_ID" not in environment
     assert "SLURM_CONF=/some/slurm.conf" in environment
-    assert os.environ["SLURM_JOB_ID"] == "42"
+    assert "SLURM_JWT" in environment
+    assert "0123456789" not in environment
+    assert (os.environ["SLURM_JOB_ID"], os.environ["WANDB_API_KEY"]) == ("42", "0123456789")
 
 
 def test_draining_takes_back_what_is_queued_and_asks_the_rest_to_stop(store: Store, bin: Path, tmp_path: Path) -> None:
