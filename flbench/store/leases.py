@@ -122,8 +122,13 @@ class Judge:
         return not self._silent(self._signs_of_life(lease, path), STALE)
 
     def hangs(self, lease: Lease) -> bool:
-        """Whether it is a process of this machine that is there, and has not touched its heartbeat for long."""
-        if not lease.is_local() or process_start(lease.pid) != lease.pid_start:
+        """Whether it is another process of this machine that is there, and has not touched its heartbeat for long.
+
+        Inside a SLURM job none hangs: SLURM may have suspended it.
+        """
+        if not lease.is_local() or lease.slurm_job is not None or lease.pid == os.getpid():
+            return False
+        if process_start(lease.pid) != lease.pid_start:
             return False
         return self._silent([self.workers / lease.token / "heartbeat"], HANGING)
 

@@ -6,7 +6,8 @@ import pytest
 
 from flbench.errors import UserError
 from flbench.launch.local import LocalLauncher, cgroup_quota, gpu_slots, usable_cores, visible_gpus
-from flbench.store import Store
+from flbench.launch.memory import oom_kills
+from flbench.store import Store, files
 from flbench.worker import Options
 
 
@@ -80,3 +81,81 @@ def test_slots_are_cores_over_cpus_and_at_least_one(tmp_path: Path, monkeypatch:
     assert slots(gpus=0.5) == 4
     assert slots(gpus=0.5, cpus=4) == 2
     assert slots(workers=5) == 5
+
+
+class Process:
+    """A worker process that ends when the test says."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.environ = environ
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+    started: list[Process] = []
+
+    def start(argv: list[str], *, env: dict[str, str], **_: object) -> Process:
+        started.append(Process({**env, "neighbours": next(word for word in argv if "--neighbours" in word)}))
+        return started[-1]
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    return started
+
+
+def test_replacement_takes_the_gpu_that_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[Process]
+) -> None:
+    monkeypatch.setattr("flbench.launch.local.usable_cores", lambda: 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    launcher = LocalLauncher(Store(tmp_path / "store"), "toy/abc", Options(), gpus=1)
+    launcher.start(3)
+    processes[1].returncode = 1
+    assert launcher.alive() == 2
+    launcher.start(1)
+    assert [process.environ["CUDA_VISIBLE_DEVICES"] for process in processes] == ["4", "5", "6", "5"]
+    assert {process.environ["neighbours"] for process in processes} == {"--neighbours=1"}
+
+
+@pytest.mark.parametrize(
+    ("code", "kills", "slots", "kind"),
+    [(0, 0, 3, None), (75, 0, 3, None), (76, 0, 2, None), (1, 1, 3, "error"), (-9, 0, 3, "signal"), (-9, 1, 2, "oom")],
+)
+def test_end_of_a_worker_is_told_and_memory_costs_a_slot(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: list[Process],
+    code: int,
+    kills: int,
+    slots: int,
+    kind: str | None,
+) -> None:
+    counted = iter([7, 7 + kills, 7 + kills])
+    monkeypatch.setattr("flbench.launch.local.oom_kills", lambda: next(counted))
+    store = Store(tmp_path / "store")
+    launcher = LocalLauncher(store, "toy/abc", Options(), workers=3)
+    launcher.start(1)
+    processes[0].returncode = code
+    assert launcher.alive() == 0
+    assert launcher.slots == slots
+    (token,) = launcher.tokens()
+    told = files.read_json(store.workers / token / "exit.json")
+    assert (told and told["kind"]) == kind
+
+
+def test_kernels_counters(tmp_path: Path) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    assert oom_kills(proc, cgroups) == 0
+    contents = {
+        proc / "vmstat": "nr_free_pages 5\noom_kill 2\n",
+        proc / "self/cgroup": "4:memory:/job/7\n1:cpu:/\n0::/user/x\n",
+        cgroups / "memory/job/7/memory.oom_control": "under_oom 0\noom_kill 30\n",
+        cgroups / "user/x/memory.events": "low 0\noom 9\noom_kill 400\n",
+    }
+    for path, text in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert oom_kills(proc, cgroups) == 432

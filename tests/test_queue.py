@@ -1,0 +1,83 @@
+"""In which order, and at how small a cost, a worker looks at the runs of a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flbench.config import Experiment
+from flbench.store import Lease, Plan, Queue, Store
+from tests.faults.stub import experiments
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def finish(store: Store, experiment: Experiment) -> None:
+    attempt = store.claim(experiment, Lease.here())
+    assert attempt is not None
+    attempt.adopt(None)
+    for round in sorted(experiment.evaluated_rounds()):
+        attempt.record({"round": round})
+    attempt.publish(status="done", rounds=experiment.rounds, seconds=1.0, fingerprint="toy", numerics={})
+    attempt.end("ok")
+
+
+def looked_at(queue: Queue, plan: list[Experiment], *, keep: bool = False) -> list[int]:
+    numbers = {experiment.run_id: number for number, experiment in enumerate(plan)}
+    found = []
+    for entry in queue:
+        found.append(numbers[entry.run_id])
+        if keep:
+            queue.keep()
+    return found
+
+
+def test_order_is_the_plans_from_the_offset_on(store: Store) -> None:
+    plan = experiments(5)
+    queue = Queue(store, Plan.of(plan), offset=13)
+    assert looked_at(queue, plan, keep=True) == [3, 4, 0, 1, 2]
+    assert looked_at(queue, plan) == [3, 4, 0, 1, 2]
+    assert looked_at(queue, plan) == []
+
+
+def test_what_is_finished_is_passed_over_until_the_look_is_thorough(store: Store) -> None:
+    plan = experiments(5)
+    finish(store, plan[1])
+    finish(store, plan[4])
+    queue = Queue(store, Plan.of(plan), offset=0)
+    assert looked_at(queue, plan) == [0, 2, 3]
+    queue.is_thorough = True
+    assert looked_at(queue, plan) == [1, 4]
+
+
+def test_result_of_another_length_is_not_passed_over(store: Store) -> None:
+    finish(store, experiments(1, rounds=20)[0])
+    longer = experiments(2, rounds=40)
+    assert looked_at(Queue(store, Plan.of(longer), offset=0), longer) == [0, 1]
+
+
+def test_what_was_begun_before_is_looked_at_and_what_others_begin_meanwhile_comes_later(store: Store) -> None:
+    plan = experiments(5)
+    store.claim(plan[0], Lease.here())
+    queue = Queue(store, Plan.of(plan), offset=0)
+    store.claim(plan[2], Lease.here())
+    assert queue.is_fresh
+    assert looked_at(queue, plan) == [0, 1, 3, 4]
+    assert not queue.is_fresh
+    assert looked_at(queue, plan) == [2]
+
+
+def test_neighbours_and_what_is_left(store: Store) -> None:
+    plan = experiments(5)
+    finish(store, plan[3])
+    queue = Queue(store, Plan.of(plan), offset=1)
+    passing = iter(queue)
+    assert next(passing).run_id == plan[1].run_id
+    assert queue.left == 5
+    assert [entry.run_id for entry in queue.near(3)] == [plan[2].run_id, plan[4].run_id]
+    assert next(passing).run_id == plan[2].run_id
+    assert queue.left == 4
