@@ -65,10 +65,11 @@ def explain(store: Store, run: RunDir) -> bool:
     """
     attempts = run.attempts()
     lease = attempts[-1].lease() if attempts else None
-    if lease is None or lease.slurm_job is None:
+    # It becomes an argument of SLURM's commands; a store may come from somebody else.
+    if lease is None or not str(lease.slurm_job).isdecimal() or not isinstance(lease.slurm_restart, int):
         return False
     worker = store.workers / lease.token
-    verdict = verdict_on(lease.slurm_job, lease.slurm_restart, worker / "log.txt")
+    verdict = verdict_on(str(lease.slurm_job), lease.slurm_restart, worker / "log.txt")
     if verdict is None:
         return False
     # Where no worker can have more memory, to try again would be of no use.

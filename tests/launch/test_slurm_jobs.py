@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -163,6 +164,17 @@ def test_out_of_memory_is_final_where_there_is_no_more(store: Store, bin: Path, 
     assert explain(store, run)
     state = run.state(experiment)
     assert (state.mendable, state.claimable(3)) == (mendable, not mendable)
+
+
+@pytest.mark.parametrize("job", ["--help", "17;true", "", None])
+def test_what_is_no_job_id_reaches_no_command(store: Store, bin: Path, tmp_path: Path, job: str | None) -> None:
+    (experiment,) = experiments()
+    run, attempt = lost(store, experiment)
+    lease = json.loads((attempt.path / "lease.json").read_text()) | {"slurm_job": job}
+    (attempt.path / "lease.json").write_text(json.dumps(lease))
+    program(bin, "scontrol", f"touch {tmp_path}/asked")
+    assert not explain(store, run)
+    assert not (tmp_path / "asked").exists()
 
 
 def test_inquest_asks_now_and_then_only(store: Store, bin: Path, tmp_path: Path) -> None:
