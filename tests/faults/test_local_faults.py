@@ -153,7 +153,7 @@ def test_memory_limit_is_tried_again_with_fewer_workers(store: Store, monkeypatc
     shares = [neighbours_of(store, greedy.run_id, attempt.number) for attempt in store.run(greedy.run_id).attempts()]
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] == 1 and shares.count(1) == 1
-    assert len(shares) <= 3
+    assert len(shares) <= 4  # each of the three workers may have met it once, and then a lone one
     check_undisturbed(store, others)
 
 
@@ -205,7 +205,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def fill(place: Path) -> Path:
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 12, 1):
+        room = os.statvfs(place)
+        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize)
+        file.seek(0, os.SEEK_END)
+        for size in (1 << 12, 1):
             try:
                 while True:
                     file.write(b"\1" * size)
