@@ -26,8 +26,8 @@ import torch
 from flbench.bench.workloads import random_data
 from flbench.config import parse_experiment
 from flbench.data.arrays import Data
-from flbench.engine.rounds import Trainer
 from flbench.engine.setup import make_network, make_trainer
+from flbench.engine.trainer import Trainer
 from flbench.models import norm_layers
 from flbench.models.layers import Relu
 from flbench.registry import MODELS, NORMS

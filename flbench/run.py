@@ -17,8 +17,9 @@ import torch
 from flbench.config import Experiment
 from flbench.data.datasets import Dataset, load
 from flbench.engine.fused import step_together
-from flbench.engine.rounds import FederatedTrainer, RoundReport, Trainer
+from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import Numerics, make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint

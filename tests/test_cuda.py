@@ -16,13 +16,15 @@ from torch import Tensor
 
 from flbench.config import parse_experiment
 from flbench.data.datasets import Dataset, load
+from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.fused import step_together
 from flbench.engine.graphs import CudaRecord
 from flbench.engine.local import Sgd
 from flbench.engine.memory import fitting
-from flbench.engine.rounds import CentralizedTrainer, FederatedTrainer, Trainer
+from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_trainer, matmul_precision_restored, set_matmul_precision
+from flbench.engine.trainer import Trainer
 from flbench.engine.tuning import Tuner, cuda_clock
 from flbench.methods.base import Method, Tree
 from flbench.models.convolutions import CONVOLUTIONS

@@ -11,8 +11,9 @@ import pytest
 from flbench.config import Experiment, parse_experiment
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.fused import step_together
-from flbench.engine.rounds import FederatedTrainer, Trainer
+from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import Numerics, make_trainer
+from flbench.engine.trainer import Trainer
 from flbench.run import LOOK_EVERY, Outcome, Runner, Settings
 from flbench.store import Attempt, Lease, Store
 from tests.recording import rerun

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from flbench.data.batches import Rows, federated_rows
+from flbench.data.batches import Crops, Rows, federated_rows
 from flbench.engine.images import Batch, Images
 from flbench.methods.base import Method, Tree
 from flbench.streams import stream
@@ -90,30 +90,29 @@ def draw_together(runs: Sequence[Draws], rounds: Sequence[int]) -> Tree:
     members = [(run, round, int(k)) for run, round, cohort in zip(runs, rounds, cohorts, strict=True) for k in cohort]
     batches = [run.batch(k, round) for run, round, k in members]
     weights = [run.weights(cohort) for run, cohort in zip(runs, cohorts, strict=True)]
-    steps = [len(batch.rows_EB) for batch in batches]
-    given = {
-        "cohort_N": np.concatenate(cohorts),
-        "rows_NEB": np.stack([_filled(batch.rows_EB, max(steps)) for batch in batches]),
-        "weights_4N": np.array(
-            [
-                [share for each in weights for share in each.share],
-                [weight for each in weights for weight in each.deltas],
-                [weight for each in weights for weight in each.messages],
-                steps,
-            ]
-        ),
-    }
-    if runs[0].images.augment:
-        given["crops_NEB3"] = np.stack([_filled(_choices(batch), max(steps)) for batch in batches])
+    rows = [
+        [share for each in weights for share in each.share],
+        [weight for each in weights for weight in each.deltas],
+        [weight for each in weights for weight in each.messages],
+        [len(batch.rows_EB) for batch in batches],
+    ]
+    weights_4N = torch.tensor(rows, dtype=torch.float64)
+    return {"cohort_N": torch.from_numpy(np.concatenate(cohorts)), "weights_4N": weights_4N, **together(batches)}
+
+
+def together(batches: Sequence[Batch]) -> Tree:
+    """``rows_NEB`` and ``crops_NEB3`` of ``draw_together`` for the batches of N clients."""
+    steps = max(len(batch.rows_EB) for batch in batches)
+    given = {"rows_NEB": np.stack([_filled(batch.rows_EB, steps) for batch in batches])}
+    choices = [_choices(batch.crops).reshape(*batch.rows_EB.shape, 3) for batch in batches if batch.crops is not None]
+    if choices:
+        given["crops_NEB3"] = np.stack([_filled(own, steps) for own in choices])
     return {name: torch.from_numpy(array) for name, array in given.items()}
 
 
-def _choices(batch: Batch) -> Rows:
-    """A client's crops as one array (E, B, 3)."""
-    if batch.crops is None:
-        raise ValueError("no augmentation was drawn for these images")
-    flip, offset = batch.crops.flip.numpy(), batch.crops.offset.numpy()
-    return np.concatenate([flip[:, None], offset], axis=1).reshape(*batch.rows_EB.shape, 3)
+def _choices(crops: Crops) -> Rows:
+    """Mirrored or not, row and column: (M, 3)."""
+    return np.concatenate([crops.flip.numpy()[:, None], crops.offset.numpy()], axis=1)
 
 
 def _filled(array: Rows, steps: int) -> Rows:
@@ -136,8 +135,12 @@ class Feed:
         while len(self._drawn) <= AHEAD:
             coming = tuple(round + len(self._drawn) for round in rounds)
             self._drawn.append((coming, self._pool.submit(draw_together, self._runs, coming)))
-        given = self._drawn.popleft()[1].result()
-        if self._device.type == "cpu":
-            return given
-        # Only from pinned memory is a copy queued and not waited for; torch reuses that memory once it is copied.
-        return {name: leaf.pin_memory().to(self._device, non_blocking=True) for name, leaf in given.items()}
+        return on_device(self._drawn.popleft()[1].result(), self._device)
+
+
+def on_device(tree: Tree, device: torch.device) -> Tree:
+    """The tree, copied to a GPU without waiting for it."""
+    if device.type == "cpu":
+        return tree
+    # Only from pinned memory is a copy queued and not waited for; torch reuses that memory once it is copied.
+    return {name: leaf.pin_memory().to(device, non_blocking=True) for name, leaf in tree.items()}

@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from flbench.engine.rounds import FederatedTrainer, RoundReport, train_whole
+from flbench.engine.rounds import FederatedTrainer, train_whole
+from flbench.engine.trainer import RoundReport
 from flbench.engine.whole import rows_of
 
 

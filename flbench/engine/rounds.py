@@ -1,17 +1,11 @@
-"""The server's side: rounds of federated training, and centralized training in the same dress.
-
-A trainer is a value (its state) and two verbs, ``step`` and ``evaluate``. All random choices are functions of (seed,
-client, round), so the state is all there is to save.
+"""Federated rounds: the server's side.
 
 Shape suffixes: N clients, S participants, E local steps, B batch, M samples, C channels, H, W pixels, Y classes.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,117 +15,15 @@ import torch
 from torch import Tensor
 
 from flbench import metrics
-from flbench.data.batches import Rows, consecutive_rows
+from flbench.data.batches import Rows
 from flbench.engine.draws import Draws, Weights
 from flbench.engine.executors import Client, Executor, StackedExecutor
 from flbench.engine.graphs import Record
-from flbench.engine.images import Batch, Images
+from flbench.engine.images import Images
 from flbench.engine.local import Finish, Sgd, Start, Task
+from flbench.engine.trainer import RoundReport, Trainer
 from flbench.engine.whole import Member, State, WholeRounds
 from flbench.methods.base import Method, Tree
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What a round leaves for those who watch: its training loss, and the models that the participants sent.
-
-    ``client_params`` (leading axis S) and ``weights_S`` are there only when they were asked for. The loss is a 0-d
-    tensor where nobody has waited for the device yet.
-    """
-
-    loss: float | Tensor
-    client_params: Tree | None = None
-    weights_S: Tensor | None = None
-
-
-class Trainer(ABC):
-    """Federated or centralized training of one experiment.
-
-    Attributes:
-        round: rounds done.
-        x: shared parameters. ``buffers``: shared buffers.
-        local: parameters and buffers that stay on the clients, every leaf with a leading axis N.
-    """
-
-    def __init__(self, *, images: Images, executor: Executor, x: Tree, buffers: Tree, seed: int) -> None:
-        self.images, self.executor, self.seed = images, executor, seed
-        self.round = 0
-        self.x, self.buffers = x, buffers
-        self.local: Tree = {}
-        self.bytes_up = self.bytes_down = 0
-        self.seconds = 0.0
-        self._loss: float | Tensor = float("nan")  # of the last round
-
-    def step(self, *, keep_clients: bool = False, wait: bool = True) -> RoundReport:
-        """One round.
-
-        Args:
-            keep_clients: whether the report holds what the participants sent.
-            wait: until the device has computed it; else its time counts as that of the next round that is waited for.
-        """
-        began = time.perf_counter()
-        report = self._train_round(keep_clients, wait)
-        self.count_round(report, time.perf_counter() - began)
-        return report
-
-    def count_round(self, report: RoundReport, seconds: float) -> None:
-        """Note that a round is over."""
-        self.round += 1
-        self._loss = report.loss
-        self.seconds += seconds
-
-    @property
-    def lags(self) -> bool:
-        """Whether a round may be still on its way when ``step`` returns without waiting."""
-        return False
-
-    @property
-    def convolutions(self) -> Mapping[str, str]:
-        """How each convolution of a stack is computed, where that was chosen by measuring."""
-        return self.executor.convolutions if isinstance(self.executor, StackedExecutor) else {}
-
-    def is_finite(self) -> bool:
-        """Whether the last round's loss and all parameters, the clients' own among them, are finite numbers."""
-        leaves = [*self.x.values(), *self.local.values()]
-        totals = torch.stack([leaf.sum() for leaf in leaves])
-        return bool(torch.isfinite(totals).all()) and math.isfinite(self._loss)
-
-    def diverged_in(self) -> int | None:
-        """The first round whose loss or parameters were not finite numbers; None if there was none."""
-        return None if self.is_finite() else self.round
-
-    def evaluate(self) -> metrics.Record:
-        """The metrics after the last round; ``train_loss`` is that round's mean over clients and local steps."""
-        record = {"round": self.round, **self._measure(), "train_loss": float(self._loss)}
-        return {**record, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 4)}
-
-    def state(self) -> dict[str, Any]:
-        """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
-        counters = {"round": self.round, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
-        return {**counters, "seconds": self.seconds, "loss": float(self._loss), "trees": self._trees()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
-        self.round, self.seconds, self._loss = state["round"], state["seconds"], state["loss"]
-        self.bytes_up, self.bytes_down = state["bytes_up"], state["bytes_down"]
-        for name, tree in self._trees().items():
-            saved = state["trees"][name]
-            if name != "velocity" and {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in tree.items()}:
-                raise ValueError(f"the checkpoint's {name} has other tensors than this experiment's")
-            setattr(self, name, {key: leaf.to(self.images.train_MCHW.device) for key, leaf in saved.items()})
-
-    @abstractmethod
-    def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport: ...
-
-    @abstractmethod
-    def _measure(self) -> metrics.Record: ...
-
-    @abstractmethod
-    def _trees(self) -> dict[str, Tree]:
-        """The trees of the state, by attribute name."""
-
-    def _logits(self, models: Sequence[tuple[Tree, Tree]], images: Tensor) -> Tensor:
-        return self.executor.predict(models, images, self.images.prepare)
 
 
 @dataclass(frozen=True)
@@ -169,7 +61,6 @@ class FederatedTrainer(Trainer):
     Attributes:
         server: the method's server state.
         states: the method's client states, every leaf with a leading axis N.
-        record: how a whole round is recorded as one CUDA graph; None: rounds are computed chunk by chunk, as on a CPU.
     """
 
     def __init__(
@@ -192,7 +83,7 @@ class FederatedTrainer(Trainer):
     ) -> None:
         shared = {name: leaf for name, leaf in params.items() if name not in local_names}
         shared_buffers = {name: leaf for name, leaf in buffers.items() if name not in local_names}
-        super().__init__(images=images, executor=executor, x=shared, buffers=shared_buffers, seed=seed)
+        super().__init__(images=images, executor=executor, x=shared, buffers=shared_buffers, seed=seed, record=record)
         self._method, self._sgd, self._autocast = method, sgd, autocast
         self._clients, self._steps = clients, steps
         count = len(clients.train)
@@ -214,15 +105,7 @@ class FederatedTrainer(Trainer):
         self._test_rows = [self._to_device(rows) for rows in clients.test]
         self._bytes_model = _bytes(self.x) + _bytes(self.buffers)
         self._bytes_down = self._bytes_model + (_bytes(self.server) if method.broadcasts_state else 0)
-        self.record = record
         self._whole: WholeRounds | None = None
-        self._watch: Tree = {}
-        self._watched_from = 0
-
-    @property
-    def lags(self) -> bool:
-        """Whether whole rounds are launched and not waited for."""
-        return self.record is not None
 
     def cohort(self) -> Rows:
         """The clients of the coming round, in ascending order."""
@@ -278,29 +161,13 @@ class FederatedTrainer(Trainer):
 
     def open_state(self) -> State:
         """What the coming round changes."""
-        if not self._watch:
-            like = self._counts_NY
-            self._watch = {"finite": like.new_ones((), dtype=torch.bool), "rounds": like.new_zeros(())}
-            self._watched_from = self.round
-        return State(self.x, self.buffers, self.server, self.states, self.local, self._watch)
+        return State(self.x, self.buffers, self.server, self.states, self.local, self._open_watch())
 
     def close_state(self, state: State, message_bytes: int) -> None:
         """Take over what a whole round has made of it."""
         self.x, self.buffers, self.server = state.x, state.buffers, state.server
         self.states, self.local, self._watch = state.states, state.local, state.watch
         self._count_bytes(message_bytes)
-
-    def diverged_in(self) -> int | None:
-        """The first round whose loss or parameters were not finite numbers; None if there was none."""
-        if not self._watch:
-            return super().diverged_in()
-        finite = int(self._watch["rounds"])
-        return None if finite == self.round - self._watched_from else self._watched_from + finite + 1
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
-        super().load(state)
-        self._watch = {}
 
     def whole(self, members: Sequence[Member]) -> WholeRounds:
         """Whole rounds of these runs, made anew only when they are others than the last time."""
@@ -389,66 +256,6 @@ def train_whole(trainers: Sequence[FederatedTrainer], keep_clients: Sequence[boo
         else:
             reports.append(RoundReport(loss))
     return reports
-
-
-class CentralizedTrainer(Trainer):
-    """One model on all the data, ``steps`` steps of SGD a round; momentum goes on from round to round."""
-
-    def __init__(
-        self,
-        *,
-        sgd: Sgd,
-        autocast: torch.dtype | None,
-        train_rows: Rows,
-        val_rows: Rows,
-        steps: int,
-        batch_size: int,
-        images: Images,
-        executor: Executor,
-        params: Tree,
-        buffers: Tree,
-        seed: int,
-    ) -> None:
-        super().__init__(images=images, executor=executor, x=params, buffers=buffers, seed=seed)
-        self._sgd, self._autocast, self._steps, self._batch_size = sgd, autocast, steps, batch_size
-        self._train_rows, self._val_rows = train_rows, val_rows
-        self.velocity: Tree = {}
-
-    def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
-        counts = torch.bincount(self.images.train_labels_M, minlength=self.images.classes)
-        start = Start(self.x, self.buffers, self.velocity, state={}, counts_Y=counts, steps=self._steps)
-        task = Task(Method(), self._sgd, self.x, server={}, autocast=self._autocast)
-        (chunk,) = self.executor.train([Client(task, lambda: start, self._batch, self.images)])
-        first = {
-            name: {key: leaf[0] for key, leaf in getattr(chunk.finish, name).items()}
-            for name in ("params", "buffers", "velocity")
-        }
-        self.x, self.buffers, self.velocity = first["params"], first["buffers"], first["velocity"]
-        loss = chunk.finish.loss[0].item()
-        if not keep_clients:
-            return RoundReport(loss)
-        return RoundReport(loss, chunk.finish.params, torch.ones(1, dtype=torch.float64))
-
-    def _batch(self) -> Batch:
-        first = self.round * self._steps
-        rows = consecutive_rows(
-            self._train_rows, seed=self.seed, first_step=first, steps=self._steps, batch_size=self._batch_size
-        )
-        return self.images.draw(rows, seed=self.seed, client=0, round=self.round)
-
-    def _measure(self) -> metrics.Record:
-        model = [(self.x, self.buffers)]
-        record = metrics.whole_set(self._logits(model, self.images.test_MCHW)[0], self.images.test_labels_M)
-        if len(self._val_rows):
-            rows = torch.from_numpy(self._val_rows).to(self.images.train_MCHW.device)
-            held_out = metrics.whole_set(
-                self._logits(model, self.images.train_MCHW[rows])[0], self.images.train_labels_M[rows]
-            )
-            record["val_acc"] = held_out["acc"]
-        return record
-
-    def _trees(self) -> dict[str, Tree]:
-        return {"x": self.x, "buffers": self.buffers, "velocity": self.velocity}
 
 
 class _Sums:

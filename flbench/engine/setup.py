@@ -16,12 +16,14 @@ from flbench.config import Centralized, Experiment, Federated
 from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.datasets import Arrays, Data
 from flbench.data.partition import Partition, Shards, split
+from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.executors import CHUNK, make_executor
-from flbench.engine.graphs import CudaRecord, Record
+from flbench.engine.graphs import CudaRecord
 from flbench.engine.images import Images
 from flbench.engine.local import Sgd
 from flbench.engine.memory import fitting
-from flbench.engine.rounds import CentralizedTrainer, Clients, FederatedTrainer, Trainer
+from flbench.engine.rounds import Clients, FederatedTrainer
+from flbench.engine.trainer import Trainer
 from flbench.engine.tuning import Tuner, cuda_clock
 from flbench.methods.base import Method
 from flbench.models.base import Model
@@ -79,8 +81,9 @@ def make_trainer(
         "params": {name: leaf.detach().clone() for name, leaf in first.named_parameters()},
         "buffers": {name: leaf.detach().clone() for name, leaf in first.named_buffers()},
         "seed": experiment.seed,
+        "record": record,
     }
-    trainer = _trainer(experiment, data, first, common, record)
+    trainer = _trainer(experiment, data, first, common)
     return trainer, Numerics(device, runner.name, experiment.precision, str(torch.__version__))
 
 
@@ -128,9 +131,7 @@ def _image(data: Data) -> tuple[int, int, int]:
     return cast(tuple[int, int, int], data.train.images.shape[1:])
 
 
-def _trainer(
-    experiment: Experiment, data: Data, network: nn.Module, common: dict[str, Any], record: Record | None
-) -> Trainer:
+def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
     match experiment:
         case Federated():
             method = cast(Method, experiment.method)
@@ -141,7 +142,6 @@ def _trainer(
                 clients=Clients(shards.train, shards.val, shards.test),
                 steps=[_steps(experiment, rows) for rows in shards.train],
                 participation=experiment.participation,
-                record=record,
                 **common,
             )
         case Centralized():

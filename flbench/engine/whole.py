@@ -25,10 +25,15 @@ from flbench.engine.graphs import Graphed, Record
 from flbench.engine.images import Images
 from flbench.engine.local import Finish, Sgd, Start, Task
 from flbench.engine.memory import is_out_of_memory
+from flbench.engine.trainer import watched
 from flbench.methods.base import Tree
 
 #: Trains a stack: what its clients share, where they begin, and for each step images and labels.
 TrainStack = Callable[[Task, Start, Iterable[tuple[Tensor, Tensor]]], Finish]
+
+
+#: What is drawn of the participants' batches.
+BATCHES = ("rows_NEB", "crops_NEB3")
 
 
 @dataclass(frozen=True)
@@ -172,14 +177,8 @@ class RoundFunction:
 
     def _train_chunk(self, given: Tree, states: Sequence[State], parts: Sequence[_Part]) -> Finish:
         at = slice(parts[0].in_all.start, parts[-1].in_all.stop)
-        rows_ENB = given["rows_NEB"][at].transpose(0, 1)
-        crops = None
-        if "crops_NEB3" in given:
-            flat = given["crops_NEB3"][at].transpose(0, 1).reshape(-1, 3)
-            crops = Crops(flip=flat[:, 0] > 0, offset=flat[:, 1:])
-        raw, labels = self._images.take(rows_ENB, crops)
-        batches = ((self._images.prepare(pixels), own) for pixels, own in zip(raw, labels, strict=True))
         start = self._start(given, states, parts, at)
+        batches = batches_of(self._images, {name: given[name][at] for name in given if name in BATCHES})
         return self._train(self._task(states, parts, start, at), start, batches)
 
     def _start(self, given: Tree, states: Sequence[State], parts: Sequence[_Part], at: slice) -> Start:
@@ -242,7 +241,7 @@ class RoundFunction:
             server=server,
             states=stored(before.states, _cat(tally.states)),
             local=local,
-            watch=_watched(before.watch, [*x.values(), *local.values()], tally.loss),
+            watch=watched(before.watch, [*x.values(), *local.values()], tally.loss),
         )
 
 
@@ -316,11 +315,14 @@ class _Tally:
         return torch.stack(self.losses).sum()
 
 
-def _watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
-    """Count the rounds up to the first in which the loss or a weight is not a finite number."""
-    totals = torch.stack([leaf.sum() for leaf in leaves])
-    finite = watch["finite"] & torch.isfinite(totals).all() & torch.isfinite(loss)
-    return {"finite": finite, "rounds": watch["rounds"] + finite}
+def batches_of(images: Images, given: Tree) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each step images (N, B, C, H, W) as the network sees them, and labels (N, B), from ``BATCHES``."""
+    crops = None
+    if "crops_NEB3" in given:
+        flat = given["crops_NEB3"].transpose(0, 1).reshape(-1, 3)
+        crops = Crops(flip=flat[:, 0] > 0, offset=flat[:, 1:])
+    raw, labels = images.take(given["rows_NEB"].transpose(0, 1), crops)
+    return ((images.prepare(pixels), own) for pixels, own in zip(raw, labels, strict=True))
 
 
 def _sum(weights_n: Tensor, leaf: Tensor) -> Tensor:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from _pytest.mark import ParameterSet
 from torch import Tensor
 
+from flbench.config import parse_experiment
+from flbench.data.datasets import Dataset, load
 from flbench.engine import executors
 from flbench.engine.draws import AHEAD, Feed, draw_together
 from flbench.engine.fused import step_together
@@ -19,6 +21,7 @@ from flbench.engine.graphs import SHAPES, Graphed
 from flbench.engine.local import Sgd
 from flbench.engine.memory import client_bytes
 from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method, Tree
 from flbench.registry import METHODS
 from tests.recording import NoWaiting, rerun
@@ -327,6 +330,31 @@ def test_a_state_that_changes_its_shape_is_not_recorded(caplog: pytest.LogCaptur
         (state,) = graphed(0, [state])
     assert len(state["n"]) == 8
     assert "what a round makes of n is not of the shape" in caplog.text
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_centralized_training(momentum: float, caplog: pytest.LogCaptureFixture) -> None:
+    fields = {"kind": "centralized", "E": 5, "momentum": momentum, "norm": "bn", "precision": "fp64", "lr": 0.01}
+    experiment = parse_experiment({**fields, "augment": "flip-crop"})
+    data = load(cast(Dataset, experiment.dataset))
+    plain, whole, again = (
+        make_trainer(experiment, data, device="cpu", executor="stacked", pool=1)[0] for _ in range(3)
+    )
+    whole.record = again.record = rerun
+    for _ in range(3):
+        expected, found = plain.step(keep_clients=True), whole.step(keep_clients=True)
+        assert found.loss == pytest.approx(expected.loss, abs=1e-10)
+        assert largest_difference(found.client_params or {}, expected.client_params or {}) < 1e-10
+    again.load(whole.state())
+    for trainer in (plain, again):
+        trainer.step(wait=False), trainer.step()
+    for tree in ("x", "buffers", "velocity"):
+        assert largest_difference(getattr(plain, tree), getattr(again, tree)) < 1e-10
+    assert again.diverged_in() is None
+    again.x = {name: leaf * float("nan") for name, leaf in again.x.items()}
+    again.step(wait=False), again.step(wait=False)
+    assert again.diverged_in() == 6
+    assert not caplog.records
 
 
 def test_a_round_that_does_not_fit_is_cut_in_halves(

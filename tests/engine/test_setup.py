@@ -8,8 +8,9 @@ import pytest
 
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
-from flbench.engine.rounds import FederatedTrainer, Trainer
+from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_trainer, shards_of
+from flbench.engine.trainer import Trainer
 from flbench.registry import METHODS
 
 SMALL = {"model": {"name": "mlp", "widths": [8]}, "precision": "fp64", "clients": 4, "batch_size": 32}

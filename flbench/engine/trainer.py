@@ -1,0 +1,153 @@
+"""What federated and centralized training have in common.
+
+A trainer is a value (its state) and two verbs, ``step`` and ``evaluate``. All random choices are functions of (seed,
+client, round), so the state is all there is to save.
+
+Shape suffixes: N clients, S participants.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flbench import metrics
+from flbench.engine.executors import Executor, StackedExecutor
+from flbench.engine.graphs import Record
+from flbench.engine.images import Images
+from flbench.methods.base import Tree
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a round leaves for those who watch: its training loss, and the models that the participants sent.
+
+    ``client_params`` (leading axis S) and ``weights_S`` are there only when they were asked for. The loss is a 0-d
+    tensor where nobody has waited for the device yet.
+    """
+
+    loss: float | Tensor
+    client_params: Tree | None = None
+    weights_S: Tensor | None = None
+
+
+class Trainer(ABC):
+    """Federated or centralized training of one experiment.
+
+    Attributes:
+        round: rounds done.
+        x: shared parameters. ``buffers``: shared buffers.
+        local: parameters and buffers that stay on the clients, every leaf with a leading axis N.
+        record: how a whole round is recorded as one CUDA graph; None: rounds are computed chunk by chunk, as on a CPU.
+    """
+
+    def __init__(
+        self, *, images: Images, executor: Executor, x: Tree, buffers: Tree, seed: int, record: Record | None = None
+    ) -> None:
+        self.record = record
+        self.images, self.executor, self.seed = images, executor, seed
+        self.round = 0
+        self.x, self.buffers = x, buffers
+        self.local: Tree = {}
+        self.bytes_up = self.bytes_down = 0
+        self.seconds = 0.0
+        self._loss: float | Tensor = float("nan")  # of the last round
+        self._watch: Tree = {}
+        self._watched_from = 0
+
+    def step(self, *, keep_clients: bool = False, wait: bool = True) -> RoundReport:
+        """One round.
+
+        Args:
+            keep_clients: whether the report holds what the participants sent.
+            wait: until the device has computed it; else its time counts as that of the next round that is waited for.
+        """
+        began = time.perf_counter()
+        report = self._train_round(keep_clients, wait)
+        self.count_round(report, time.perf_counter() - began)
+        return report
+
+    def count_round(self, report: RoundReport, seconds: float) -> None:
+        """Note that a round is over."""
+        self.round += 1
+        self._loss = report.loss
+        self.seconds += seconds
+
+    @property
+    def lags(self) -> bool:
+        """Whether a round may be still on its way when ``step`` returns without waiting."""
+        return self.record is not None
+
+    @property
+    def convolutions(self) -> Mapping[str, str]:
+        """How each convolution of a stack is computed, where that was chosen by measuring."""
+        return self.executor.convolutions if isinstance(self.executor, StackedExecutor) else {}
+
+    def is_finite(self) -> bool:
+        """Whether the last round's loss and all parameters, the clients' own among them, are finite numbers."""
+        leaves = [*self.x.values(), *self.local.values()]
+        totals = torch.stack([leaf.sum() for leaf in leaves])
+        return bool(torch.isfinite(totals).all()) and math.isfinite(self._loss)
+
+    def diverged_in(self) -> int | None:
+        """The first round whose loss or parameters were not finite numbers; None if there was none."""
+        if not self._watch:
+            return None if self.is_finite() else self.round
+        finite = int(self._watch["rounds"])
+        return None if finite == self.round - self._watched_from else self._watched_from + finite + 1
+
+    def _open_watch(self) -> Tree:
+        """What counts the rounds before the run diverges, where nobody looks at every one; see ``watched``."""
+        if not self._watch:
+            like = self.images.train_labels_M
+            self._watch = {"finite": like.new_ones((), dtype=torch.bool), "rounds": like.new_zeros(())}
+            self._watched_from = self.round
+        return self._watch
+
+    def evaluate(self) -> metrics.Record:
+        """The metrics after the last round; ``train_loss`` is that round's mean over clients and local steps."""
+        record = {"round": self.round, **self._measure(), "train_loss": float(self._loss)}
+        return {**record, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 4)}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
+        counters = {"round": self.round, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        return {**counters, "seconds": self.seconds, "loss": float(self._loss), "trees": self._trees()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self.round, self.seconds, self._loss = state["round"], state["seconds"], state["loss"]
+        self.bytes_up, self.bytes_down = state["bytes_up"], state["bytes_down"]
+        self._watch = {}
+        for name, tree in self._trees().items():
+            saved = state["trees"][name]
+            if name != "velocity" and {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in tree.items()}:
+                raise ValueError(f"the checkpoint's {name} has other tensors than this experiment's")
+            setattr(self, name, {key: leaf.to(self.images.train_MCHW.device) for key, leaf in saved.items()})
+
+    @abstractmethod
+    def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport: ...
+
+    @abstractmethod
+    def _measure(self) -> metrics.Record: ...
+
+    @abstractmethod
+    def _trees(self) -> dict[str, Tree]:
+        """The trees of the state, by attribute name."""
+
+    def _logits(self, models: Sequence[tuple[Tree, Tree]], images: Tensor) -> Tensor:
+        return self.executor.predict(models, images, self.images.prepare)
+
+
+def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
+    """Count one more round unless the loss or a parameter is not a finite number, or was not before."""
+    totals = torch.stack([leaf.sum() for leaf in leaves])
+    finite = watch["finite"] & torch.isfinite(totals).all() & torch.isfinite(loss)
+    return {"finite": finite, "rounds": watch["rounds"] + finite}
