@@ -29,6 +29,7 @@ from flbench.registry import format_scalar
 from flbench.slurm import Inquest
 from flbench.store import Entry, LiveWorker, Plan, RunDir, RunState, Store, Wish, encode_plan, files
 from flbench.store.leases import HANGING
+from flbench.store.plans import refuse_newer
 from flbench.store.runs import ending
 
 if TYPE_CHECKING:
@@ -418,7 +419,9 @@ def write_plan(store: Store, sweep: Sweep) -> Path:
         files.make_directory(directory)
         for name, content in (("spec.yaml", spec.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
             path = directory / name
-            if not path.exists() or path.read_bytes() != content:
+            there = files.read_bytes(path)
+            if there != content:
+                refuse_newer(path, there or b"")
                 files.replace(path, content)
     return directory
 

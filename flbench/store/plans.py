@@ -58,6 +58,7 @@ class Plan(Sequence[Entry]):
         self._path, self._data = path, data
         self._starts = array("Q", (match.start() for match in _LINE.finditer(data)))
         if not data or len(self._starts) != data.count(b"\n") or data[-1:] != b"\n":
+            refuse_newer(path, data)
             raise _unreadable(path, TypeError("it is damaged"))
 
     @classmethod
@@ -102,6 +103,11 @@ def open_plan(path: Path) -> Plan:
         return Plan(path, path.read_bytes())
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def refuse_newer(path: Path, data: bytes) -> None:
+    """Raise StoreUnusable where the first line of a plan says that a newer flbench wrote it."""
+    files.parse_object(data.partition(b"\n")[0], path)
 
 
 def parse_plan(path: Path, data: bytes) -> list[Entry]:

@@ -435,6 +435,18 @@ def test_json_from_the_future_is_refused_and_never_overwritten(store: Store, pat
     assert before == {path: path.read_bytes() for path in store.root.glob("runs/**/*") if path.is_file()}
 
 
+def test_plan_from_the_future_is_refused_and_never_overwritten(store: Store) -> None:
+    plan = experiments(2)
+    name = write_toy_plan(store, plan)
+    path = store.root / "sweeps" / name / "plan.jsonl"
+    path.write_bytes(b'{"schema":2,"runs":2}\n' + path.read_bytes())
+    newer = path.read_bytes()
+    for act in (lambda: orchestrate(store, plan), lambda: read_plan(path)):
+        with pytest.raises(StoreUnusable, match=r"plan.jsonl was written by a newer flbench \(schema 2"):
+            act()
+    assert path.read_bytes() == newer
+
+
 # --- two sweeps at one moment
 
 
