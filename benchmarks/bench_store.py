@@ -112,8 +112,7 @@ class Stub:
     cpu: list[float] = field(default_factory=list)
     deadline: float | None = None
 
-    def __post_init__(self) -> None:
-        self.want()
+    wanted: tuple[float, float] = (0.0, 0.0)
 
     def want(self) -> None:
         self.wanted = time.perf_counter(), time.thread_time()
@@ -141,6 +140,7 @@ def act_as_worker(root: Path, plan: str, number: int, workers: int, stub: Stub, 
     store, lease = Store(root, create=False), Lease.here()
     options = Options(offset=number, workers=workers)
     with store.heartbeat(lease, plan):
+        stub.want()
         entries = open_plan(store.root / "sweeps" / plan / "plan.jsonl")
         work(store, entries, lease, options, should_stop=stub.is_over, load=lambda _: stub)
     assert "torch" not in sys.modules
