@@ -39,6 +39,9 @@ GRAPH = "stacked, one graph a round"
 GPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 GPU_RUNS = 8
 
+#: Clients with which the memory of a large network is stated.
+MANY_CLIENTS = 200
+
 #: Multiples of a workload's clients, local steps and runs at which its cost is measured.
 FACTORS = (1, 2, 4)
 
@@ -215,6 +218,10 @@ class _Bench:
             for runs in sorted({1, self._runs_fused()}):
                 group = [self._experiment(seed=seed, precision=precision) for seed in range(runs)]
                 yield project(self._workload.name, group, self.data, **common, note=self._named(note, "10,000 rounds"))
+        if settings.device == "cuda" and self._workload.name == "resnet18":
+            many = [self._experiment(clients=MANY_CLIENTS, precision="bf16")]
+            name = f"resnet18, {MANY_CLIENTS} clients"
+            yield project(name, many, self.data, **{**common, "repeats": 2}, note=note)
         if settings.device == "cuda" and self._workload.name == "cifar10":
             for what, group in table10_groups(self.experiment, "tf32"):
                 name = f"Table 10: {what}"

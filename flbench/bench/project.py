@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +64,7 @@ def project(
 ) -> Projection:
     """Measure some rounds and evaluations of runs that may be trained together."""
     if device == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     make = partial(make_trainer, data=data, device=device, executor=cast(Any, executor), pool=1)
