@@ -25,6 +25,8 @@ from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
+    from flbench.report.frames import Collection
+    from flbench.report.leaderboard import Leaderboard
     from flbench.store import Store
     from flbench.sweep import Sweep
     from flbench.tracking.mirror import Mirror, Tally
@@ -171,7 +173,7 @@ def _mirror_plan(
             beat=beat,
         )
         try:
-            told, problem = _run(mirror, store, sweep, beside), ""
+            told, problem = _run(mirror, store, sweep, beside, say), ""
         except GivenUp as error:
             told, problem = False, str(error)
         finally:
@@ -179,13 +181,13 @@ def _mirror_plan(
         return Ended(name, choice.mode, mirror.tally, told, mirror.url, problem)
 
 
-def _run(mirror: Mirror, store: Store, sweep: Sweep, beside: bool) -> bool:
+def _run(mirror: Mirror, store: Store, sweep: Sweep, beside: bool, say: Callable[[str], None]) -> bool:
     """Mirror everything; say whether the sweep's own run was told (again)."""
     if beside:
         mirror.follow(_input_ends)
     mirror.finish()
     with TemporaryDirectory(prefix="flbench-figures-") as figures:
-        return mirror.show(_board_id(sweep), lambda: _board(store, sweep, Path(figures)))
+        return mirror.show(_board_id(sweep), lambda: _board(store, sweep, Path(figures), say))
 
 
 def _conclusion(store: Store, end: Ended) -> str:
@@ -231,7 +233,7 @@ def _name(experiment: Mapping[str, Any]) -> str:
     """A run's name on W&B; it says the same in every sweep."""
     from flbench.orchestrate import label
 
-    usual = _defaults(str(experiment.get("kind", "federated")))
+    usual = {**_defaults(str(experiment.get("kind", "federated"))), "kind": "federated"}
     return label(experiment, {field for field, value in usual.items() if experiment.get(field) == value} - NAMED)
 
 
@@ -246,14 +248,16 @@ def _board_id(sweep: Sweep) -> str:
     return f"sweep-{sweep.spec_hash}"
 
 
-def _board(store: Store, sweep: Sweep, folder: Path) -> Board:
+def _board(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> Board:
     """The sweep's table and figures, from the report."""
-    from flbench.report import figures, frames, leaderboard
+    from flbench.report import frames, leaderboard
     from flbench.tracking.view import Board
 
     options = leaderboard.options_of([sweep])
-    source = frames.StoreSource(store)
-    board = leaderboard.build(frames.collect(source, sweep.experiments, select_by=options.select_by), options)
+    collection = frames.collect(
+        frames.StoreSource(store), sweep.experiments, select_by=options.select_by, metric=options.metric
+    )
+    board = leaderboard.build(collection, options)
     cells = board.json()["cells"]
     fields = _varying([cell["experiment"] for cell in cells])
     numbers = ("mean", "sd", "ci_half_width", "n", "wished")
@@ -271,8 +275,19 @@ def _board(store: Store, sweep: Sweep, folder: Path) -> Board:
             ]
             for cell in cells
         ],
-        figures=[path for path in figures.write_curves(board, source, folder) if path.suffix == ".png"],
+        figures=_figures(board, collection, folder, say),
     )
+
+
+def _figures(board: Leaderboard, collection: Collection, folder: Path, say: Callable[[str], None]) -> list[Path]:
+    """The figures that can be drawn here; the table goes without the others."""
+    from flbench.report.figures import write_figures
+
+    try:
+        write_figures(board, collection, folder)
+    except (UserError, OSError) as error:
+        say(f"warning: not every figure could be drawn: {error}")
+    return sorted(folder.glob("*.png"))
 
 
 def _varying(experiments: Sequence[Mapping[str, Any]]) -> list[str]:

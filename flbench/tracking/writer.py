@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from flbench.store import files
+from flbench.store.root import ROOM
 from flbench.tracking import segments
+from flbench.tracking.modes import server
 from flbench.tracking.view import Board, View
 
 if TYPE_CHECKING:
@@ -27,6 +31,15 @@ if TYPE_CHECKING:
 
 #: Seconds that W&B has to answer at the beginning of a run, and to take in the rest of it at its end.
 INIT_TIMEOUT, FINISH_TIMEOUT = 30.0, 120.0
+
+#: Seconds in which a server that is there takes a connection.
+KNOCK_TIMEOUT = 10.0
+
+#: Bytes of the store's disk that are left to the runs.
+SPARED = 4 * ROOM
+
+#: Variables that name a proxy.
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WANDB_HTTP_PROXY", "WANDB_HTTPS_PROXY"})
 
 #: Seconds after which a file's last bytes are lost.
 FLUSH_TIMEOUT = 5.0
@@ -62,8 +75,12 @@ class Writer:
         self.version = wandb.__version__
 
     def open(self, view: View) -> Session:
-        """Begin to tell a run."""
-        return Session(self, self._init(view), view.run_id)
+        """Begin to tell a run; raises WriteFailed where the server cannot be reached, or the disk is nearly full."""
+        if self.mode == "online":
+            _knock(server())
+        else:
+            _leave_room(self.folder)
+        return Session(self, self._init(view), view.run_id, view)
 
     def show(self, board: Board) -> str:
         """Tell a sweep's table and figures as a run of its own; return the name of its files' folder."""
@@ -78,7 +95,7 @@ class Writer:
         session = Session(self, run, board.run_id)
         table = self._wandb.Table(columns=list(board.columns), data=[list(row) for row in board.rows])
         # Bound here, it stays a file of the run; else it would become an artifact too, whose files lie somewhere else.
-        table.bind_to_run(run, "leaderboard", 0)
+        table.bind_to_run(run, "leaderboard", 0)  # type: ignore[no-untyped-call]
         images = {f"figures/{path.stem}": self._wandb.Image(str(path)) for path in board.figures}
         run.log({"leaderboard": table, **images})
         return session.end(0)
@@ -144,8 +161,8 @@ class Writer:
 class Session:
     """A run that is being told."""
 
-    def __init__(self, writer: Writer, run: wandb.Run, run_id: str) -> None:
-        self._writer, self._run, self._run_id = writer, run, run_id
+    def __init__(self, writer: Writer, run: wandb.Run, run_id: str, view: View | None = None) -> None:
+        self._writer, self._run, self._run_id, self._view = writer, run, run_id, view
         self._told: list[Mapping[str, Any]] = []
         with suppress(Exception):
             writer.url = run.project_url or writer.url
@@ -166,8 +183,9 @@ class Session:
         Raises:
             WriteFailed: the files do not hold what was told: the disk is full.
         """
-        self._run.tags = view.tags
-        self._run.config.update(dict(view.config), allow_val_change=True)  # type: ignore[no-untyped-call]
+        if self._view is None or (self._view.tags, self._view.config) != (view.tags, view.config):
+            self._run.tags = view.tags
+            self._run.config.update(dict(view.config), allow_val_change=True)  # type: ignore[no-untyped-call]
         self._run.summary.update(dict(view.summary))
         return self.end(view.exit_code)
 
@@ -203,6 +221,26 @@ def _staging(mode: str, folder: Path) -> Path:
     staging = files.temporary(folder / "wandb")
     files.disk.mkdir(staging)
     return staging
+
+
+def _knock(address: str) -> None:
+    """Find out at once whether anybody is there: wandb itself tries for as long as it may."""
+    if any(name.upper() in _PROXIES for name, value in os.environ.items() if value):
+        return  # who is there is for the proxy to say
+    url = urlsplit(address)
+    try:
+        port = url.port or {"https": 443}.get(url.scheme, 80)
+        socket.create_connection((url.hostname or "", port), timeout=KNOCK_TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        raise WriteFailed(f"{address} cannot be reached: {error}") from None
+
+
+def _leave_room(folder: Path) -> None:
+    """Let the last of a disk to the runs: none of them shall fail for the sake of its mirror image."""
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    if free < SPARED:
+        raise WriteFailed(f"only {free >> 20} MiB are free where {folder} lies, and runs need them more")
 
 
 def _tame(staging: Path) -> None:

@@ -1,0 +1,74 @@
+"""Stores with a planned sweep whose runs end in no time, and `flbench` as a process with wandb."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flbench.config import Experiment
+from flbench.orchestrate import write_plan
+from flbench.store import Store
+from flbench.sweep import Sweep, load_sweep
+from tests.report.stores import finish
+
+SPEC = """
+version: 1
+name: toy
+base: {rounds: 20, eval_every: 5}
+axes: {norm: [none, ln]}
+seeds: [0, 1]
+wandb: {project: papers, mode: offline}
+"""
+
+#: Nobody's key; wandb wants 40 characters.
+KEY = "0123456789abcdef" * 2 + "fedcba98"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A store with one sweep in it."""
+
+    store: Store
+    sweep: Sweep
+    plan: Path
+    spec: Path
+
+    @property
+    def experiments(self) -> tuple[Experiment, ...]:
+        return self.sweep.experiments
+
+    def metrics(self, experiment: Experiment) -> list[dict[str, Any]]:
+        return self.store.run(experiment.run_id).metrics()
+
+
+def planned(folder: Path, text: str = SPEC, *, done: bool = True) -> Planned:
+    spec = folder / "toy.yaml"
+    spec.write_text(text)
+    sweep = load_sweep(spec)
+    store = Store(folder / "store")
+    plan = write_plan(store, sweep)
+    for experiment in sweep.experiments if done else ():
+        finish(store, experiment, acc=0.5 + experiment.seed / 10)
+    return Planned(store, sweep, plan, spec)
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """The shell of somebody without any W&B set up."""
+    gone = ("wandb_", "http_proxy", "https_proxy", "all_proxy")
+    kept = {name: value for name, value in os.environ.items() if not name.lower().startswith(gone)}
+    return {**kept, "HOME": str(home), "NETRC": str(home / "netrc"), **more}
+
+
+def flbench(
+    *arguments: str | Path, env: dict[str, str], before: str = "", **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, after the statements ``before``."""
+    program = f"{before}\nfrom flbench.cli import main\nmain()"
+    argv = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(
+        argv, env=env, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL, **options
+    )

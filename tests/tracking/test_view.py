@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flbench.cli.sync import _name
+from flbench.store import Store
+from flbench.tracking.memory import Memory, Told
+from flbench.tracking.view import Viewer
+from tests.report.stores import claim, experiment, fail, finish
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def test_a_run_is_told_with_its_id_cell_kind_tags_and_experiment(store: Store) -> None:
+    wish = experiment(method="scaffold", norm="ln", lr=0.1, seed=3)
+    finish(store, wish)
+    found = Viewer(_name, {wish.run_id: ("first", "second")}).finished(store.run(wish.run_id))
+    assert found is not None
+    view, result = found
+    assert (view.run_id, view.group, view.job_type) == (wish.run_id, wish.cell_id, "federated")
+    assert view.tags == ("first", "second", "scaffold", "ln")
+    assert view.name == "scaffold ln classes:1 lr=0.1 E=10 s3"
+    assert view.config == wish.to_json()
+    assert view.summary["status"] == "done"
+    assert view.summary["rounds"] == 20
+    assert view.summary["data_fingerprint"] == "feedfacecafebeef"
+    assert "laptop-of-somebody" not in str(view)
+    assert view.stamp == result.metrics_sha256
+    assert view.exit_code == 0
+
+
+def test_names_tell_what_is_not_as_usual() -> None:
+    assert "momentum" not in _name(experiment().to_json())
+    assert "momentum=0.9" in _name(experiment(momentum=0.9).to_json())
+    assert "clients=20" in _name(experiment(clients=20).to_json())
+    assert "centralized" in _name(experiment(kind="centralized").to_json())
+
+
+def test_an_extended_run_is_another_view_and_the_longest_result_counts(store: Store) -> None:
+    viewer = Viewer(_name, {})
+    views = []
+    for rounds in (20, 40):
+        finish(store, experiment(rounds=rounds))
+        found = viewer.finished(store.run(experiment().run_id))
+        assert found is not None
+        views.append(found[0])
+    assert [view.config["rounds"] for view in views] == [20, 40]
+    assert views[0].digest != views[1].digest
+
+
+def test_a_sweep_that_names_the_run_too_is_another_view(store: Store) -> None:
+    finish(store, wish := experiment())
+    run = store.run(wish.run_id)
+    one, two = (Viewer(_name, {wish.run_id: names}).finished(run) for names in (("a",), ("a", "b")))
+    again = Viewer(_name, {wish.run_id: ("a",)}).finished(run)
+    assert one and two and again
+    assert one[0].digest == again[0].digest != two[0].digest
+
+
+def test_diverged_and_failed_runs_say_so(store: Store) -> None:
+    viewer = Viewer(_name, {})
+    finish(store, wish := experiment(lr=10.0), status="diverged")
+    found = viewer.finished(store.run(wish.run_id))
+    assert found is not None
+    assert (found[0].status, found[0].exit_code) == ("diverged", 0)
+    assert "diverged" in found[0].tags
+    fail(store, wish := experiment(lr=1.0))
+    run = store.run(wish.run_id)
+    assert viewer.finished(run) is None
+    view = viewer.failed(run, run.state(wish))
+    assert view is not None
+    assert (view.status, view.exit_code, view.summary["failure"]) == ("failed", 1, "oom")
+
+
+def test_a_run_without_its_experiment_is_not_told(store: Store) -> None:
+    claim(store, wish := experiment()).end("ok")
+    run = store.run(wish.run_id)
+    (run.path / "experiment.json").write_text("{")
+    assert Viewer(_name, {}).running(run, run.state(wish), 20) is None
+
+
+def test_memory_is_per_target_and_the_last_line_counts(tmp_path: Path) -> None:
+    path = tmp_path / "wandb" / "mirrored.jsonl"
+    here, there = Memory(path, "here"), Memory(path, "there")
+    here.remember("a", Told("1"))
+    here.remember("a", Told("2", "folder"))
+    assert there.told("a") is None
+    assert Memory(path, "here").told("a") == Told("2", "folder")
+
+
+def test_memory_outlives_torn_lines_and_sees_what_others_add(tmp_path: Path) -> None:
+    path = tmp_path / "mirrored.jsonl"
+    memory = Memory(path, "here")
+    Memory(path, "here").remember("a", Told("1"))
+    with path.open("ab") as file:
+        file.write(b'{"schema":1,"target":"here","run":"b","dig')  # a crash
+    memory.refresh()
+    assert memory.told("a") == Told("1")
+    with path.open("ab") as file:
+        file.write(b"\n[]\n")
+    Memory(path, "here").remember("c", Told("3"))
+    memory.refresh()
+    assert (memory.told("b"), memory.told("c")) == (None, Told("3"))
