@@ -81,3 +81,8 @@ def test_neighbours_and_what_is_left(store: Store) -> None:
     assert [entry.run_id for entry in queue.near(3)] == [plan[2].run_id, plan[4].run_id]
     assert next(passing).run_id == plan[2].run_id
     assert queue.left == 4
+
+
+def test_rounds_are_read_without_the_rest_of_the_line() -> None:
+    plan = experiments(3, rounds=7, eval_every=3) + experiments(3, rounds=1234, method="scaffold")
+    assert [Plan.of(plan).rounds(index) for index in range(6)] == [7] * 3 + [1234] * 3

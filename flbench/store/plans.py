@@ -18,6 +18,7 @@ from flbench.store.results import Wish
 #: How every line of a plan begins, and where in it the id stands.
 _LINE = re.compile(rb'^\{"run_id":"[0-9a-f]{16}",', re.MULTILINE)
 _ID = slice(11, 27)
+_ROUNDS = re.compile(rb'"rounds":([0-9]+)')
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class Plan(Sequence[Entry]):
         """The id of one run; costs nothing."""
         start = self._starts[index] + _ID.start
         return self._data[start : start + _ID.stop - _ID.start].decode()
+
+    def rounds(self, index: int) -> int:
+        """How many rounds are probably wished for of one run: what its line says first; costs next to nothing."""
+        found = _ROUNDS.search(self._data, self._starts[index])
+        return int(found[1]) if found else 0
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -71,10 +71,7 @@ class Queue:
 
     def _is_published(self, index: int) -> bool:
         directory = self._directory(self._plan.run_id(index))
-        if not os.path.exists(f"{directory}/results"):  # noqa: PTH110
-            return False
-        rounds = self._plan[index].wish().rounds
-        return os.path.exists(f"{directory}/results/{rounds:08d}.json")  # noqa: PTH110
+        return os.path.exists(f"{directory}/results/{self._plan.rounds(index):08d}.json")  # noqa: PTH110
 
     def _directory(self, run_id: str) -> str:
         return f"{self._runs}/{run_id[:2]}/{run_id}"
