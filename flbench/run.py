@@ -24,8 +24,10 @@ from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
 
-#: Rounds after which a run on a GPU is looked at, wished for or not, so that one that diverged ends.
+#: Most rounds and about the most seconds of them after which a run on a GPU is looked at, wished for or not: one that
+#: diverged ends, and whoever stops it does not wait long for what is on its way.
 LOOK_EVERY = 50
+LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class _Execution:
         self._wanted = experiment.evaluated_rounds()
         self._probes = cast(tuple[Probe, ...], experiment.probes)
         self._before = self.trainer.x
+        self._look_at = self.trainer.round + 1
+        self._last_look = self.trainer.round, time.monotonic()
 
     def at_end(self) -> Outcome | None:
         """Publish if the last round is done: a killed predecessor may have got as far as its last checkpoint."""
@@ -176,7 +180,14 @@ class _Execution:
         """Whether numbers of the coming round are needed; looking makes a GPU wait, so there not every round is."""
         coming = self.trainer.round + 1
         wanted = coming in self._wanted or coming >= self.attempt.experiment.rounds
-        return not self.trainer.lags or wanted or coming % LOOK_EVERY == 0 or self._checkpoint_is_due()
+        return not self.trainer.lags or wanted or coming >= self._look_at or self._checkpoint_is_due()
+
+    def _plan_look(self) -> None:
+        """Decide when to look again, from how long the rounds since the last look took."""
+        now, (round, then) = time.monotonic(), self._last_look
+        rounds = LOOK_SECONDS * (self.trainer.round - round) / max(now - then, 1e-9)
+        self._look_at = self.trainer.round + max(1, int(min(LOOK_EVERY, rounds)))
+        self._last_look = self.trainer.round, now
 
     def after_round(self, report: RoundReport, *, look: bool, stop: bool) -> Outcome | None:
         """Record, checkpoint, publish; returns the outcome once there is one.
@@ -188,6 +199,7 @@ class _Execution:
         before, self._before = self._before, trainer.x
         if not (look or stop):
             return None
+        self._plan_look()
         if (bad := trainer.diverged_in()) is not None:
             attempt.log(f"diverged in round {bad}: the loss or a weight is not a finite number")
             return self._publish("diverged", bad)

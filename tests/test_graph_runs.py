@@ -44,6 +44,7 @@ def by_graph(monkeypatch: pytest.MonkeyPatch, way: str = "grouped") -> list[list
 
     monkeypatch.setattr("flbench.run.make_trainer", make)
     monkeypatch.setattr("flbench.run.step_together", note)
+    monkeypatch.setattr("flbench.run.LOOK_SECONDS", 1e9)
     return waits
 
 
@@ -78,7 +79,7 @@ def test_a_group_of_graphs_writes_what_runs_alone_write(tmp_path: Path, monkeypa
             for name in ("loss", "train_loss"):
                 assert one.pop(name) == pytest.approx(other.pop(name), abs=1e-9)
             assert one == other
-    assert [False, False, True] in [waits[0][i : i + 3] for i in range(len(waits[0]))]
+    assert waits[0][:4] == [True, False, True, False], "the first round, and one to be evaluated"
 
 
 def test_a_diverged_run_names_its_round_and_is_found_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,14 @@ def test_a_diverged_run_names_its_round_and_is_found_in_time(tmp_path: Path, mon
     expected = Store(tmp_path / "alone").run(wild.run_id).result_for(wild)
     assert results[0] is not None and expected is not None
     assert results[0].rounds == expected.rounds < LOOK_EVERY
-    assert waits[0] == [False] * (LOOK_EVERY - 1) + [True], "they were together until somebody looked"
+    assert waits[0] == [True, *[False] * (LOOK_EVERY - 1), True], "they were together until somebody looked"
+
+
+def test_slow_rounds_are_looked_at_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = by_graph(monkeypatch)
+    monkeypatch.setattr("flbench.run.LOOK_SECONDS", 0.0)
+    go(Store(tmp_path), [experiment(seed=seed, eval_every=6) for seed in range(2)])
+    assert waits[0] == [True] * 6
 
 
 def test_the_log_says_how_a_gpu_convolves_and_when_that_differs(

@@ -22,7 +22,7 @@ from flbench.streams import stream
 
 #: Rounds drawn ahead of the one that is asked for, and the threads that draw them.
 AHEAD = 16
-THREADS = 2
+THREADS = 4
 
 
 @dataclass(frozen=True)
