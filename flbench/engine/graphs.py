@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,9 +39,10 @@ class CudaRecord:
     """
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        # Trials run on the stream of the recording: libraries keep a handle and a workspace for each stream.
+        self._where: dict[str, Any] = {"pool": torch.cuda.graph_pool_handle(), "stream": torch.cuda.Stream()}
         self._anchor = torch.cuda.CUDAGraph()  # torch lets no graph into a pool that all others have left
-        with warnings.catch_warnings(), torch.cuda.graph(self._anchor, pool=self._pool):
+        with warnings.catch_warnings(), torch.cuda.graph(self._anchor, **self._where):
             warnings.simplefilter("ignore")  # that it is empty
 
     def __call__(self, call: Callable[[], list[Tree]]) -> tuple[Callable[[], object], list[Tree]]:
@@ -49,16 +51,18 @@ class CudaRecord:
         Raises:
             RuntimeError: something in it waits for the device or cannot be recorded.
         """
-        side, own = torch.cuda.Stream(), torch.cuda.current_stream()
+        side, own = self._where["stream"], torch.cuda.current_stream()
         side.wait_stream(own)
-        with torch.cuda.stream(side):
-            call()  # libraries set themselves up
-            with _waiting_is_an_error():  # found out before a recording has begun, which would fail less cleanly
-                call()
-        own.wait_stream(side)
+        try:
+            with torch.cuda.stream(side):
+                call()  # libraries set themselves up
+                with _waiting_is_an_error():  # found out before a recording has begun, which would fail less cleanly
+                    call()
+        finally:
+            own.wait_stream(side)  # after a failure too: what the calls read and wrote is freed on this stream
         graph = torch.cuda.CUDAGraph()
         # Other threads of this process may allocate as they like; the backward pass runs in one of torch's.
-        with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with _no_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local", **self._where):
             outputs = call()
         return graph.replay, outputs
 

@@ -135,9 +135,9 @@ class WholeRounds:
                     raise
             # Outside of the handler, whose traceback still holds what was allocated.
             self._executor.halve(self._function.chunk)
-            self._prepare()
             if torch.cuda.is_initialized():
                 torch.cuda.empty_cache()
+            self._prepare()
 
 
 class RoundFunction:
