@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +19,7 @@ from flbench.data.datasets import Dataset, load
 from flbench.engine import executors
 from flbench.engine.draws import AHEAD, Feed, draw_together
 from flbench.engine.fused import step_together
-from flbench.engine.graphs import SHAPES, Graphed
+from flbench.engine.graphs import SHAPES, CudaRecord, Graphed
 from flbench.engine.local import Sgd
 from flbench.engine.memory import client_bytes
 from flbench.engine.rounds import FederatedTrainer
@@ -294,6 +296,74 @@ def test_more_shapes_than_are_recorded(caplog: pytest.LogCaptureFixture) -> None
             assert torch.equal(out["y"], torch.full((size,), 6.0))
     assert len(recorded) == SHAPES
     assert len(caplog.records) == 1
+
+
+class ImaginedCuda:
+    """Notes in which order a recorder uses ``torch.cuda``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.notes: list[str] = []
+        self._streams, self._mode = ["own"], 0
+        for name in ("stream", "graph", "set_sync_debug_mode"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: self._mode)
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+        monkeypatch.setattr(torch.cuda, "Stream", lambda: self._stream("side"))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self._stream(self._streams[-1]))
+        monkeypatch.setattr(
+            torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: self.notes.append("launch"))
+        )
+
+    def _stream(self, name: str) -> Any:
+        return SimpleNamespace(name=name, wait_stream=lambda other: self.notes.append(f"{name} waits for {other.name}"))
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        self._streams.append(stream.name)
+        yield
+        self._streams.pop()
+
+    @contextmanager
+    def graph(self, graph: Any, *, pool: str, stream: Any, **_: Any) -> Iterator[None]:
+        assert (pool, stream.name) == ("pool", "side")
+        self.notes.append("recording")
+        yield
+        self.notes.append("recorded")
+
+    def set_sync_debug_mode(self, mode: Any) -> None:
+        self._mode = mode
+
+    def call(self) -> list[Tree]:
+        self.notes.append(f"call, mode {self._mode}")
+        return [{}]
+
+
+def test_a_recording_is_tried_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = ImaginedCuda(monkeypatch)
+    record = CudaRecord()
+    assert cuda.notes == ["recording", "recorded"], "an empty graph keeps the pool"
+    cuda.notes.clear()
+    launch, outputs = record(cuda.call)
+    launch()
+    trial = ["side waits for own", "call, mode 0", "call, mode error", "own waits for side"]
+    assert cuda.notes == [*trial, "recording", "call, mode 0", "recorded", "launch"]
+    assert outputs == [{}]
+
+
+def test_a_failed_trial_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = ImaginedCuda(monkeypatch)
+    record = CudaRecord()
+
+    def waiting() -> list[Tree]:
+        if cuda.call() and cuda.notes[-1] == "call, mode error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return [{}]
+
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        record(waiting)
+    assert cuda.notes[-1] == "own waits for side"
+    assert torch.cuda.get_sync_debug_mode() == 0
+    assert cuda.notes.count("recording") == 1, "that of the empty graph"
 
 
 def test_leaves_are_matched_by_name() -> None:
