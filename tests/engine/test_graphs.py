@@ -21,7 +21,7 @@ from flbench.engine.draws import AHEAD, Feed, draw_together
 from flbench.engine.fused import step_together
 from flbench.engine.graphs import SHAPES, CudaRecord, Graphed
 from flbench.engine.local import Sgd
-from flbench.engine.memory import client_bytes
+from flbench.engine.memory import client_bytes, fitting
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method, Tree
@@ -402,6 +402,19 @@ def test_a_state_that_changes_its_shape_is_not_recorded(caplog: pytest.LogCaptur
     assert "what a round makes of n is not of the shape" in caplog.text
 
 
+def test_mixed_precision_keeps_the_weights_in_fp32(caplog: pytest.LogCaptureFixture) -> None:
+    experiment = parse_experiment({"precision": "bf16", "E": 2, "norm": "ln", "lr": 0.1})
+    data = load(cast(Dataset, experiment.dataset))
+    plain, whole = (make_trainer(experiment, data, device="cpu", executor="stacked", pool=1)[0] for _ in range(2))
+    start = plain.x
+    whole.record = rerun
+    for _ in range(2):
+        plain.step(), whole.step()
+    assert {leaf.dtype for leaf in whole.x.values()} == {torch.float32}
+    assert largest_difference(plain.x, whole.x) < 1e-5 < 1e-3 < largest_difference(plain.x, start)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_centralized_training(momentum: float, caplog: pytest.LogCaptureFixture) -> None:
     fields = {"kind": "centralized", "E": 5, "momentum": momentum, "norm": "bn", "precision": "fp64", "lr": 0.01}
@@ -467,6 +480,19 @@ def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
     assert len(feed._drawn) == AHEAD
     assert expected["cohort_N"].tolist()[:5] == [0, 1, 2, 0, 1]
     assert expected["weights_4N"][:, :3].T.tolist()[1] == pytest.approx([14 / 60, 14 / 60, 1 / 3, 4])
+
+
+def test_a_stack_holds_as_many_clients_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, image = toy_network("toy-cnn", "bn", image=(2, 8, 8)), (2, 8, 8)
+    statistics = {name: leaf.clone() for name, leaf in network.named_buffers()}
+    each = client_bytes(network, image, 5)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100 * each, 400 * each))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 50 * each)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 10 * each)
+    assert fitting(network, image, 5) == 0.7 * 140
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 400 * each))
+    assert fitting(network, image, 50_000) == 1
+    assert largest_difference(statistics, dict(network.named_buffers())) == 0
 
 
 def test_memory_of_a_client_grows_with_its_batch() -> None:
