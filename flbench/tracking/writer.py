@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -112,12 +113,21 @@ class Writer:
 
     def keep(self, staged: Path, run_id: str) -> str:
         """Put files that are whole in place of whatever there was of that run; return their folder's name."""
-        for older in self.folder.glob(f"offline-run-*-{run_id}"):
-            shutil.rmtree(older, ignore_errors=True)
+        for older in self._segments.pop(run_id, ()):
+            shutil.rmtree(self.folder / older, ignore_errors=True)
         for needless in ("logs", "tmp"):
             shutil.rmtree(staged / needless, ignore_errors=True)
         files.disk.rename(staged, self.folder / staged.name)
+        self._segments[run_id] = [staged.name]
         return staged.name
+
+    @cached_property
+    def _segments(self) -> dict[str, list[str]]:
+        """The folders of each run that are there: offline-run-DAY_TIME-ID."""
+        found: dict[str, list[str]] = {}
+        for path in self.folder.glob("offline-run-*"):
+            found.setdefault(path.name.split("-", 3)[-1], []).append(path.name)
+        return found
 
     def _init(self, view: View) -> wandb.Run:
         run = self._wandb.init(
@@ -174,7 +184,7 @@ class Session:
     def log(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Tell the records that were not told yet."""
         for record in records[len(self._told) :]:
-            self._run.log(dict(record), step=record["round"])
+            self._run.log(dict(record), step=record["round"], commit=True)  # else the last one waits for a next one
             self._told.append(record)
 
     def finish(self, view: View) -> str:

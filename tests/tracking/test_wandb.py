@@ -19,7 +19,7 @@ import pytest
 
 from flbench.store import Store
 from flbench.tracking import segments
-from tests.report.stores import experiment, finish
+from tests.report.stores import claim, experiment, finish, records
 from tests.tracking.plans import KEY, SPEC, Planned, environment, flbench, planned
 from tests.tracking.server import FakeServer, serving
 
@@ -277,6 +277,35 @@ def test_a_missing_package_costs_a_warning(tmp_path: Path, env: dict[str, str]) 
     assert result.returncode == 1
     assert re.search(r"warning: .*wandb", result.stdout)
     assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_a_running_run_is_told_as_it_goes_on(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
+    toys = planned(tmp_path, SPEC.replace("[0, 1]", "[0]").replace("[none, ln]", "[ln]"), done=False)
+    (wish,) = toys.experiments
+    attempt = claim(toys.store, wish)
+    attempt.adopt(None)
+    lines = records([5, 10, 15, 20], 0.9)
+    for line in lines[:2]:
+        attempt.record(line)
+    program = "import flbench.tracking.mirror as m; m.LIVE_AFTER = 0.0\nfrom flbench.cli import main\nmain()"
+    argv = [sys.executable, "-c", program, "sync", "toy", "--store", str(toys.store.root), "--mode", "online"]
+    with subprocess.Popen([*argv, "--beside"], env=online(env, server), stdin=subprocess.PIPE) as mirror:
+        deadline = time.monotonic() + 60
+        while len(server.runs[wish.run_id].lines) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert bare(server.runs[wish.run_id].history) == lines[:2]
+        for line in lines[2:]:
+            attempt.record(line)
+        attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="f", numerics={})
+        attempt.end("ok")
+        assert mirror.stdin is not None
+        mirror.stdin.close()
+    assert mirror.returncode == 0
+    assert_on(server, toys)
+    assert len(server.runs[wish.run_id].history) == 4
+    begun = [upsert for upsert in server.runs[wish.run_id].upserts if upsert["entity"] is None]
+    assert len(begun) == 1  # it went on under the same session
 
 
 SWEEP = """
