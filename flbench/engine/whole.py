@@ -197,7 +197,7 @@ class RoundFunction:
             starts.append(start)
         joined = {name: _cat([start[name] for start in starts]) for name in starts[0]}
         counts_Y = joined.pop("counts")["counts_Y"]
-        return Start(**joined, velocity={}, counts_Y=counts_Y, steps=self._steps_of(given, states[0].x, at))
+        return Start(**joined, velocity={}, counts_Y=counts_Y, steps=self._steps_of(given, joined["params"], at))
 
     def _steps_of(self, given: Tree, like: Tree, at: slice) -> int | Tensor:
         """The number of steps that all clients take in every round, or each participant's own."""

@@ -86,7 +86,7 @@ def test_a_whole_round_computes_what_the_loop_computes(
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.67])
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fednova", "fedlc"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fednova", "fedlc", "local-only", "fedbn"])
 def test_unequal_steps(method: str, participation: float, caplog: pytest.LogCaptureFixture) -> None:
     whole, loop = both(method, norm="bn", steps=[3, 1, 5], sgd=Sgd(1e-3, 0.5, 0.01), participation=participation)
     for _ in range(4):
