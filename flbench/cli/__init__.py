@@ -15,6 +15,7 @@ from flbench.cli.exchange import import_ as import_command
 from flbench.cli.gc import gc as gc_command
 from flbench.cli.logs import logs as logs_command
 from flbench.cli.partition import app as partition_commands
+from flbench.cli.plot import plot as plot_command
 from flbench.cli.report import report as report_command
 from flbench.cli.retry import retry as retry_command
 from flbench.cli.run import run as run_command
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 app.command("sweep")(sweep_command)
 app.command("report")(report_command)
+app.command("plot")(plot_command)
 app.command("run")(run_command)
 app.command("status")(status_command)
 app.command("logs")(logs_command)

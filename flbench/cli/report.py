@@ -1,14 +1,19 @@
-"""``flbench report``: runs to a leaderboard, a table and figures."""
+"""``flbench report``: runs to a leaderboard, a page, a table and figures."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.cli.options import DEFAULT_STORE, StoreOption
+from flbench.cli.options import DEFAULT_STORE, DataOption, StoreOption
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,19 +21,69 @@ if TYPE_CHECKING:
     from flbench.report.leaderboard import Leaderboard
 
 
+class Rule(StrEnum):
+    """By what a run's round, and hyper-parameters, are chosen."""
+
+    last = "last"
+    val = "val"
+    oracle = "oracle"
+
+
+SpecsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[SPEC]...", help="Sweep files; without any, every run there is.")
+]
+ResultsOption = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE...", help="Exported files (or folders of them) instead of a store; repeatable."),
+]
+MetricOption = Annotated[str | None, typer.Option(help="What to rank by; default: as the sweep says, else acc.")]
+SelectOption = Annotated[
+    Rule | None,
+    typer.Option(
+        "--select-by", help="Which round counts: last, val (the best on held-out data) or oracle (on the test data)."
+    ),
+]
+TuneOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FIELD", help="Hyper-parameter of which each row shows its best; repeatable (default: lr)."),
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(help="Value to which rounds and bytes are counted (default: what the baseline ends with)."),
+]
+SetsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the sweep, as in `flbench sweep`.")
+]
+OnlyOption = Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Only matching cells.")]
+LimitOption = Annotated[int | None, typer.Option(help="Only the first so many runs of each sweep.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which runs a command is about, as the user gave them."""
+
+    specs: Sequence[str]
+    store: Path
+    results: Sequence[Path] | None
+    sets: Sequence[str]
+    only: Sequence[str]
+    limit: int | None
+
+
 def report(
-    specs: Annotated[
-        list[str] | None, typer.Argument(metavar="[SPEC]...", help="Sweep files; without any, every run there is.")
-    ] = None,
+    specs: SpecsArgument = None,
     store: StoreOption = DEFAULT_STORE,
-    results: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE...", help="Exported files (or folders of them) instead of a store; repeatable."),
-    ] = None,
+    results: ResultsOption = None,
     out: Annotated[Path, typer.Option(help="The leaderboard to write.")] = Path("leaderboard.md"),
+    html: Annotated[Path | None, typer.Option(help="Write it as one page with sortable tables, too.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write one row a run, too.")] = None,
-    figures: Annotated[Path | None, typer.Option(help="Draw the curves into this folder, too (SVG and PNG).")] = None,
-    metric: Annotated[str | None, typer.Option(help="What to rank by; default: as the sweep says, else acc.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Draw the figures that the runs support into this folder, too (SVG and PNG).")
+    ] = None,
+    metric: MetricOption = None,
+    select_by: SelectOption = None,
+    tune: TuneOption = None,
+    target: TargetOption = None,
     published: Annotated[
         bool, typer.Option("--published", help="List every number of the label-skew paper, also what was not run.")
     ] = False,
@@ -36,49 +91,92 @@ def report(
         float | None,
         typer.Option(metavar="POINTS", min=0, help="What a published number may differ by (default: 1 point)."),
     ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the sweep, as in `flbench sweep`.")
-    ] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Only matching cells.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many runs of each sweep.")] = None,
+    sets: SetsOption = None,
+    only: OnlyOption = None,
+    limit: LimitOption = None,
+    data: DataOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the cells as JSON and write no leaderboard.")] = False,
 ) -> None:
     """Write leaderboard.md from a store or from exported files.
 
     Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Where the label-skew paper
     published numbers for a data set and model among the runs, they stand beside ours, each with a verdict.
-    """
-    from flbench.report import frames, leaderboard, write_text
-    from flbench.sweep import load_sweep
 
-    files = [Path(spec) for spec in specs or () if spec.endswith(".parquet")]
-    sweeps = [load_sweep(spec, sets or (), only or (), limit) for spec in specs or () if not spec.endswith(".parquet")]
-    if not sweeps and (sets or only or limit):
-        raise UserError("--set, --only and --limit change a sweep: name its file")
-    source, named = _source(store, [*(results or ()), *files], given=results is not None or bool(files))
-    arguments = [word for name in named for word in ("--results", name)]
-    arguments += ["--metric", metric] if metric else []
-    arguments += ["--published"] if published else []
-    arguments += ["--tolerance", f"{tolerance:g}"] if tolerance is not None else []
-    given = {"metric": metric, "published": published or None, "tolerance": tolerance}
-    changes = {name: value for name, value in given.items() if value is not None}
-    options = leaderboard.options_of(sweeps, arguments, **changes)
-    wishes = [experiment for sweep in sweeps for experiment in sweep.experiments] if sweeps else None
-    collection = frames.collect(source, wishes, select_by=options.select_by, metric=options.metric)
-    if not collection.runs:
-        raise UserError(
-            f"nothing to report in {', '.join(named) or store}: run `flbench sweep sweeps/quickstart.yaml` first"
-        )
-    board = leaderboard.build(collection, options)
+    Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
+    """
+    from flbench.report import frames, write_text
+
+    choice = Choice(specs or (), store, results, sets or (), only or (), limit)
+    given = {
+        "metric": metric,
+        "select_by": select_by.value if select_by else None,
+        "tune": tuple(tune) if tune else None,
+        "target": target,
+        "published": published or None,
+        "tolerance": tolerance,
+    }
+    board, collection = gather(choice, given, [] if figures is None else ["--figures", _public(figures)])
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
         frames.tidy(collection.runs).to_csv(csv, index=False, lineterminator="\n")
-    drawn = _draw(board, source, figures)
+    with ExitStack() as stack:
+        if figures is not None or html is not None:
+            folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            board = _with_figures(board, collection, folder, out if figures else None, data)
+        if html is not None:
+            write_text(html, board.html())
     if as_json:
         print(json.dumps(board.json(), indent=1, ensure_ascii=False, allow_nan=False))
         return
     write_text(out, board.markdown())
-    _show(board, collection, [out, *([csv] if csv else []), *drawn])
+    drawn = [path for picture in board.pictures if figures for path in (picture.svg, picture.png)]
+    _show(board, collection, [out, *([html] if html else []), *([csv] if csv else []), *drawn])
+
+
+def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ()) -> tuple[Leaderboard, Collection]:
+    """The runs that the user chose, and their leaderboard.
+
+    Args:
+        choice: which runs.
+        given: options of the leaderboard; None where the user gave none.
+        arguments: more arguments, for the command that makes the leaderboard again.
+
+    Raises:
+        UserError: there is nothing to report, or an option fits nothing.
+    """
+    from flbench.report import frames, leaderboard
+    from flbench.sweep import load_sweep
+
+    files = [Path(spec) for spec in choice.specs if spec.endswith(".parquet")]
+    names = [spec for spec in choice.specs if not spec.endswith(".parquet")]
+    sweeps = [load_sweep(name, choice.sets, choice.only, choice.limit) for name in names]
+    if not sweeps and (choice.sets or choice.only or choice.limit):
+        raise UserError("--set, --only and --limit change a sweep: name its file")
+    is_given = choice.results is not None or bool(files)
+    source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
+    words = [word for name in named for word in ("--results", name)] + _arguments(given)
+    changes = {name: value for name, value in given.items() if value is not None}
+    options = leaderboard.options_of(sweeps, [*words, *arguments], **changes)
+    wishes = [experiment for sweep in sweeps for experiment in sweep.experiments] if sweeps else None
+    collection = frames.collect(source, wishes, select_by=options.select_by, metric=options.metric)
+    if not collection.runs:
+        raise UserError(
+            f"nothing to report in {', '.join(named) or choice.store}: run `flbench sweep sweeps/quickstart.yaml` first"
+        )
+    return leaderboard.build(collection, options), collection
+
+
+def _arguments(given: dict[str, Any]) -> list[str]:
+    """The options as the user would type them."""
+    words = []
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not None:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [word for one in values for word in (flag, f"{one:g}" if isinstance(one, float) else one)]
+    return words
 
 
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
@@ -92,15 +190,22 @@ def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, l
     files = [file for path in results for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
     if not files:
         raise UserError(f"no exported runs (*.parquet) in {', '.join(map(str, results))}; `flbench export` writes them")
-    return FilesSource(files), [path.name if path.is_absolute() else path.as_posix() for path in results]
+    return FilesSource(files), [_public(path) for path in results]
 
 
-def _draw(board: Leaderboard, source: Source, directory: Path | None) -> list[Path]:
-    if directory is None:
-        return []
-    from flbench.report.figures import write_curves
+def _public(path: Path) -> str:
+    """A path without the directories of this machine."""
+    return path.name if path.is_absolute() else path.as_posix()
 
-    return write_curves(board, source, directory)
+
+def _with_figures(
+    board: Leaderboard, collection: Collection, directory: Path, out: Path | None, data: Path | None
+) -> Leaderboard:
+    """The leaderboard with its figures in ``directory``; it links to them where it is itself written to ``out``."""
+    from flbench.report.figures import with_links, write_figures
+
+    pictures = write_figures(board, collection, directory, data)
+    return dataclasses.replace(board, pictures=with_links(pictures, out) if out else pictures)
 
 
 def _show(board: Leaderboard, collection: Collection, written: list[Path]) -> None:

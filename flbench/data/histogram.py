@@ -64,7 +64,7 @@ def draw(histogram: Histogram, title: str, path: Path) -> None:
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.hashsalt": "flbench", "font.size": 9}):
-        figure = _figure(histogram, title)
+        figure = figure_of(histogram, title)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
@@ -73,7 +73,8 @@ def draw(histogram: Histogram, title: str, path: Path) -> None:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _figure(histogram: Histogram, title: str) -> Figure:
+def figure_of(histogram: Histogram, title: str) -> Figure:
+    """A disc for each client and class, its area the samples; beside them the sizes of the clients."""
     from matplotlib.figure import Figure
 
     clients, classes = histogram.train_KC.shape

@@ -162,7 +162,7 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
         blocks.append(Paragraph(text, warning=True))
     everything = _tables(section.tables, 3)
     if section.tuned:
-        blocks += [Heading(3, f"Best {', '.join(board.options.tune)}"), Paragraph(_tuning(board))]
+        blocks += [Heading(3, f"Best {' and '.join(board.options.tune)} of each row"), Paragraph(_tuning(board))]
         blocks += _tables(section.tuned, 4)
         cells = sum(len(table.cells) for table in section.tables)
         blocks.append(Fold(f"All {cells} cells", tuple(everything)))

@@ -152,6 +152,11 @@ class Picture:
     place: tuple[str, str] | None = None
     link: str = ""
 
+    @property
+    def png(self) -> Path:
+        """The same picture in pixels."""
+        return self.svg.with_name(self.svg.name.removesuffix(".svg") + ".png")
+
 
 @dataclass(frozen=True)
 class Leaderboard:
@@ -181,6 +186,12 @@ class Leaderboard:
         from flbench.report import compose, markdown
 
         return markdown.write(compose.document(self))
+
+    def html(self) -> str:
+        """The same as one self-contained page; pictures are read from where they lie."""
+        from flbench.report import compose, html
+
+        return html.write(compose.document(self), self.options.title)
 
     def tables(self, width: int) -> list[RenderableType]:
         """Titles, tables and notes for a terminal that is ``width`` columns wide."""

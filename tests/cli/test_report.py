@@ -101,10 +101,32 @@ def test_csv_and_figures(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
     assert {row["partition"] for row in rows} == {"iid", "classes:1"}
-    assert sorted(path.name for path in Path("out/figures").iterdir()) == [
-        "curves-digits-mlp.png",
-        "curves-digits-mlp.svg",
-    ]
+    names = ["curves-digits-mlp", "labels-digits-classes-1-10-clients", "labels-digits-iid-10-clients"]
+    files = sorted(path.name for path in Path("out/figures").iterdir())
+    assert files == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
+    text = Path("leaderboard.md").read_text()
+    assert (
+        "\n\n![digits, mlp: accuracy (%) over rounds, mean ± sd over seeds.](out/figures/curves-digits-mlp.png)\n"
+        in text
+    )
+    assert "```sh\nflbench report tiny.yaml --figures out/figures\n```" in text
+
+
+def test_the_page_has_its_figures_inside(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--html", "page.html") == 0
+    assert Path("page.html").read_text().count("<svg role=") == 3
+    assert "![" not in Path("leaderboard.md").read_text(), "their files are gone"
+    assert sorted(path.name for path in here.iterdir()) == ["leaderboard.md", "page.html", "runs", "tiny.yaml"]
+
+
+def test_the_rules_are_options(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(here / "runs")
+    options = ["--select-by", "oracle", "--tune", "lr", "--tune", "E", "--target", "0.55"]
+    assert flbench(monkeypatch, "report", "tiny.yaml", *options) == 0
+    text = Path("leaderboard.md").read_text()
+    assert "an upper bound and no result" in text and "Target: 55.00" in text
+    assert f"flbench report tiny.yaml {' '.join(options)}\n" in text
 
 
 def test_json(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

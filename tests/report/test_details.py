@@ -56,7 +56,7 @@ def test_the_best_learning_rate_of_each_row_and_column() -> None:
     }
     assert sum(len(table.cells) for table in found.sections[0].tables) == 9, "all cells are still told"
     assert found.overall is not None and found.overall.columns == ("iid", "classes:1")
-    assert "### Best lr" in found.markdown() and "flatters every row" in found.markdown()
+    assert "### Best lr of each row" in found.markdown() and "flatters every row" in found.markdown()
 
 
 def test_every_row_has_the_same_budget() -> None:

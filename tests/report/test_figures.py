@@ -2,57 +2,166 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from matplotlib.image import imread
 
+from flbench.errors import UserError
 from flbench.report import frames
-from flbench.report.figures import COLORS, write_curves
-from flbench.report.leaderboard import build
+from flbench.report.figures import KINDS, draw, with_links, write_figures
+from flbench.report.figures.style import COLORS, Drawing
+from flbench.report.frames import Collection
+from flbench.report.leaderboard import Leaderboard, Options, Picture, build
 from flbench.store import Store
-from tests.report.stores import experiment, filled, finish
+from tests.report.stores import experiment, filled, finish, records
+from tests.report.test_verdicts import done, seeds
 
 
-def draw(store: Store, directory: Path) -> list[Path]:
-    source = frames.StoreSource(store)
-    return write_curves(build(frames.collect(source)), source, directory)
+def board(store: Store, **options: Any) -> tuple[Leaderboard, Collection]:
+    collection = frames.collect(frames.StoreSource(store))
+    return build(collection, Options(**options)), collection
 
 
-def test_a_figure_a_table_as_svg_and_png_with_the_same_bytes_each_time(tmp_path: Path) -> None:
+def drawings(store: Store, kind: str, **options: Any) -> list[Drawing]:
+    return list(draw(*board(store, **options), kind))
+
+
+def axes_of(drawing: Drawing) -> list[Any]:
+    return [panel for panel in drawing.figure.axes if panel.axison]
+
+
+def test_every_kind_is_written_as_svg_and_png_with_the_same_bytes_each_time(tmp_path: Path) -> None:
     wishes = [
-        experiment(norm=norm, partition=p, seed=s)
+        experiment(method=method, norm=norm, partition=p, seed=s)
+        for method in ("fedavg", "scaffold")
         for norm in ("none", "ln")
         for p in ("iid", "classes:1")
         for s in (0, 1)
     ]
     store = filled(tmp_path / "store", [*wishes, experiment(kind="centralized")])
-    first, again = draw(store, tmp_path / "a"), draw(store, tmp_path / "b")
-    assert [path.name for path in first] == [
+    first, again = (write_figures(*board(store), tmp_path / name) for name in "ab")
+    assert [picture.svg.name for picture in first] == [
         "curves-digits-mlp.svg",
-        "curves-digits-mlp.png",
         "curves-digits-mlp-centralized.svg",
-        "curves-digits-mlp-centralized.png",
+        "data-digits-mlp.svg",
+        "heatmap-digits-mlp.svg",
+        "labels-digits-classes-1-10-clients.svg",
+        "labels-digits-iid-10-clients.svg",
     ]
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-    svg = ElementTree.parse(first[0]).getroot()
-    assert svg.tag.endswith("svg")
-    assert str(tmp_path) not in first[0].read_text()
-    assert imread(first[1]).std() > 0.05, "something is drawn"
+    for one, other in zip(first, again, strict=True):
+        assert one.svg.read_bytes() == other.svg.read_bytes()
+        assert one.png.read_bytes() == other.png.read_bytes()
+        assert ElementTree.parse(one.svg).getroot().tag.endswith("svg")
+        assert str(tmp_path) not in one.svg.read_text() and "<dc:date>" not in one.svg.read_text()
+        assert imread(one.png).std() > 0.05, "something is drawn"
+        assert one.place == ("digits", "mlp") and one.caption.startswith("digits")
 
 
 def test_gaps_are_told_in_the_panel(tmp_path: Path) -> None:
-    from flbench.report.figures import draw_curves
-
     store = Store(tmp_path)
     finish(store, experiment(seed=0), 0.5)
     finish(store, experiment(seed=1), status="diverged")
-    source = frames.StoreSource(store)
-    (section,) = build(frames.collect(source)).sections
-    (panel,) = draw_curves(section, section.tables[0], source).axes
+    (drawing,) = drawings(store, "curves")
+    (panel,) = axes_of(drawing)
     assert [text.get_text() for text in panel.texts] == ["fedavg none: 1/2 diverged"]
     (line,) = panel.lines
     assert line.get_xydata().tolist() == [[10, 25], [20, 50]]
+
+
+@pytest.mark.parametrize("rounds", [1, 7])
+def test_one_point_is_drawn_too(tmp_path: Path, rounds: int) -> None:
+    store = filled(tmp_path / "s", [experiment(rounds=rounds)])
+    assert write_figures(*board(store), tmp_path / "f")[0].png.stat().st_size > 5000
+
+
+def test_over_the_learning_rate_incomplete_cells_break_the_line(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for lr, acc in ((0.01, 0.4), (0.1, None), (1.0, 0.6)):
+        finish(store, experiment(lr=lr), acc or 0.0, status="done" if acc else "diverged")
+    (drawing,) = drawings(store, "lr")
+    (panel,) = axes_of(drawing)
+    line, crosses = panel.lines
+    assert line.get_xdata().tolist() == [0.01, 0.1, 1.0]
+    assert str(line.get_ydata().tolist()) == "[40.0, nan, 60.0]"
+    assert crosses.get_xdata().tolist() == [0.1]
+    assert panel.get_xscale() == "log"
+    assert drawings(store, "curves"), "curves are those of the best rate"
+    assert drawing.name == "lr-digits-mlp"
+
+
+def test_over_dirichlets_beta(tmp_path: Path) -> None:
+    wishes = [experiment(partition=f"dirichlet:{beta}", norm=norm) for beta in (0.1, 1, 10) for norm in ("none", "ln")]
+    (drawing,) = drawings(filled(tmp_path, [*wishes, experiment(partition="iid")]), "dirichlet")
+    (panel,) = axes_of(drawing)
+    assert panel.lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0]
+    assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg none", "fedavg ln"]
+
+
+def test_federated_and_centralized_training_over_the_samples_seen(tmp_path: Path) -> None:
+    wishes = [experiment(clients=10, E=5, batch_size=32), experiment(kind="centralized", E=5, batch_size=320)]
+    (drawing,) = drawings(filled(tmp_path, wishes), "data")
+    (panel,) = axes_of(drawing)
+    # 10 rounds of 10 clients x 5 steps x 32 samples are as many as 10 rounds of 5 steps x 320
+    assert [line.get_xdata().tolist() for line in panel.lines] == [[16_000, 32_000]] * 2
+    assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg none", "centralized none"]
+
+
+def test_the_cost_of_the_target(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for norm, accs in (("none", (0.2, 0.4)), ("ln", (0.5, 0.6)), ("fn", (0.1, 0.1))):
+        lines = records([10, 20], 0.5)
+        for line, acc in zip(lines, accs, strict=True):
+            line |= {"acc": acc, "bytes_up": 1e6 * line["round"], "bytes_down": 0}
+        finish(store, experiment(norm=norm), lines=lines)
+    (drawing,) = drawings(store, "cost")
+    (panel,) = axes_of(drawing)
+    assert [text.get_text() for text in panel.texts] == ["20.0 MB", "10.0 MB", "never"]
+    assert drawings(store, "cost", target=0.99) == []
+
+
+def test_the_map_of_methods_and_norms_says_what_is_missing(tmp_path: Path) -> None:
+    wishes = [experiment(method=m, norm=n) for m in ("fedavg", "scaffold") for n in ("none", "ln")]
+    store = filled(tmp_path, wishes[:3])
+    finish(store, wishes[3], status="diverged")
+    (drawing,) = drawings(store, "heatmap")
+    panel = axes_of(drawing)[0]
+    assert [text.get_text() for text in panel.texts] == ["60.00", "70.00", "65.00", "", "1/1 diverged"]
+    assert [text.get_fontweight() for text in panel.texts[:3]] == ["normal", "bold", "normal"]
+
+
+def test_ours_against_published(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    done(store, seeds(3), [55.7, 55.8, 55.9])
+    (drawing,) = drawings(store, "published")
+    (panel,) = axes_of(drawing)
+    identity, *points = panel.lines
+    assert list(identity.get_xdata()) == list(identity.get_ydata())
+    spots = {point.get_xydata().round(2).tolist()[0][0] for point in points if len(point.get_xydata()) == 1}
+    assert {56.82, 55.86, 55.76} <= spots
+    assert "reproduced 2" in drawing.caption
+
+
+def test_labels_without_data_are_left_out(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s", [experiment(dataset="cifar10", model="cnn")])
+    found, collection = board(store)
+    assert list(draw(found, collection, "labels", data_root=tmp_path / "nowhere")) == []
+
+
+def test_kinds_without_support_draw_nothing(tmp_path: Path) -> None:
+    store = filled(tmp_path, [experiment()])
+    assert {kind for kind in KINDS if drawings(store, kind)} == {"curves", "labels"}
+    with pytest.raises(UserError, match="unknown kind of figure 'curve'; known: curves"):
+        drawings(store, "curve")
+
+
+def test_links_are_seen_from_the_leaderboard(tmp_path: Path) -> None:
+    picture = Picture("curves", "a caption", tmp_path / "docs" / "figures" / "a-0.1.svg")
+    (linked,) = with_links((picture,), tmp_path / "leaderboard.md")
+    assert linked.link == "docs/figures/a-0.1.png"
+    (above,) = with_links((picture,), tmp_path / "docs" / "boards" / "b.md")
+    assert above.link == "../figures/a-0.1.png"
 
 
 def test_neighbouring_colours_differ_in_grey() -> None:
@@ -61,8 +170,3 @@ def test_neighbouring_colours_differ_in_grey() -> None:
         return 0.299 * red + 0.587 * green + 0.114 * blue
 
     assert all(abs(grey(a) - grey(b)) > 25 for a, b in pairwise(COLORS))
-
-
-@pytest.mark.parametrize("rounds", [1, 7])
-def test_one_point_is_drawn_too(tmp_path: Path, rounds: int) -> None:
-    assert draw(filled(tmp_path / "s", [experiment(rounds=rounds)]), tmp_path / "f")[1].stat().st_size > 5000

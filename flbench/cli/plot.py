@@ -1,0 +1,106 @@
+"""``flbench plot``: one kind of figure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.cli.options import DEFAULT_STORE, DataOption, StoreOption
+from flbench.cli.report import (
+    Choice,
+    LimitOption,
+    MetricOption,
+    OnlyOption,
+    ResultsOption,
+    Rule,
+    SelectOption,
+    SetsOption,
+    SpecsArgument,
+    TargetOption,
+    gather,
+)
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.report.figures.style import Drawing
+
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+class Kind(StrEnum):
+    """What a figure shows."""
+
+    curves = "curves"
+    lr = "lr"
+    dirichlet = "dirichlet"
+    data = "data"
+    heatmap = "heatmap"
+    published = "published"
+    cost = "cost"
+    labels = "labels"
+
+
+def plot(
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            help="curves: over rounds; lr, dirichlet: over the learning rate, over Dirichlet's beta; data: federated "
+            "and centralized over the samples seen; heatmap: method x norm; published: ours against the paper's; "
+            "cost: bytes until the target; labels: samples of each class at each client.",
+        ),
+    ],
+    specs: SpecsArgument = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A .png, .svg or .pdf file (several figures are numbered), or a folder; default: here."),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    results: ResultsOption = None,
+    metric: MetricOption = None,
+    select_by: SelectOption = None,
+    target: TargetOption = None,
+    sets: SetsOption = None,
+    only: OnlyOption = None,
+    limit: LimitOption = None,
+    data: DataOption = None,
+) -> None:
+    """Draw one kind of figure from a store or from exported files.
+
+    Example: flbench plot lr sweeps/lr_robustness.yaml --out figure7.png
+
+    Example: flbench plot curves sweeps/quickstart.yaml --results results/quickstart.parquet
+    """
+    from flbench.report.figures import KINDS, draw
+    from flbench.report.figures.style import save
+
+    if out is not None and out.suffix and out.suffix not in _FORMATS and not out.is_dir():
+        raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(_FORMATS)}")
+    choice = Choice(specs or (), store, results, sets or (), only or (), limit)
+    rule: Rule | None = select_by
+    given = {"metric": metric, "select_by": rule.value if rule else None, "target": target}
+    board, collection = gather(choice, given)
+    written: list[Path] = []
+    for drawing in draw(board, collection, kind.value, data):
+        if out is None or out.suffix not in _FORMATS:
+            folder = out or Path()
+            folder.mkdir(parents=True, exist_ok=True)
+            written += save(drawing, folder)
+        else:
+            written.append(_numbered(drawing, out, len(written)))
+    if not written:
+        raise UserError(f"these runs do not support a figure of {KINDS[kind.value][1]}")
+    for path in written:
+        typer.echo(f"wrote {path}")
+
+
+def _numbered(drawing: Drawing, path: Path, before: int) -> Path:
+    """Write one of several figures to a file: ``name.png``, ``name-2.png`` ..."""
+    from flbench.report.figures.style import save_as
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    numbered = path if before == 0 else path.with_name(f"{path.stem}-{before + 1}{path.suffix}")
+    save_as(drawing, numbered)
+    return numbered

@@ -1,0 +1,63 @@
+"""Figures of a leaderboard, by kind; each kind draws what the runs support, and nothing where they do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from flbench.errors import UserError
+from flbench.registry import by_similarity
+from flbench.report.figures import axes, cost, curves, heatmap, labels, published
+from flbench.report.figures.style import STYLE, Drawing, save
+from flbench.report.frames import Collection
+from flbench.report.leaderboard import Leaderboard, Picture
+
+#: What draws a kind of figure, and what it shows.
+Draw = Callable[[Leaderboard, Collection], Iterator[Drawing]]
+KINDS: Mapping[str, tuple[Draw, str]] = {
+    "curves": (curves.over_rounds, "the metric over rounds, with bands"),
+    "lr": (axes.over_lr, "the metric over the learning rate"),
+    "dirichlet": (axes.over_beta, "the metric over Dirichlet's beta"),
+    "data": (curves.over_data, "centralized and federated training over the samples seen"),
+    "heatmap": (heatmap.heatmap, "method x norm as colours"),
+    "published": (published.published, "ours against the published numbers"),
+    "cost": (cost.cost, "bytes until the target"),
+    "labels": (labels.labels, "samples of each class that each client holds"),
+}
+
+
+def draw(board: Leaderboard, collection: Collection, kind: str, data_root: Path | None = None) -> Iterator[Drawing]:
+    """The figures of one kind; raises UserError for an unknown kind."""
+    if kind not in KINDS:
+        raise UserError(f"unknown kind of figure {kind!r}; known: {', '.join(by_similarity(kind, KINDS))}")
+    from matplotlib import rc_context
+
+    maker = partial(labels.labels, root=data_root) if kind == "labels" else KINDS[kind][0]
+    with rc_context(STYLE):
+        yield from maker(board, collection)
+
+
+def write_figures(
+    board: Leaderboard, collection: Collection, directory: Path, data_root: Path | None = None
+) -> tuple[Picture, ...]:
+    """Draw every kind that the runs support as SVG and PNG into ``directory``; the pictures have no links yet."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for kind in KINDS:
+        for drawing in draw(board, collection, kind, data_root):
+            svg, _ = save(drawing, directory)
+            pictures.append(Picture(kind, drawing.caption, svg, drawing.place))
+    return tuple(pictures)
+
+
+def with_links(pictures: tuple[Picture, ...], leaderboard: Path) -> tuple[Picture, ...]:
+    """The pictures with links to their PNG files, seen from where the leaderboard lies."""
+    here = leaderboard.resolve().parent
+    return tuple(dataclasses.replace(one, link=_relative(one.png.resolve(), here)) for one in pictures)
+
+
+def _relative(path: Path, start: Path) -> str:
+    return Path(os.path.relpath(path, start)).as_posix()

@@ -1,0 +1,120 @@
+"""Over a number that a sweep varies: the learning rate (figure 7 of Zhang et al. 2024), Dirichlet's beta (figure 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flbench.report.cells import Cell, grouped
+from flbench.report.figures.style import (
+    BAND,
+    Drawing,
+    Look,
+    entitle,
+    file_name,
+    legend,
+    looks,
+    metric_label,
+    panels,
+    place_name,
+    scale_of,
+)
+from flbench.report.frames import Collection
+from flbench.report.leaderboard import Leaderboard, Section
+from flbench.report.tables import Table, anywhere, other_axes, ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Fewer values than this make no line.
+FEWEST = 3
+
+
+def over_lr(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+    """One figure a section: the metric over the learning rate, a panel a column, a line a row."""
+    for section in board.sections:
+        cells = _federated(section.tables)
+        drawn = _draw(board, section, cells, "lr", _rate, "learning rate", "over the learning rate of local SGD")
+        yield from drawn
+
+
+def over_beta(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+    """One figure a section: the metric over Dirichlet's beta, from one class a client to none missing."""
+    for section in board.sections:
+        cells = _federated([details.table for details in section.details])
+        skewed = [cell for cell in cells if _beta(cell) is not None]
+        label = "Dirichlet's β (left: strong label skew)"
+        yield from _draw(board, section, skewed, "partition", _beta, label, "over Dirichlet's beta", kind="dirichlet")
+
+
+def _federated(tables: Sequence[Table]) -> list[Cell]:
+    return [cell for table in tables if table.kind == "federated" for _, cell in sorted(table.cells.items())]
+
+
+def _rate(cell: Cell) -> float | None:
+    return cell.experiment.lr
+
+
+def _beta(cell: Cell) -> float | None:
+    partition: Any = getattr(cell.experiment, "partition", None)
+    return float(partition.beta) if partition is not None and partition.name == "dirichlet" else None
+
+
+def _draw(
+    board: Leaderboard,
+    section: Section,
+    cells: Sequence[Cell],
+    axis: str,
+    number: Callable[[Cell], float | None],
+    label: str,
+    over: str,
+    kind: str | None = None,
+) -> Iterator[Drawing]:
+    """The figure, where some row of some panel has values enough."""
+    if not cells:
+        return
+    options = board.options
+    tuned = [name for name in options.tune if name != axis and any(cell.chosen for cell in cells)]
+    rows, cols = (
+        [name for name in axes if name not in (axis, *tuned) and anywhere(cells, name)]
+        for axes in ((*options.rows, "data") if len(section.fingerprints) > 1 else options.rows, options.cols)
+    )
+    named = (*rows, *cols, axis, *tuned)
+    cols = [*other_axes(cells, named), *cols]
+    groups = grouped(cells, lambda cell: ticks(cell, cols, named))
+    if not rows or max(len({number(cell) for cell in group}) for group in groups) < FEWEST:
+        return
+    everyone = sorted({ticks(cell, rows, named) for cell in cells})
+    styles = dict(zip(everyone, looks(everyone), strict=True))
+    metric = cells[0].metric
+    figure, axes = panels(len(groups), sharex=True, sharey=True)
+    for panel, group in zip(axes, groups, strict=True):
+        for line in grouped(group, lambda cell: ticks(cell, rows, named)):
+            _draw_line(panel, line, number, styles[ticks(line[0], rows, named)])
+        panel.set_title(place_name(cols, ticks(group[0], cols, named)))
+        panel.set_xscale("log")
+        if scale_of(metric) == 100:
+            panel.set_ylim(-4, 101)
+    figure.supxlabel(label, fontsize="medium")
+    figure.supylabel(metric_label(metric), fontsize="medium")
+    entitle(figure, len(axes), section.title, "mean ± sd over seeds; ×: cells that lack seeds")
+    legend(figure, everyone, [styles[row] for row in everyone], rows)
+    name = kind or axis
+    caption = f"{section.title}: {metric_label(metric)} {over}, mean ± sd over seeds; ×: cells that lack seeds."
+    yield Drawing(name, file_name(name, section.title), caption, figure, section.place)
+
+
+def _draw_line(panel: Axes, cells: Sequence[Cell], number: Callable[[Cell], float | None], look: Look) -> None:
+    """Complete cells as a line with a band; the others break it, and have a cross at the bottom."""
+    found = ((x, cell) for cell in cells if (x := number(cell)) is not None)
+    ordered = sorted(found, key=lambda pair: pair[0])
+    scale = scale_of(cells[0].metric)
+    at = [x for x, _ in ordered]
+    full = [cell.summary if cell.complete else None for _, cell in ordered]
+    panel.plot(at, [scale * one.mean if one else math.nan for one in full], **look)
+    low, high = ([scale * (one.mean + sign * (one.sd or 0.0)) if one else math.nan for one in full] for sign in (-1, 1))
+    panel.fill_between(at, low, high, color=look["color"], alpha=BAND, linewidth=0)
+    lacking = [x for x, cell in ordered if not cell.complete]
+    bottom = panel.get_xaxis_transform()
+    panel.plot(lacking, [0.015] * len(lacking), "x", color=look["color"], markersize=4, transform=bottom)

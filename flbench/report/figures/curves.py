@@ -1,0 +1,162 @@
+"""Over training: the headline metric over rounds, and over the data seen, where federated meets centralized training.
+
+The latter are figures 4 and 6 of Zhang et al. 2024 (arXiv 2308.09565v2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from flbench.config import Experiment, Federated
+from flbench.report.cells import Cell, Tick
+from flbench.report.figures.style import (
+    BAND,
+    Drawing,
+    Look,
+    entitle,
+    file_name,
+    is_lowest,
+    legend,
+    looks,
+    metric_label,
+    panels,
+    place_name,
+    scale_of,
+    tell_gaps,
+    title_of,
+)
+from flbench.report.frames import Collection
+from flbench.report.leaderboard import Leaderboard, Section
+from flbench.report.numbers import value_of
+from flbench.report.stats import summarize
+from flbench.report.tables import Table
+from flbench.report.wording import row_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Markers along a line, so that they tell lines apart without hiding them.
+_MARKS = 8
+
+Points = list[tuple[float, float, float]]  # x, mean, sd
+
+
+def over_rounds(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+    """One figure a table: a panel a column, a line a row, a band of one standard deviation over seeds."""
+    for section in board.sections:
+        seen: Counter[str] = Counter()
+        for details in section.details:
+            table = details.table
+            if any(run.result for cell in table.cells.values() for run in cell.runs):
+                name = file_name("curves", title_of(section, table))
+                seen[name] += 1
+                name += f"-part{seen[name]}" if seen[name] > 1 else ""
+                yield _draw_table(section, table, collection, name)
+
+
+def _draw_table(section: Section, table: Table, collection: Collection, name: str) -> Drawing:
+    from matplotlib.ticker import MaxNLocator
+
+    alike = [other.rows for other in section.tables if other.row_axes == table.row_axes]
+    styles = looks(table.rows, [row for rows in alike for row in rows])
+    figure, axes = panels(len(table.cols), sharex=True, sharey=True)
+    for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
+        cells = [(r, table.cells[r, c]) for r in range(len(table.rows)) if (r, c) in table.cells]
+        for r, cell in cells:
+            _draw_line(panel, _points(cell, collection, lambda _: 1), styles[r], r, scale_of(table.metric))
+        tell_gaps(panel, [(row_name(table.rows[r]), cell) for r, cell in cells if not cell.complete])
+        panel.set_title(place_name(table.col_axes, col))
+        if scale_of(table.metric) == 100:
+            panel.set_ylim(0, 101)
+        if is_lowest(c, len(axes)):
+            panel.set_xlabel("round")
+            panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    figure.supylabel(metric_label(table.metric), fontsize="medium")
+    entitle(figure, len(axes), title_of(section, table), "mean ± sd over seeds")
+    legend(figure, table.rows, styles, table.row_axes)
+    caption = f"{title_of(section, table)}: {metric_label(table.metric)} over rounds, mean ± sd over seeds."
+    return Drawing("curves", name, caption, figure, section.place)
+
+
+def over_data(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+    """One figure a section with centralized runs: federated and centralized training over the samples seen.
+
+    A round shows clients x participation x local steps x batch size samples to federated training, and local steps x
+    batch size to centralized training. Runs of whole local epochs have no such number and are left out.
+    """
+    for section in board.sections:
+        tables = [details.table for details in section.details]
+        lines = [line for table in tables for line in _lines(table)]
+        if any(table.kind == "centralized" for table in tables) and lines:
+            yield _draw_data(section, lines, collection)
+
+
+def _lines(table: Table) -> list[tuple[str, Tick, Cell]]:
+    """The table's cells with a value: a name, the last of the row's names, the cell."""
+    found = []
+    for (r, c), cell in sorted(table.cells.items()):
+        if cell.values and _samples(cell.experiment):
+            col = place_name(table.col_axes, table.cols[c])
+            kind = "centralized" if table.kind == "centralized" else ""
+            where = "" if len(table.cols) == 1 else f" ({col})"
+            found.append((f"{kind} {row_name(table.rows[r])}".strip() + where, table.rows[r][-1], cell))
+    return found
+
+
+def _draw_data(section: Section, lines: Sequence[tuple[str, Tick, Cell]], collection: Collection) -> Drawing:
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter
+
+    # The kind of line tells who trains, the colour the normalization.
+    groups = {name: index for index, name in enumerate(dict.fromkeys(_group(name, hue) for name, hue, _ in lines))}
+    rows = [(Tick((groups[_group(name, hue)],), ""), hue) for name, hue, _ in lines]
+    styles = looks(rows)
+    metric = lines[0][2].metric
+    figure, (panel,) = panels(1, panel=(4.6, 3.2))
+    for number, ((_, _, cell), look) in enumerate(zip(lines, styles, strict=True)):
+        _draw_line(panel, _points(cell, collection, _samples), look, number, scale_of(metric))
+    tell_gaps(panel, [(name, cell) for name, _, cell in lines if not cell.complete])
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+    panel.set_xlabel("training samples seen")
+    panel.set_ylabel(metric_label(metric))
+    entitle(figure, 1, section.title, "mean ± sd over seeds")
+    handles = [Line2D([], [], **look) for look in styles]
+    figure.legend(handles, [name for name, _, _ in lines], loc="outside right center", handlelength=3.5)
+    caption = f"{section.title}: federated and centralized training over the samples seen, mean ± sd over seeds."
+    return Drawing("data", file_name("data", section.title), caption, figure, section.place)
+
+
+def _group(name: str, hue: Tick) -> str:
+    """A line's name without its normalization."""
+    return name.replace(hue.label, "", 1)
+
+
+def _samples(experiment: Experiment) -> float:
+    """Training samples that a round feeds; 0 where it depends on the clients' data."""
+    clients = max(1, round(experiment.clients * experiment.participation)) if isinstance(experiment, Federated) else 1
+    return float(clients * (experiment.local_steps or 0) * experiment.batch_size)
+
+
+def _draw_line(panel: Axes, points: Points, look: Look, number: int, scale: int) -> None:
+    if not points:
+        return
+    at = [x for x, _, _ in points]
+    # Marks of different lines stand at different rounds, so that none hides another.
+    every = max(1, len(points) // _MARKS)
+    panel.plot(at, [scale * mean for _, mean, _ in points], **look, markevery=(number % every, every))
+    low, high = ([scale * (mean + sign * sd) for _, mean, sd in points] for sign in (-1, 1))
+    panel.fill_between(at, low, high, color=look["color"], alpha=BAND, linewidth=0)
+
+
+def _points(cell: Cell, collection: Collection, per_round: Callable[[Experiment], float]) -> Points:
+    """Mean and sd over the seeds that are in the cell's mean, at the rounds that all of them recorded."""
+    seeds = []
+    for run in cell.runs:
+        if run.state == "done":
+            values = {record["round"]: value_of(record, cell.metric) for record in collection.records(run)}
+            seeds.append({at: value for at, value in values.items() if value is not None})
+    common = sorted(set.intersection(*(set(values) for values in seeds))) if seeds else []
+    summaries = [(at * per_round(cell.experiment), summarize([values[at] for values in seeds])) for at in common]
+    return [(x, summary.mean, summary.sd or 0.0) for x, summary in summaries if summary]

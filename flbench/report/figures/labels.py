@@ -1,0 +1,59 @@
+"""How many samples of each class each client holds: figures 8 and 9 of Zhang et al. 2024 (arXiv 2308.09565v2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flbench.config import Federated
+from flbench.errors import UserError
+from flbench.report.cells import public
+from flbench.report.figures.style import Drawing, file_name
+from flbench.report.frames import Collection
+from flbench.report.leaderboard import Leaderboard
+
+
+def labels(board: Leaderboard, collection: Collection, root: Path | None = None) -> Iterator[Drawing]:
+    """One figure a partition, of its first seed; what cannot be drawn on this machine is left out.
+
+    Args:
+        board: which experiments there are.
+        collection: where they come from.
+        root: folder of the data sets; None: the usual one.
+    """
+    from flbench.data.datasets import load
+    from flbench.data.histogram import count, figure_of
+    from flbench.data.partition import split
+
+    for experiment in _partitions(board):
+        dataset: Any = experiment.dataset
+        partition: Any = experiment.partition
+        try:
+            data = load(dataset, root)
+            shards = split(
+                partition,
+                data,
+                clients=experiment.clients,
+                min_size=experiment.min_size,
+                val_fraction=experiment.val_fraction,
+                seed=experiment.seed,
+            )
+        except UserError:  # the data are not here, or cannot be split so; its runs say why
+            continue
+        what = f"{public(dataset.label())}, {partition.label()}, {experiment.clients} clients"
+        caption = f"{what}: training samples of each class that each client holds, seed {experiment.seed}."
+        place = (dataset.name, experiment.model.name)
+        picture = figure_of(count(data, shards), f"{what}, seed {experiment.seed}")
+        yield Drawing("labels", file_name("labels", what), caption, picture, place, tight=True)
+
+
+def _partitions(board: Leaderboard) -> list[Federated]:
+    """One experiment of each way in which data meet clients, with the first seed."""
+    found: dict[tuple[Any, ...], Federated] = {}
+    for run in sorted(board.runs, key=lambda run: run.experiment.seed):
+        one = run.experiment
+        if isinstance(one, Federated):
+            key = (one.dataset.label(), one.partition.label(), one.clients, one.min_size, one.val_fraction)
+            found.setdefault(key, one)
+    return [found[key] for key in sorted(found)]

@@ -1,0 +1,119 @@
+"""A document as one self-contained page: sortable tables, the runs behind a cell, figures; nothing is fetched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import count
+from pathlib import Path
+
+from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
+
+#: Style and behaviour of the page.
+_PARTS = Path(__file__).with_name("page")
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+{body}
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def write(blocks: Sequence[Block], title: str) -> str:
+    """The whole page: same blocks, same bytes."""
+    style, script = ((_PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    body = "\n".join(_with_contents(blocks))
+    return _PAGE.format(title=escape(title), style=style, script=script, body=body)
+
+
+def _with_contents(blocks: Sequence[Block]) -> Iterator[str]:
+    """The blocks, with links to the sections below the title."""
+    figures = count(1)
+    titles = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
+    links = [f'<a href="#{_anchor(title)}">{_inline(title)}</a>' for title in titles]
+    for block in blocks:
+        yield _block(block, figures)
+        if isinstance(block, Heading) and block.level == 1 and links:
+            yield f"<nav>{' '.join(links)}</nav>"
+
+
+def _block(block: Block, numbers: Iterator[int]) -> str:
+    """One block; ``numbers`` tell figures apart."""
+    if isinstance(block, Heading):
+        return f'<h{block.level} id="{_anchor(block.text)}">{_inline(block.text)}</h{block.level}>'
+    if isinstance(block, Paragraph):
+        lines = "<br>".join(map(_inline, block.text.split("\n")))
+        return f'<p class="warning">{lines}</p>' if block.warning else f"<p>{lines}</p>"
+    if isinstance(block, Items):
+        return "<ul>" + "".join(f"<li>{_inline(text)}</li>" for text in block.texts) + "</ul>"
+    if isinstance(block, Code):
+        return f"<pre><code>{escape(block.text)}</code></pre>"
+    if isinstance(block, Grid):
+        return _grid(block)
+    if isinstance(block, Figure):
+        return _figure(block, next(numbers))
+    assert isinstance(block, Fold)
+    inside = "\n".join(_block(one, numbers) for one in block.blocks)
+    return f"<details><summary>{_inline(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
+
+
+def _grid(grid: Grid) -> str:
+    classes = [_class(grid, column) for column in range(len(grid.head))]
+    heads = [
+        f'<th scope="col"{name}><button type="button">{_inline(head)}</button></th>'
+        for name, head in zip(classes, grid.head, strict=True)
+    ]
+    rows = ["<tr>" + "".join(map(_entry, row, classes)) + "</tr>" for row in grid.rows]
+    lines = ["<table><thead><tr>", *heads, "</tr></thead><tbody>", *rows, "</tbody></table>"]
+    return '<div class="scroll">' + "\n".join(lines) + "</div>"
+
+
+def _class(grid: Grid, column: int) -> str:
+    if grid.is_number(column):
+        return ' class="number"'
+    return ' class="remark"' if column >= grid.names else ""
+
+
+def _entry(entry: Entry, name: str) -> str:
+    text = f"<strong>{_inline(entry.text)}</strong>" if entry.bold else _inline(entry.text)
+    mark = f' <span class="mark">{escape(entry.mark)}</span>' if entry.mark else ""
+    below = "".join(f"<small>{_inline(line)}</small>" for line in entry.below)
+    order = "" if entry.order is None else f' data-order="{entry.order!r}"'
+    tip = f' tabindex="0" data-tip="{escape(chr(10).join(entry.tip))}"' if entry.tip else ""
+    return f"<td{name}{order}{tip}>{text}{mark}{below}</td>"
+
+
+def _figure(figure: Figure, number: int) -> str:
+    """The drawing itself, with ids that no other figure has, in the size that its page allows."""
+    text = figure.svg.read_text(encoding="utf-8")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{number}-", text)
+    opening, rest = text.split(">", 1)
+    opening = re.sub(r"\s+", " ", opening).replace("<svg", f'<svg role="img" aria-label="{escape(figure.caption)}"', 1)
+    return f"<figure>{opening}>{rest.strip()}<figcaption>{_inline(figure.caption)}</figcaption></figure>"
+
+
+def _inline(text: str) -> str:
+    """Inline Markdown as HTML; everything else is text."""
+    text = escape(text, quote=False)
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+    text = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+    text = re.sub(r"\*([^*\s][^*]*)\*", r"<em>\1</em>", text)
+    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", r'<a href="\2">\1</a>', text)
+
+
+def _anchor(text: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")

@@ -1,0 +1,190 @@
+"""The page: what it holds, and in a real browser that it sorts, shows runs and fits a phone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from flbench.report import frames
+from flbench.report.figures import write_figures
+from flbench.report.leaderboard import Leaderboard, build
+from tests.report.test_leaderboard import everything
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+
+
+class Checker(HTMLParser):
+    """Notes what is opened and not closed, every id, and every address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br", "path", "use", "rect"):
+            self.open.append(tag)
+        given = dict(attrs)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        self.addresses += [given[name] or "" for name in ("href", "src", "xlink:href") if name in given]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return draw_board(tmp_path_factory.mktemp("page")).html()
+
+
+def draw_board(folder: Path) -> Leaderboard:
+    import dataclasses
+
+    store, wishes = everything(folder / "store")
+    collection = frames.collect(frames.StoreSource(store), wishes)
+    board = build(collection)
+    return dataclasses.replace(board, pictures=write_figures(board, collection, folder / "figures"))
+
+
+def run_in_browser(page: str, script: str, folder: Path, *, width: int = 1200, dark: bool = False) -> object:
+    """What ``script`` (an expression) says on the page after its own scripts have run."""
+    path = folder / "page.html"
+    note = f'<script>document.title = "R" + JSON.stringify({script});</script></body>'
+    path.write_text(page.replace("</body>", note), encoding="utf-8")
+    words = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
+    words += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000"]
+    words += ["--blink-settings=preferredColorScheme=0"] if dark else []
+    found = subprocess.run(
+        [*words, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    title = re.search(r"<title>R(.*?)</title>", found.stdout, re.DOTALL)
+    assert title, found.stderr[-2000:]
+    import html
+
+    return json.loads(html.unescape(title[1]))
+
+
+def test_the_page_is_whole_and_fetches_nothing(page: str) -> None:
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+    assert all(address.startswith(("#", "data:image/png;base64,")) for address in checker.addresses)
+    assert {address[1:] for address in checker.addresses if address.startswith("#")} <= set(checker.ids)
+    assert "url(" not in page.replace("url(#", "") and "@import" not in page
+
+
+def test_the_page_says_what_the_leaderboard_says(page: str) -> None:
+    for said in (
+        "<strong>66.00 ± 2.48</strong>",
+        "2/3: 1 failed (oom)",
+        "not run",
+        "a constant answer would score 100 %",
+    ):
+        assert said in page
+    assert page.count("<svg role=") == 6
+    assert '<h2 id="how-to-read-this">' in page
+    assert re.search(r'data-tip="seed 0: 60.00, run [0-9a-f]{16}\nseed 1: 61.00, run', page)
+    assert "laptop-of-somebody" not in page
+
+
+def test_the_same_runs_give_the_same_page(page: str, tmp_path: Path) -> None:
+    assert draw_board(tmp_path).html() == page
+
+
+def test_texts_are_escaped(tmp_path: Path) -> None:
+    from flbench.report import html
+    from flbench.report.blocks import Entry, Grid, Heading, Paragraph
+
+    blocks = [
+        Heading(1, "<script>"),
+        Paragraph("a < b & `c<d` **e**"),
+        Grid(("h|<",), ((Entry("<b>", tip=('"x"',)),),), 1),
+    ]
+    text = html.write(blocks, "<t>")
+    assert '<h1 id="script">&lt;script&gt;</h1>' in text and "<title>&lt;t&gt;</title>" in text
+    assert "<p>a &lt; b &amp; <code>c&lt;d</code> <strong>e</strong></p>" in text
+    assert 'data-tip="&quot;x&quot;">&lt;b&gt;</td>' in text
+
+
+#: The first column of numbers in the first table, row by row.
+VALUES = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[2].innerText.split('\\n')[0])"
+
+
+@browser
+def test_a_click_sorts_and_a_third_click_restores(page: str, tmp_path: Path) -> None:
+    script = f"""(() => {{
+      const values = () => {VALUES};
+      const head = document.querySelector('table').tHead.rows[0].cells[2];
+      const seen = [[values(), head.ariaSort]];
+      for (let i = 0; i < 3; i++) {{ head.querySelector('button').click(); seen.push([values(), head.ariaSort]); }}
+      return seen;
+    }})()"""
+    before, first, second, third = run_in_browser(page, script, tmp_path)  # type: ignore[misc]
+    best = ["75.50 ± 6.35", "70.50 ± 6.35", "66.00 ± 2.48", "61.00 ± 2.48", "41.00 ± 2.48"]
+    assert first == [best, "descending"]
+    assert second == [best[::-1], "ascending"]
+    assert third == before and before[1] is None
+
+
+@browser
+def test_positions_without_a_value_stand_last(page: str, tmp_path: Path) -> None:
+    column = VALUES.replace("cells[2]", "cells[3]")
+    click = "document.querySelector('table').tHead.rows[0].cells[3].querySelector('button').click()"
+    down, up = run_in_browser(page, f"[({click}, {column}), ({click}, {column})]", tmp_path)  # type: ignore[misc]
+    assert [text.split(" ±")[0] for text in down] == ["80.50", "76.00", "71.00", "–", "not run"]
+    assert [text.split(" ±")[0] for text in up] == ["71.00", "76.00", "80.50", "–", "not run"]
+
+
+@browser
+def test_words_are_sorted_too(page: str, tmp_path: Path) -> None:
+    names = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[0].innerText)"
+    click = "document.querySelector('table').tHead.rows[0].cells[0].querySelector('button').click()"
+    assert run_in_browser(page, f"({click}, {names})", tmp_path) == [
+        "fedavg", "fedavg", "fedbn ¹", "scaffold", "scaffold",
+    ]  # fmt: skip
+
+
+@browser
+def test_pointing_at_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
+    script = """(() => {
+      const cell = document.querySelector('td[data-tip]'), tip = document.getElementById('tip');
+      const before = tip.hidden;
+      cell.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
+      const shown = [tip.hidden, tip.innerText.split('\\n')[0]];
+      document.body.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
+      return [before, ...shown, tip.hidden];
+    })()"""
+    before, hidden, text, after = run_in_browser(page, script, tmp_path)  # type: ignore[misc]
+    assert (before, hidden, after) == (True, False, True)
+    assert re.fullmatch(r"seed 0: \d\d\.\d\d, run [0-9a-f]{16}", text)
+
+
+@browser
+@pytest.mark.parametrize("width", [390, 1200])
+def test_nothing_but_tables_is_wider_than_the_screen(page: str, tmp_path: Path, width: int) -> None:
+    narrow = page.replace("<body>", f'<body style="width: {width}px; margin: 0">')
+    everything = "[...document.querySelectorAll('body > :not(script)')]"
+    wide = f"{everything}.filter(e => e.getBoundingClientRect().right > {width} + 1).map(e => e.tagName)"
+    assert run_in_browser(narrow, wide, tmp_path) == []
+
+
+@browser
+def test_the_page_is_dark_where_the_reader_wants_it(page: str, tmp_path: Path) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    assert run_in_browser(page, paper, tmp_path) == "rgb(255, 255, 255)"
+    assert run_in_browser(page, paper, tmp_path, dark=True) == "rgb(20, 23, 26)"
