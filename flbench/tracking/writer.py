@@ -144,6 +144,9 @@ class Writer:
         return run
 
     def _common(self) -> dict[str, Any]:
+        # What was idle for an hour looks abandoned to `flbench gc`.
+        self._staging.mkdir(exist_ok=True)
+        os.utime(self._staging)
         return {"project": self._project, "entity": self._entity, "reinit": "create_new", "settings": self._settings()}
 
     def _settings(self) -> wandb.Settings:
