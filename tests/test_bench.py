@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from flbench.bench import compare as compare_module
 from flbench.bench import measure
+from flbench.bench import project as project_module
 from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
 from flbench.bench.measure import Spread, Variant, take_turns
 from flbench.bench.plain import PlainLoop, Training, augment
@@ -18,9 +20,10 @@ from flbench.bench.project import table10_groups
 from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data, training_flops
 from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
-from flbench.engine.setup import make_network, sample_flops
+from flbench.engine.setup import make_network, make_trainer, sample_flops
 from flbench.sweep import load_sweep
 from flbench.worker import kind_of_group
+from tests.recording import rerun
 
 TINY = Workload(
     "tiny", "digits, a tiny MLP", {"model": {"name": "mlp", "widths": [4]}, "clients": 2, "local_steps": 2}, rounds=1
@@ -95,6 +98,36 @@ def test_table_10_in_groups_that_train_together() -> None:
     table = load_sweep(Path(__file__).parents[1] / "sweeps" / "paper" / "table10.yaml").experiments
     as_published = {parse_experiment({**run.to_json(), "precision": "fp32"}).run_id for run in runs}
     assert as_published == {run.run_id for run in table}
+
+
+def test_what_is_measured_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU stands in for it, with rounds recorded and launched by calling them again."""
+
+    def make(experiment: Any, data: Data, *, device: str, **options: Any) -> Any:
+        trainer, numerics = make_trainer(experiment, data, device="cpu", **options)
+        trainer.record = rerun if options["executor"] == "stacked" else None
+        return trainer, numerics
+
+    for module in (compare_module, project_module):
+        monkeypatch.setattr(module, "make_trainer", make)
+    monkeypatch.setattr(compare_module, "make_network", lambda *given: make_network(*given[:2], "cpu"))
+    monkeypatch.setattr(compare_module, "gemm", lambda _, *key: measure.gemm("cpu", *key))
+    monkeypatch.setattr(compare_module, "Training", lambda **given: Training(**{**given, "device": "cpu"}))
+    monkeypatch.setattr(compare_module, "runs_worth_fusing", lambda *_, **__: 100)
+    monkeypatch.setattr(compare_module, "GPU_RUNS", 2)
+    monkeypatch.setattr(project_module, "TABLE10_STEPS", (1,))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 2**30)
+    as_cifar10 = dataclasses.replace(TINY, name="cifar10", fields={**TINY.fields, "clients": 10}, gpu_rounds=2)
+    done = measured(as_cifar10, device="cuda", repeats=1, projecting=True)
+    assert [row.variant for row in done.rows][1:4] == ["stacked", "stacked, one graph a round", "fused, 2 runs"]
+    assert done.rounds == 2
+    alone_and_fused = [(each.precision, each.runs) for each in done.projections[:6]]
+    assert alone_and_fused == [(precision, runs) for precision in ("fp32", "tf32", "bf16") for runs in (1, 2)]
+    table10 = done.projections[6:]
+    assert len(table10) == 9 and {(each.precision, each.runs, each.peak_bytes) for each in table10} == {
+        ("tf32", 3, 2**30)
+    }
 
 
 def test_a_gpu_gets_the_workloads_in_full() -> None:
