@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
+from flbench.engine import setup
 from flbench.engine.rounds import FederatedTrainer
-from flbench.engine.setup import make_trainer, shards_of
+from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, runs_worth_fusing, shards_of
 from flbench.engine.trainer import Trainer
 from flbench.registry import METHODS
 
@@ -58,3 +60,25 @@ def test_every_method_trains_on_real_data_in_epochs_of_its_clients(method: str) 
     assert trainer.is_finite()
     assert last < first
     assert trainer.evaluate()["acc_global"] is not None
+
+
+def test_on_a_gpu_as_many_runs_are_fused_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "make_network", lambda experiment, data, _: make_network(experiment, data, "cpu"))
+    monkeypatch.setattr(setup, "fitting", lambda *_: 55)
+    experiment = parse_experiment({"clients": 20, "participation": 0.5})
+    data = load(experiment.dataset)  # type: ignore[arg-type]
+    worth = {device: runs_worth_fusing(experiment, data, device=device, executor="auto") for device in ("cpu", "cuda")}
+    assert worth == {"cpu": 3, "cuda": 5}
+    assert runs_worth_fusing(experiment, data, device="cuda", executor="loop") == 1
+
+
+def test_tf32_is_allowed_where_it_is_asked_for_and_nowhere_after() -> None:
+    def allowed() -> tuple[bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    before = allowed()
+    with matmul_precision_restored():
+        for precision, expected in (("tf32", True), ("fp32", False), ("bf16", False), ("fp64", False)):
+            trainer_of(precision=precision, partition="iid")
+            assert allowed() == (expected, expected)
+    assert allowed() == before
