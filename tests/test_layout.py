@@ -15,7 +15,7 @@ PACKAGE = Path(flbench.__file__).parent
 
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
-    "cli", "orchestrate", "report", "sweep", "launch", "tracking", "worker", "slurm", "bench", "run", "studies",
+    "cli", "api", "orchestrate", "report", "sweep", "launch", "tracking", "worker", "slurm", "bench", "run", "studies",
     "probes",
     "theory", "engine", "methods", "metrics", "models", "data", "store", "config", "registry", "streams", "errors",
 ]  # fmt: skip
@@ -53,7 +53,7 @@ def test_imports_point_down(path: Path) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "flbench.cli", "flbench.orchestrate", "flbench.sweep", "flbench.launch", "flbench.worker", "flbench.config",
+        "flbench.cli", "flbench.api", "flbench.orchestrate", "flbench.sweep", "flbench.launch", "flbench.worker", "flbench.config",
         "flbench.methods", "flbench.models", "flbench.models.norms", "flbench.probes", "flbench.store",
         "flbench.data.datasets", "flbench.data.partition", "flbench.report",
     ],

@@ -1,0 +1,194 @@
+"""flbench from Python: ``flbench.load``, ``flbench.run`` and ``flbench.sweep``, which call these.
+
+Everything goes through the same stores and workers as the commands do, so a notebook repeats nothing that a command has
+finished, and the other way round. Results are pandas frames.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flbench.config import Experiment
+    from flbench.launch import Launcher
+    from flbench.orchestrate import Outcome
+    from flbench.report.frames import Source
+    from flbench.store import Store
+    from flbench.sweep import Sweep
+    from flbench.worker import Options
+
+#: A path, or several: where runs are.
+Paths = str | Path | Iterable[str | Path]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+def load(
+    source: Paths | None = None,
+    *,
+    spec: str | Path | None = None,
+    curves: bool = False,
+    select_by: Literal["last", "val", "oracle"] = "last",
+) -> pd.DataFrame:
+    """The runs of a store or of exported files as the tidy frame that the report uses.
+
+    Args:
+        source: a store, or exported files (``*.parquet``, or a folder of them); None: $FLBENCH_STORE, else ``runs``.
+        spec: a sweep file, of whose runs to tell, whether they exist or not; None: every run there is.
+        curves: one row an evaluation, instead of one row a run.
+        select_by: which round's record counts: ``last``, ``val`` (the best accuracy on held-out training data) or
+            ``oracle`` (the best accuracy on the test data).
+
+    Returns:
+        One row a run: ids, every field (``method``, ``method.mu``, ...), ``state``, the metrics at the round that
+        counts, provenance. With ``curves`` one row an evaluation: ``run_id``, ``round``, metrics. Accuracies are fractions.
+
+    Raises:
+        UserError: there is no such store or file.
+    """
+    from flbench.report import frames
+    from flbench.sweep import load_sweep
+
+    found = _source(source)
+    wishes = load_sweep(spec).experiments if spec is not None else None
+    collection = frames.collect(found, wishes, select_by=select_by)
+    return frames.curves(found, collection.runs) if curves else frames.tidy(collection.runs)
+
+
+def run(
+    *,
+    store: str | Path | None = None,
+    data: str | Path | None = None,
+    device: Device = "auto",
+    **fields: Any,
+) -> pd.DataFrame:
+    """Run one experiment in this process, unless the store has it, and return its evaluations, one a row.
+
+    Args:
+        store: where it is kept; None: $FLBENCH_STORE, else ``runs``.
+        data: folder of the data sets; None: the usual one.
+        device: what to compute on; ``auto`` takes CUDA where there is any.
+        fields: of the experiment, as in a sweep: ``norm="ln"``, ``method={"name": "fedprox", "mu": 0.1}``, ``E=10``.
+
+    Raises:
+        UserError: a field that does not fit, or the run failed.
+    """
+    from flbench.config import parse_experiment
+    from flbench.launch.inline import InlineLauncher
+    from flbench.launch.local import usable_cores
+    from flbench.report import frames
+    from flbench.store import Store
+
+    experiment = parse_experiment(fields)
+    opened = Store(_store_path(store))
+    found = opened.run(experiment.run_id)
+    if found.state(experiment).status in ("failed", "lost"):
+        found.forgive()
+    options = _options(data, "cuda" if device == "auto" and _has_cuda() else device, usable_cores(), max_attempts=1)
+    _execute(opened, "", [experiment], lambda: InlineLauncher(opened, f"run {found.run_id}", [experiment], options), 1)
+    source = frames.StoreSource(opened)
+    return frames.curves(source, frames.collect(source, [experiment]).runs)
+
+
+def sweep(
+    path: str | Path,
+    *,
+    store: str | Path | None = None,
+    data: str | Path | None = None,
+    sets: Sequence[str] = (),
+    workers: int | None = None,
+) -> pd.DataFrame:
+    """Run what is missing of a sweep file with workers on this machine, and return its runs as ``load`` does.
+
+    Args:
+        path: the sweep file.
+        store: where runs are kept; None: $FLBENCH_STORE, else ``runs``.
+        data: folder of the data sets; None: the usual one.
+        sets: changes of the file, ``PATH=VALUE``, as ``flbench sweep --set`` takes them.
+        workers: how many; None: as many as cores and GPUs have room for.
+
+    Raises:
+        UserError: anything wrong with the file. Runs that fail raise nothing: their ``state`` says so.
+    """
+    from flbench.orchestrate import write_plan
+    from flbench.report import frames
+    from flbench.store import Store
+    from flbench.sweep import load_sweep
+
+    loaded = load_sweep(path, sets)
+    opened = Store(_store_path(store))
+    directory = write_plan(opened, loaded)
+    plan = str(directory.relative_to(opened.root / "sweeps"))
+    _execute(
+        opened,
+        plan,
+        loaded.experiments,
+        lambda: _launcher(opened, plan, loaded, data, workers),
+        loaded.spec.retry.max_attempts,
+        raises=False,
+    )
+    collection = frames.collect(frames.StoreSource(opened), loaded.experiments, select_by=loaded.spec.report.select_by)
+    return frames.tidy(collection.runs)
+
+
+def _execute(
+    store: Store, plan: str, experiments: Sequence[Experiment], launcher: Any, max_attempts: int, *, raises: bool = True
+) -> Outcome:
+    """See the experiments through to their end; raises UserError for a failure where ``raises``."""
+    from flbench.orchestrate import Orchestrator
+
+    outcome = Orchestrator(store, plan, experiments, launcher, max_attempts=max_attempts).run()
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    for seen in outcome.failures if raises else ():
+        log = f"; log: {seen.log}" if seen.log else ""
+        raise UserError(f"run {seen.run_id} failed ({seen.outcome}): {seen.state.message or 'no message'}{log}")
+    return outcome
+
+
+def _launcher(store: Store, plan: str, loaded: Sweep, data: str | Path | None, workers: int | None) -> Launcher:
+    from flbench.launch.local import LocalLauncher
+
+    resources = loaded.spec.resources
+    device: Device = "cuda" if resources.gpus else "cpu"
+    options = _options(data, device, resources.cpus, loaded.spec.retry.max_attempts, fuse=resources.fuse)
+    return LocalLauncher(store, plan, options, workers=workers, cpus=resources.cpus, gpus=resources.gpus)
+
+
+def _options(data: str | Path | None, device: str, pool: int, max_attempts: int, **more: Any) -> Options:
+    from flbench.worker import Options
+
+    root = None if data is None else Path(data)
+    wanted: Any = "cpu" if device == "auto" else device
+    return Options(data_root=root, device=wanted, pool=pool, max_attempts=max_attempts, **more)
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _store_path(store: str | Path | None) -> Path:
+    return Path(store if store is not None else os.environ.get("FLBENCH_STORE", "runs"))
+
+
+def _source(source: Paths | None) -> Source:
+    """A store, or exported files; raises UserError where there is neither."""
+    from flbench.report.exchange import FilesSource
+    from flbench.report.frames import StoreSource
+    from flbench.store import Store
+
+    if source is not None and not isinstance(source, str | Path):
+        return FilesSource([Path(one) for one in source])
+    path = _store_path(source)
+    if path.suffix == ".parquet":
+        return FilesSource([path])
+    files = sorted(path.glob("*.parquet"))
+    return FilesSource(files) if files else StoreSource(Store(path, create=False))

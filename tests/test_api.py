@@ -1,0 +1,116 @@
+"""flbench from a notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flbench
+from flbench.errors import UserError
+from flbench.report import exchange
+from flbench.store import Store
+from tests.report.stores import accuracy, experiment, filled, finish
+
+TINY = {"model": {"name": "mlp", "widths": [4]}, "clients": 2, "partition": "iid", "E": 1, "rounds": 3, "eval_every": 1}
+
+SPEC = """
+version: 1
+name: tiny
+base: {model: {name: mlp, widths: [4]}, clients: 2, partition: iid, E: 1, rounds: 2}
+axes: {norm: [none, ln]}
+seeds: [0]
+"""
+
+
+def test_importing_flbench_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'pandas', 'numpy', 'pydantic', 'scipy', 'matplotlib', 'flbench.config'} & sys.modules.keys()"
+    code = f"import sys, flbench; assert callable(flbench.load); assert not {heavy}, {heavy}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import flbench; assert callable(flbench.run) and callable(flbench.sweep)",
+        "import flbench.run; assert callable(flbench.run) and flbench.run.execute",
+        "from flbench import run, sweep; assert callable(run) and run.execute and callable(sweep) and sweep.load_sweep",
+        "from flbench.sweep import load_sweep; import flbench; assert callable(flbench.sweep)",
+        "import pickle; from flbench.run import Settings as S; assert pickle.loads(pickle.dumps(S())) == S()",
+    ],
+)
+def test_run_and_sweep_are_modules_that_can_be_called(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_other_names_are_none() -> None:
+    with pytest.raises(AttributeError, match="module 'flbench' has no attribute 'runs'"):
+        flbench.runs  # noqa: B018
+
+
+def test_a_store_and_its_export_load_as_the_same_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wishes = [experiment(norm=norm, seed=seed) for norm in ("none", "ln") for seed in range(2)]
+    store = filled(tmp_path / "runs", wishes)
+    frame = flbench.load(tmp_path / "runs")
+    assert frame.groupby("norm")["acc"].mean().to_dict() == pytest.approx({"none": 0.605, "ln": 0.705})
+    (tmp_path / "files").mkdir()
+    exported, _ = exchange.gather(store, store.run_ids())
+    exchange.write(tmp_path / "files" / "some.parquet", exported)
+    for source in ("files", "files/some.parquet", [tmp_path / "files" / "some.parquet"]):
+        there = tmp_path / source if isinstance(source, str) else source
+        assert flbench.load(there)["acc"].tolist() == frame["acc"].tolist()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLBENCH_STORE", raising=False)
+    assert flbench.load().equals(frame), "the store in this folder"
+    curves = flbench.load(str(tmp_path / "runs"), curves=True)
+    assert list(curves["round"]) == [10, 20] * 4
+    assert set(curves["run_id"]) == set(frame["run_id"])
+
+
+def test_a_sweep_files_runs_are_told_whether_they_exist_or_not(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(SPEC)
+    Store(tmp_path / "runs")
+    frame = flbench.load(tmp_path / "runs", spec=tmp_path / "tiny.yaml")
+    assert list(frame["state"]) == ["pending", "pending"]
+
+
+def test_what_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no store"):
+        flbench.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="unknown rule"):
+        flbench.load(filled(tmp_path, [experiment()]).root, select_by="best")
+
+
+def test_one_experiment_runs_once(tmp_path: Path) -> None:
+    first = flbench.run(store=tmp_path, device="cpu", norm="ln", **TINY)
+    assert list(first["round"]) == [1, 2, 3]
+    assert first["acc"].between(0, 1).all()
+    again = flbench.run(store=tmp_path, device="cpu", norm="ln", **TINY)
+    assert again.equals(first), "its seconds too: nothing was computed"
+    assert list(flbench.load(tmp_path)["state"]) == ["done"]
+
+
+def test_mistakes_and_failures_are_raised(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="norm: unknown norm 'lm'"):
+        flbench.run(store=tmp_path, norm="lm")
+    with pytest.raises(UserError, match=r"run [0-9a-f]{16} failed \(error\)"):
+        flbench.run(store=tmp_path, device="cpu", **{**TINY, "min_size": 10_000})
+
+
+def test_a_sweep_runs_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(SPEC)
+    frame = flbench.sweep(tmp_path / "tiny.yaml", store=tmp_path / "runs", workers=1)
+    assert sorted(frame["norm"]) == ["ln", "none"]
+    assert set(frame["state"]) == {"done"}
+
+
+def test_finished_runs_are_not_repeated(tmp_path: Path) -> None:
+    from flbench.sweep import load_sweep
+
+    (tmp_path / "tiny.yaml").write_text(SPEC)
+    for wish in load_sweep(tmp_path / "tiny.yaml").experiments:
+        finish(Store(tmp_path / "runs"), wish, accuracy(wish))
+    frame = flbench.sweep(tmp_path / "tiny.yaml", store=tmp_path / "runs")
+    assert sorted(frame["acc"]) == pytest.approx([0.6, 0.7])
