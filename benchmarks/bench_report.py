@@ -8,7 +8,9 @@ Fills a temporary store with made-up results through its own interface, then tim
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from processes import report, seconds_of
@@ -20,16 +22,35 @@ TARGET = 5.0
 NUMERICS = {"device": "cpu", "executor": "stacked", "precision": "fp32", "torch": "2.15.0"}
 
 
+ROWS = list(product(("fedavg", "scaffold", "fedyogi", "fedprox", "fedadam"), ("none", "fn", "ln", "gn", "rms")))
+SEEDS = 5
+
+
 def fill(store: Store, runs: int) -> None:
+    """Cells of five seeds in 25 rows and as many columns as it takes."""
     lease = Lease.here()
     for number in range(runs):
-        fields = {"lr": (number // 10 + 1) / 1000, "seed": number % 5, "rounds": 200, "eval_every": 10}
-        wish = parse_experiment({**fields, "partition": ("iid", "classes:1")[number // 5 % 2]})
+        cell, seed = divmod(number, SEEDS)
+        column, row = divmod(cell, len(ROWS))
+        method, norm = ROWS[row]
+        fields = {"method": method, "norm": norm, "E": column + 1, "seed": seed, "rounds": 200, "eval_every": 10}
+        wish = parse_experiment(fields)
         attempt = store.claim(wish, lease)
         assert attempt is not None
         attempt.adopt(None)
+        draw = random.Random(number)
         for round in sorted(wish.evaluated_rounds()):
-            attempt.record({"round": round, "acc": 0.9, "acc_global": 0.9, "clients": [0.9] * 10, "loss": 0.3})
+            acc = 0.8 + 0.002 * row + draw.gauss(0, 0.01)
+            lists = {"clients": [acc] * 10, "recall": [acc] * 10}
+            numbers = {
+                "acc_global": acc,
+                "acc_worst": acc,
+                "acc_sd": 0.1,
+                "loss": 0.3,
+                "bytes_up": round,
+                "bytes_down": round,
+            }
+            attempt.record({"round": round, "acc": acc, **numbers, **lists})
         attempt.publish(status="done", rounds=200, seconds=1.0, fingerprint="0123456789abcdef", numerics=NUMERICS)
         attempt.end("ok")
 
