@@ -193,5 +193,6 @@ def _wandb() -> list[Finding]:
     choice, key = choose("auto"), key_source()
     key_text = f"a key for {server()} in {key}" if key else "no key"
     if choice.mode == "off":
-        return [Finding("wandb", "absent", f"{installed}, {key_text}; sweeps are not mirrored", HOW_TO_TURN_ON)]
+        advice = "WANDB_MODE turns it off" if key else HOW_TO_TURN_ON
+        return [Finding("wandb", "absent", f"{installed}, {key_text}; sweeps are not mirrored", advice)]
     return [Finding("wandb", "ok", f"{installed}, {key_text}; `wandb: {{mode: auto}}` is {choice.mode}")]

@@ -11,10 +11,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import cache, partial
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -22,21 +23,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from flbench.cli.tracked import board_id, board_of, name_of, sweeps_of
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.report.frames import Collection
-    from flbench.report.leaderboard import Leaderboard
-    from flbench.store import Store
+    from flbench.store import Store, Wish
     from flbench.sweep import Sweep
+    from flbench.sweep.spec import Wandb
     from flbench.tracking.mirror import Mirror, Tally
-    from flbench.tracking.view import Board
 
 #: Seconds without anything done, after which a mirror is taken for stuck and ends: nobody else would end it.
 STUCK = 300.0
 
-#: Fields that a run's name on W&B always has; others only where they are not what they are by default.
-NAMED = frozenset({"method", "norm", "partition", "lr", "local_steps", "seed"})
+#: How a plan's spec.yaml begins where options were given.
+OPTIONS = ("# --set ", "# --only ", "# --limit ")
 
 #: Held by the one mirror of a plan, in the plan's directory.
 LOCK = "wandb.lock"
@@ -106,18 +106,23 @@ def sync(
     Example: flbench sync sweeps/quickstart.yaml --mode offline
     """
     from flbench.cli.ending import ends_quietly
-    from flbench.cli.targets import expect_plans
+    from flbench.cli.targets import expect_plans, plan_name
     from flbench.store import Store
 
     opened = Store(store, create=False)
+    jobs: dict[str, Callable[[], Job]] = {}
     plans = [path for name in sweeps for path in expect_plans(opened, name)] if sweeps else opened.sweep_dirs()
-    if not plans:
+    for plan in plans:
+        jobs[plan_name(plan)] = partial(_job_of_plan, plan)
+    if not sweeps and (alone := _runs_of_no_sweep(opened)):
+        jobs["runs of no sweep"] = partial(_job_of_runs, opened, alone)
+    if not jobs:
         raise UserError(f"nothing to mirror in {store}: run `flbench sweep sweeps/quickstart.yaml` first")
     say = _say_on_error if as_json else _say
     if beside:
         os.nice(19)  # whoever trains needs the cores more
     with ends_quietly(), _no_prompts(beside):
-        ends = [_sync_plan(opened, plan, mode, say, beside=beside) for plan in dict.fromkeys(plans)]
+        ends = [_sync(opened, name, job, mode, say, beside=beside) for name, job in jobs.items()]
     ok = all(end.ok for end in ends)
     if as_json:
         print(
@@ -126,15 +131,53 @@ def sync(
     raise typer.Exit(int(not ok))
 
 
-def _sync_plan(
-    store: Store, plan: Path, mode: TrackingMode | None, say: Callable[[str], None], *, beside: bool
-) -> Ended:
-    """Mirror one sweep; whatever goes wrong with it ends as one line."""
-    from flbench.cli.targets import plan_name
+@dataclass(frozen=True)
+class Job:
+    """Runs to be mirrored together: those of a sweep, or those that no sweep names."""
 
-    name = plan_name(plan)
+    wishes: Mapping[str, Wish]
+    wandb: Wandb
+    lock: Path
+    sweep: Sweep | None = None
+
+
+def _job_of_plan(plan: Path) -> Job:
+    from flbench.store import read_plan
+
+    sweep = _load(plan)
+    wishes = {entry.run_id: entry.wish() for entry in read_plan(plan / "plan.jsonl")}
+    return Job(wishes, sweep.spec.wandb, plan / LOCK, sweep)
+
+
+def _runs_of_no_sweep(store: Store) -> list[str]:
+    """What `flbench run` and `flbench import` have left."""
+    planned = {run_id for directory in store.sweep_dirs() for run_id in store.planned_ids(directory)}
+    return [run_id for run_id in store.run_ids() if run_id not in planned]
+
+
+def _job_of_runs(store: Store, run_ids: Sequence[str]) -> Job:
+    from flbench.store import Wish
+    from flbench.sweep.spec import Wandb
+
+    wishes = {}
+    for run_id in run_ids:
+        with suppress(FileNotFoundError, UserError):  # one that this version cannot read
+            wishes[run_id] = Wish.of(store.run(run_id).experiment())
+    return Job(wishes, Wandb(), store.root / LOCK)
+
+
+def _sync(
+    store: Store,
+    name: str,
+    make: Callable[[], Job],
+    mode: TrackingMode | None,
+    say: Callable[[str], None],
+    *,
+    beside: bool,
+) -> Ended:
+    """Mirror some runs; whatever goes wrong with them ends as one line."""
     try:
-        end = _mirror_plan(store, plan, name, mode, say, beside=beside)
+        end = _mirror(store, name, make(), mode, say, beside=beside)
     except UserError as error:
         end = Ended(name, "off", problem=str(error))
     except Exception as error:
@@ -144,8 +187,8 @@ def _sync_plan(
     return end
 
 
-def _mirror_plan(
-    store: Store, plan: Path, name: str, mode: TrackingMode | None, say: Callable[[str], None], *, beside: bool
+def _mirror(
+    store: Store, name: str, job: Job, mode: TrackingMode | None, say: Callable[[str], None], *, beside: bool
 ) -> Ended:
     from flbench.tracking.memory import Memory
     from flbench.tracking.mirror import GivenUp, Mirror
@@ -153,27 +196,25 @@ def _mirror_plan(
     from flbench.tracking.view import Viewer
     from flbench.tracking.writer import Writer
 
-    sweep = _load(plan)
-    wish = sweep.spec.wandb
-    choice = choose(mode.value if mode else wish.mode)
+    choice, project, entity = choose(mode.value if mode else job.wandb.mode), job.wandb.project, job.wandb.entity
     if choice.mode == "off":
         problem = choice.note.removeprefix("warning: ") if choice.note.startswith("warning") else ""
         return Ended(name, "off", problem=problem, note=choice.note or "off, as was asked for")
     folder = store.root / "wandb"
     where = server() if choice.mode == "online" else "files"
-    with _watched(say) as beat, _locked(plan / LOCK, say, beat):
+    with _watched(say) as beat, _locked(job.lock, say, beat):
         mirror = Mirror(
             store,
-            plan,
-            Memory(folder / "mirrored.jsonl", f"{where}/{wish.entity or ''}/{wish.project}"),
-            Viewer(_name, _sweeps_of(store)),
-            partial(Writer, choice.mode, folder, wish.project, wish.entity),
+            job.wishes,
+            Memory(folder / "mirrored.jsonl", f"{where}/{entity or ''}/{project}"),
+            Viewer(name_of, sweeps_of(store)),
+            partial(Writer, choice.mode, folder, project, entity),
             mode=choice.mode,
             say=say,
             beat=beat,
         )
         try:
-            told, problem = _run(mirror, store, sweep, beside, say), ""
+            told, problem = _run(mirror, store, job.sweep, beside, say), ""
         except GivenUp as error:
             told, problem = False, str(error)
         finally:
@@ -181,13 +222,15 @@ def _mirror_plan(
         return Ended(name, choice.mode, mirror.tally, told, mirror.url, problem)
 
 
-def _run(mirror: Mirror, store: Store, sweep: Sweep, beside: bool, say: Callable[[str], None]) -> bool:
+def _run(mirror: Mirror, store: Store, sweep: Sweep | None, beside: bool, say: Callable[[str], None]) -> bool:
     """Mirror everything; say whether the sweep's own run was told (again)."""
     if beside:
         mirror.follow(_input_ends)
     mirror.finish()
+    if sweep is None:
+        return False
     with TemporaryDirectory(prefix="flbench-figures-") as figures:
-        return mirror.show(_board_id(sweep), lambda: _board(store, sweep, Path(figures), say))
+        return mirror.show(board_id(sweep), lambda: board_of(store, sweep, Path(figures), say))
 
 
 def _conclusion(store: Store, end: Ended) -> str:
@@ -206,103 +249,33 @@ def _conclusion(store: Store, end: Ended) -> str:
 
 
 def _load(plan: Path) -> Sweep:
-    """The sweep behind a plan, with the options that were given; raises UserError."""
+    """The sweep behind a plan, with the options that were given: its first lines, as comments.
+
+    The file's own comments may look alike, so those options count that lead to this very plan.
+
+    Raises:
+        UserError: the sweep cannot be read, or not as it was planned.
+    """
+    path = plan / "spec.yaml"
+    given = list(takewhile(lambda line: line.startswith(OPTIONS), path.read_text().splitlines()))
+    problem: UserError = UserError(f"{path}: this is not the sweep that was planned; `flbench sweep` plans it again")
+    for count in range(len(given), -1, -1):
+        try:
+            sweep = _load_with(path, given[:count])
+        except (UserError, ValueError) as error:
+            problem = error if isinstance(error, UserError) else problem
+        else:
+            if sweep.spec_hash == plan.name:
+                return sweep
+    raise problem
+
+
+def _load_with(path: Path, options: Sequence[str]) -> Sweep:
     from flbench.sweep import load_sweep
 
-    path = plan / "spec.yaml"
-    given: dict[str, list[str]] = {"--set": [], "--only": [], "--limit": []}
-    for line in path.read_text().splitlines():
-        option, _, value = line.removeprefix("# ").partition(" ")
-        if not line.startswith("# --") or option not in given:
-            break
-        given[option].append(value)
-    limit = int(given["--limit"][0]) if given["--limit"] else None
-    return load_sweep(path, given["--set"], given["--only"], limit)
-
-
-def _sweeps_of(store: Store) -> Mapping[str, Sequence[str]]:
-    """By run, the names of all sweeps that name it."""
-    sweeps: dict[str, dict[str, None]] = {}
-    for directory in store.sweep_dirs():
-        for run_id in store.planned_ids(directory):
-            sweeps.setdefault(run_id, {})[directory.parent.name] = None
-    return {run_id: tuple(names) for run_id, names in sweeps.items()}
-
-
-def _name(experiment: Mapping[str, Any]) -> str:
-    """A run's name on W&B; it says the same in every sweep."""
-    from flbench.orchestrate import label
-
-    usual = {**_defaults(str(experiment.get("kind", "federated"))), "kind": "federated"}
-    return label(experiment, {field for field, value in usual.items() if experiment.get(field) == value} - NAMED)
-
-
-@cache
-def _defaults(kind: str) -> dict[str, Any]:
-    from flbench.config import parse_experiment
-
-    return parse_experiment({"kind": kind}).to_json()
-
-
-def _board_id(sweep: Sweep) -> str:
-    return f"sweep-{sweep.spec_hash}"
-
-
-def _board(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> Board:
-    """The sweep's table and figures, from the report."""
-    from flbench.report import frames, leaderboard
-    from flbench.tracking.view import Board
-
-    options = leaderboard.options_of([sweep])
-    collection = frames.collect(
-        frames.StoreSource(store), sweep.experiments, select_by=options.select_by, metric=options.metric
-    )
-    board = leaderboard.build(collection, options)
-    cells = board.json()["cells"]
-    fields = _varying([cell["experiment"] for cell in cells])
-    numbers = ("mean", "sd", "ci_half_width", "n", "wished")
-    return Board(
-        sweep=sweep.name,
-        run_id=_board_id(sweep),
-        config={"sweep": sweep.name, "spec_hash": sweep.spec_hash, "runs": len(sweep.experiments)},
-        columns=[*fields, "rounds", "metric", *numbers, "gaps", "best", "cell_id"],
-        rows=[
-            [
-                *(_text(cell["experiment"].get(field)) for field in fields),
-                *(cell[name] for name in ("rounds", "metric", *numbers)),
-                ", ".join(f"{count} {why}" for why, count in cell["gaps"].items()),
-                *(cell[name] for name in ("best", "cell_id")),
-            ]
-            for cell in cells
-        ],
-        figures=_figures(board, collection, folder, say),
-    )
-
-
-def _figures(board: Leaderboard, collection: Collection, folder: Path, say: Callable[[str], None]) -> list[Path]:
-    """The figures that can be drawn here; the table goes without the others."""
-    from flbench.report.figures import write_figures
-
-    try:
-        write_figures(board, collection, folder)
-    except (UserError, OSError) as error:
-        say(f"warning: not every figure could be drawn: {error}")
-    return sorted(folder.glob("*.png"))
-
-
-def _varying(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The fields of a table: method, norm, and what tells its cells apart."""
-    values: dict[str, set[str]] = {"method": set(), "norm": set()}
-    for experiment in experiments:
-        for name, value in experiment.items():
-            values.setdefault(name, set()).add(_text(value))
-    return [name for name, different in values.items() if len(different) > (name not in ("method", "norm"))]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value)
+    values = {option: [line.removeprefix(option) for line in options if line.startswith(option)] for option in OPTIONS}
+    sets, only, limit = values.values()
+    return load_sweep(path, sets, only, int(limit[0]) if limit else None)
 
 
 def _say(line: str) -> None:

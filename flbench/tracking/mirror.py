@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from flbench.config import digest
-from flbench.store import RunDir, RunState, Store, Wish, read_plan
+from flbench.store import RunDir, RunState, Store, Wish
 from flbench.tracking.memory import Memory, Told
 from flbench.tracking.view import Board, View, Viewer
 from flbench.tracking.writer import Session, Writer
@@ -59,11 +58,11 @@ class Tally:
 
 
 class Mirror:
-    """Mirrors one plan.
+    """Mirrors the runs of one sweep.
 
     Args:
         store: where the runs are.
-        plan: the plan's directory.
+        wishes: the runs by their ids, and how far each is wanted.
         memory: what was told already.
         viewer: what is told of a run.
         writer: opens W&B; called when there is something to tell.
@@ -74,7 +73,7 @@ class Mirror:
     def __init__(
         self,
         store: Store,
-        plan: Path,
+        wishes: Mapping[str, Wish],
         memory: Memory,
         viewer: Viewer,
         writer: Callable[[], Writer],
@@ -83,10 +82,10 @@ class Mirror:
         say: Callable[[str], None],
         beat: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store, self._plan, self._memory, self._viewer = store, plan, memory, viewer
+        self._store, self._memory, self._viewer = store, memory, viewer
         self._make_writer, self._mode, self._say, self._beat = writer, mode, say, beat
         self._writer: Writer | None = None
-        self._open = {entry.run_id: entry.wish() for entry in read_plan(plan / "plan.jsonl")}
+        self._open = dict(wishes)
         self._total = len(self._open)
         self._told: dict[str, str] = {}
         self._failed: set[str] = set()

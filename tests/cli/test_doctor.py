@@ -42,3 +42,22 @@ def test_file_system_without_links_is_broken(tmp_path: Path, monkeypatch: pytest
     code, found = doctor("--store", str(tmp_path / "store"))
     assert (code, found["store"]["state"]) == (1, "broken")
     assert "hard links" in found["store"]["advice"]
+
+
+def test_wandb_is_as_the_sweeps_have_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("flbench.tracking.modes.is_installed", lambda: True)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    finding = doctor("--store", str(tmp_path / "store"))[1]["wandb"]
+    assert finding["state"] == "absent"
+    assert "wandb login" in finding["advice"]
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    finding = doctor("--store", str(tmp_path / "store"))[1]["wandb"]
+    assert finding["state"] == "ok"
+    assert finding["found"].endswith("is online")
+    assert "0123456789" not in str(finding)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    finding = doctor("--store", str(tmp_path / "store"))[1]["wandb"]
+    assert (finding["state"], finding["advice"]) == ("absent", "WANDB_MODE turns it off")

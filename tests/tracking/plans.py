@@ -11,7 +11,7 @@ from typing import Any
 
 from flbench.config import Experiment
 from flbench.orchestrate import write_plan
-from flbench.store import Store
+from flbench.store import Store, Wish
 from flbench.sweep import Sweep, load_sweep
 from tests.report.stores import finish
 
@@ -40,6 +40,10 @@ class Planned:
     @property
     def experiments(self) -> tuple[Experiment, ...]:
         return self.sweep.experiments
+
+    @property
+    def wishes(self) -> dict[str, Wish]:
+        return {experiment.run_id: Wish.of(experiment) for experiment in self.experiments}
 
     def metrics(self, experiment: Experiment) -> list[dict[str, Any]]:
         return self.store.run(experiment.run_id).metrics()

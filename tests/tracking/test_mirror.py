@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from flbench.cli.sync import _name
+from flbench.cli.tracked import name_of
 from flbench.store import Attempt
 from flbench.tracking import mirror as module
 from flbench.tracking.memory import Memory
@@ -87,7 +87,7 @@ def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
 def mirror(toys: Planned, wandb: Wandb, *, say: Callable[[str], None] = print) -> Mirror:
     memory = Memory(toys.store.root / "wandb/mirrored.jsonl", "target")
     return Mirror(
-        toys.store, toys.plan, memory, Viewer(_name, {}), cast(Any, lambda: wandb), mode="online", say=say
+        toys.store, toys.wishes, memory, Viewer(name_of, {}), cast(Any, lambda: wandb), mode="online", say=say
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def test_a_missing_package_gives_up_at_once(tmp_path: Path) -> None:
 
     toys = planned(tmp_path)
     memory = Memory(toys.store.root / "mirrored.jsonl", "target")
-    at_work = Mirror(toys.store, toys.plan, memory, Viewer(_name, {}), missing, mode="online", say=print)
+    at_work = Mirror(toys.store, toys.wishes, memory, Viewer(name_of, {}), missing, mode="online", say=print)
     with pytest.raises(GivenUp, match="No module named 'wandb'"):
         at_work.finish()
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.cli.sync import _name
+from flbench.cli.tracked import name_of
 from flbench.store import Store
 from flbench.tracking.memory import Memory, Told
 from flbench.tracking.view import Viewer
@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_run_is_told_with_its_id_cell_kind_tags_and_experiment(store: Store) -> None:
     wish = experiment(method="scaffold", norm="ln", lr=0.1, seed=3)
     finish(store, wish)
-    found = Viewer(_name, {wish.run_id: ("first", "second")}).finished(store.run(wish.run_id))
+    found = Viewer(name_of, {wish.run_id: ("first", "second")}).finished(store.run(wish.run_id))
     assert found is not None
     view, result = found
     assert (view.run_id, view.group, view.job_type) == (wish.run_id, wish.cell_id, "federated")
@@ -35,14 +35,14 @@ def test_a_run_is_told_with_its_id_cell_kind_tags_and_experiment(store: Store) -
 
 
 def test_names_tell_what_is_not_as_usual() -> None:
-    assert "momentum" not in _name(experiment().to_json())
-    assert "momentum=0.9" in _name(experiment(momentum=0.9).to_json())
-    assert "clients=20" in _name(experiment(clients=20).to_json())
-    assert "centralized" in _name(experiment(kind="centralized").to_json())
+    assert "momentum" not in name_of(experiment().to_json())
+    assert "momentum=0.9" in name_of(experiment(momentum=0.9).to_json())
+    assert "clients=20" in name_of(experiment(clients=20).to_json())
+    assert "centralized" in name_of(experiment(kind="centralized").to_json())
 
 
 def test_an_extended_run_is_another_view_and_the_longest_result_counts(store: Store) -> None:
-    viewer = Viewer(_name, {})
+    viewer = Viewer(name_of, {})
     views = []
     for rounds in (20, 40):
         finish(store, experiment(rounds=rounds))
@@ -56,14 +56,14 @@ def test_an_extended_run_is_another_view_and_the_longest_result_counts(store: St
 def test_a_sweep_that_names_the_run_too_is_another_view(store: Store) -> None:
     finish(store, wish := experiment())
     run = store.run(wish.run_id)
-    one, two = (Viewer(_name, {wish.run_id: names}).finished(run) for names in (("a",), ("a", "b")))
-    again = Viewer(_name, {wish.run_id: ("a",)}).finished(run)
+    one, two = (Viewer(name_of, {wish.run_id: names}).finished(run) for names in (("a",), ("a", "b")))
+    again = Viewer(name_of, {wish.run_id: ("a",)}).finished(run)
     assert one and two and again
     assert one[0].digest == again[0].digest != two[0].digest
 
 
 def test_diverged_and_failed_runs_say_so(store: Store) -> None:
-    viewer = Viewer(_name, {})
+    viewer = Viewer(name_of, {})
     finish(store, wish := experiment(lr=10.0), status="diverged")
     found = viewer.finished(store.run(wish.run_id))
     assert found is not None
@@ -81,7 +81,7 @@ def test_a_run_without_its_experiment_is_not_told(store: Store) -> None:
     claim(store, wish := experiment()).end("ok")
     run = store.run(wish.run_id)
     (run.path / "experiment.json").write_text("{")
-    assert Viewer(_name, {}).running(run, run.state(wish), 20) is None
+    assert Viewer(name_of, {}).running(run, run.state(wish), 20) is None
 
 
 def test_memory_is_per_target_and_the_last_line_counts(tmp_path: Path) -> None:
