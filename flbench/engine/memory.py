@@ -7,6 +7,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
+#: How torch's CPU allocator, cuBLAS and cuDNN say it.
+ALLOCATION_FAILED = ("DefaultCPUAllocator: can't allocate memory", "_STATUS_ALLOC_FAILED")
+
 #: Of the memory that is free on a GPU, what stacks of clients may take; the rest is for workspaces and fragments.
 SHARE = 0.7
 
@@ -20,7 +23,7 @@ KEPT = 2
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether torch could not allocate, on a GPU or on a CPU; also where that spoiled the recording of a graph."""
-    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error):
+    if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in ALLOCATION_FAILED):
         return True
     cause = error.__cause__ or error.__context__
     return cause is not None and is_out_of_memory(cause)

@@ -21,7 +21,7 @@ from flbench.engine.draws import AHEAD, Feed, draw_together
 from flbench.engine.fused import step_together
 from flbench.engine.graphs import SHAPES, CudaRecord, Graphed
 from flbench.engine.local import Sgd
-from flbench.engine.memory import client_bytes, fitting
+from flbench.engine.memory import client_bytes, fitting, is_out_of_memory
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method, Tree
@@ -480,6 +480,21 @@ def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
     assert len(feed._drawn) == AHEAD
     assert expected["cohort_N"].tolist()[:5] == [0, 1, 2, 0, 1]
     assert expected["weights_4N"][:, :3].T.tolist()[1] == pytest.approx([14 / 60, 14 / 60, 1 / 3, 4])
+
+
+def test_ways_to_run_out_of_memory() -> None:
+    def spoiled() -> Exception:
+        try:
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
+        except RuntimeError as error:
+            return error
+
+    assert is_out_of_memory(spoiled())
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_a_stack_holds_as_many_clients_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
