@@ -47,7 +47,8 @@ def load(
 
     Returns:
         One row a run: ids, every field (``method``, ``method.mu``, ...), ``state``, the metrics at the round that
-        counts, provenance. With ``curves`` one row an evaluation: ``run_id``, ``round``, metrics. Accuracies are fractions.
+        counts, provenance. With ``curves`` one row an evaluation: ``run_id``, ``round``, metrics. Accuracies are
+        fractions.
 
     Raises:
         UserError: there is no such store or file.

@@ -119,7 +119,7 @@ def _overall_cell(place: Place | None) -> Entry:
     if place is None:
         return Entry("–")
     below = tuple(parts(place.cell)[1][-1:]) if not place.cell.complete else ()
-    below += (place.cell.chosen.partition(",")[0],) if place.cell.chosen and place.cell.complete else ()
+    below += (place.cell.chosen,) if place.cell.chosen and place.cell.complete else ()
     return _entry(place.table, place.cell, place.at, below)
 
 
@@ -221,7 +221,11 @@ def _footnotes(table: Table) -> list[Block]:
 
 
 def _pictures(pictures: Iterable[Picture]) -> list[Block]:
-    return [Figure(picture.caption, picture.link, picture.svg) for picture in pictures]
+    """The first picture, and the others behind a line."""
+    figures = [Figure(picture.caption, picture.link, picture.svg) for picture in pictures]
+    more = len(figures) - 1
+    rest = [Fold(f"{more} more {'figure' if more == 1 else 'figures'}", tuple(figures[1:]))] if more > 0 else []
+    return [*figures[:1], *rest]
 
 
 def _reading(board: Leaderboard) -> list[Block]:

@@ -86,10 +86,10 @@ def p_text(p: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """``141.3 MB``, in powers of 1000."""
+    """``141.3 MB``, in powers of 1000, with a space at which no line breaks."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.{0 if unit == 'B' else 1}f}\N{NO-BREAK SPACE}{unit}"
         count /= 1000
     raise AssertionError
 

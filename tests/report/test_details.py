@@ -120,13 +120,13 @@ def test_rounds_and_bytes_to_the_target(tmp_path: Path) -> None:
     # The baseline's seeds end with 0.6 and 0.4, which they reach in rounds 30 and 20; ln's first seed at once.
     text = build(collection).markdown()
     assert "| fedavg | none | classes:1 | 25.00 |" in text
-    assert "| 45.0 kB | 25 | 37.5 kB |" in text
-    assert "| 45.0 kB | 10<br><sub>1/2 seeds</sub> | 15.0 kB |" in text
+    assert "| 45.0\N{NO-BREAK SPACE}kB | 25 | 37.5\N{NO-BREAK SPACE}kB |" in text
+    assert "| 45.0\N{NO-BREAK SPACE}kB | 10<br><sub>1/2 seeds</sub> | 15.0\N{NO-BREAK SPACE}kB |" in text
     assert "Target: what fedavg none ends with" in text
     fixed = build(collection, Options(target=0.75)).markdown()
     assert "Target: 75.00," in fixed
-    assert "| 45.0 kB | never | never |" in fixed
-    assert "| 45.0 kB | 30<br><sub>1/2 seeds</sub> | 45.0 kB |" in fixed
+    assert "| 45.0\N{NO-BREAK SPACE}kB | never | never |" in fixed
+    assert "| 45.0\N{NO-BREAK SPACE}kB | 30<br><sub>1/2 seeds</sub> | 45.0\N{NO-BREAK SPACE}kB |" in fixed
 
 
 def test_the_first_record_that_reaches_a_target() -> None:

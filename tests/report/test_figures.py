@@ -117,7 +117,11 @@ def test_the_cost_of_the_target(tmp_path: Path) -> None:
         finish(store, experiment(norm=norm), lines=lines)
     (drawing,) = drawings(store, "cost")
     (panel,) = axes_of(drawing)
-    assert [text.get_text() for text in panel.texts] == ["20.0 MB", "10.0 MB", "never"]
+    assert [text.get_text() for text in panel.texts] == [
+        "20.0\N{NO-BREAK SPACE}MB",
+        "10.0\N{NO-BREAK SPACE}MB",
+        "never",
+    ]
     assert drawings(store, "cost", target=0.99) == []
 
 

@@ -38,7 +38,7 @@ def _draw(section: Section, details: Details, target: float | None) -> Drawing:
     panel.set_xlim(min(known) / 1.6, max(known) * 4)
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(lambda value, _: bytes_text(value).replace(".0 ", " "))
+    panel.xaxis.set_major_formatter(lambda value, _: bytes_text(value).replace(".0\N{NO-BREAK SPACE}", " "))
     figure.supxlabel("bytes sent and received until the target", fontsize="medium")
     entitle(figure, len(axes), title_of(section, table), "cost of the target")
     what = f"{target:g}" if target is not None else f"what {row_name(details.baseline or ())} ends with, seed by seed"
