@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 #: Seconds between two looks at the store, at least.
 PERIOD = 0.25
 
-#: Seconds of the past from which speed and remaining time are judged.
+#: Seconds of the past from which speed and remaining time are judged; where rounds are so long that hardly any has ended
+#: in that time, the last few times that some had.
 WINDOW = 120.0
+FEWEST_STEPS = 8
 
 #: What stands before a value in a run's short name, where it is not the field's name.
 _SHORT = {"kind": "", "seed": "s", "local_steps": "E="}
@@ -72,6 +74,9 @@ class Progress:
     Attributes:
         news: the runs that came to their end since the last look.
         starved: how many of the pending runs ran out of memory.
+        rounds_given_up: what the runs that failed have not reached.
+        ended: every run at its end, by its place in the plan, in the order in which they were seen; it only grows.
+        stopping: the workers have been asked to end after their round.
     """
 
     total: int
@@ -86,6 +91,9 @@ class Progress:
     news: tuple[Seen, ...]
     workers: int = 0
     starved: int = 0
+    rounds_given_up: int = 0
+    ended: Mapping[int, Seen] = field(default_factory=dict)
+    stopping: bool = False
 
     @property
     def finished(self) -> bool:
@@ -96,7 +104,13 @@ class Progress:
     def eta(self) -> float | None:
         """Seconds left at the present speed; None where that is unknown."""
         speed = self.rounds_per_second
-        return (self.rounds_total - self.rounds_done) / speed if speed else None
+        return (self.rounds_total - self.rounds_done - self.rounds_given_up) / speed if speed else None
+
+    @property
+    def runs_per_hour(self) -> float | None:
+        """Runs of this plan's mean length in an hour at the present speed; None where that is unknown."""
+        speed = self.rounds_per_second
+        return 3600 * speed * self.total / self.rounds_total if speed else None
 
 
 class Watch:
@@ -136,11 +150,12 @@ class Watch:
         self._first = False
         rounds_done = sum(self._rounds.values())
         done = [seen for seen in self.ended.values() if seen.state.status == "done"]
+        failed = [seen for seen in self.ended.values() if seen.state.status != "done"]
         return Progress(
             total=len(self._entries),
             done=len(done),
             diverged=sum(seen.outcome == "diverged" for seen in done),
-            failed=len(self.ended) - len(done),
+            failed=len(failed),
             pending=pending,
             rounds_done=rounds_done,
             rounds_total=sum(wish.rounds for wish in self._wishes),
@@ -149,6 +164,8 @@ class Watch:
             news=tuple(news),
             workers=workers,
             starved=starved,
+            rounds_given_up=sum(seen.rounds - seen.round for seen in failed),
+            ended=self.ended,
         )
 
     def failures(self) -> list[Seen]:
@@ -212,12 +229,15 @@ class Watch:
         return log if log.exists() else None
 
     def _measure(self, rounds_done: int) -> float | None:
-        now = time.monotonic()
-        self._speed.append((now, rounds_done))
-        while self._speed[0][0] < now - WINDOW:
-            self._speed.popleft()
-        (began, first), elapsed = self._speed[0], now - self._speed[0][0]
-        return (rounds_done - first) / elapsed if elapsed > 1 and rounds_done > first and began < now else None
+        """Rounds in a second, from the moments at which some had ended; each step counts until now."""
+        now, steps = time.monotonic(), self._speed
+        if not steps or rounds_done > steps[-1][1]:
+            steps.append((now, rounds_done))
+        while len(steps) > FEWEST_STEPS and steps[0][0] < now - WINDOW:
+            steps.popleft()
+        # The first step includes the time in which workers begin: it counts for want of others only.
+        began, first = steps[1] if len(steps) > 3 else steps[0]
+        return (rounds_done - first) / (now - began) if now - began > 1 and rounds_done > first else None
 
 
 @dataclass
@@ -389,7 +409,8 @@ class Orchestrator:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(worker.lease.pid, signal.SIGTERM)
             while launcher.alive() or self._living_adopted():
-                self._show(self._watch.look(launcher.alive() + len(self._living_adopted())))
+                progress = self._watch.look(launcher.alive() + len(self._living_adopted()))
+                self._show(replace(progress, stopping=True))
                 time.sleep(PERIOD)
         except KeyboardInterrupt:
             launcher.kill()

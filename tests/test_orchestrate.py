@@ -179,6 +179,57 @@ def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert watch.look().rounds_per_second == 10.0
 
 
+def test_speed_forgets_how_long_workers_took_to_begin(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 10.0, 11.0, 12.0, 13.0])
+    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    (experiment,) = experiments(1, rounds=100)
+    watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
+    watch.look()
+    attempt = store.claim(experiment, Lease.here())
+    assert attempt is not None
+    speeds = []
+    for round in (10, 30, 50):
+        attempt.record({"round": round})
+        speeds.append(watch.look().rounds_per_second)
+    assert speeds == [1.0, pytest.approx(30 / 11), 20.0]
+    # Nothing new: the speed sinks.
+    assert watch.look().rounds_per_second == pytest.approx(40 / 3)
+
+
+def test_rounds_so_long_that_few_end_in_the_window_are_measured_all_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(1000.0 * look for look in range(20))
+    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    (experiment,) = experiments(1, rounds=100)
+    watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
+    watch.look()
+    attempt = store.claim(experiment, Lease.here())
+    assert attempt is not None
+    for round in range(1, 20):
+        attempt.record({"round": round})
+        progress = watch.look()
+    assert progress.rounds_per_second == pytest.approx(0.001)
+    assert progress.eta == pytest.approx(81_000)
+    assert progress.runs_per_hour == pytest.approx(0.036)
+
+
+def test_nobody_waits_for_the_rounds_of_what_failed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 10.0])
+    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    works, fails = experiments(2, rounds=100)
+    watch = Watch(store, [Entry.of(works), Entry.of(fails)], max_attempts=1)
+    watch.look()
+    for experiment, round in ((works, 60), (fails, 40)):
+        attempt = store.claim(experiment, Lease.here())
+        assert attempt is not None
+        attempt.record({"round": round})
+    attempt.end("error", "it broke")
+    progress = watch.look()
+    assert (progress.rounds_given_up, progress.rounds_per_second, progress.eta) == (60, 10.0, 4.0)
+    assert [(index, seen.outcome) for index, seen in progress.ended.items()] == [(1, "error")]
+
+
 def labels(plan: list[Entry]) -> list[str]:
     common = common_fields(plan)
     return [label(entry.experiment, common) for entry in plan]
