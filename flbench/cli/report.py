@@ -105,6 +105,7 @@ def report(
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
     from flbench.report import frames, write_text
+    from flbench.sweep import collection_paused
 
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
     given = {
@@ -115,7 +116,8 @@ def report(
         "published": published or None,
         "tolerance": tolerance,
     }
-    board, collection = gather(choice, given, [] if figures is None else ["--figures", _public(figures)])
+    with collection_paused():
+        board, collection = gather(choice, given, [] if figures is None else ["--figures", _public(figures)])
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
         frames.tidy(collection.runs).to_csv(csv, index=False, lineterminator="\n")
