@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 #: Seconds between two looks at the store, at least.
 PERIOD = 0.25
 
-#: Seconds of the past from which speed and remaining time are judged; where rounds are so long that hardly any has ended
-#: in that time, the last few times that some had.
+#: Seconds of the past from which speed and remaining time are judged; where rounds are so long that hardly any has
+#: ended in that time, the last few times that some had.
 WINDOW = 120.0
 FEWEST_STEPS = 8
 
