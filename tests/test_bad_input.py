@@ -197,6 +197,7 @@ CASES = [
     case("an unknown metric", "report: {metric: accuracy}", "report.metric: ", "did you mean 'acc'?"),
     case("rows of no field", "report: {rows: [metod]}", "report.rows[0]: ", "did you mean 'method'?"),
     case("an unknown baseline", "report: {baseline: {method: fedav}}", "report.baseline.method: ", "'fedavg'"),
+    case("tuning no field", "report: {tune: [lrr]}", "report.tune[0]: ", "did you mean 'lr'?"),
     case("val without held-out data", "report: {select_by: val}", "report.select_by: ", "val_fraction"),
     # Options.
     option("--set without =", ("--set", "lr"), "--set lr: expected PATH=VALUE"),

@@ -21,6 +21,7 @@ from flbench.cli.report import (
     SpecsArgument,
     TargetOption,
     gather,
+    writing,
 )
 from flbench.errors import UserError
 
@@ -83,13 +84,14 @@ def plot(
     given = {"metric": metric, "select_by": rule.value if rule else None, "target": target}
     board, collection = gather(choice, given)
     written: list[Path] = []
-    for drawing in draw(board, collection, kind.value, data):
-        if out is None or out.suffix not in _FORMATS:
-            folder = out or Path()
-            folder.mkdir(parents=True, exist_ok=True)
-            written += save(drawing, folder)
-        else:
-            written.append(_numbered(drawing, out, len(written)))
+    with writing():
+        for drawing in draw(board, collection, kind.value, data):
+            if out is None or out.suffix not in _FORMATS:
+                folder = out or Path()
+                folder.mkdir(parents=True, exist_ok=True)
+                written += save(drawing, folder)
+            else:
+                written.append(_numbered(drawing, out, len(written)))
     if not written:
         raise UserError(f"these runs do not support a figure of {KINDS[kind.value][1]}")
     for path in written:

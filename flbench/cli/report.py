@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,19 +118,21 @@ def report(
     }
     with collection_paused():
         board, collection = gather(choice, given, [] if figures is None else ["--figures", _public(figures)])
-    if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        frames.tidy(collection.runs).to_csv(csv, index=False, lineterminator="\n")
     with ExitStack() as stack:
+        stack.enter_context(writing())
+        if csv is not None:
+            csv.parent.mkdir(parents=True, exist_ok=True)
+            frames.tidy(collection.runs).to_csv(csv, index=False, lineterminator="\n")
         if figures is not None or html is not None:
             folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             board = _with_figures(board, collection, folder, out if figures else None, data)
         if html is not None:
             write_text(html, board.html())
+        if not as_json:
+            write_text(out, board.markdown())
     if as_json:
         print(json.dumps(board.json(), indent=1, ensure_ascii=False, allow_nan=False))
         return
-    write_text(out, board.markdown())
     drawn = [path for picture in board.pictures if figures for path in (picture.svg, picture.png)]
     _show(board, collection, [out, *([html] if html else []), *([csv] if csv else []), *drawn])
 
@@ -166,6 +168,15 @@ def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ())
             f"nothing to report in {', '.join(named) or choice.store}: run `flbench sweep sweeps/quickstart.yaml` first"
         )
     return leaderboard.build(collection, options), collection
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Let a file that cannot be written be the user's mistake."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or 'a file'}: {error.strerror or error}") from error
 
 
 def _arguments(given: dict[str, Any]) -> list[str]:

@@ -31,6 +31,7 @@ from flbench.report.tables import SECTION, Position, Table, axes_of, has_axis, l
 from flbench.report.tuning import USUAL, tune
 from flbench.report.verdicts import TOLERANCE, Published, compare
 from flbench.sweep import condition
+from flbench.sweep.grid import normal_path
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -241,6 +242,11 @@ def _check(runs: Sequence[Run], options: Options) -> None:
     if finished and all(value_of(run.record, options.metric) is None for run in finished):
         recorded = sorted({name for run in finished for name in run.record or ()} & METRICS.keys())
         raise UserError(f"no run recorded {options.metric!r}; recorded: {', '.join(recorded)}")
+    for axis in options.tune:
+        try:
+            normal_path(axis)
+        except ValueError as error:
+            raise UserError(f"cannot choose the best {axis!r}: {error}") from None
     for axis in (*options.rows, *options.cols):
         if axis in SECTION or axis in ("seed", "kind") or not any(has_axis(run.experiment, axis) for run in runs):
             known = by_similarity(axis, axes_of(run.experiment for run in runs))

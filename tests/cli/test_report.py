@@ -120,6 +120,23 @@ def test_the_page_has_its_figures_inside(here: Path, monkeypatch: pytest.MonkeyP
     assert sorted(path.name for path in here.iterdir()) == ["leaderboard.md", "page.html", "runs", "tiny.yaml"]
 
 
+@pytest.mark.parametrize("option", ["--html", "--csv", "--figures", "--out"])
+def test_what_cannot_be_written_is_the_users_mistake(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml", option, "tiny.yaml/inside") == 2
+    assert "error: cannot write tiny.yaml" in capsys.readouterr().err
+
+
+def test_an_unknown_hyper_parameter_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "--tune", "lrr") == 2
+    assert "cannot choose the best 'lrr'" in capsys.readouterr().err
+
+
 def test_the_rules_are_options(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(here / "runs")
     options = ["--select-by", "oracle", "--tune", "lr", "--tune", "E", "--target", "0.55"]
