@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -100,7 +100,7 @@ class Cell:
             return Tick((self.fingerprint or "",), f"data {(self.fingerprint or '?')[:8]}")
         if axis == "rounds":
             return Tick((self.runs[0].rounds,), format_scalar(self.runs[0].rounds))
-        return tick(axis, axis_value(self.experiment, axis), without)
+        return tick(axis, axis_value(self.experiment, axis), tuple(without))
 
 
 def gap_of(run: Run, metric: str) -> str | None:
@@ -120,7 +120,8 @@ def axis_value(experiment: Experiment, axis: str) -> Any:
     return getattr(value, sub, None) if dot else value
 
 
-def tick(axis: str, value: Any, without: Sequence[str] = ()) -> Tick:
+@lru_cache(10_000, typed=True)  # asked a dozen times a run, for few values; typed, since 1 and 1.0 are shown otherwise
+def tick(axis: str, value: Any, without: tuple[str, ...] = ()) -> Tick:
     """A value as a position: components in the order of their registry, numbers by size, what is missing first."""
     if isinstance(value, Component):
         bare = _without(value, [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")])
