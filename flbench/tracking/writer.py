@@ -9,6 +9,7 @@ found whole.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 #: Seconds that W&B has to answer at the beginning of a run, and to take in the rest of it at its end.
 INIT_TIMEOUT, FINISH_TIMEOUT = 30.0, 120.0
+
+#: How wandb's log marks what it gives up.
+FATAL = '"level":"ERROR+4"'
 
 #: Seconds in which a server that is there takes a connection.
 KNOCK_TIMEOUT = 10.0
@@ -194,7 +198,7 @@ class Session:
         """Tell how it ended; return the name of the folder that holds it, if files do.
 
         Raises:
-            WriteFailed: the files do not hold what was told: the disk is full.
+            WriteFailed: the server refused what was told, or the files do not hold it: the disk is full.
         """
         if self._view is None or (self._view.tags, self._view.config) != (view.tags, view.config):
             self._run.tags = view.tags
@@ -208,6 +212,7 @@ class Session:
         self._run.finish(exit_code=exit_code)
         try:
             if self._writer.mode == "online":
+                _check_upload(Path(self._run.settings.log_internal))
                 return ""
             self._check(Path(self._run.settings.sync_file))
             return self._writer.keep(directory, self._run_id)
@@ -224,6 +229,21 @@ class Session:
         rounds = [row["round"] for row in segments.history(path) if "round" in row]
         if rounds != [record["round"] for record in self._told]:
             raise WriteFailed(f"{path.name} holds {len(rounds)} of {len(self._told)} evaluations: is the disk full?")
+
+
+def _check_upload(log: Path) -> None:
+    """Find out whether the server took everything in: wandb gives up a run's uploads and still finishes it as sound."""
+    with suppress(OSError):
+        for line in log.read_text(errors="replace").splitlines():
+            if FATAL in line:
+                raise WriteFailed(_message_of(line))
+
+
+def _message_of(line: str) -> str:
+    try:
+        return str(json.loads(line)["msg"])
+    except (ValueError, KeyError, TypeError):
+        return line
 
 
 def _staging(mode: str, folder: Path) -> Path:

@@ -38,6 +38,7 @@ class FakeServer(ThreadingHTTPServer):
         self.keys: set[str] = set()
         self.lock = threading.Lock()
         self.deleted: set[str] = set()
+        self.refusing: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -89,6 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(*self.server.graphql(found[1] if found else "", query.get("variables") or {}))
                 return
             if found := re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", self.path):
+                if found[1] in self.server.refusing:
+                    self._answer(403, {"error": "not yours"})
+                    return
                 self.server.stream(found[1], json.loads(body))
         self._answer(200, {})
 
