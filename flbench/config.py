@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
@@ -119,6 +120,14 @@ def _one_length(local_steps: int | None, local_epochs: int | None) -> str | None
     return None
 
 
+def _probes_meet_evaluations(probes: tuple[Any, ...], eval_every: int) -> str | None:
+    for probe in probes:
+        if probe.every is not None and probe.every % eval_every:
+            between = f"every {probe.every} rounds is not among the evaluations, every {eval_every}"
+            return f"{probe.label()}: {between}; use a multiple, or another eval_every"
+    return None
+
+
 def _partition_fits(dataset: Any, partition: Any, clients: int) -> str | None:
     if dataset.classes is None:
         return None
@@ -150,6 +159,7 @@ class _Experiment(BaseModel):
         Check(("dataset", "model", "norm"), "norm", _norm_fits),
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
         Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
+        Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
     )
 
     kind: str
@@ -172,7 +182,9 @@ class _Experiment(BaseModel):
     precision: Precision = Field(default="fp32", description="arithmetic of training and evaluation")
     val_fraction: float = Field(default=0.0, ge=0, lt=1, description="share of each client's training data held out")
     eval_every: Whole = Field(default=10, ge=1, description="rounds between evaluations; the last round always has one")
-    probes: tuple[Component, ...] = Field(default=(), description="measurements taken at every evaluation")
+    probes: tuple[Component, ...] = Field(
+        default=(), description="measurements at evaluations: a list, or a mapping such as {features: 10, drift: 50}"
+    )
     seed: Whole = Field(default=0, ge=0, lt=2**63, description="the root of every random choice")
 
     @model_validator(mode="before")
@@ -305,9 +317,21 @@ def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:
     """The component, or for ``probes`` the components, of a field from their YAML form; raises FieldProblem."""
     if field != "probes":
         return _parse(field, raw)
+    if isinstance(raw, Mapping):
+        raw = [_named(name, settings) for name, settings in raw.items()]
     if not isinstance(raw, (list, tuple)):
-        raise FieldProblem(f"expected a list of probes, got {raw!r}", (field,))
-    return tuple(_parse(field, item) for item in raw)
+        raise FieldProblem(f"expected a list of probes, or a mapping of their names, got {raw!r}", (field,))
+    probes = tuple(_parse(field, item) for item in raw)
+    if twice := [name for name, count in Counter(probe.name for probe in probes).items() if count > 1]:
+        raise FieldProblem(f"{twice[0]} is given twice", (field,))
+    return probes
+
+
+def _named(name: Any, settings: Any) -> Any:
+    """One item of a mapping of probes as an item of a list: ``features: 10`` is one every 10 rounds."""
+    if settings is None or isinstance(settings, Mapping):
+        return {"name": name, **(settings or {})}
+    return {"name": name, "every": settings}
 
 
 def parse_field(kind: str, field: str, raw: Any) -> Any:

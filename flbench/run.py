@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
@@ -17,8 +18,9 @@ import torch
 from flbench.config import Experiment
 from flbench.data.datasets import Dataset, load
 from flbench.engine.fused import step_together
+from flbench.engine.lens import Lens
 from flbench.engine.rounds import FederatedTrainer
-from flbench.engine.setup import Numerics, make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
@@ -160,6 +162,7 @@ class _Execution:
         self._checkpoint_seconds = settings.checkpoint_seconds
         self._wanted = experiment.evaluated_rounds()
         self._probes = cast(tuple[Probe, ...], experiment.probes)
+        self._network = cache(partial(make_network, experiment, self._data, settings.device))
         self._before = self.trainer.x
         self._look_at = self.trainer.round + 1
         self._last_look = self.trainer.round, time.monotonic()
@@ -174,7 +177,7 @@ class _Execution:
 
     def needs_clients(self) -> bool:
         """Whether a probe wants to see the participants' models of the coming round."""
-        return self.trainer.round + 1 in self._wanted and any(probe.needs_clients for probe in self._probes)
+        return any(probe.needs_clients for probe in self._due(self.trainer.round + 1))
 
     def must_look(self) -> bool:
         """Whether numbers of the coming round are needed; looking makes a GPU wait, so there not every round is."""
@@ -206,14 +209,21 @@ class _Execution:
         self._tell_convolutions()
         if trainer.round in self._wanted:
             record = trainer.evaluate()
-            if self._probes:
-                record["probes"] = _observe(self._probes, trainer, before, report)
+            if probes := self._due(trainer.round):
+                lens = Lens(trainer, self._network(), self.attempt.experiment.lr)
+                record["probes"] = _observe(probes, lens, before, report)
             attempt.record(record)
         if (outcome := self.at_end()) is not None:
             return outcome
         if stop or self._checkpoint_is_due():
             self._checkpoint()
         return Outcome("stopped", trainer.round) if stop else None
+
+    def _due(self, round: int) -> list[Probe]:
+        """The probes that are taken after a round."""
+        if round not in self._wanted:
+            return []
+        return [probe for probe in self._probes if probe.is_due(round, self.attempt.experiment.rounds)]
 
     def _tell_convolutions(self) -> None:
         """Say in the log how a GPU convolves, and where that is not as before: measured anew, it may differ."""
@@ -245,9 +255,9 @@ class _Execution:
         return Outcome(status, round)
 
 
-def _observe(probes: tuple[Probe, ...], trainer: Trainer, before: Tree, report: RoundReport) -> dict[str, Any]:
-    seen = Observation(trainer.round, before, trainer.x, report.client_params, report.weights_S)
-    return {probe.label(): probe.measure(seen) for probe in probes}
+def _observe(probes: Sequence[Probe], lens: Lens, before: Tree, report: RoundReport) -> dict[str, Any]:
+    seen = Observation(lens.trainer.round, before, lens.trainer.x, report.client_params, report.weights_S, lens)
+    return {probe.name: probe.measure(seen) for probe in probes}
 
 
 def _save(file: BinaryIO, trainer: Trainer, numerics: Numerics, fingerprint: str) -> None:

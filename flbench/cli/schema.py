@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -110,13 +110,29 @@ def _fields() -> dict[str, Schema]:
         classes = list(registry.classes.values())
         component = {"anyOf": [form for cls in classes for form in _forms(cls)]}
         if path == "probes":
-            fields[path] = {**fields[path], "items": component if classes else False}
+            fields[path] = {"description": fields[path]["description"], "anyOf": _probes(component, classes)}
             continue
         fields[path] = {**component, "description": fields[path]["description"]}
         for cls in classes:
             for name, setting in _settings(cls).items():
                 fields.setdefault(f"{path}.{name}", {**setting, "description": f"{name} of {cls.name}"})
     return fields | {alias: fields[field] for alias, field in ALIASES.items()}
+
+
+def _probes(component: Schema, classes: Sequence[type[Component]]) -> list[Schema]:
+    """A list of probes, or a mapping of their names to their settings, or to the rounds between two of them."""
+    settings = {
+        cls.name: {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "null"},
+                {"type": "object", "properties": _settings(cls), "additionalProperties": False},
+            ]
+        }
+        for cls in classes
+    }
+    as_list: Schema = {"type": "array", "items": component if classes else False}
+    return [as_list, {"type": "object", "properties": settings, "additionalProperties": False}]
 
 
 def _forms(cls: type[Component]) -> list[Schema]:

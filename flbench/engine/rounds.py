@@ -121,11 +121,9 @@ class FederatedTrainer(Trainer):
 
     def begin_round(self, keep_clients: bool = False) -> OpenRound:
         """Draw the cohort; its clients can then be trained, alone or together with those of other runs."""
-        cohort = self.cohort()
-        broadcast = self.server if self._method.broadcasts_state else {}
-        task = Task(self._method, self._sgd, self.x, broadcast, self._autocast)
+        cohort, task = self.cohort(), self.task()
         clients = [
-            Client(task, partial(self._start, int(k)), partial(self.draws.batch, int(k), self.round), self.images)
+            Client(task, partial(self.start, int(k)), partial(self.draws.batch, int(k), self.round), self.images)
             for k in cohort
         ]
         return OpenRound(
@@ -185,7 +183,13 @@ class FederatedTrainer(Trainer):
         for name, leaf in self.local.items():
             leaf[members] = end.params[name] if name in end.params else end.buffers[name]
 
-    def _start(self, client: int) -> Start:
+    def task(self) -> Task:
+        """What all clients share in the coming round."""
+        broadcast = self.server if self._method.broadcasts_state else {}
+        return Task(self._method, self._sgd, self.x, broadcast, self._autocast)
+
+    def start(self, client: int) -> Start:
+        """Where a client begins the coming round."""
         own = {name: leaf[client] for name, leaf in self.local.items()}
         return Start(
             params={name: own[name] if name in own else self.x[name] for name in self._param_names},
@@ -198,7 +202,7 @@ class FederatedTrainer(Trainer):
 
     def _measure(self) -> metrics.Record:
         labels = self.images.test_labels_M
-        starts = [self._start(client) for client in range(len(self._clients.train) if self.local else 1)]
+        starts = [self.start(client) for client in range(len(self._clients.train) if self.local else 1)]
         models = [(start.params, start.buffers) for start in starts]
         logits = self._logits(models, self.images.test_MCHW)
         if self.local:

@@ -1,6 +1,6 @@
-"""Measurements taken on the models at every evaluation."""
+"""Measurements taken on the models at evaluations."""
 
-from flbench.probes import drift
+from flbench.probes import drift, features, overfit, sharpness
 from flbench.probes.base import Observation, Probe
 
-__all__ = ["Observation", "Probe", "drift"]
+__all__ = ["Observation", "Probe", "drift", "features", "overfit", "sharpness"]

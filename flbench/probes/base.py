@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from flbench.registry import Component
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from flbench.engine.lens import Lens
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Observation:
         after: shared parameters at its end.
         client_params: what the participants sent (leading axis S), if the probe asks for it.
         weights_S: their weights, which sum to 1.
+        lens: the network and the data to look through.
     """
 
     round: int
@@ -29,15 +34,32 @@ class Observation:
     after: Mapping[str, Tensor]
     client_params: Mapping[str, Tensor] | None
     weights_S: Tensor | None
+    lens: Lens | None = None
 
 
 @dataclass(frozen=True)
 class Probe(Component):
-    """A measurement; it must not change what it looks at."""
+    """A measurement; it must not change what it looks at.
+
+    ``every`` is the number of rounds between two of them, a multiple of ``eval_every``; by default, and in the last
+    round, it is taken at each evaluation.
+    """
 
     #: Whether it needs the participants' models, which costs memory.
     needs_clients: ClassVar[bool] = False
 
+    every: Annotated[int, Field(ge=1)] | None = None
+
+    def is_due(self, round: int, rounds: int) -> bool:
+        """Whether it is taken at the evaluation after ``round`` of ``rounds``."""
+        return self.every is None or round % self.every == 0 or round == rounds
+
     def measure(self, seen: Observation) -> dict[str, Any]:
         """Numbers (or lists of numbers) by name, for the run's metrics."""
         raise NotImplementedError(f"{type(self).__name__} must measure something")
+
+    def lens_of(self, seen: Observation) -> Lens:
+        """The lens, which a run always has."""
+        if seen.lens is None:
+            raise ValueError(f"the {self.name} probe needs the network to look through")
+        return seen.lens

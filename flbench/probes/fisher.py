@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from flbench.methods.base import Tree
@@ -123,5 +123,8 @@ def largest_eigenvalue(outputs: Callable[[Tree], Tensor], params: Tree, *, toler
     # A fixed beginning with no symmetry: the same network has the same answer, and no eigenvector is missed for being
     # orthogonal to it (a constant one is, where the outputs' means are subtracted).
     start = np.random.default_rng(0).standard_normal(jacobian.rows)
-    values = eigsh(jacobian.operator(), k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)
+    try:
+        values = eigsh(jacobian.operator(), k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)
+    except ArpackNoConvergence:  # a spectrum without a gap at its end
+        values = np.linalg.eigvalsh(jacobian.gram().cpu().numpy())[-1:]
     return float(values[0])

@@ -26,7 +26,7 @@ def trainer_of(**fields: Any) -> Trainer:
 
 def steps_of(trainer: Trainer) -> list[int]:
     assert isinstance(trainer, FederatedTrainer)
-    return [trainer._start(client).steps for client in range(4)]  # type: ignore[misc]
+    return [trainer.start(client).steps for client in range(4)]
 
 
 def test_epochs_follow_the_size_of_each_client() -> None:

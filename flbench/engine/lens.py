@@ -1,0 +1,103 @@
+"""What a probe may compute with a trainer's networks: it looks, and changes nothing.
+
+Where parameters stay on the clients (FedBN, local training) there is no global model; client 0's stands for it.
+
+Shape suffixes: K models, M samples, C channels, H, W pixels, D features, Y classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flbench.data.batches import Rows
+from flbench.engine.executors import Client
+from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.trainer import Trainer
+from flbench.methods.base import Tree
+from flbench.models.network import pure_forward
+from flbench.streams import stream
+
+
+@dataclass(frozen=True)
+class Lens:
+    """A trainer after a round, and a network of its own to look through.
+
+    Attributes:
+        trainer: what is looked at.
+        network: of the same structure; its own tensors do not matter.
+        lr: of local training.
+    """
+
+    trainer: Trainer
+    network: nn.Module
+    lr: float
+
+    @property
+    def clients(self) -> int:
+        """Number of clients; 0 where training is not federated."""
+        return len(self.trainer.draws.rows) if isinstance(self.trainer, FederatedTrainer) else 0
+
+    def model(self, client: int = 0) -> tuple[Tree, Tree]:
+        """Parameters and buffers that a client would begin the next round with."""
+        if isinstance(self.trainer, FederatedTrainer):
+            start = self.trainer.start(client)
+            return start.params, start.buffers
+        return self.trainer.x, self.trainer.buffers
+
+    def mixed_test_samples(self, count: int) -> tuple[Tensor, Tensor]:
+        """Test images ready for the network (M, C, H, W) and labels, as many of each class as of any other.
+
+        The same ones in every round; fewer than asked for, where a class has not as many.
+        """
+        images = self.trainer.images
+        labels = images.test_labels_M.cpu().numpy()
+        order = stream(self.trainer.seed, "probe test samples").permutation(len(labels))
+        each = max(1, count // images.classes)
+        rows = np.concatenate([order[labels[order] == label][:each] for label in range(images.classes)])
+        index = torch.from_numpy(rows).to(images.test_labels_M.device)
+        return images.prepare(images.test_MCHW[index]), images.test_labels_M[index]
+
+    def train_samples(self, count: int, client: int | None = None) -> Tensor:
+        """Training images ready for the network, without augmentation: a client's own, or all clients' together."""
+        images = self.trainer.images
+        rows: Rows = np.arange(len(images.train_labels_M))
+        if isinstance(self.trainer, FederatedTrainer):
+            own = self.trainer.draws.rows
+            rows = np.concatenate(own) if client is None else own[client]
+        purpose = "probe samples" if client is None else "probe samples of a client"
+        drawn = stream(self.trainer.seed, purpose, client or 0).permutation(rows)[:count]
+        return images.prepare(images.train_MCHW[torch.from_numpy(drawn).to(images.train_MCHW.device)])
+
+    def forward(self, params: Tree, buffers: Tree, images: Tensor, *, training: bool) -> tuple[Tensor, Tensor]:
+        """Features (M, D) and logits (M, Y); in training mode with the statistics of these very samples."""
+        self.network.train(training)
+        copies = {name: leaf.clone() for name, leaf in buffers.items()}  # batch normalization updates them in place
+        return pure_forward(self.network)(params, copies, images)
+
+    def after_local_steps(self, client: int, steps: int) -> tuple[Tree, Tree]:
+        """Where a client's local training gets to in so many steps from here, with batches of the next round."""
+        trainer = self.trainer
+        if not isinstance(trainer, FederatedTrainer):
+            raise TypeError("only a federated trainer has clients")
+        draws = replace(trainer.draws, steps=[steps] * self.clients)
+        begin = replace(trainer.start(client), steps=steps)
+        task = Client(trainer.task(), lambda: begin, partial(draws.batch, client, trainer.round), trainer.images)
+        (chunk,) = trainer.executor.train([task])
+        ends = chunk.finish.params, chunk.finish.buffers
+        params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in ends)
+        return params, buffers
+
+    def class_accuracies(self, model: tuple[Tree, Tree], images: Tensor, labels_M: Tensor) -> list[float | None]:
+        """The share of each class's samples that a model gets right; None where there is no sample."""
+        with torch.no_grad():
+            correct_M = self.forward(*model, images, training=False)[1].argmax(1) == labels_M
+        shares = []
+        for label in range(self.trainer.images.classes):
+            own = correct_M[labels_M == label]
+            shares.append(float(own.double().mean()) if len(own) else None)
+        return shares

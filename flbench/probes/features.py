@@ -1,0 +1,53 @@
+"""The features of the global model: their norms and their spectrum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from flbench.probes.base import Observation, Probe
+from flbench.registry import PROBES
+
+
+@PROBES.register("features")
+@dataclass(frozen=True)
+class Features(Probe):
+    """Whether features collapse (the label-skew paper, figure 3), on test samples of all classes in equal numbers.
+
+    ``norm`` and ``norm_sd``: mean and standard deviation of the features' Euclidean norms; ``head_norms``: norms of the
+    class embeddings, the rows of the head's weight; ``singular``: the largest singular values of the feature matrix
+    (``samples`` x D); ``first_share``: the first one's square as a share of all squares; ``rank``: the effective rank
+    Tr(M)^2 / ||M||_F^2, M = H H^T / N, and ``soft_rank``, the number of eigenvalues of M of at least half their mean.
+    Neither is centred, as in the papers.
+    """
+
+    samples: Annotated[int, Field(ge=2)] = 200
+    values: Annotated[int, Field(ge=1)] = 20
+
+    def measure(self, seen: Observation) -> dict[str, Any]:
+        """The numbers of the class's description."""
+        import numpy as np
+        import torch
+
+        from flbench.theory import rank
+
+        lens = self.lens_of(seen)
+        images, _ = lens.mixed_test_samples(self.samples)
+        params, buffers = lens.model()
+        with torch.no_grad():
+            features_MD = lens.forward(params, buffers, images, training=False)[0].double()
+        norms_M = features_MD.norm(dim=1)
+        singular = torch.linalg.svdvals(features_MD).cpu().numpy()
+        spectrum = np.zeros(features_MD.shape[1])
+        spectrum[: len(singular)] = singular**2
+        return {
+            "norm": norms_M.mean().item(),
+            "norm_sd": norms_M.std().item(),
+            "head_norms": params["head.weight"].double().norm(dim=1).tolist() if "head.weight" in params else None,
+            "singular": singular[: self.values].tolist(),
+            "first_share": float(spectrum[0] / spectrum.sum()),
+            "rank": rank.effective_rank(spectrum),
+            "soft_rank": rank.soft_rank(spectrum),
+        }

@@ -1,0 +1,49 @@
+"""How fast a client forgets the classes that it does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from flbench.probes.base import Observation, Probe
+from flbench.registry import PROBES
+
+
+@PROBES.register("overfit")
+@dataclass(frozen=True)
+class Overfit(Probe):
+    """Local overfitting (the label-skew paper, figure 2): what a few local steps on one client do to every class.
+
+    ``before``: the global model's accuracy on each class; ``after``: for each of the first ``clients`` clients the same
+    after ``steps`` local steps on that client's data alone; ``mean_before`` and ``mean_after`` over classes (and
+    clients). On ``samples`` test samples of all classes in equal numbers. There are no numbers without clients.
+    """
+
+    steps: Annotated[int, Field(ge=1)] = 5
+    clients: Annotated[int, Field(ge=1)] = 10
+    samples: Annotated[int, Field(ge=2)] = 500
+
+    def measure(self, seen: Observation) -> dict[str, Any]:
+        """The numbers of the class's description, or none."""
+        lens = self.lens_of(seen)
+        if not lens.clients:
+            return {}
+        images, labels = lens.mixed_test_samples(self.samples)
+        before = lens.class_accuracies(lens.model(), images, labels)
+        after = [
+            lens.class_accuracies(lens.after_local_steps(client, self.steps), images, labels)
+            for client in range(min(self.clients, lens.clients))
+        ]
+        return {
+            "before": before,
+            "after": after,
+            "mean_before": _mean(before),
+            "mean_after": _mean([share for row in after for share in row]),
+        }
+
+
+def _mean(shares: list[float | None]) -> float:
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known)

@@ -1,0 +1,62 @@
+"""Sharpness of the global model's loss landscape, over all data and on single clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from flbench.probes.base import Observation, Probe
+from flbench.registry import PROBES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flbench.engine.lens import Lens
+
+
+@PROBES.register("sharpness")
+@dataclass(frozen=True)
+class Sharpness(Probe):
+    """lambda_max of the Fisher information at the global model, over ``samples`` training samples in training mode.
+
+    ``lambda_max``: of the Fisher information of the softmax, E[J^T (diag p - p p^T) J], which is the Gauss-Newton part
+    of the cross-entropy's Hessian: gradient descent on it is stable below ``rate`` = 2 / lambda_max, beside which the
+    ``lr`` in use stands; ``lambda_outputs``: of E[J^T J], the one that Karakida et al. 2019 analyse; ``local``:
+    lambda_max over the own samples of each of the first ``clients`` clients. Normalizations see just that batch.
+    """
+
+    samples: Annotated[int, Field(ge=2)] = 100
+    clients: Annotated[int, Field(ge=0)] = 3
+
+    def measure(self, seen: Observation) -> dict[str, Any]:
+        """The numbers of the class's description."""
+        lens = self.lens_of(seen)
+        images = lens.train_samples(self.samples)
+        largest = self._largest(lens, images, softmax=True)
+        return {
+            "lambda_max": largest,
+            "rate": 2 / largest if largest else None,
+            "lr": lens.lr,
+            "lambda_outputs": self._largest(lens, images, softmax=False),
+            "local": [
+                self._largest(lens, lens.train_samples(self.samples, client), softmax=True, client=client)
+                for client in range(min(self.clients, lens.clients))
+            ],
+        }
+
+    def _largest(self, lens: Lens, images: Tensor, *, softmax: bool, client: int = 0) -> float:
+        from flbench.probes import fisher
+
+        params, buffers = lens.model(client)
+
+        def outputs(leaves: dict[str, Tensor]) -> Tensor:
+            logits_MY = lens.forward(leaves, buffers, images, training=True)[1]
+            if not softmax:
+                return logits_MY
+            # diag p - p p^T = L L^T with L = diag(sqrt p) - p sqrt(p)^T: L^T J has the softmax's Fisher as its square.
+            p_MY = logits_MY.detach().softmax(1)
+            return p_MY.sqrt() * (logits_MY - (p_MY * logits_MY).sum(1, keepdim=True))
+
+        return fisher.largest_eigenvalue(outputs, params)

@@ -1,0 +1,187 @@
+"""Probes on small federated models: numbers by hand, and looking changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from flbench.config import InvalidExperiment, parse_experiment
+from flbench.data.datasets import load
+from flbench.engine.lens import Lens
+from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.setup import make_network, make_trainer
+from flbench.probes import Observation
+from flbench.probes.features import Features
+from flbench.probes.overfit import Overfit
+from flbench.probes.sharpness import Sharpness
+from flbench.run import Settings, execute
+from flbench.store import Lease, Store
+from flbench.theory import rank
+
+torch.set_num_threads(1)
+
+SMALL: dict[str, Any] = {"model": {"name": "mlp", "widths": [12]}, "clients": 10, "E": 3, "lr": 0.1, "rounds": 4}
+
+
+def lens_of(*, executor: str = "stacked", rounds: int = 2, **fields: Any) -> Lens:
+    experiment = parse_experiment({**SMALL, "precision": "fp64", **fields})
+    data = load(experiment.dataset)  # type: ignore[arg-type]
+    trainer, _ = make_trainer(experiment, data, device="cpu", executor=executor, pool=1)  # type: ignore[arg-type]
+    for _ in range(rounds):
+        trainer.step()
+    return Lens(trainer, make_network(experiment, data, "cpu"), experiment.lr)
+
+
+def seen(lens: Lens) -> Observation:
+    return Observation(lens.trainer.round, lens.trainer.x, lens.trainer.x, None, None, lens)
+
+
+def test_mixed_samples_have_all_classes_alike() -> None:
+    images, labels = lens_of().mixed_test_samples(57)
+    assert labels.bincount().tolist() == [5] * 10
+    again, _ = lens_of(rounds=0).mixed_test_samples(57)
+    assert torch.equal(images, again), "the same ones in every round"
+
+
+def test_a_client_is_looked_at_through_its_own_samples() -> None:
+    lens = lens_of(partition="classes:1")
+    own = lens.train_samples(20, client=3)
+    rows = lens.trainer.draws.rows[3] if isinstance(lens.trainer, FederatedTrainer) else []
+    everything = lens.trainer.images.prepare(lens.trainer.images.train_MCHW[torch.from_numpy(rows)])
+    assert len(own) == 20
+    assert all(any(torch.equal(one, other) for other in everything) for one in own)
+
+
+def test_features_are_those_of_the_network() -> None:
+    lens = lens_of()
+    found = Features(samples=40, values=3).measure(seen(lens))
+    images, _ = lens.mixed_test_samples(40)
+    hidden = torch.relu(images.flatten(1) @ lens.trainer.x["trunk.dense1.weight"].T)
+    gram = (hidden.T @ hidden / len(hidden)).numpy()
+    spectrum = torch.linalg.eigvalsh(torch.from_numpy(gram)).numpy()
+    assert found["norm"] == pytest.approx(float(hidden.norm(dim=1).mean()))
+    assert found["norm_sd"] == pytest.approx(float(hidden.norm(dim=1).std()))
+    assert found["rank"] == pytest.approx(rank.effective_rank(spectrum))
+    assert found["soft_rank"] == rank.soft_rank(spectrum)
+    assert found["first_share"] == pytest.approx(float(spectrum[-1] / spectrum.sum()))
+    assert found["singular"] == pytest.approx(torch.linalg.svdvals(hidden)[:3].tolist())
+    assert found["head_norms"] == pytest.approx(lens.trainer.x["head.weight"].norm(dim=1).tolist())
+
+
+def test_sharpness_is_the_gauss_newton_part_of_the_hessian() -> None:
+    """Of the mean cross-entropy: J^T (diag p - p p^T) J / T, built here sample by sample."""
+    lens = lens_of(bias=True)
+    found = Sharpness(samples=12, clients=2).measure(seen(lens))
+    images = lens.train_samples(12)
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in lens.trainer.x.items()}
+    logits = lens.forward(leaves, {}, images, training=True)[1]
+    total, outputs = 0.0, 0.0
+    for row in logits:
+        gradients = [torch.autograd.grad(z, list(leaves.values()), retain_graph=True) for z in row]
+        jacobian = torch.stack([torch.cat([part.flatten() for part in parts]) for parts in gradients])
+        p = row.detach().softmax(0)
+        total = total + jacobian.T @ (torch.diag(p) - torch.outer(p, p)) @ jacobian / 12
+        outputs = outputs + jacobian.T @ jacobian / 12
+    assert isinstance(total, torch.Tensor)
+    assert isinstance(outputs, torch.Tensor)
+    assert found["lambda_max"] == pytest.approx(float(torch.linalg.eigvalsh(total)[-1]), rel=1e-5)
+    assert found["lambda_outputs"] == pytest.approx(float(torch.linalg.eigvalsh(outputs)[-1]), rel=1e-5)
+    assert found["rate"] == pytest.approx(2 / found["lambda_max"])
+    assert found["lr"] == 0.1
+    assert len(found["local"]) == 2
+
+
+def test_local_steps_are_plain_steps_on_the_clients_batches() -> None:
+    lens = lens_of(partition="classes:1")
+    trainer = lens.trainer
+    assert isinstance(trainer, FederatedTrainer)
+    params, _ = lens.after_local_steps(4, 2)
+    weights = {name: leaf.clone().requires_grad_() for name, leaf in trainer.x.items()}
+    batch = trainer.draws.batch(4, trainer.round)
+    for rows in torch.from_numpy(batch.rows_EB[:2]):
+        images = trainer.images.prepare(trainer.images.train_MCHW[rows])
+        logits = torch.relu(images.flatten(1) @ weights["trunk.dense1.weight"].T) @ weights["head.weight"].T
+        loss = F.cross_entropy(logits, trainer.images.train_labels_M[rows])
+        gradients = torch.autograd.grad(loss, list(weights.values()))
+        with torch.no_grad():
+            for leaf, gradient in zip(weights.values(), gradients, strict=True):
+                leaf -= 0.1 * gradient
+    for name, leaf in weights.items():
+        torch.testing.assert_close(params[name], leaf.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_one_class_clients_forget_the_other_classes(executor: str) -> None:
+    lens = lens_of(partition="classes:1", rounds=60, executor=executor)
+    found = Overfit(steps=20, clients=3).measure(seen(lens))
+    assert found["mean_after"] < found["mean_before"]
+    assert [len(row) for row in found["after"]] == [10] * 3
+    for client, row in enumerate(found["after"]):
+        rows = lens.trainer.draws.rows[client] if isinstance(lens.trainer, FederatedTrainer) else []
+        (own,) = set(lens.trainer.images.train_labels_M[torch.from_numpy(rows)].tolist())
+        assert row[own] == 1
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn", "local-only"])
+@pytest.mark.parametrize("norm", ["none", "bn", "ln"])
+def test_looking_changes_nothing(method: str, norm: str) -> None:
+    looked_at, left_alone = (lens_of(method=method, norm=norm, rounds=1) for _ in range(2))
+    for _ in range(2):
+        for probe in (Features(samples=20), Sharpness(samples=5, clients=1), Overfit(steps=2, clients=2, samples=20)):
+            probe.measure(seen(looked_at))
+        looked_at.trainer.step()
+        left_alone.trainer.step()
+    trees = [lens.trainer.state()["trees"] for lens in (looked_at, left_alone)]
+    for name, tree in trees[0].items():
+        assert all(torch.equal(leaf, trees[1][name][key]) for key, leaf in tree.items())
+
+
+def test_centralized_training_has_no_clients_to_overfit() -> None:
+    experiment = parse_experiment({"kind": "centralized", "model": SMALL["model"], "rounds": 2, "precision": "fp64"})
+    data = load(experiment.dataset)  # type: ignore[arg-type]
+    trainer, _ = make_trainer(experiment, data, device="cpu", executor="auto", pool=1)
+    trainer.step()
+    lens = Lens(trainer, make_network(experiment, data, "cpu"), experiment.lr)
+    assert Overfit().measure(seen(lens)) == {}
+    found = Sharpness(samples=5).measure(seen(lens))
+    assert found["local"] == []
+    assert found["lambda_max"] > 0
+    assert Features().measure(seen(lens))["rank"] > 1
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"features": 2, "drift": None, "overfit": {"every": 4, "steps": 1, "clients": 2}},
+        [{"name": "features", "every": 2}, "drift", {"name": "overfit", "every": 4, "steps": 1, "clients": 2}],
+    ],
+)
+def test_probes_of_a_run_are_taken_when_they_are_due(form: Any, tmp_path: Path) -> None:
+    experiment = parse_experiment({**SMALL, "rounds": 5, "eval_every": 2, "probes": form})
+    assert experiment.run_id == parse_experiment({**SMALL, "rounds": 5}).run_id
+    attempt = Store(tmp_path).claim(experiment, Lease.here())
+    assert attempt is not None
+    execute(attempt, settings=Settings())
+    taken = {record["round"]: sorted(record["probes"]) for record in attempt.records()}
+    everything = ["drift", "features", "overfit"]
+    assert taken == {2: ["drift", "features"], 4: everything, 5: everything}
+
+
+@pytest.mark.parametrize(
+    ("probes", "message"),
+    [
+        ({"features": 3}, "every 3 rounds is not among the evaluations, every 2"),
+        (["drift", {"name": "drift", "every": 2}], "drift is given twice"),
+        ({"feature": 2}, "did you mean 'features'"),
+        ({"features": 0}, "at least 1"),
+        ({"features": {"sample": 3}}, "sample"),
+        (7, "expected a list of probes, or a mapping"),
+    ],
+)
+def test_mistakes(probes: Any, message: str) -> None:
+    with pytest.raises(InvalidExperiment, match=message):
+        parse_experiment({**SMALL, "eval_every": 2, "probes": probes})
