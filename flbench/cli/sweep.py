@@ -144,7 +144,7 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
     def launcher() -> Launcher:
         return _launcher(store, plan, loaded, wanted)
 
-    mirror = None if detach else Beside.start(loaded.spec.wandb.mode, store.root, directory)
+    mirror = Beside.start(loaded.spec.wandb.mode, store.root, directory, detach=detach)
     with view_for(console) as view:
         orchestrator = Orchestrator(
             store,
@@ -160,7 +160,7 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
         board = _leaderboard(console, store, loaded, directory, outcome)
     seconds = time.monotonic() - began
     _conclude(console, loaded, directory, board, outcome, seconds)
-    if mirror is not None and outcome.launched + outcome.adopted and (note := mirror.end()):
+    if outcome.launched + outcome.adopted and (note := mirror.end()):
         say(console, f"W&B: {note}")
     if as_json:
         summary = _summary(store, loaded, directory, board, outcome, seconds)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flbench.tracking.mirror import Mirror, Tally
 
 #: Seconds without anything done, after which a mirror is taken for stuck and ends: nobody else would end it.
-STUCK = 300.0
+STUCK = 900.0
 
 #: How a plan's spec.yaml begins where options were given.
 OPTIONS = ("# --set ", "# --only ", "# --limit ")

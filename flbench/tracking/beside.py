@@ -29,12 +29,17 @@ class Beside:
         self._process, self._log, self._note = process, log, note
 
     @classmethod
-    def start(cls, wanted: Mode, store: Path, plan: Path) -> Beside:
-        """Start the mirror of a plan (its directory in the store), if that is wanted and possible."""
+    def start(cls, wanted: Mode, store: Path, plan: Path, *, detach: bool = False) -> Beside:
+        """Start the mirror of a plan (its directory in the store), if that is wanted and possible.
+
+        A sweep that does not wait for its runs (``detach``) has none: it would end with it.
+        """
         log = plan / LOG
         choice = choose(wanted)
         if choice.mode == "off":
             return cls(None, log, choice.note)
+        if detach:
+            return cls(None, log, "`flbench sync` mirrors what has finished")
         name = "/".join(plan.parts[-2:])
         argv = [*FLBENCH, "sync", name, "--store", str(store), "--mode", choice.mode, "--beside"]
         try:

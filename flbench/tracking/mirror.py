@@ -27,12 +27,11 @@ LIVE_AFTER, PERIOD = 20.0, 2.0
 #: Seconds between the beginnings of two runs on a server, and in files: whoever trains needs the machine more.
 PACE = {"online": 0.5, "offline": 0.05}
 
-#: Failures in a row after which it is not the run that is to blame, and what a single run is granted.
+#: Failures in a row after which it is not the run that is to blame; as many a single run is granted beside a sweep.
 MOST_FAILURES = 3
 
 #: Seconds of rest after so many, the first time and at most; every time doubles it.
 FIRST_REST, LONGEST_REST = 15.0, 600.0
-
 
 #: What the server says of a run that its owner deleted: its id is never free again (wandb#1192).
 DELETED = "previously created and deleted"
@@ -127,6 +126,8 @@ class Mirror:
                 again.append(run_id)
                 if self._in_a_row >= MOST_FAILURES:
                     raise GivenUp("gave up after several failures in a row")
+            if not again:
+                return
         self._failed.update(again)
 
     def show(self, run_id: str, make: Callable[[], Board]) -> bool:
@@ -159,6 +160,7 @@ class Mirror:
 
     def _see(self, run_id: str, *, last: bool) -> bool:
         """Look at one run and tell what is to be told; say whether that failed."""
+        self._beat()
         try:
             self._tell_about(self._store.run(run_id), self._open[run_id], last)
         except GivenUp:
@@ -240,7 +242,6 @@ class Mirror:
         return self._writer
 
     def _note_failure(self, run_id: str, error: Exception, last: bool) -> None:
-        self._beat()
         self._say(f"warning: run {run_id} could not be told: {_text(error)}")
         # wandb's service may be gone, and all open runs with it: they are told anew.
         self._sessions.clear()

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -53,6 +52,7 @@ FLUSH_TIMEOUT = 5.0
 _KEPT = frozenset(
     {"API_KEY", "BASE_URL", "APP_URL", "CONFIG_DIR", "CREDENTIALS_FILE", "ENTITY", "HTTP_PROXY", "HTTPS_PROXY"}
     | {"IDENTITY_TOKEN_FILE", "INSECURE_DISABLE_SSL"}
+    | {"MODE"}  # of no effect on wandb here; the next sweep that is mirrored shall find it
 )
 
 
@@ -77,14 +77,9 @@ class Writer:
         import wandb
 
         self._wandb = wandb
-        self.version = wandb.__version__
 
     def open(self, view: View) -> Session:
         """Begin to tell a run; raises WriteFailed where the server cannot be reached, or the disk is nearly full."""
-        if self.mode == "online":
-            _knock(server())
-        else:
-            _leave_room(self.folder)
         return Session(self, self._init(view), view.run_id, view)
 
     def show(self, board: Board) -> str:
@@ -117,21 +112,12 @@ class Writer:
 
     def keep(self, staged: Path, run_id: str) -> str:
         """Put files that are whole in place of whatever there was of that run; return their folder's name."""
-        for older in self._segments.pop(run_id, ()):
-            shutil.rmtree(self.folder / older, ignore_errors=True)
+        for older in self.folder.glob(f"offline-run-*-{run_id}"):
+            shutil.rmtree(older, ignore_errors=True)
         for needless in ("logs", "tmp"):
             shutil.rmtree(staged / needless, ignore_errors=True)
         files.disk.rename(staged, self.folder / staged.name)
-        self._segments[run_id] = [staged.name]
         return staged.name
-
-    @cached_property
-    def _segments(self) -> dict[str, list[str]]:
-        """The folders of each run that are there: offline-run-DAY_TIME-ID."""
-        found: dict[str, list[str]] = {}
-        for path in self.folder.glob("offline-run-*"):
-            found.setdefault(path.name.split("-", 3)[-1], []).append(path.name)
-        return found
 
     def _init(self, view: View) -> wandb.Run:
         run = self._wandb.init(
@@ -148,6 +134,10 @@ class Writer:
         return run
 
     def _common(self) -> dict[str, Any]:
+        if self.mode == "online":
+            _knock(server())
+        else:
+            _leave_room(self.folder)
         # What was idle for an hour looks abandoned to `flbench gc`.
         self._staging.mkdir(exist_ok=True)
         os.utime(self._staging)
@@ -162,7 +152,6 @@ class Writer:
             silent=True,
             disable_code=True,
             disable_git=True,
-            allow_offline_artifacts=False,
             x_disable_meta=True,
             x_disable_stats=True,
             x_disable_machine_info=True,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,19 @@ def test_without_a_key_it_says_how_to_turn_it_on(tmp_path: Path, wandb: Wandb, m
         assert result.exit_code == code
         assert "wandb login" in result.stdout
     assert wandb.sessions == []
+
+
+def test_wandbs_variable_counts_for_every_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flbench.tracking.writer import _tame
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_RUN_ID", "of-something-else")
+    for name in ("DIR", "CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR", "SILENT", "ERROR_REPORTING"):
+        monkeypatch.setenv(f"WANDB_{name}", "")
+    _tame(tmp_path)
+    assert os.environ["WANDB_MODE"] == "offline"
+    assert os.environ["WANDB_DIR"] == str(tmp_path)
+    assert "WANDB_RUN_ID" not in os.environ
 
 
 def test_options_of_the_sweep_are_remembered(tmp_path: Path) -> None:
