@@ -30,7 +30,8 @@ def blocks(section: Section, target: float | None, most_lines: int) -> list[Bloc
         found += _titled(f"Cost, clients and classes{title}", _costs(details, target), most_lines)
         found += [Fold(f"Recall of each class{title}", (grid,)) for grid in _recall(details)]
     for ranges in section.ranges:
-        found += _titled("Range of learning rates", _ranges(ranges), most_lines)
+        kind = "" if ranges.kind == "federated" else f": {ranges.kind}"
+        found += _titled(f"Range of learning rates{kind}", _ranges(ranges), most_lines)
     return found
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import count
 from pathlib import Path
 
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
@@ -34,39 +34,52 @@ _PAGE = """<!DOCTYPE html>
 def write(blocks: Sequence[Block], title: str) -> str:
     """The whole page: same blocks, same bytes."""
     style, script = ((_PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    body = "\n".join(_with_contents(blocks))
+    body = "\n".join(_Page().write(blocks))
     return _PAGE.format(title=escape(title), style=style, script=script, body=body)
 
 
-def _with_contents(blocks: Sequence[Block]) -> Iterator[str]:
-    """The blocks, with links to the sections below the title."""
-    figures = count(1)
-    titles = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
-    links = [f'<a href="#{_anchor(title)}">{_inline(title)}</a>' for title in titles]
-    for block in blocks:
-        yield _block(block, figures)
-        if isinstance(block, Heading) and block.level == 1 and links:
-            yield f"<nav>{' '.join(links)}</nav>"
+class _Page:
+    """Writes blocks, and knows which anchors and how many figures there were."""
 
+    def __init__(self) -> None:
+        self._anchors: Counter[str] = Counter()
+        self._figures = 0
 
-def _block(block: Block, numbers: Iterator[int]) -> str:
-    """One block; ``numbers`` tell figures apart."""
-    if isinstance(block, Heading):
-        return f'<h{block.level} id="{_anchor(block.text)}">{_inline(block.text)}</h{block.level}>'
-    if isinstance(block, Paragraph):
-        lines = "<br>".join(map(_inline, block.text.split("\n")))
-        return f'<p class="warning">{lines}</p>' if block.warning else f"<p>{lines}</p>"
-    if isinstance(block, Items):
-        return "<ul>" + "".join(f"<li>{_inline(text)}</li>" for text in block.texts) + "</ul>"
-    if isinstance(block, Code):
-        return f"<pre><code>{escape(block.text)}</code></pre>"
-    if isinstance(block, Grid):
-        return _grid(block)
-    if isinstance(block, Figure):
-        return _figure(block, next(numbers))
-    assert isinstance(block, Fold)
-    inside = "\n".join(_block(one, numbers) for one in block.blocks)
-    return f"<details><summary>{_inline(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
+    def write(self, blocks: Sequence[Block]) -> Iterator[str]:
+        """The blocks, with links to the sections below the title."""
+        titles = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
+        links = [f'<a href="#{anchor(title)}">{_inline(title)}</a>' for title in titles]
+        for block in blocks:
+            yield self._block(block)
+            if isinstance(block, Heading) and block.level == 1 and links:
+                yield f"<nav>{' '.join(links)}</nav>"
+
+    def _block(self, block: Block) -> str:
+        if isinstance(block, Heading):
+            return self._heading(block)
+        if isinstance(block, Paragraph):
+            lines = "<br>".join(map(_inline, block.text.split("\n")))
+            return f'<p class="warning">{lines}</p>' if block.warning else f"<p>{lines}</p>"
+        if isinstance(block, Items):
+            return "<ul>" + "".join(f"<li>{_inline(text)}</li>" for text in block.texts) + "</ul>"
+        if isinstance(block, Code):
+            return f"<pre><code>{escape(block.text)}</code></pre>"
+        if isinstance(block, Grid):
+            return _grid(block)
+        if isinstance(block, Figure):
+            self._figures += 1
+            return _figure(block, self._figures)
+        assert isinstance(block, Fold)
+        inside = "\n".join(map(self._block, block.blocks))
+        return f"<details><summary>{_inline(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
+
+    def _heading(self, heading: Heading) -> str:
+        """With the anchor that GitHub gives it: the same title again gets a number."""
+        name = anchor(heading.text)
+        before = self._anchors[name]
+        self._anchors[name] += 1
+        unique = f"{name}-{before}" if before else name
+        return f'<h{heading.level} id="{unique}">{_inline(heading.text)}</h{heading.level}>'
 
 
 def _grid(grid: Grid) -> str:
@@ -114,6 +127,6 @@ def _inline(text: str) -> str:
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", r'<a href="\2">\1</a>', text)
 
 
-def _anchor(text: str) -> str:
-    """The anchor that GitHub gives a heading."""
+def anchor(text: str) -> str:
+    """The anchor that GitHub gives a title."""
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")

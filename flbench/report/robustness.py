@@ -52,6 +52,7 @@ class Robustness:
 class Ranges:
     """Every row and column of one kind of experiment."""
 
+    kind: str
     row_axes: tuple[str, ...]
     rows: tuple[Robustness, ...]
 
@@ -69,7 +70,7 @@ def ranges(cells: Sequence[Cell], rows: Sequence[str], cols: Sequence[str]) -> R
             place = zip(col_axes, ticks(members[0], col_axes, named), strict=True)
             where = ", ".join(axis_label(axis, at) for axis, at in place)
             found.append(_range(members, ticks(members[0], row_axes, named), where))
-    return Ranges(tuple(row_axes), tuple(found)) if found else None
+    return Ranges(cells[0].experiment.kind, tuple(row_axes), tuple(found)) if found else None
 
 
 def _range(cells: Sequence[Cell], row: tuple[Tick, ...], where: str) -> Robustness:

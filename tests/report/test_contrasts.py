@@ -82,7 +82,7 @@ def test_the_baseline_is_fedavg_without_normalization_unless_told_otherwise() ->
 
 def test_lower_may_be_better() -> None:
     runs = [
-        Run(wish, wish.rounds, "done", record={"acc": 0.5, "loss": loss + 0.01 * seed})
+        Run(wish, wish.rounds, "done", record={"acc": 0.5, "loss": loss + 0.01 * seed * loss})
         for norm, loss in (("none", 1.0), ("ln", 0.5))
         for seed in range(3)
         for wish in [experiment(norm=norm, seed=seed)]

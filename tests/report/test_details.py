@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,8 @@ from flbench.report.frames import Collection, Run
 from flbench.report.leaderboard import Leaderboard, Options, build
 from flbench.store import Store
 from tests.report.stores import experiment, finish, records
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
 #: Enough of a finished run's result for provenance.
 RESULT = SimpleNamespace(fingerprint="feedfacecafebeef", numerics={}, environment={}, status="done")
@@ -201,3 +205,49 @@ def test_many_columns_are_summed_up() -> None:
     text = board(*runs).markdown()
     assert "| method | norm | mean of 8 | mean rank | complete in | best or tied in |" in text
     assert "| fedavg | ln | **60.00** | 1.00 | 8/8 | 8/8 |" in text
+
+
+def tuned_board() -> Leaderboard:
+    """Two norms, three learning rates, two partitions, two seeds; one setting diverges, one run is missing."""
+    runs = []
+    for norm, accs in (("none", (0.30, 0.50, 0.40)), ("ln", (0.70, 0.72, None))):
+        for lr, acc in zip((0.01, 0.1, 1.0), accs, strict=True):
+            for partition, more in (("iid", 0.2), ("classes:1", 0.0)):
+                for seed in range(2):
+                    drift = 0.03 * seed - 0.02 * lr * seed + 0.001 * seed * (norm == "ln")
+                    value = None if acc is None else round(acc + more + drift, 4)
+                    numbers = {
+                        "acc_worst": 0.1,
+                        "acc_sd": 0.2,
+                        "recall": [0.25, 0.75],
+                        "bytes_up": 5e5,
+                        "bytes_down": 1e6,
+                    }
+                    fields = {"norm": norm, "lr": lr, "partition": partition, "seed": seed}
+                    missing = (norm, lr, partition, seed) == ("none", 0.01, "iid", 1)
+                    state = "pending" if missing else "done" if value else "diverged"
+                    runs.append(run(None if missing else value, state, numbers, **fields))
+    return board(*runs, title="tuned", command="flbench report sweeps/tuned.yaml")
+
+
+def test_golden_tuned_leaderboard() -> None:
+    text = tuned_board().markdown()
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"
+
+
+def test_json_tells_what_the_tables_tell() -> None:
+    plain = tuned_board().json()
+    json.dumps(plain, allow_nan=False)
+    by_norm = {row["norm"]: row for row in plain["overall"]["rows"]}
+    assert by_norm["ln"]["mean_rank"] == 1.0 and by_norm["ln"]["complete"] == 2
+    details = next(one for one in plain["details"] if one["best"])
+    assert details["chosen"] == "lr 0.1, best of 3" and details["to_best"] is None
+    assert details["to_baseline"]["n"] == 2 and details["bytes"] == 1.5e6 and details["recall"] == [0.25, 0.75]
+    assert {(one["norm"], one["where"]): (one["decades"], one["diverged"]) for one in plain["lr_ranges"]} == {
+        ("none", "iid"): (0.0, 0),
+        ("none", "classes:1"): (0.0, 0),
+        ("ln", "iid"): (pytest.approx(1.0), 2),
+        ("ln", "classes:1"): (pytest.approx(1.0), 2),
+    }

@@ -121,6 +121,16 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
     assert 'data-tip="&quot;x&quot;">&lt;b&gt;</td>' in text
 
 
+def test_titles_that_come_again_have_anchors_of_their_own() -> None:
+    from flbench.report import html
+    from flbench.report.blocks import Fold, Heading
+
+    blocks = [Heading(1, "t"), Heading(2, "A: b"), Heading(3, "Same"), Fold("f", (Heading(3, "Same"),))]
+    text = html.write(blocks, "t")
+    assert '<a href="#a-b">A: b</a>' in text
+    assert '<h3 id="same">' in text and '<h3 id="same-1">' in text
+
+
 #: The first column of numbers in the first table, row by row.
 VALUES = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[2].innerText.split('\\n')[0])"
 

@@ -112,7 +112,9 @@ def test_differences_without_spread_or_pairs() -> None:
     assert paired({0: 0.5}, {0: 0.25}) == Difference(1, 0.25, None, None)
     assert paired({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}) == Difference(2, 0.0, 0.0, 1.0)
     # 0.7 - 0.6 and 0.8 - 0.7 differ in their last bits alone
-    assert paired({0: 0.7, 1: 0.8}, {0: 0.6, 1: 0.7}) == Difference(2, 0.1, 0.0, 0.0)
+    assert paired({0: 0.7, 1: 0.8}, {0: 0.6, 1: 0.7}) == Difference(2, 0.1, 0.0, 0.5)
+    same = paired(dict.fromkeys(range(5), 0.75), dict.fromkeys(range(5), 0.5))
+    assert same == Difference(5, 0.25, 0.0, 2 / 2**5), "the sign that is least likely, of two that are as unlikely"
 
 
 @pytest.mark.parametrize(

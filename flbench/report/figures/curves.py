@@ -107,7 +107,7 @@ def _lines(table: Table) -> list[tuple[str, Tick, Cell]]:
 
 def _draw_data(section: Section, lines: Sequence[tuple[str, Tick, Cell]], collection: Collection) -> Drawing:
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     # The kind of line tells who trains, the colour the normalization.
     groups = {name: index for index, name in enumerate(dict.fromkeys(_group(name, hue) for name, hue, _ in lines))}
@@ -118,7 +118,9 @@ def _draw_data(section: Section, lines: Sequence[tuple[str, Tick, Cell]], collec
     for number, ((_, _, cell), look) in enumerate(zip(lines, styles, strict=True)):
         _draw_line(panel, _points(cell, collection, _samples), look, number, scale_of(metric))
     tell_gaps(panel, [(name, cell) for name, _, cell in lines if not cell.complete])
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+    panel.set_xlim(left=0)
     panel.set_xlabel("training samples seen")
     panel.set_ylabel(metric_label(metric))
     entitle(figure, 1, section.title, "mean ± sd over seeds")
