@@ -93,10 +93,13 @@ def test_over_the_learning_rate_incomplete_cells_break_the_line(tmp_path: Path) 
 
 def test_over_dirichlets_beta(tmp_path: Path) -> None:
     wishes = [experiment(partition=f"dirichlet:{beta}", norm=norm) for beta in (0.1, 1, 10) for norm in ("none", "ln")]
-    (drawing,) = drawings(filled(tmp_path, [*wishes, experiment(partition="iid")]), "dirichlet")
+    (drawing,) = drawings(filled(tmp_path / "a", [*wishes, experiment(partition="iid")]), "dirichlet")
     (panel,) = axes_of(drawing)
-    assert panel.lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0]
+    assert panel.lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0, 100.0]
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0.1", "1", "10", "iid"]
     assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg none", "fedavg ln"]
+    (without_iid,) = drawings(filled(tmp_path / "b", wishes), "dirichlet")
+    assert axes_of(without_iid)[0].lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0]
 
 
 def test_federated_and_centralized_training_over_the_samples_seen(tmp_path: Path) -> None:

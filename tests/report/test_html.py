@@ -135,6 +135,7 @@ def test_titles_that_come_again_have_anchors_of_their_own() -> None:
 VALUES = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[2].innerText.split('\\n')[0])"
 
 
+@pytest.mark.slow
 @browser
 def test_a_click_sorts_and_a_third_click_restores(page: str, tmp_path: Path) -> None:
     script = f"""(() => {{
@@ -151,6 +152,7 @@ def test_a_click_sorts_and_a_third_click_restores(page: str, tmp_path: Path) -> 
     assert third == before and before[1] is None
 
 
+@pytest.mark.slow
 @browser
 def test_positions_without_a_value_stand_last(page: str, tmp_path: Path) -> None:
     column = VALUES.replace("cells[2]", "cells[3]")
@@ -160,6 +162,7 @@ def test_positions_without_a_value_stand_last(page: str, tmp_path: Path) -> None
     assert [text.split(" ±")[0] for text in up] == ["71.00", "76.00", "80.50", "–", "not run"]
 
 
+@pytest.mark.slow
 @browser
 def test_words_are_sorted_too(page: str, tmp_path: Path) -> None:
     names = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[0].innerText)"
@@ -169,6 +172,7 @@ def test_words_are_sorted_too(page: str, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @browser
 def test_pointing_at_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
     script = """(() => {
@@ -184,6 +188,7 @@ def test_pointing_at_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
     assert re.fullmatch(r"seed 0: \d\d\.\d\d, run [0-9a-f]{16}", text)
 
 
+@pytest.mark.slow
 @browser
 @pytest.mark.parametrize("width", [390, 1200])
 def test_nothing_but_tables_is_wider_than_the_screen(page: str, tmp_path: Path, width: int) -> None:
@@ -193,6 +198,7 @@ def test_nothing_but_tables_is_wider_than_the_screen(page: str, tmp_path: Path, 
     assert run_in_browser(narrow, wide, tmp_path) == []
 
 
+@pytest.mark.slow
 @browser
 def test_the_page_is_dark_where_the_reader_wants_it(page: str, tmp_path: Path) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"

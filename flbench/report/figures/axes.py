@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flbench.report.cells import Cell, grouped
@@ -40,12 +41,20 @@ def over_lr(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
 
 
 def over_beta(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
-    """One figure a section: the metric over Dirichlet's beta, from one class a client to none missing."""
+    """One figure a section: the metric over Dirichlet's beta; at its end the iid partition, where there is one."""
     for section in board.sections:
         cells = _federated([details.table for details in section.details])
-        skewed = [cell for cell in cells if _beta(cell) is not None]
+        betas = [beta for cell in cells if (beta := _beta(cell)) is not None]
+        if not betas:
+            continue
+        end = 10 * max(betas)
+        skewed = [cell for cell in cells if _beta_or(cell, end) is not None]
         label = "Dirichlet's β (left: strong label skew)"
-        yield from _draw(board, section, skewed, "partition", _beta, label, "over Dirichlet's beta", kind="dirichlet")
+        beta_of = partial(_beta_or, iid=end)
+        for drawing in _draw(board, section, skewed, "partition", beta_of, label, "over Dirichlet's beta", "dirichlet"):
+            if len(skewed) > len(betas):
+                _name_last_tick(drawing, sorted({*betas, end}))
+            yield drawing
 
 
 def _federated(tables: Sequence[Table]) -> list[Cell]:
@@ -59,6 +68,20 @@ def _rate(cell: Cell) -> float | None:
 def _beta(cell: Cell) -> float | None:
     partition: Any = getattr(cell.experiment, "partition", None)
     return float(partition.beta) if partition is not None and partition.name == "dirichlet" else None
+
+
+def _beta_or(cell: Cell, iid: float) -> float | None:
+    """Dirichlet's beta, and ``iid`` for the partition to which it leads."""
+    partition: Any = getattr(cell.experiment, "partition", None)
+    return iid if partition is not None and partition.name == "iid" else _beta(cell)
+
+
+def _name_last_tick(drawing: Drawing, places: Sequence[float]) -> None:
+    """A tick at every tenfold beta, and one with the name of the iid partition."""
+    decades = [beta for beta in places[:-1] if math.log10(beta).is_integer()]
+    for panel in drawing.figure.axes:
+        panel.set_xticks([*decades, places[-1]], [*(f"{beta:g}" for beta in decades), "iid"])
+        panel.minorticks_off()
 
 
 def _draw(
