@@ -1,25 +1,32 @@
-"""Progress: one live table on a terminal, plain lines anywhere else."""
+"""Progress: one live overview on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from flbench.cli.drawing import fitting, plain_table
+from flbench.cli.numbers import duration, handy, pace, percent
+from flbench.cli.overview import MOST_CELLS, Overview
 from flbench.cli.visible import visible
 from flbench.orchestrate import Progress, Seen
 
-#: Rows of active runs at most; more say how many they are.
+#: Rows of active runs at most, and at least where the terminal is low; more say how many they are.
 MOST_ROWS = 16
+FEWEST_ROWS = 3
 
-#: Plain lines about single runs at most, in one second; more are told in one line.
+#: Lines of the live overview besides active runs and cells: the bar, the summary, headings, the line of the cursor.
+OTHER_LINES = 8
+
+#: Lines about single runs at most, on a terminal at each look, in a pipe in one second; more are told in one line.
 MOST_LINES = 4
 
 #: Seconds after which a pipe hears that work goes on though no run has finished.
@@ -47,21 +54,29 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=240)
 
 
-def say(console: Console, text: str) -> None:
-    """Print text as it is: no markup, no colours, no folding."""
-    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+def say(console: Console, text: str, *, fold: bool = False) -> None:
+    """Print text as it is: no markup, no colours; ``fold`` it between words on a terminal (not what holds a path)."""
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=not (fold and console.is_terminal))
 
 
-def view_for(console: Console) -> View:
-    """The live table where it can be drawn, else plain lines."""
-    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
+def view_for(console: Console, overview: Callable[[], Overview]) -> View:
+    """The live overview where it can be drawn, else plain lines."""
+    can_draw = console.is_terminal and not console.is_dumb_terminal
+    return LiveView(console, overview) if can_draw else PlainView(console)
 
 
 class LiveView:
-    """A bar for the whole, a row for each active run; failures stay on the screen above."""
+    """A bar for the whole, a row for each active run, the best cells; failures stay on the screen above.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: a terminal.
+        overview: makes what is shown besides numbers; called when there is something to show for the first time.
+    """
+
+    def __init__(self, console: Console, overview: Callable[[], Overview]) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._make_overview = overview
+        self._overview: Overview | None = None
 
     def __enter__(self) -> Self:
         self._live.__enter__()
@@ -74,10 +89,13 @@ class LiveView:
 
     def show(self, progress: Progress) -> None:
         """Draw the table anew."""
-        for seen in progress.news:
-            if seen.state.status != "done":
-                self._live.console.print(Text(visible(news_line(seen)), style="red"))
-        self._live.update(live_table(progress), refresh=True)
+        failed = [seen for seen in progress.news if seen.state.status != "done"]
+        for seen in failed[:MOST_LINES]:
+            self._live.console.print(Text(visible(news_line(seen)), style="red"))
+        if len(failed) > MOST_LINES:
+            self._live.console.print(Text(f"and {len(failed) - MOST_LINES} more failed", style="red"))
+        self._overview = self._overview or self._make_overview()
+        self._live.update(live_table(progress, self._overview, self._live.console.height), refresh=True)
 
 
 class PlainView:
@@ -121,19 +139,35 @@ class PlainView:
         say(self._console, line)
 
 
-def live_table(progress: Progress) -> RenderableType:
-    """The bar and the active runs."""
-    # Padded, because a bare bar ends without a new line.
-    bar = Padding(ProgressBar(total=max(1, progress.rounds_total), completed=progress.rounds_done, width=72), 0)
-    rows = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
-    for title in ("run", "round", "accuracy"):
-        rows.add_column(title, justify="left" if title == "run" else "right", no_wrap=True)
-    for seen in progress.active[:MOST_ROWS]:
-        rows.add_row(Text(visible(seen.label)), f"{seen.round}/{seen.rounds}", percent(seen.acc))
-    hidden = len(progress.active) - MOST_ROWS
-    return Group(
-        bar, Text(summary_line(progress)), rows, *([Text(f"and {hidden} more", style="dim")] if hidden > 0 else [])
-    )
+def live_table(progress: Progress, overview: Overview, height: int) -> RenderableType:
+    """The whole, the active runs and the best cells, in about ``height`` lines."""
+    room = height - OTHER_LINES
+    cells = overview.leaders(progress, max(1, min(MOST_CELLS, room - FEWEST_ROWS)))
+    most = max(FEWEST_ROWS, min(MOST_ROWS, room - sum(table.row_count for table in cells)))
+    return Group(_bar(progress), Text(summary_line(progress)), *_active_table(progress, overview, most), *cells)
+
+
+def _bar(progress: Progress) -> RenderableType:
+    share = progress.rounds_done / max(1, progress.rounds_total)
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_column(width=72)
+    row.add_row(ProgressBar(total=1, completed=share), f"{int(100 * share)} %")
+    return row
+
+
+def _active_table(progress: Progress, overview: Overview, most: int) -> list[RenderableType]:
+    if not progress.active:
+        return []
+    table = plain_table()
+    table.add_column("running")
+    for title in ("round", "accuracy"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("over rounds", no_wrap=True)
+    for seen in progress.active[:most]:
+        curve = overview.sparklines.of_run(seen.run_id, seen.round)
+        table.add_row(fitting(seen.label), f"{seen.round}/{seen.rounds}", percent(seen.acc), curve)
+    hidden = len(progress.active) - most
+    return [table, Text(f"and {hidden} more", style="dim")] if hidden > 0 else [table]
 
 
 def summary_line(progress: Progress) -> str:
@@ -141,10 +175,16 @@ def summary_line(progress: Progress) -> str:
     parts = [f"{progress.done}/{progress.total} done"]
     parts += [f"{progress.diverged} diverged"] if progress.diverged else []
     parts += [f"{progress.failed} failed"] if progress.failed else []
-    parts += [f"{len(progress.active)} running", f"{progress.workers} workers"]
+    parts += [f"{len(progress.active)} running, {progress.workers} workers"]
     if progress.rounds_per_second is not None:
-        parts += [f"{progress.rounds_per_second:.3g} rounds/s", f"ETA {duration(progress.eta or 0)}"]
+        parts += [pace(progress.rounds_per_second), f"{handy(progress.runs_per_hour or 0)} runs/h", remaining(progress)]
+    parts += ["stopping: workers finish their rounds"] if progress.stopping else []
     return ", ".join(parts)
+
+
+def remaining(progress: Progress) -> str:
+    """How long it will still take, at the speed that was measured."""
+    return f"ETA {duration(progress.eta or 0)}"
 
 
 def news_line(seen: Seen) -> str:
@@ -155,17 +195,3 @@ def news_line(seen: Seen) -> str:
         return f"{seen.label}: {seen.outcome}: {seen.state.message or 'no message'}{log}"
     reached = f"diverged in round {result.rounds}" if result.status == "diverged" else percent(seen.acc)
     return f"{seen.label}: {reached}, {result.rounds} rounds, {duration(result.seconds)}"
-
-
-def percent(accuracy: float | None) -> str:
-    """An accuracy for people; a dash where there is none yet."""
-    return "–" if accuracy is None else f"{100 * accuracy:.1f} %"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 4.2 s, 3:07, 2:15:00."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

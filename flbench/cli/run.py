@@ -121,15 +121,24 @@ class CurveView:
         attempts = self._run.attempts()
         records = attempts[-1].records() if attempts else []
         if self._live:
-            self._live.update(picture(records, self._experiment.rounds, self._console.width), refresh=True)
+            speed = self._speed(progress)
+            self._live.update(picture(records, self._experiment.rounds, self._console.width, speed), refresh=True)
             return
         for record in records:
             if record["round"] > self._told:
                 self._told = record["round"]
                 say(self._console, record_line(record, self._experiment.rounds))
 
+    @staticmethod
+    def _speed(progress: Progress) -> str:
+        from flbench.cli.live import remaining
+        from flbench.cli.numbers import pace
 
-def picture(records: list[dict[str, Any]], rounds: int, columns: int) -> RenderableType:
+        speed = progress.rounds_per_second
+        return "" if speed is None else f"{pace(speed)}, {remaining(progress)}"
+
+
+def picture(records: list[dict[str, Any]], rounds: int, columns: int, speed: str = "") -> RenderableType:
     """The curve, and the newest numbers below it."""
     from rich.console import Group
     from rich.text import Text
@@ -139,12 +148,12 @@ def picture(records: list[dict[str, Any]], rounds: int, columns: int) -> Rendera
     points = [(record["round"], record["acc"]) for record in records if record.get("acc") is not None]
     lines = curve(points, rounds, width=max(20, min(72, columns - 10)))
     newest = record_line(records[-1], rounds) if records else "preparing data and model ..."
-    return Group(*map(Text, lines), Text(newest))
+    return Group(*map(Text, filter(None, (*lines, newest, speed))))
 
 
 def record_line(record: dict[str, Any], rounds: int) -> str:
     """One evaluation in one line."""
-    from flbench.cli.live import duration, percent
+    from flbench.cli.numbers import duration, percent
 
     parts = [f"round {record['round']}/{rounds}", f"acc {percent(record.get('acc'))}"]
     parts += [f"{name} {record[name]:.4f}" for name in ("loss", "train_loss") if record.get(name) is not None]
@@ -157,13 +166,15 @@ def _conclude(console: Console, found: RunDir, experiment: Experiment, outcome: 
 
     result = found.result_for(experiment)
     if result is not None:
-        if console.is_terminal:
-            records = [record for record in found.metrics(result) if record["round"] <= experiment.rounds]
+        records = [record for record in found.metrics(result) if record["round"] <= experiment.rounds]
+        if console.is_terminal and records:
             console.print(picture(records, experiment.rounds, console.width))
         if not outcome.launched:
             say(console, "This run was finished before; nothing was computed.")
         numbers = {name: value for name, value in result.final.items() if isinstance(value, (int, float))}
-        say(console, ", ".join(f"{name} {value:.6g}" for name, value in numbers.items()))
+        if numbers:
+            in_order = sorted(numbers.items(), key=lambda item: item[0] != "round")
+            say(console, ", ".join(f"{name} {value:.6g}" for name, value in in_order), fold=True)
         if result.status == "diverged":
             say(console, f"The run diverged in round {result.rounds}: its loss or a weight is not a finite number.")
     for seen in outcome.failures:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,15 +18,19 @@ from flbench.cli.visible import visible
 from flbench.errors import StoreUnusable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.table import Table
 
-    from flbench.cli.survey import Failure, Running, Tally
+    from flbench.cli.survey import Failure, Running
     from flbench.orchestrate import Seen
     from flbench.store import Store
 
 #: Active runs shown, and failures told of each kind; the rest is counted.
 MOST_ROWS = 16
 MOST_FAILURES = 3
+
+#: Columns from which on there is room for everything, and states beside which there is room for the speed on less.
+WIDE = 120
+MOST_STATES = 4
 
 #: Seconds between two looks of ``--watch``.
 PERIOD = 2.0
@@ -51,29 +55,23 @@ def status(
 
     Example: flbench status lr_robustness --json
     """
-    from flbench.cli.live import say, wide_console
+    from flbench.cli.screen import Screen
     from flbench.store import Store
 
     opened = Store(store, create=False)
-    console = wide_console()
     directories = opened.sweep_dirs() if spec is None else expect_plans(opened, spec)
     watched = [SweepStatus(opened, directory) for directory in directories]
-    with ends_quietly():
+    with ends_quietly(), Screen(redraws=watch and not as_json) as screen:
         while True:
             began = time.monotonic()
+            workers = Counter(worker.plan for worker in opened.live_workers())
             for one in watched:
-                one.look()
+                one.look(workers[one.name])
             if as_json:
                 print(json.dumps(_plain(opened, watched), indent=1), flush=True)
             else:
-                console.print(_table(watched))
-                _tell_running(console, watched)
-                _tell_failures(console, watched)
-                for one in watched:
-                    if one.problem:
-                        say(console, one.problem)
-                say(console, _foot(opened, watched, everything=spec is None))
-            if not watch or not any(one.tally.open for one in watched):
+                screen.show(_parts(opened, watched, everything=spec is None, wide=screen.width >= WIDE))
+            if not watch or not any(one.goes_on for one in watched):
                 break
             # A store so large that a look takes long is not looked at all the time.
             time.sleep(max(PERIOD, 5 * (time.monotonic() - began)))
@@ -81,25 +79,31 @@ def status(
         raise typer.Exit(StoreUnusable.exit_code)
 
 
-@dataclass
 class SweepStatus:
     """One sweep, looked at again and again."""
 
-    store: Store
-    directory: Path
-    looks: list[tuple[float, int]] = field(default_factory=list)
-    problem: str = ""
+    def __init__(self, store: Store, directory: Path) -> None:
+        from flbench.cli.sparkline import Sparklines
 
-    def look(self) -> None:
-        """Bring the status up to date."""
+        self.directory = directory
+        self.problem = ""
+        self.sparklines = Sparklines(store)
+        self._store = store
+        self._looks: list[tuple[float, int]] = []
+        self._workers = 0
+        self._names: dict[str, tuple[str, str]] = {}
+
+    def look(self, workers: int) -> None:
+        """Bring the status up to date; ``workers`` are alive on this sweep."""
         from flbench.cli.survey import Tally, survey
 
         self.tally: Tally = Tally()
         try:
-            self.tally = survey(self.store, self.directory / "plan.jsonl")
+            self.tally = survey(self._store, self.directory / "plan.jsonl")
         except StoreUnusable as error:
             self.problem = str(error)
-        self.looks.append((time.monotonic(), self.tally.rounds_done))
+        self._looks.append((time.monotonic(), self.tally.rounds_done))
+        self._workers = workers
 
     @property
     def name(self) -> str:
@@ -107,77 +111,139 @@ class SweepStatus:
         return plan_name(self.directory)
 
     @property
+    def rounds_per_second(self) -> float | None:
+        """The speed since the first look, else what the workers alive reach on average; None where that is unknown."""
+        (began, first), (now, done) = self._looks[0], self._looks[-1]
+        if done > first and now > began:
+            return (done - first) / (now - began)
+        seconds = self.tally.seconds_a_round
+        return self._workers / seconds if self._workers and seconds else None
+
+    @property
     def seconds_left(self) -> float | None:
-        """Seconds left at the speed since the first look; None where that is unknown."""
-        (began, first), (now, done) = self.looks[0], self.looks[-1]
-        return (self.tally.rounds_total - done) / (done - first) * (now - began) if done > first else None
+        """Seconds left at that speed; None where that is unknown, or nothing is left."""
+        speed = self.rounds_per_second
+        return self.tally.rounds_left / speed if speed and self.tally.open else None
 
     @property
     def cancelled(self) -> bool:
         """Whether somebody asked for its end, and nobody for going on since."""
-        return self.tally.open > 0 and self.store.mark(self.name).is_put()
+        return self.tally.open > 0 and self._store.mark(self.name).is_put()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is something to wait for."""
+        return self.tally.counts["running"] > 0 if self.cancelled else self.tally.open > 0
+
+    def names_of(self, run_id: str) -> tuple[str, str]:
+        """What the problem and the contender of a run of this sweep are called."""
+        from flbench.cli.standings import names
+        from flbench.store import read_plan
+
+        if run_id not in self._names:
+            (entry,) = read_plan(self.directory / "plan.jsonl", about=run_id)
+            self._names[run_id] = names(entry.experiment, self.tally.common)
+        return self._names[run_id]
 
 
-def _table(watched: list[SweepStatus]) -> RenderableType:
-    from rich.table import Table
+def _parts(store: Store, watched: list[SweepStatus], *, everything: bool, wide: bool) -> Iterator[Table | str]:
+    """What is shown, from the top."""
+    yield _table(watched, wide=wide)
+    yield from _running(watched, wide=wide)
+    for one in watched:
+        if one.tally.open or len(watched) == 1:
+            yield from _leaders(one, watched)
+    yield from _failures(watched)
+    yield from (one.problem for one in watched if one.problem)
+    yield _foot(store, watched, everything=everything)
 
-    from flbench.cli.live import duration
+
+def _table(watched: list[SweepStatus], *, wide: bool) -> Table:
+    """A row for each sweep; a state that no run is in has no column."""
+    from flbench.cli.drawing import fitting, plain_table
+    from flbench.cli.numbers import duration, pace, percent
     from flbench.cli.survey import STATES
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
-    table.add_column("sweep", overflow="fold")
-    for title in ("runs", *STATES, "rounds", "left"):
-        table.add_column(title, justify="right")
+    states = [state for state in STATES if state == "done" or any(one.tally.counts[state] for one in watched)]
+    has_left = any(one.seconds_left for one in watched)
+    has_speed = has_left and (wide or len(states) <= MOST_STATES)
+    table = plain_table(2 if wide else 1)
+    table.add_column("sweep", min_width=12)
+    for title in ("runs", *states, "rounds", *(["speed"] if has_speed else []), *(["left"] if has_left else [])):
+        table.add_column(title, justify="right", no_wrap=True)
     for one in watched:
-        tally, left = one.tally, one.seconds_left
+        tally, speed, left = one.tally, one.rounds_per_second, one.seconds_left
+        rounds = f"{tally.rounds_done}/{tally.rounds_total}"
         table.add_row(
-            f"{one.name} (cancelled)" if one.cancelled else one.name,
+            fitting(_short_name(one, watched) + (" (cancelled)" if one.cancelled else "")),
             str(tally.runs),
-            *(str(tally.counts[state] or "–") for state in STATES),
-            f"{tally.rounds_done}/{tally.rounds_total}",
-            duration(left) if left else "–",
+            *(str(tally.counts[state] or "–") for state in states),
+            rounds if wide else percent(tally.rounds_done / max(1, tally.rounds_total)),
+            *([pace(speed) if speed and left else "–"] if has_speed else []),
+            *([duration(left) if left else "–"] if has_left else []),
         )
     return table
 
 
-def _tell_running(console: Console, watched: list[SweepStatus]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+def _short_name(one: SweepStatus, watched: list[SweepStatus]) -> str:
+    """The sweep's name, with as much of the hash as tells it from others of that name."""
+    name, _, digits = one.name.partition("/")
+    others = [other.name for other in watched if other is not one]
+    shortest = next((n for n in (0, 4, 8) if not any(o.startswith(f"{name}/{digits[:n]}") for o in others)), 16)
+    return f"{name}/{digits[:shortest]}" if shortest else name
 
-    from flbench.cli.live import percent, say
 
-    running = [one for sweep in watched for one in sweep.tally.running]
+def _running(watched: list[SweepStatus], *, wide: bool) -> Iterator[Table | str]:
+    from flbench.cli.drawing import fitting, plain_table
+    from flbench.cli.numbers import percent
+
+    running = [(sweep, one) for sweep in watched for one in sweep.tally.running]
     if not running:
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
-    for title in ("running", "", "round", "accuracy", "attempt", "worker", "heartbeat"):
-        table.add_column(title, justify="right" if title in ("round", "accuracy", "attempt") else "left", no_wrap=True)
-    for one in running[:MOST_ROWS]:
+    table = plain_table(2)
+    for title in ("running", "", "round", "accuracy", "over rounds", *(("attempt", "worker") if wide else ())):
+        right = title in ("round", "accuracy", "attempt")
+        table.add_column(title, justify="right" if right else "left", no_wrap=bool(title))
+    table.add_column("heartbeat", no_wrap=True)
+    for sweep, one in running[:MOST_ROWS]:
         seen = one.seen
-        cells = (f"{seen.round}/{seen.rounds}", percent(seen.acc), str(one.attempt), one.worker, _age(one))
-        table.add_row(seen.run_id, *(Text(visible(cell)) for cell in (seen.label, *cells)))
-    console.print(table)
+        curve = sweep.sparklines.of_run(seen.run_id, seen.round)
+        cells = (f"{seen.round}/{seen.rounds}", percent(seen.acc), curve)
+        where = (str(one.attempt), one.worker) if wide else ()
+        run_id = seen.run_id if wide else seen.run_id[:8]
+        table.add_row(run_id, fitting(seen.label), *cells, *map(visible, where), _age(one))
+    yield table
     if len(running) > MOST_ROWS:
-        say(console, f"and {len(running) - MOST_ROWS} more running; --json lists all")
+        yield f"and {len(running) - MOST_ROWS} more running; --json lists all"
+
+
+def _leaders(one: SweepStatus, watched: list[SweepStatus]) -> Iterator[Table]:
+    from flbench.cli.overview import MOST_CELLS, cells_table
+    from flbench.cli.standings import best
+
+    found = best(one.tally.cells.values(), MOST_CELLS)
+    of = f" of {_short_name(one, watched)}" if len(watched) > 1 else ""
+    title = f"best cells{of}{' so far' if one.tally.open else ''}"
+    yield from cells_table(found, one.sparklines, one.names_of, title)
 
 
 def _age(running: Running) -> str:
-    from flbench.cli.live import duration
+    from flbench.cli.numbers import duration
 
     age = running.heartbeat_age
     return "–" if age is None else f"{duration(age)} ago"
 
 
-def _tell_failures(console: Console, watched: list[SweepStatus]) -> None:
-    from flbench.cli.live import news_line, say
+def _failures(watched: list[SweepStatus]) -> Iterator[str]:
+    from flbench.cli.live import news_line
 
     for kind, failures in _by_kind([failure for one in watched for failure in one.tally.failures]).items():
         when = f", the last at {failures[0].time}" if failures[0].time else ""
-        say(console, f"{len(failures)} {kind}{when}:")
+        yield f"{len(failures)} {kind}{when}:"
         for failure in failures[:MOST_FAILURES]:
-            say(console, f"  {failure.seen.run_id} {news_line(failure.seen)}")
+            yield f"  {failure.seen.run_id} {news_line(failure.seen)}"
         if len(failures) > MOST_FAILURES:
-            say(console, f"  and {len(failures) - MOST_FAILURES} more; --json lists all")
+            yield f"  and {len(failures) - MOST_FAILURES} more; --json lists all"
 
 
 def _by_kind(failures: list[Failure]) -> dict[str, list[Failure]]:

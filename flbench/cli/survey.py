@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flbench.cli.standings import Cell, Standings
 from flbench.errors import StoreUnusable
 from flbench.launch.local import usable_cores
 from flbench.orchestrate import Seen, Watch, label
@@ -57,6 +58,14 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     rounds_done: int = 0
     rounds_total: int = 0
+    #: Rounds that runs which failed or were lost have not reached.
+    rounds_given_up: int = 0
+    #: Seconds of training that are written down, and how many rounds they were for.
+    seconds: float = 0.0
+    seconds_rounds: int = 0
+    #: The cells of which a run has ended, by id, and how many runs there are of each cell.
+    cells: dict[str, Cell] = field(default_factory=dict)
+    planned: Counter[str] = field(default_factory=Counter)
     running: list[Running] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     #: Of the runs that are shown, what their names are made of.
@@ -67,6 +76,16 @@ class Tally:
     def runs(self) -> int:
         """How many runs there are."""
         return self.counts.total()
+
+    @property
+    def rounds_left(self) -> int:
+        """How many rounds are still to be computed."""
+        return self.rounds_total - self.rounds_done - self.rounds_given_up
+
+    @property
+    def seconds_a_round(self) -> float | None:
+        """Seconds of one worker's training for a round of one run; None where none is written down."""
+        return self.seconds / self.seconds_rounds if self.seconds_rounds and self.seconds else None
 
     @property
     def open(self) -> int:
@@ -110,9 +129,16 @@ def _tally(store: Store, entries: list[Entry]) -> Tally:
     watch = Watch(store, entries, max_attempts=0)
     progress = watch.look()
     tally = Tally(rounds_done=progress.rounds_done, rounds_total=progress.rounds_total, common=watch.common)
+    tally.rounds_given_up = progress.rounds_given_up
     tally.counts.update(running=len(progress.active), pending=progress.pending)
     for seen in watch.ended.values():
         tally.counts["failed" if seen.state.status == "failed" else seen.outcome] += 1
+        if seen.state.result is not None:
+            tally.seconds += seen.state.result.seconds
+            tally.seconds_rounds += seen.state.result.rounds
+    standings = Standings([entry.cell_id for entry in entries], lambda index: entries[index].experiment)
+    standings.update(watch.ended)
+    tally.cells, tally.planned = standings.cells, standings.planned
     tally.running = [_running(store, seen) for seen in progress.active]
     tally.failures = [Failure(seen, _time_of(store, seen)) for seen in watch.failures()]
     shown = {seen.run_id for seen in (*progress.active, *watch.failures())}
@@ -138,11 +164,19 @@ def _joined(parts: Iterable[Tally]) -> Tally:
         whole.counts += part.counts
         whole.rounds_done += part.rounds_done
         whole.rounds_total += part.rounds_total
+        whole.rounds_given_up += part.rounds_given_up
+        whole.seconds += part.seconds
+        whole.seconds_rounds += part.seconds_rounds
+        whole.planned += part.planned
+        for cell_id, cell in part.cells.items():
+            whole.cells.setdefault(cell_id, Cell(cell.problem)).join(cell)
         whole.running += part.running
         whole.failures += part.failures
         whole.experiments |= part.experiments
         agreed = {name: value for name, value in part.common.items() if first or whole.common.get(name, ...) == value}
         whole.common, first = agreed, False
+    for cell_id, cell in whole.cells.items():
+        cell.planned = whole.planned[cell_id]
     whole.running = [dataclasses.replace(one, seen=_named(whole, one.seen)) for one in whole.running]
     whole.failures = [dataclasses.replace(one, seen=_named(whole, one.seen)) for one in whole.failures]
     return whole

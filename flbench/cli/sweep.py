@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from flbench.launch import Launcher
     from flbench.launch.slurm import Request
-    from flbench.orchestrate import Outcome
+    from flbench.orchestrate import Outcome, Seen
     from flbench.store import Store
     from flbench.sweep import Sweep
     from flbench.worker import Options
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 #: Columns of the tables where there is no terminal.
 PIPE_WIDTH = 160
 
-#: Failures told in full; more are counted.
-MOST_FAILURES = 10
+#: Kinds of failures told, and runs named of each; more are counted.
+MOST_KINDS = 5
+MOST_FAILURES = 3
 
 
 def sweep(
@@ -131,6 +133,7 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
     from rich.console import Console
 
     from flbench.cli.live import say, view_for
+    from flbench.cli.overview import Overview
     from flbench.orchestrate import Orchestrator, write_plan
     from flbench.store import Store
     from flbench.tracking.beside import Beside
@@ -145,7 +148,7 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
         return _launcher(store, plan, loaded, wanted)
 
     mirror = Beside.start(loaded.spec.wandb.mode, store.root, directory, detach=detach)
-    with view_for(console) as view:
+    with view_for(console, lambda: Overview.of(store, loaded.experiments)) as view:
         orchestrator = Orchestrator(
             store,
             plan,
@@ -159,9 +162,9 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
     if not detach and not outcome.interrupted:
         board = _leaderboard(console, store, loaded, directory, outcome)
     seconds = time.monotonic() - began
-    _conclude(console, loaded, directory, board, outcome, seconds)
+    _conclude(console, store, loaded, directory, board, outcome, seconds)
     if outcome.launched + outcome.adopted and (note := mirror.end()):
-        say(console, f"W&B: {note}")
+        say(console, f"W&B: {note}", fold=True)
     if as_json:
         summary = _summary(store, loaded, directory, board, outcome, seconds)
         print(json.dumps(summary, indent=1))
@@ -201,17 +204,20 @@ def _leaderboard(console: Console, store: Store, loaded: Sweep, directory: Path,
 
 
 def _conclude(
-    console: Console, loaded: Sweep, directory: Path, board: Path | None, outcome: Outcome, seconds: float
+    console: Console,
+    store: Store,
+    loaded: Sweep,
+    directory: Path,
+    board: Path | None,
+    outcome: Outcome,
+    seconds: float,
 ) -> None:
     """What was done, what failed and why, what to do next."""
-    from flbench.cli.live import duration, news_line, say
+    from flbench.cli.live import say
+    from flbench.cli.numbers import duration
 
     progress = outcome.progress
-    for seen in outcome.failures[:MOST_FAILURES]:
-        say(console, f"failed: {news_line(seen)}")
-    hidden = len(outcome.failures) - MOST_FAILURES
-    if hidden > 0:
-        say(console, f"and {hidden} more; `flbench status {loaded.path}` lists them")
+    _tell_failures(console, outcome.failures)
     if outcome.failures:
         attempts = loaded.spec.retry.max_attempts
         say(console, f"Runs are tried {attempts} times; to try these again: --set retry.max_attempts={2 * attempts}")
@@ -223,8 +229,42 @@ def _conclude(
     ended = f"{progress.done} of {progress.total} runs done{diverged}{failed}{took}"
     say(console, f"{loaded.name}: {ended}; {started}{adopted}.")
     if not progress.finished:
-        say(console, "Call the same command again to go on.")
-    say(console, f"{'Leaderboard: ' + str(board) if board else 'Plan: ' + str(directory)}")
+        interrupted = "Interrupted; c" if outcome.interrupted else "C"
+        say(console, f"{interrupted}all the same command again to go on.")
+    _tell_places(console, store, loaded, directory, board)
+
+
+def _tell_failures(console: Console, failures: list[Seen]) -> None:
+    """Failures with the same message together, the most frequent first: a mistake in a sweep may break all of it."""
+    from flbench.cli.live import say
+
+    alike: dict[str, list[Seen]] = {}
+    for seen in failures:
+        alike.setdefault(f"{seen.outcome}: {seen.state.message or 'no message'}", []).append(seen)
+    ranked = sorted(alike.items(), key=lambda item: -len(item[1]))
+    for reason, found in ranked[:MOST_KINDS]:
+        say(console, f"{len(found)} failed: {reason}")
+        for seen in found[:MOST_FAILURES]:
+            say(console, f"  {seen.label}{f' (log: {seen.log})' if seen.log else ''}")
+        if len(found) > MOST_FAILURES:
+            say(console, f"  and {len(found) - MOST_FAILURES} more")
+    hidden = sum(len(found) for _, found in ranked[MOST_KINDS:])
+    if hidden:
+        say(console, f"{hidden} failed for other reasons")
+
+
+def _tell_places(console: Console, store: Store, loaded: Sweep, directory: Path, board: Path | None) -> None:
+    """Where everything lies, and which commands show it."""
+    from flbench.cli.live import say
+
+    elsewhere = f" --store {shlex.quote(str(store.root))}" if store.root != DEFAULT_STORE else ""
+    options = "".join(f" {shlex.quote(word)}" for option in loaded.options for word in option.split(" ", 1))
+    spec = f"{shlex.quote(str(loaded.path))}{options}{elsewhere}"
+    say(console, f"Leaderboard: {board}" if board else f"Plan:        {directory / 'plan.jsonl'}")
+    say(console, f"Runs:        {store.root / 'runs'}")
+    if board:
+        say(console, f"Pictures:    flbench report {spec} --figures figures --html report.html")
+    say(console, f"More:        flbench status {loaded.name}{elsewhere}; flbench logs {loaded.name}{elsewhere}")
 
 
 def _summary(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ import pytest
 from rich.console import Console
 
 from flbench.cli.curve import curve
-from flbench.cli.live import LiveView, PlainView, duration, live_table, news_line, summary_line, view_for
+from flbench.cli.live import LiveView, PlainView, live_table, news_line, summary_line, view_for
+from flbench.cli.numbers import duration, handy, pace
+from flbench.cli.overview import Overview
+from flbench.config import Experiment, parse_experiment
 from flbench.orchestrate import Progress, Seen
-from flbench.store import Result, RunState
+from flbench.store import Lease, Result, RunState, Store
 
 
 def result(**changes: Any) -> Result:
@@ -45,12 +49,30 @@ def test_lines_about_single_runs() -> None:
 
 
 def test_summary_line() -> None:
-    assert summary_line(progress()) == "12/36 done, 1 running, 2 workers, 20 rounds/s, ETA 30.0 s"
+    # 20 rounds/s of 25 rounds a run: 2880 runs/h; 600 rounds are left.
+    assert summary_line(progress()) == "12/36 done, 1 running, 2 workers, 20 rounds/s, 2,880 runs/h, ETA 30.0 s"
     unknown = progress(rounds_per_second=None, failed=2, diverged=1)
     assert summary_line(unknown) == "12/36 done, 1 diverged, 2 failed, 1 running, 2 workers"
+    stopping = progress(rounds_per_second=None, stopping=True)
+    assert summary_line(stopping) == "12/36 done, 1 running, 2 workers, stopping: workers finish their rounds"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(4.21, "4.2 s"), (187, "3:07"), (8100, "2:15:00")])
+@pytest.mark.parametrize(
+    ("speed", "text"),
+    [(1234.5, "1,234 rounds/s"), (20, "20 rounds/s"), (0.5, "30 rounds/min"), (1 / 600, "6 rounds/h")],
+)
+def test_pace_has_a_handy_unit(speed: float, text: str) -> None:
+    assert pace(speed) == text
+
+
+def test_handy_numbers() -> None:
+    assert [handy(number) for number in (0.01234, 3.14159, 99.96, 12345.6)] == ["0.0123", "3.14", "100", "12,346"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(4.21, "4.2 s"), (187, "3:07"), (8100, "2:15:00"), (86400 + 61, "1 d 0:01:01"), (10 * 86400, "10 d 0:00:00")],
+)
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
@@ -85,35 +107,126 @@ def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert file.getvalue().splitlines() == [summary_line(progress())]
 
 
-def test_live_table_shows_active_runs() -> None:
-    console = Console(file=StringIO(), width=80)
-    with console.capture() as shown:
-        console.print(live_table(progress(active=(RUNNING,) * 20)))
-    text = shown.get()
-    assert summary_line(progress(active=(RUNNING,) * 20)) in text.splitlines(), "a line of its own, whole"
-    assert "fedavg ln s2" in text
-    assert "30/200" in text
-    assert "50.0 %" in text
-    assert "and 4 more" in text
+# --- the live overview
 
 
-def test_terminal_gets_the_live_table_and_failures_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+EXPERIMENTS = [
+    parse_experiment({"norm": norm, "partition": partition, "seed": seed, "rounds": 20, "eval_every": 5})
+    for norm in ("none", "ln", "fn")
+    for partition in ("classes:1", "dirichlet:0.1")
+    for seed in (0, 1)
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def recorded(store: Store, experiment: Experiment, *accuracies: float) -> None:
+    attempt = store.claim(experiment, Lease.here())
+    assert attempt is not None
+    for number, accuracy in enumerate(accuracies, 1):
+        attempt.record({"round": 5 * number, "acc": accuracy})
+
+
+def ended(store: Store, index: int, *accuracies: float, **changes: Any) -> Seen:
+    """A finished run with these records."""
+    recorded(store, EXPERIMENTS[index], *accuracies)
+    state = RunState("done", result=result(**changes))
+    return Seen(EXPERIMENTS[index].run_id, "", 20, state, 20, accuracies[-1])
+
+
+def half_way(store: Store) -> Progress:
+    """Three cells have results, one of a single seed, one of a diverged run; ln is running with the other."""
+    seen = {
+        0: ended(store, 0, 0.1, 0.3),
+        1: ended(store, 1, 0.3, 0.5),
+        2: ended(store, 2, 0.6, 0.7),
+        3: ended(store, 3, 0.1, status="diverged"),
+        4: ended(store, 4, 0.5, 0.9),
+        5: Seen(EXPERIMENTS[5].run_id, "", 20, RunState("failed", "oom", "MemoryError")),
+    }
+    recorded(store, EXPERIMENTS[6], 0.0, 0.55, 0.99)
+    name = "fedavg ln dirichlet:0.1 s0, which has a name so long that eighty columns do not hold it"
+    running = Seen(EXPERIMENTS[6].run_id, name, 20, RunState("running"), 15, 0.99)
+    return progress(ended=seen, active=(running,), total=12, done=5, diverged=1, failed=1, rounds_done=115)
+
+
+def drawn(store: Store, seen: Progress, *, width: int, height: int = 40) -> list[str]:
+    file = StringIO()
+    console = Console(width=width, no_color=True, file=file)
+    console.print(live_table(seen, Overview.of(store, EXPERIMENTS), height))
+    assert "\x1b" not in file.getvalue()
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_live_overview(store: Store, width: int) -> None:
+    seen = half_way(store)
+    bar, *lines = drawn(store, seen, width=width)
+    assert bar.rstrip().endswith("12 %")
+    assert max(map(len, lines)) <= width
+    line = summary_line(seen)
+    told, rest = lines[:-6], lines[-6:]
+    assert " ".join(part.strip() for part in told) == line, "the whole summary, folded where it must be"
+    running, run, best, *cells = (row.rstrip() for row in rest)
+    assert running.split() == ["running", "round", "accuracy", "over", "rounds"]
+    cut = "fedavg ln dirichlet:0.1 s0, which has a name so l…" if width == 80 else seen.active[0].label
+    assert run.split("  ")[0] == cut
+    assert run.endswith("15/20    99.0 %  ▁▅█")
+    assert best.split() == ["best", "cells", "so", "far", "on", "runs", "accuracy", "over", "rounds"]
+    # Problem by problem, the best first; the mean over seeds at each round.
+    assert [row.split() for row in cells] == [
+        ["fedavg", "ln", "classes:1", "1/2,", "1", "failed", "90.0", "%", "▅█"],
+        ["fedavg", "none", "classes:1", "2/2", "40.0", "%", "▂▄"],
+        ["fedavg", "none", "dirichlet:0.1", "1/2,", "1", "diverged", "70.0", "%", "▅▆"],
+    ]
+
+
+def test_low_terminals_get_fewer_rows(store: Store) -> None:
+    seen = half_way(store)
+    many = progress(ended=seen.ended, active=seen.active * 20)
+    assert len(drawn(store, many, width=100, height=24)) <= 23
+    assert "and 7 more" in drawn(store, many, width=100, height=24)
+    assert "and 4 more" in drawn(store, many, width=100, height=60)
+    assert "and 17 more" in drawn(store, many, width=100, height=8)
+
+
+def test_before_anything_has_ended(store: Store) -> None:
+    nothing = progress(active=(), done=0, rounds_done=0, rounds_per_second=None)
+    assert [line.strip() for line in drawn(store, nothing, width=80)] == ["0 %", "0/36 done, 0 running, 2 workers"]
+
+
+def terminal(**options: Any) -> tuple[Console, StringIO]:
+    file = StringIO()
+    return Console(file=file, width=100, force_terminal=True, **options), file
+
+
+def test_terminal_gets_the_overview_and_failures_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TERM", raising=False)
-    file = StringIO()
-    console = Console(file=file, width=100, force_terminal=True)
-    with view_for(console) as view:
+    console, file = terminal()
+    with view_for(console, lambda: Overview.of(store, EXPERIMENTS)) as view:
         assert isinstance(view, LiveView)
-        view.show(progress(news=(FAILED,)))
-    assert "oom: MemoryError" in file.getvalue()
-    assert isinstance(view_for(Console(file=StringIO())), PlainView)
+        view.show(progress(news=(done(), *[FAILED] * 6)))
+    text = file.getvalue()
+    assert text.count("oom: MemoryError") == 4
+    assert "and 2 more failed" in text
+    assert done().label not in text
+    assert isinstance(view_for(Console(file=StringIO()), lambda: Overview.of(store, EXPERIMENTS)), PlainView)
 
 
-def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_is_honoured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    file = StringIO()
-    with view_for(Console(file=file, width=100, force_terminal=True)) as view:
+    monkeypatch.delenv("TERM", raising=False)
+    console, file = terminal()
+    with view_for(console, lambda: Overview.of(store, EXPERIMENTS)) as view:
         view.show(progress(news=(FAILED,)))
-    assert "\x1b[31m" not in file.getvalue()
+    colours = re.findall(r"\x1b\[[0-9;]*m", file.getvalue())
+    assert {code for one in colours for code in one[2:-1].split(";")} <= {"0", "1", "2", "39", "49"}
+
+
+# --- curves
 
 
 def test_curve_goes_from_its_first_to_its_last_point() -> None:

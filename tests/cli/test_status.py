@@ -2,20 +2,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
+from collections import Counter
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.cli.numbers import percent
+from flbench.cli.screen import Screen
+from flbench.cli.sparkline import sparkline
+from flbench.cli.survey import STATES, Tally
 from flbench.errors import StoreUnusable, UserError
 from flbench.store import Lease, Store, encode_plan
 from flbench.sweep import load_sweep
-from tests.faults.stub import execute, experiments
+from tests.faults.stub import execute, experiments, undisturbed
 
 SPEC = "version: 1\nname: toy\nbase: {rounds: 20, eval_every: 5}\naxes: {lr: [0.01, 0.101, 0.2, 0.3]}\nseeds: [0]\n"
 
@@ -54,15 +62,15 @@ def status(*arguments: str) -> Any:
 def test_table_running_and_failures(store: Store) -> None:
     result = status()
     assert result.exit_code == 0
-    head, row, _, running, kind, failure, foot = result.stdout.splitlines()
-    counts = dict(zip(head.split()[1:], row.split()[1:], strict=True))
-    assert counts == {
-        "runs": "4", "done": "1", "diverged": "–", "running": "1", "pending": "1",
-        "failed": "1", "lost": "–", "rounds": "25/80", "left": "–",
-    }  # fmt: skip
+    head, row, _, running, _, cell, kind, failure, foot = result.stdout.splitlines()
+    assert head.split() == ["sweep", "runs", "done", "running", "pending", "failed", "rounds"], (
+        "none is diverged, or lost"
+    )
+    assert row.split() == ["toy", "4", "1", "1", "1", "1", "25/80"]
     assert "fedavg none lr=0.2 s0" in running
-    assert "5/20" in running
-    assert f"{socket.gethostname()}:{os.getpid()}" in running
+    assert re.search(rf"5/20 +25.0 % +▃ +1 +{socket.gethostname()}:{os.getpid()} +", running)
+    accuracies = [record["acc"] for record in undisturbed(experiments(1)[0])]
+    assert cell.split() == ["fedavg", "none", "lr=0.01", "1/1", *percent(accuracies[-1]).split(), sparkline(accuracies)]
     assert kind.startswith("1 oom, the last at 20")
     assert "fedavg none lr=0.101 s0: oom: MemoryError (log: " in failure
     assert foot == f"0 workers alive, 1 runs belong to no sweep, store: {store.root}"
@@ -112,7 +120,7 @@ def test_a_damaged_plan_does_not_hide_the_others(store: Store) -> None:
 def test_cancelled_is_said(store: Store) -> None:
     (directory,) = store.sweep_dirs()
     store.mark(f"toy/{directory.name}").put("me")
-    assert f"toy/{directory.name} (cancelled)" in status().stdout
+    assert "toy (cancelled)" in status().stdout
     assert json.loads(status("--json").stdout)["sweeps"][0]["cancelled"] is True
 
 
@@ -156,5 +164,90 @@ def test_watch_ends_when_all_is_done(store: Store, monkeypatch: pytest.MonkeyPat
             attempt.end("ok")
 
     monkeypatch.setattr("flbench.cli.status.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
-    assert status("--watch").exit_code == 0
+    result = status("--watch")
+    assert result.exit_code == 0
     assert looks == [2.0]
+    first, second = result.stdout.split("\n\n")
+    assert ("25/80" in first, "60/80" in second) == (True, True), "one after the other where there is no terminal"
+
+
+def test_watch_does_not_wait_for_what_was_cancelled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one run that somebody holds ends; what nobody has begun stays as it is."""
+    (directory,) = store.sweep_dirs()
+    store.mark(f"toy/{directory.name}").put("me")
+
+    def sleep(seconds: float) -> None:
+        (attempt,) = store.run(load_sweep(store.root.parent / "toy.yaml").experiments[2].run_id).attempts()
+        (attempt.path / "exit.json").write_text('{"kind": "interrupted"}')
+
+    monkeypatch.setattr("flbench.cli.status.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
+    result = status("--watch")
+    assert [line.split()[1:] for line in result.stdout.splitlines() if "toy (cancelled)" in line][-1][:5] == [
+        "(cancelled)",
+        "4",
+        "1",
+        "2",
+        "1",
+    ]
+
+
+def drawn(store: Store, monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> list[str]:
+    """What a terminal of that width shows in the end; nothing lies beyond its edge."""
+    file = StringIO()
+    console = Console(width=width, force_terminal=True, no_color=True, file=file)
+    monkeypatch.setattr("flbench.cli.screen.wide_console", lambda: console)
+    monkeypatch.delenv("TERM", raising=False)
+    assert status(*arguments).exit_code == 0
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()).splitlines()
+
+
+def test_eighty_columns_show_what_matters(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = drawn(store, monkeypatch, 80)
+    tables = lines[: next(number for number, line in enumerate(lines) if "oom" in line)]
+    assert max(map(len, tables)) <= 80
+    assert tables[2].split() == ["running", "round", "accuracy", "over", "rounds", "heartbeat"]
+    running = load_sweep(store.root.parent / "toy.yaml").experiments[2]
+    assert tables[3].startswith(f"{running.run_id[:8]}  fedavg none lr=0.2 s0")
+    assert "attempt" in "".join(drawn(store, monkeypatch, 200))
+
+
+def test_every_state_fits_into_eighty_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counter(dict.fromkeys(STATES, 12345))
+    tally = Tally(counts=counts, rounds_done=123456, rounds_total=1234567)
+    monkeypatch.setattr("flbench.cli.survey.survey", lambda store, plan: tally)
+    head, row, *_ = drawn(store, monkeypatch, 80)
+    assert head.split() == ["sweep", "runs", *STATES, "rounds"]
+    assert row.split() == ["toy", "74070", *["12345"] * 6, "10.0", "%"]
+
+
+def test_plans_of_one_name_are_told_apart(store: Store) -> None:
+    (directory,) = store.sweep_dirs()
+    other = store.sweep_dir("toy", "0123456789abcdef")
+    other.mkdir(parents=True)
+    (other / "plan.jsonl").write_bytes((directory / "plan.jsonl").read_bytes())
+    names = [line.split()[0] for line in status().stdout.splitlines() if line.startswith("toy/")]
+    assert names == [f"toy/{digits[:4]}" for digits in sorted(("0123456789abcdef", directory.name))]
+    (again,) = json.loads(status(names[0], "--json").stdout)["sweeps"]
+    assert again["spec_hash"].startswith(names[0].partition("/")[2]), "what is shown can be typed"
+
+
+def test_a_watched_terminal_is_drawn_in_place_and_keeps_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(width=100, force_terminal=True, file=(file := StringIO()))
+    monkeypatch.setattr("flbench.cli.screen.wide_console", lambda: console)
+    monkeypatch.delenv("TERM", raising=False)
+    with Screen(redraws=True) as screen:
+        screen.show(["first", "line"])
+        screen.show(["second"])
+    text = file.getvalue()
+    assert text.index("first") < text.index("\x1b[1A") < text.index("second"), "what was there is gone over again"
+    assert text.endswith("second\n")
+
+
+def test_time_left_from_what_is_written_down(store: Store) -> None:
+    """One look is enough: the finished run took 1 s for 20 rounds, and a worker is alive on the sweep."""
+    (directory,) = store.sweep_dirs()
+    assert "left" not in status().stdout.splitlines()[0], "nobody works"
+    with store.heartbeat(Lease.here(), f"toy/{directory.name}"):
+        row = status().stdout.splitlines()[1]
+    # 80 rounds, 25 done, 20 of the failed run given up.
+    assert row.endswith("20 rounds/s  1.8 s")

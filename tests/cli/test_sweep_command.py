@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,31 @@ def test_second_call_launches_nothing_and_prints_the_same_table(spec: Path) -> N
     first, second = sweep(spec), sweep(spec)
     assert second.exit_code == 0
     assert "8 of 8 runs done; nothing to launch." in second.stdout
-    table = second.stdout.splitlines()[:-2]
-    assert first.stdout.splitlines()[-2 - len(table) : -2] == table
+    table, end = second.stdout.split("toy: 8 of 8 runs done; nothing to launch.")
+    assert "┃ method ┃" in table and table in first.stdout
+    assert first.stdout.endswith(end), "where everything lies is told again"
+
+
+def test_sweep_says_where_everything_lies(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLBENCH_STORE")
+    options = ["--set", "axes.lr=[0.01, 0.1]", "--only", "norm=ln"]
+    result = sweep(Path("toy.yaml"), *options)
+    (board,) = Path("runs").glob("sweeps/toy/*/leaderboard.md")
+    lines = result.stdout.splitlines()
+    last = lines[next(number for number, line in enumerate(lines) if line.startswith("toy: 4 of 4")) + 1 :]
+    assert last[:4] == [
+        f"Leaderboard: {board}",
+        "Runs:        runs/runs",
+        "Pictures:    flbench report toy.yaml --set 'axes.lr=[0.01, 0.1]' --only norm=ln"
+        " --figures figures --html report.html",
+        "More:        flbench status toy; flbench logs toy",
+    ]
+    words = shlex.split(last[2])[2:-4]
+    assert CliRunner().invoke(app, [*words, "--out", "there.md"]).exit_code == 0, "the command can be typed as it is"
+    assert Path("there.md").exists()
+    elsewhere = sweep(Path("toy.yaml"), "--store", "else where").stdout
+    assert "flbench status toy --store 'else where'" in elsewhere
 
 
 def test_second_call_is_free_of_torch_and_of_the_report(spec: Path, tmp_path: Path) -> None:
@@ -129,7 +153,8 @@ def test_failures_are_counted_shown_and_explained(spec: Path) -> None:
     result = sweep(spec, "--set", "axes.lr=[0.01,0.101]")
     assert result.exit_code == 1
     assert "4 of 8 runs done, 4 failed" in result.stdout
-    assert "failed: fedavg none lr=0.101 s0: error: RuntimeError: the toy is broken (log: " in result.stdout
+    assert "4 failed: error: RuntimeError: the toy is broken\n  fedavg none lr=0.101 s0 (log: " in result.stdout
+    assert "\n  and 1 more\n" in result.stdout
     assert "--set retry.max_attempts=6" in result.stdout
     again = facts(sweep(spec, "--set", "axes.lr=[0.01,0.101]", "--json"))
     assert (again["launched"], again["exit_code"], len(again["failures"])) == (0, 1, 4)

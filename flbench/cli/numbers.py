@@ -1,0 +1,31 @@
+"""Numbers for people who watch."""
+
+from __future__ import annotations
+
+
+def percent(accuracy: float | None) -> str:
+    """An accuracy for people; a dash where there is none yet."""
+    return "–" if accuracy is None else f"{100 * accuracy:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 4.2 s, 3:07, 2:15:00, 3 d 2:15:00."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours}:{minutes:02d}:{rest:02d}" if hours or days else f"{minutes}:{rest:02d}"
+    return f"{days} d {clock}" if days else clock
+
+
+def pace(rounds_per_second: float) -> str:
+    """A speed in the unit that makes it a handy number: 20 rounds/s, 3.5 rounds/min, 12 rounds/h."""
+    units = (("s", 1), ("min", 60), ("h", 3600))
+    unit, seconds = next((unit for unit in units if rounds_per_second * unit[1] >= 1), units[-1])
+    return f"{handy(rounds_per_second * seconds)} rounds/{unit}"
+
+
+def handy(number: float) -> str:
+    """About three digits: 0.0123, 3.14, 1,235."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

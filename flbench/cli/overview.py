@@ -1,0 +1,66 @@
+"""The best cells so far, as a table for terminals: of a sweep that runs, or of a store that is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Self
+
+from rich.table import Table
+
+from flbench.cli.drawing import fitting, plain_table
+from flbench.cli.numbers import percent
+from flbench.cli.sparkline import Sparklines
+from flbench.cli.standings import Best, Standings, best, common_names, names
+from flbench.orchestrate import Progress
+
+if TYPE_CHECKING:
+    from flbench.config import Experiment
+    from flbench.store import Store
+
+#: Cells shown at most.
+MOST_CELLS = 6
+
+
+class Overview:
+    """What the live table shows of a sweep besides how far it is: curves, and the cells that lead."""
+
+    def __init__(
+        self, standings: Standings, sparklines: Sparklines, names_of: Callable[[str], tuple[str, str]]
+    ) -> None:
+        self._standings, self.sparklines, self._names_of = standings, sparklines, names_of
+
+    @classmethod
+    def of(cls, store: Store, experiments: Sequence[Experiment]) -> Self:
+        """The overview of a sweep's experiments, in the order of its plan."""
+        standings = Standings([one.cell_id for one in experiments], lambda index: experiments[index].to_json())
+        by_id = {one.run_id: one for one in experiments}
+        common = common_names(experiments)
+        return cls(standings, Sparklines(store), lambda run_id: names(by_id[run_id].to_json(), common))
+
+    def leaders(self, progress: Progress, most: int) -> list[Table]:
+        """A table of the best cells so far; none while no run has finished."""
+        self._standings.update(progress.ended)
+        return cells_table(best(self._standings.cells.values(), most), self.sparklines, self._names_of)
+
+
+def cells_table(
+    found: Best, sparklines: Sparklines, names_of: Callable[[str], tuple[str, str]], title: str = "best cells so far"
+) -> list[Table]:
+    """The table of some cells, ``names_of`` a run's problem and contender; none where there are no cells."""
+    if not found.cells:
+        return []
+    rows = [(cell, *names_of(cell.run_ids[0])) for cell in found.cells]
+    table = plain_table()
+    more = f" (and {found.hidden} more problems)" if found.hidden else ""
+    table.add_column(title + more)
+    has_problems = any(problem for _, problem, _ in rows)
+    if has_problems:
+        table.add_column("on")
+    table.add_column("runs", no_wrap=True)
+    table.add_column("accuracy", justify="right", no_wrap=True)
+    table.add_column("over rounds", no_wrap=True)
+    for cell, problem, contender in rows:
+        cells = (contender, problem) if has_problems else (contender,)
+        curve = sparklines.of_runs(cell.run_ids)
+        table.add_row(*map(fitting, cells), cell.progress, percent(cell.mean), curve)
+    return [table]

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flbench.cli.sparkline import Sparklines, sparkline
+from flbench.cli.standings import Cell, Standings, best, common_names, names
+from flbench.config import parse_experiment
+from flbench.orchestrate import Seen
+from flbench.store import Lease, RunState, Store
+
+PLAN = [
+    parse_experiment(raw)
+    for raw in (
+        {"norm": "ln", "seed": 0},
+        {"norm": "ln", "seed": 1},
+        {"norm": "none", "seed": 0},
+        {"kind": "centralized", "norm": "ln"},
+    )
+]
+
+
+def standings() -> Standings:
+    return Standings([one.cell_id for one in PLAN], lambda index: PLAN[index].to_json())
+
+
+def done(index: int, accuracy: float | None) -> Seen:
+    return Seen(PLAN[index].run_id, "", 200, RunState("done", result=None), 200, accuracy)
+
+
+def test_cells_grow_and_nothing_is_counted_twice() -> None:
+    told = standings()
+    ended = {1: done(1, 0.5)}
+    told.update(ended)
+    told.update(ended)
+    ended[0] = done(0, 0.25)
+    ended[3] = Seen(PLAN[3].run_id, "", 200, RunState("failed", "oom"))
+    told.update(ended)
+    ln, centralized = told.cells.values()
+    assert (ln.accuracies, ln.run_ids, ln.mean) == ([0.5, 0.25], [PLAN[1].run_id, PLAN[0].run_id], 0.375)
+    assert (ln.progress, centralized.progress) == ("2/2", "0/1, 1 failed")
+
+
+def test_an_experiment_is_asked_for_once_a_cell() -> None:
+    asked: list[int] = []
+    told = Standings(["a", "a", "b"], lambda index: asked.append(index) or {"kind": "federated"})  # type: ignore[func-returns-value]
+    told.update({0: done(0, 0.1), 1: done(1, 0.2), 2: done(2, 0.3)})
+    assert asked == [0, 2]
+
+
+def cell(problem: str, *accuracies: float) -> Cell:
+    return Cell(problem, list(accuracies))
+
+
+def test_the_best_of_each_problem() -> None:
+    cells = [cell("x", 0.1), cell("x", 0.9, 0.5), cell("y", 0.2), cell("x", 0.8), cell("y"), cell("z")]
+    assert [(one.problem, one.mean) for one in best(cells, 5).cells] == [("x", 0.8), ("x", 0.7), ("y", 0.2)]
+    assert [(one.problem, one.mean) for one in best(cells, 2).cells] == [("x", 0.8), ("y", 0.2)]
+    assert (len(best(cells, 1).cells), best(cells, 1).hidden) == (1, 1)
+    assert best([], 6).cells == []
+
+
+def test_a_cell_is_called_by_what_it_competes_in_and_with() -> None:
+    common = common_names(PLAN[:3])
+    assert {"partition", "dataset", "kind", "lr"} <= common and "norm" not in common and "rounds" not in common
+    assert names(PLAN[0].to_json(), common) == ("", "fedavg ln")
+    common = common_names(PLAN)
+    assert "kind" not in common and "partition" not in common
+    assert names(PLAN[3].to_json(), common) == ("centralized", "ln")
+    assert names(PLAN[0].to_json(), common) == (
+        "federated classes:1 min_size=1 clients=10 participation=1",
+        "fedavg ln",
+    )
+
+
+def test_parts_join() -> None:
+    left, right = Cell("x", [0.1], ["a"], diverged=1), Cell("x", [0.2], ["b"], failed=2)
+    left.join(right)
+    assert left == Cell("x", [0.1, 0.2], ["a", "b"], diverged=1, failed=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "text"),
+    [
+        ([], 4, ""),
+        ([0.0, 0.124, 0.125, 0.5, 0.99, 1.0], 8, "▁▁▂▅██"),
+        ([-0.5, 1.5, float("nan")], 8, "▁█▁"),
+        ([0.0] * 99 + [1.0], 4, "▁▁▁█"),
+        ([0.1, 0.2, 0.3, 0.4, 0.9], 2, "▂█"),
+    ],
+)
+def test_sparkline(values: list[float], width: int, text: str) -> None:
+    assert sparkline(values, width) == text
+
+
+def test_files_are_read_again_only_where_a_run_got_further(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    attempt = store.claim(PLAN[0], Lease.here())
+    assert attempt is not None
+    lines = Sparklines(store)
+    assert lines.of_run(PLAN[0].run_id, 0) == ""
+    attempt.record({"round": 1, "acc": 0.5})
+    assert (lines.of_run(PLAN[0].run_id, 0), lines.of_run(PLAN[0].run_id, 1)) == ("", "▅")
+
+
+def test_means_go_as_far_as_all_runs_do(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for experiment, accuracies in ((PLAN[0], (0.0, 0.5, 1.0)), (PLAN[1], (0.5, 1.0))):
+        attempt = store.claim(experiment, Lease.here())
+        assert attempt is not None
+        for round, accuracy in enumerate(accuracies, 1):
+            attempt.record({"round": round, "acc": accuracy})
+    assert Sparklines(store).of_runs([PLAN[0].run_id, PLAN[1].run_id]) == sparkline([0.25, 0.75]) == "▃▇"
