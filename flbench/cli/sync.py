@@ -80,9 +80,7 @@ class Ended:
 def sync(
     sweeps: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[SWEEP]...", help="Sweep files, or names of sweeps in the store; without any, all of them."
-        ),
+        typer.Argument(metavar="SWEEP", help="Sweep files, or names of sweeps in the store; without any, all of them."),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     mode: Annotated[
