@@ -296,6 +296,6 @@ def _bring_in(store: Store, new: Exported, lease: Lease) -> Verdict:
     path.parent.mkdir(exist_ok=True)
     if path.exists():
         path = path.with_name(f"{path.stem}-{attempt.number:04d}.json")
-    files.publish(path, files.pretty(dataclasses.replace(new.result, path=path, attempt=attempt.number).to_json()))
+    files.publish(path, files.pretty(dataclasses.replace(new.result, file=str(path), attempt=attempt.number).to_json()))
     attempt.end("ok", "imported")
     return "imported"

@@ -81,7 +81,7 @@ def _range(cells: Sequence[Cell], row: tuple[Tick, ...], where: str) -> Robustne
     ]
     best = means.index(max(means))
     first = last = best
-    good = [math.isfinite(mean) and mean >= means[best] - WITHIN for mean in means]
+    good = [math.isfinite(mean) and round(means[best] - mean, 9) <= WITHIN for mean in means]
     while first > 0 and good[first - 1]:
         first -= 1
     while last < len(cells) - 1 and good[last + 1]:

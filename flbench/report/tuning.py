@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from flbench.report.cells import Cell, axis_label, grouped
 from flbench.report.numbers import METRICS, value_of
 from flbench.report.stats import summarize
-from flbench.report.tables import anywhere, other_axes, ticks
+from flbench.report.tables import anywhere, has_axis, other_axes, ticks, varies
 from flbench.streams import stream
 
 #: Chosen where a report does not say what.
@@ -43,24 +43,37 @@ def tune(
     winners, most = [], 0
     for contest in grouped(cells, lambda cell: ticks(cell, col_axes, named)):
         tried = grouped(contest, lambda cell: ticks(cell, row_axes, named))
-        budget = min(map(len, tried))
+        fewest = min(tried, key=len)
+        shared = [axis for axis in axes if varies(fewest, axis)]
         most = max(most, *map(len, tried))
-        winners += [_choose(settings, axes, budget, select_by) for settings in tried]
+        winners += [_choose(_draw(settings, shared, len(fewest)), len(settings), axes, select_by) for settings in tried]
     return winners if most > 1 else []
 
 
-def _choose(settings: Sequence[Cell], axes: Sequence[str], budget: int, select_by: str) -> Cell:
-    ordered = sorted(settings, key=lambda cell: [cell.tick(axis) for axis in axes])
-    drawn = stream(0, "tuning budget").permutation(len(ordered))[:budget] if len(ordered) > budget else range(budget)
-    candidates: list[Cell] = [ordered[index] for index in sorted(drawn)]
-    scored = [(score, cell) for cell in candidates if (score := _score(cell, select_by)) is not None]
-    tried = f"{budget}" if budget == len(settings) else f"{budget} drawn from {len(settings)}"
+def _draw(settings: Sequence[Cell], shared: Sequence[str], budget: int) -> list[Cell]:
+    """As many settings as the budget allows: of each value of the ``shared`` axes equally many, by a fixed rule.
+
+    So a method with a hyper-parameter more than the others has all their learning rates, each with one value of its own.
+    """
+    groups = grouped(settings, lambda cell: ticks(cell, shared, ()))
+    places = stream(0, "tuning budget").permutation(len(groups)).tolist()
+    turns = []
+    for place, members in zip(places, groups, strict=True):
+        order = stream(0, "tuning budget", place + 1).permutation(len(members)).tolist()
+        turns += [(turn, place, members[index]) for turn, index in enumerate(order)]
+    return [cell for _, _, cell in sorted(turns, key=lambda drawn: drawn[:2])[:budget]]
+
+
+def _choose(drawn: Sequence[Cell], tried: int, axes: Sequence[str], select_by: str) -> Cell:
+    ordered = sorted(drawn, key=lambda cell: [cell.tick(axis) for axis in axes])
+    scored = [(score, cell) for cell in ordered if (score := _score(cell, select_by)) is not None]
+    budget = f"{len(drawn)}" if len(drawn) == tried else f"{len(drawn)} drawn from {tried}"
     if not scored:
-        fullest = max(candidates, key=lambda cell: len(cell.values))
-        return dataclasses.replace(fullest, chosen=f"none complete of {tried}")
+        fullest = max(ordered, key=lambda cell: len(cell.values))
+        return dataclasses.replace(fullest, chosen=f"none complete of {budget}")
     _, best = max(scored, key=lambda pair: pair[0])
-    what = ", ".join(axis_label(axis, best.tick(axis)) for axis in axes)
-    return dataclasses.replace(best, chosen=f"{what}, best of {tried}")
+    what = ", ".join(axis_label(axis, best.tick(axis)) for axis in axes if has_axis(best.experiment, axis))
+    return dataclasses.replace(best, chosen=f"{what}, best of {budget}")
 
 
 def _score(cell: Cell, select_by: str) -> float | None:

@@ -72,6 +72,19 @@ def test_every_row_has_the_same_budget() -> None:
     assert chosen(board(*few, *many)) == chosen(board(*reversed([*few, *many])))
 
 
+def test_a_drawn_budget_has_every_value_that_the_others_have() -> None:
+    avg = [run(0.5, lr=lr) for lr in (0.01, 0.1, 1.0)]
+    prox = [
+        run(lr if lr < 1 else 0.95, lr=lr, method={"name": "fedprox", "mu": mu})
+        for lr in (0.01, 0.1, 1.0)
+        for mu in (0.1, 0.3, 0.5)
+    ]
+    told = chosen(board(*avg, *prox, tune=("lr", "method.mu")))
+    assert told["fedavg none classes:1"][1] == "lr 0.01, best of 3", "a method without mu does not name it"
+    assert told["fedprox none classes:1"][0] == 0.95, "whatever is drawn, lr 1 is among it"
+    assert told["fedprox none classes:1"][1].endswith("best of 3 drawn from 9")
+
+
 def test_incomplete_settings_use_up_the_budget_and_cannot_win() -> None:
     runs = [run(0.5, lr=0.01, seed=seed) for seed in range(2)]
     runs += [run(0.9, lr=0.1, seed=0), run(None, "diverged", lr=0.1, seed=1)]
@@ -133,6 +146,16 @@ def test_rounds_and_bytes_to_the_target(tmp_path: Path) -> None:
     assert "| 45.0\N{NO-BREAK SPACE}kB | 30<br><sub>1/2 seeds</sub> | 45.0\N{NO-BREAK SPACE}kB |" in fixed
 
 
+def test_nobody_is_held_to_a_baseline_on_other_data(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(norm="none"), 0.5, bytes_up=10, fingerprint="aaaaaaaaaaaaaaaa")
+    finish(store, experiment(norm="ln"), 0.6, bytes_up=10, fingerprint="bbbbbbbbbbbbbbbb")
+    (details,) = build(frames.collect(frames.StoreSource(store))).sections[0].details
+    reached = {details.table.rows[r][1].label: costs.reached for (r, _), costs in details.costs.items()}
+    assert reached["none"] is not None and reached["none"].rounds == 20
+    assert reached["ln"] is None
+
+
 def test_the_first_record_that_reaches_a_target() -> None:
     lines = [{"round": 10, "loss": 0.9, "acc": 0.1}, {"round": 20, "loss": 0.5, "acc": 0.6}]
     assert first_reaching(lines, "acc", 0.6) == lines[1]
@@ -151,19 +174,19 @@ def test_clients_and_classes() -> None:
 
 
 def test_the_range_of_learning_rates() -> None:
-    accs = {0.001: 0.3, 0.01: 0.79, 0.1: 0.8, 1.0: 0.785, 10.0: 0.1}
+    accs = {0.001: 0.3, 0.01: 0.779, 0.1: 0.8, 1.0: 0.78, 10.0: 0.1}  # two points below the best, and a little more
     runs = [run(acc, lr=lr) for lr, acc in accs.items()]
     runs += [run(acc, norm="ln", lr=lr) for lr, acc in zip((0.001, 0.01, 0.1), (0.9, 0.8, 0.9), strict=True)]
     runs += [run(None, "diverged", norm="ln", lr=lr) for lr in (1.0, 10.0)]
     (found,) = board(*runs).sections[0].ranges
     none, ln = found.rows
-    assert (none.low, none.high, none.decades, none.best) == (0.01, 1.0, pytest.approx(2), 0.8)
+    assert (none.low, none.high, none.decades, none.best) == (0.1, 1.0, pytest.approx(1), 0.8)
     assert (none.open_low, none.open_high, none.diverged, none.finished) == (False, False, 0, 5)
     # The best rate is the first of equals; the rate beside it is ten points worse, which ends the range.
     assert (ln.low, ln.high, ln.decades, ln.open_low) == (0.001, 0.001, 0, True)
     assert (ln.diverged, ln.finished) == (2, 5)
     text = board(*runs).markdown()
-    assert "| fedavg | none | classes:1 | 80.00 | 0.01 to 1 | 2.0 | 0/5 |" in text
+    assert "| fedavg | none | classes:1 | 80.00 | 0.1 to 1 | 1.0 | 0/5 |" in text
     assert "| fedavg | ln | classes:1 | 90.00 | 0.001 to 0.001 | ≥ 0.0 | 2/5<br><sub>40 %</sub> |" in text
 
 
