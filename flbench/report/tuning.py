@@ -53,7 +53,7 @@ def tune(
 def _draw(settings: Sequence[Cell], shared: Sequence[str], budget: int) -> list[Cell]:
     """As many settings as the budget allows: of each value of the ``shared`` axes equally many, by a fixed rule.
 
-    So a method with a hyper-parameter more than the others has all their learning rates, each with one value of its own.
+    So a method with one hyper-parameter more than others has all their learning rates, each with one value of its own.
     """
     groups = grouped(settings, lambda cell: ticks(cell, shared, ()))
     places = stream(0, "tuning budget").permutation(len(groups)).tolist()
