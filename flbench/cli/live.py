@@ -29,8 +29,9 @@ OTHER_LINES = 8
 #: Lines about single runs at most, on a terminal at each look, in a pipe in one second; more are told in one line.
 MOST_LINES = 4
 
-#: Seconds after which a pipe hears that work goes on though no run has finished.
+#: Seconds after which a pipe hears that work goes on though no run has finished, and how the whole stands if some have.
 SILENCE = 10.0
+SUMMARY = 30.0
 
 
 class View(Protocol):
@@ -105,7 +106,7 @@ class PlainView:
         self._console = console
         self._news: list[Seen] = []
         self._last: Progress | None = None
-        self._printed = time.monotonic()
+        self._printed = self._summed = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -130,10 +131,12 @@ class PlainView:
         lines = self._news if len(self._news) <= MOST_LINES else failed
         for seen in lines[:MOST_LINES]:
             self._print(news_line(seen))
-        if len(lines) != len(self._news) or len(lines) > MOST_LINES or not self._news:
-            self._print(summary_line(self._last))
-        self._news.clear()
         self._printed = time.monotonic()
+        untold = len(lines) != len(self._news) or len(lines) > MOST_LINES or not self._news
+        if untold or self._printed - self._summed > SUMMARY:
+            self._print(summary_line(self._last))
+            self._summed = self._printed
+        self._news.clear()
 
     def _print(self, line: str) -> None:
         say(self._console, line)

@@ -123,7 +123,7 @@ class SweepStatus:
     def seconds_left(self) -> float | None:
         """Seconds left at that speed; None where that is unknown, or nothing is left."""
         speed = self.rounds_per_second
-        return self.tally.rounds_left / speed if speed and self.tally.open else None
+        return self.tally.rounds_left / speed if speed and self.goes_on else None
 
     @property
     def cancelled(self) -> bool:
@@ -201,17 +201,17 @@ def _running(watched: list[SweepStatus], *, wide: bool) -> Iterator[Table | str]
     if not running:
         return
     table = plain_table(2)
-    for title in ("running", "", "round", "accuracy", "over rounds", *(("attempt", "worker") if wide else ())):
+    more = ("attempt", "worker", "heartbeat") if wide else ()
+    for title in ("running", "", "round", "accuracy", "over rounds", *more):
         right = title in ("round", "accuracy", "attempt")
         table.add_column(title, justify="right" if right else "left", no_wrap=bool(title))
-    table.add_column("heartbeat", no_wrap=True)
     for sweep, one in running[:MOST_ROWS]:
         seen = one.seen
         curve = sweep.sparklines.of_run(seen.run_id, seen.round)
         cells = (f"{seen.round}/{seen.rounds}", percent(seen.acc), curve)
-        where = (str(one.attempt), one.worker) if wide else ()
+        where = (str(one.attempt), one.worker, _age(one)) if wide else ()
         run_id = seen.run_id if wide else seen.run_id[:8]
-        table.add_row(run_id, fitting(seen.label), *cells, *map(visible, where), _age(one))
+        table.add_row(run_id, fitting(seen.label), *cells, *map(visible, where))
     yield table
     if len(running) > MOST_ROWS:
         yield f"and {len(running) - MOST_ROWS} more running; --json lists all"

@@ -220,7 +220,8 @@ def _conclude(
     _tell_failures(console, outcome.failures)
     if outcome.failures:
         attempts = loaded.spec.retry.max_attempts
-        say(console, f"Runs are tried {attempts} times; to try these again: --set retry.max_attempts={2 * attempts}")
+        again = f"--set retry.max_attempts={2 * attempts}, or first flbench retry {loaded.name}{_elsewhere(store)}"
+        say(console, f"Runs are tried {attempts} times; to try these again: {again}")
     started = f"{outcome.launched} workers started" if outcome.launched else "nothing to launch"
     took = f" in {duration(seconds)}" if outcome.launched else ""
     adopted = f", {outcome.adopted} adopted" if outcome.adopted else ""
@@ -229,8 +230,9 @@ def _conclude(
     ended = f"{progress.done} of {progress.total} runs done{diverged}{failed}{took}"
     say(console, f"{loaded.name}: {ended}; {started}{adopted}.")
     if not progress.finished:
-        interrupted = "Interrupted; c" if outcome.interrupted else "C"
-        say(console, f"{interrupted}all the same command again to go on.")
+        cancelled = "Cancelled; c" if store.mark(f"{loaded.name}/{loaded.spec_hash}").is_put() else "C"
+        begin = "Interrupted; c" if outcome.interrupted else cancelled
+        say(console, f"{begin}all the same command again to go on.")
     _tell_places(console, store, loaded, directory, board)
 
 
@@ -257,7 +259,7 @@ def _tell_places(console: Console, store: Store, loaded: Sweep, directory: Path,
     """Where everything lies, and which commands show it."""
     from flbench.cli.live import say
 
-    elsewhere = f" --store {shlex.quote(str(store.root))}" if store.root != DEFAULT_STORE else ""
+    elsewhere = _elsewhere(store)
     options = "".join(f" {shlex.quote(word)}" for option in loaded.options for word in option.split(" ", 1))
     spec = f"{shlex.quote(str(loaded.path))}{options}{elsewhere}"
     say(console, f"Leaderboard: {board}" if board else f"Plan:        {directory / 'plan.jsonl'}")
@@ -265,6 +267,11 @@ def _tell_places(console: Console, store: Store, loaded: Sweep, directory: Path,
     if board:
         say(console, f"Pictures:    flbench report {spec} --figures figures --html report.html")
     say(console, f"More:        flbench status {loaded.name}{elsewhere}; flbench logs {loaded.name}{elsewhere}")
+
+
+def _elsewhere(store: Store) -> str:
+    """The option that names the store, where it is not the one that commands look for by themselves."""
+    return "" if store.root == DEFAULT_STORE else f" --store {shlex.quote(str(store.root))}"
 
 
 def _summary(

@@ -19,7 +19,7 @@ from flbench.store import Lease, Result, RunState, Store
 
 def result(**changes: Any) -> Result:
     facts = {
-        "path": Path("r"), "run_id": "id", "status": "done", "rounds": 20, "wanted": 20, "evaluated": frozenset({20}),
+        "file": "r", "run_id": "id", "status": "done", "rounds": 20, "wanted": 20, "evaluated": frozenset({20}),
         "probes": frozenset(), "final": {}, "metrics_sha256": "", "metrics_bytes": 0, "attempt": 1, "seconds": 2.5,
         "fingerprint": "", "numerics": {}, "environment": {}, "published": "",
     }  # fmt: skip
@@ -95,6 +95,17 @@ def test_many_runs_at_once_are_told_in_one_line_but_failures_in_full() -> None:
     with view:
         view.show(progress(news=(*[done()] * 50, FAILED)))
     assert file.getvalue().splitlines() == [news_line(FAILED), summary_line(progress())]
+
+
+def test_the_whole_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run every five seconds: each has its line, and every half minute there is speed and remaining time."""
+    now = [0.0]
+    monkeypatch.setattr("flbench.cli.live.time.monotonic", lambda: now[0])
+    view, file = plain()
+    for now[0] in range(5, 66, 5):
+        view.show(progress(news=(done(),)))
+    runs = [news_line(done())]
+    assert file.getvalue().splitlines() == 7 * runs + [summary_line(progress())] + 6 * runs
 
 
 def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
