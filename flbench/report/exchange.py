@@ -101,9 +101,9 @@ class Exported:
 def _parse_result(raw: Mapping[str, Any]) -> Result:
     """A result from its JSON; raises ValueError (pydantic's is one) where a field does not fit."""
     fields = {name: value for name, value in raw.items() if name not in ("schema", "sha256")}
-    if fields.keys() != {field.name for field in dataclasses.fields(Result)} - {"path"}:
+    if fields.keys() != {field.name for field in dataclasses.fields(Result)} - {"file"}:
         raise ValueError("its result has other fields than it should")
-    result: Result = _result_adapter().validate_python({**fields, "path": Path(f"{raw['rounds']:08d}.json")})
+    result: Result = _result_adapter().validate_python({**fields, "file": f"{raw['rounds']:08d}.json"})
     if result.rounds < 0 or result.wanted < 1:
         raise ValueError("its result is damaged")
     return result

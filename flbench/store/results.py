@@ -41,10 +41,11 @@ class Wish:
 class Result:
     """A published result: what a run reached, and the checksum of the metrics that show it.
 
-    A report holds 100,000 of them: what many have in common is one object.
+    A report holds 100,000 of them: what many have in common is one object, and ``file`` is a text, since a path takes
+    four times its room.
     """
 
-    path: Path
+    file: str
     run_id: str
     status: Literal["done", "diverged"]
     rounds: int
@@ -70,11 +71,16 @@ class Result:
             return None
         if raw.pop("sha256", None) not in _checksums(data, raw):
             return None
-        raw.update({name: _shared(tuple(raw[name])) for name in ("evaluated", "probes")}, path=path)
+        raw.update({name: _shared(tuple(raw[name])) for name in ("evaluated", "probes")}, file=str(path))
         raw.update({name: _shared_object(raw[name]) for name in ("numerics", "environment")})
         raw.update({name: sys.intern(raw[name]) for name in ("status", "fingerprint")})
         raw["final"] = {sys.intern(name): value for name, value in raw["final"].items()}
         return cls(**{name: raw[name] for name in cls.__dataclass_fields__})
+
+    @property
+    def path(self) -> Path:
+        """Where it was published."""
+        return Path(self.file)
 
     def to_json(self) -> dict[str, Any]:
         """What ``read`` takes apart, with the checksum that it tests."""
@@ -84,7 +90,7 @@ class Result:
     def to_bytes(self) -> bytes:
         """The content of its file: canonical JSON, and behind it the checksum of what comes before."""
         raw = {"schema": SCHEMA, **dataclasses.asdict(self)}
-        del raw["path"]
+        del raw["file"]
         raw.update(evaluated=sorted(self.evaluated), probes=sorted(self.probes))
         body = canonical_json(raw).encode()
         return body[:-1] + b',"sha256":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()

@@ -314,7 +314,7 @@ class Attempt(AttemptDir):
             raise ValueError(f"{self.metrics_path} lacks the wished for rounds {sorted(missing)}")
         environment = self.environment()
         result = Result(
-            path=self.run.path / "results" / f"{rounds:08d}.json",
+            file=f"{self.run.path}/results/{rounds:08d}.json",
             run_id=self.run.run_id,
             status=status,
             rounds=rounds,

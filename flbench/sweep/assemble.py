@@ -124,6 +124,8 @@ class Assembler:
     def experiment(self, cell: SealedCell, values: dict[str, Any]) -> Experiment:
         """One experiment from typed values that hold together, its ids from the texts at hand."""
         experiment = self.template.model_copy(update=values)
+        # Which fields were given is nobody's question; a set of its own for each would be a third of a large plan.
+        object.__setattr__(experiment, "__pydantic_fields_set__", self.template.__pydantic_fields_set__)
         seed = self._text("seed", values["seed"])
         # What the cached properties would compute.
         experiment.__dict__["run_id"] = digest_text(f"{{{cell.before}{seed}{',' if seed else ''}{cell.after}}}")
