@@ -97,16 +97,21 @@ class Plan(Sequence[Entry]):
 
 def read_plan(path: Path, about: str = "") -> Sequence[Entry]:
     """The entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
-    plan = open_plan(path)
     if not about:
-        return plan
-    return [plan[index] for index in range(len(plan)) if plan.run_id(index) == about]
+        return open_plan(path)
+    data = _content(path)
+    lines = re.findall(rb'^\{"run_id":"%b",.*\n' % re.escape(about.encode()), data, re.MULTILINE)
+    return parse_plan(path, b"".join(lines)) if lines else []
 
 
 def open_plan(path: Path) -> Plan:
     """A plan file; raises StoreUnusable where it cannot be read."""
+    return Plan(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
     try:
-        return Plan(path, path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from None
 
