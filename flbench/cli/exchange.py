@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from flbench.cli.completion import sweep_files
 from flbench.cli.options import DEFAULT_STORE, StoreOption
 from flbench.errors import UserError
 
@@ -15,7 +16,10 @@ from flbench.errors import UserError
 def export(
     file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="The file to write.")],
     specs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[SPEC]...", help="Sweep files; without any, every finished run.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[SPEC]...", help="Sweep files; without any, every finished run.", autocompletion=sweep_files
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

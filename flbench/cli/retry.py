@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.cli.completion import conditions
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
 from flbench.errors import UserError
@@ -24,7 +25,13 @@ def retry(
         typer.Option("--failed", metavar="KIND", help="Only this kind of failure, e.g. oom, error, lost; repeatable."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="FIELD=VALUE", help="Only the cells that match, e.g. norm=ln.")
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="FIELD=VALUE",
+            help="Only the cells that match, e.g. norm=ln.",
+            autocompletion=conditions,
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

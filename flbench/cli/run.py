@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from flbench.cli.completion import fields as complete_fields
 from flbench.cli.options import DEFAULT_STORE, DataOption, Device, Executor, JsonOption, StoreOption
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 def run(
     fields: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FIELD=VALUE...", help="What to run, e.g. norm=ln lr=0.1 E=10 method.mu=0.01."),
+        typer.Argument(
+            metavar="FIELD=VALUE...",
+            help="What to run, e.g. norm=ln lr=0.1 E=10 method.mu=0.01.",
+            autocompletion=complete_fields,
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flbench.cli.completion import sweeps
 from flbench.cli.ending import ends_quietly
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.cli.targets import expect_plans, plan_name
@@ -38,7 +39,10 @@ PERIOD = 2.0
 
 def status(
     spec: Annotated[
-        str | None, typer.Argument(help="A sweep file, or the name of a sweep in the store; default: all of them.")
+        str | None,
+        typer.Argument(
+            help="A sweep file, or the name of a sweep in the store; default: all of them.", autocompletion=sweeps
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until all is done.")] = False,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flbench.cli.completion import conditions, sweep_files
 from flbench.cli.options import DEFAULT_STORE, Backend, DataOption, JsonOption, StoreOption
 from flbench.errors import UserError
 
@@ -33,7 +34,7 @@ MOST_FAILURES = 3
 
 
 def sweep(
-    spec: Annotated[Path, typer.Argument(help="The sweep file (YAML).")],
+    spec: Annotated[Path, typer.Argument(help="The sweep file (YAML).", autocompletion=sweep_files)],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, from the file and the store; do nothing.")
     ] = False,
@@ -59,7 +60,13 @@ def sweep(
         list[str], typer.Option("--set", metavar="PATH=VALUE", help="Change the file, e.g. axes.lr=[0.1,0.3].")
     ] = [],  # noqa: B006  Typer reads it and never changes it
     only: Annotated[
-        list[str], typer.Option("--only", metavar="FIELD=VALUE", help="Keep the cells that match, e.g. norm=ln.")
+        list[str],
+        typer.Option(
+            "--only",
+            metavar="FIELD=VALUE",
+            help="Keep the cells that match, e.g. norm=ln.",
+            autocompletion=conditions,
+        ),
     ] = [],  # noqa: B006
     limit: Annotated[int | None, typer.Option(help="Keep the first so many runs.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the workers and return (exit code 3).")] = False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.cli.completion import targets
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ TargetsArgument = Annotated[
         metavar="SWEEP|RUN...",
         help="Sweep files, names of sweeps in the store, or the beginnings of run ids.",
         show_default=False,
+        autocompletion=targets,
     ),
 ]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.cli.completion import targets
 from flbench.cli.options import DEFAULT_STORE, DataOption, JsonOption, StoreOption
 from flbench.cli.targets import find_targets
 from flbench.cli.visible import visible
@@ -27,7 +28,9 @@ def verify(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[STORE|SWEEP|RUN]...", help="A store's directory, sweeps, or beginnings of run ids; default: all."
+            metavar="[STORE|SWEEP|RUN]...",
+            help="A store's directory, sweeps, or beginnings of run ids; default: all.",
+            autocompletion=targets,
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,

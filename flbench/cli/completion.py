@@ -1,0 +1,129 @@
+"""What shells offer at the Tab key: sweep files, sweeps and runs of the store, fields and components.
+
+A shell asks in a new process at every Tab, so nothing here imports torch or reads what grows with a store's runs.
+Shells replace the word under the cursor, and put a space behind it where there is one candidate only; bash, for which
+``=`` and ``:`` end a word, asks for what comes behind them by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from flbench.cli.options import DEFAULT_STORE
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.store import Store
+
+#: Ids offered at most; with more there is nothing to see yet.
+MOST_RUNS = 50
+
+#: Folders that are looked into at most.
+MOST_FOLDERS = 100
+
+
+def sweep_files(incomplete: str) -> list[str]:
+    """The YAML files that a path may go on to; of folders, those in them, so that a folder is never the end."""
+    folder, slash, start = incomplete.rpartition("/")
+    return [f"{folder}{slash}{name}" for name in _yaml_below(Path(folder + slash), start)]
+
+
+def _yaml_below(folder: Path, start: str) -> Iterator[str]:
+    with suppress(OSError):
+        found = sorted(path for path in folder.iterdir() if _is_offered(path, start))
+        yield from (path.name for path in found if _is_yaml(path))
+        for inner in [path for path in found if path.is_dir()][:MOST_FOLDERS]:
+            with suppress(OSError):
+                yield from (f"{inner.name}/{path.name}" for path in sorted(inner.iterdir()) if _is_yaml(path))
+
+
+def _is_offered(path: Path, start: str) -> bool:
+    return path.name.startswith(start) and (start.startswith(".") or not path.name.startswith("."))
+
+
+def _is_yaml(path: Path) -> bool:
+    return path.suffix in (".yaml", ".yml")
+
+
+def sweeps(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Sweeps of the store, by name or as NAME/HASH, and sweep files."""
+    from flbench.cli.targets import plan_name
+
+    store = _store_of(ctx)
+    plans = [plan_name(directory) for directory in store.sweep_dirs()] if store else []
+    named = plans if "/" in incomplete else sorted({plan.partition("/")[0] for plan in plans})
+    return [*named, *sweep_files(incomplete)]
+
+
+def targets(ctx: typer.Context, incomplete: str) -> list[str]:
+    """As ``sweeps``, and runs that were begun once two digits of the id are there."""
+    store = _store_of(ctx)
+    found: list[str] = []
+    if store and re.fullmatch(r"[0-9a-f]{2,16}", incomplete):
+        found = sorted(path.name for path in (store.root / "runs" / incomplete[:2]).glob(f"{incomplete}*"))
+    return [*sweeps(ctx, incomplete), *found[:MOST_RUNS]]
+
+
+def _store_of(ctx: typer.Context) -> Store | None:
+    from flbench.store import Store
+
+    with suppress(UserError, OSError):
+        return Store(Path(ctx.params.get("store") or DEFAULT_STORE), create=False)
+    return None
+
+
+def fields(ctx: typer.Context, incomplete: str) -> list[str]:
+    """FIELD=VALUE: a field's name, and behind it the components it may hold, or its default."""
+    before = [str(word) for word in ctx.params.get("fields") or ()]
+    if asked := _field_before(before):
+        return _values(asked)
+    given = {word.partition("=")[0] for word in before}
+    return _assignments(incomplete, given)
+
+
+def conditions(incomplete: str) -> list[str]:
+    """FIELD=VALUE of ``--only``, in one word."""
+    return _assignments(incomplete, ())
+
+
+def _assignments(incomplete: str, given: Iterable[str]) -> list[str]:
+    """FIELD=VALUE in one word, for all fields that are not ``given``."""
+    name, equals, _ = incomplete.partition("=")
+    known = _field_names()
+    matching = [name] if equals and name in known else [one for one in known if one.startswith(incomplete)]
+    matching = [one for one in matching if one not in given]
+    if len(matching) != 1:
+        return [f"{one}=" for one in matching]
+    return [f"{matching[0]}={value}" for value in _values(matching[0])]
+
+
+def _field_before(words: list[str]) -> str | None:
+    """The field that a value is asked for, where the shell took ``FIELD=VALUE`` apart."""
+    left = words[:-1] if words[-1:] == ["="] else words
+    return left[-1] if left and left[-1] in _field_names() else None
+
+
+def _field_names() -> list[str]:
+    from flbench.config import ALIASES, fields_of_all_kinds
+
+    return [*fields_of_all_kinds(), *ALIASES]
+
+
+def _values(field: str) -> list[str]:
+    """Components, those that take a value with the colon before it; the kinds; of any other field the default."""
+    from flbench.config import ALIASES, KINDS, registry_of
+
+    field = ALIASES.get(field, field)
+    if field == "kind":
+        return list(KINDS)
+    registry = registry_of(field)
+    if registry is not None:
+        return [f"{name}:" if cls.shorthand else name for name, cls in registry.classes.items()]
+    default = next(kind.model_fields[field].default for kind in KINDS.values() if field in kind.model_fields)
+    return [] if default is None else [str(default).lower() if isinstance(default, bool) else str(default)]

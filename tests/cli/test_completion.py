@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+from flbench.store import Lease, Store, encode_plan
+from tests.faults.stub import experiments
+
+#: Where `flbench` lies.
+SCRIPTS = Path(sys.executable).parent
+
+
+def bash(*words: str) -> list[str]:
+    """What bash is offered for the last of the words, as its completion function asks."""
+    variables = {"_FLBENCH_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(("flbench", *words))}
+    result = CliRunner().invoke(app, [], prog_name="flbench", env={**variables, "COMP_CWORD": str(len(words))})
+    assert result.exit_code == 0, result.output
+    return result.stdout.split()
+
+
+def zsh(line: str) -> str:
+    variables = {"_FLBENCH_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
+    return CliRunner().invoke(app, [], prog_name="flbench", env=variables).stdout.strip()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with sweep files, at different depths."""
+    for name in (
+        "sweeps/a.yaml",
+        "sweeps/b.yml",
+        "sweeps/notes.txt",
+        "sweeps/paper/t.yaml",
+        ".hidden/h.yaml",
+        "x.yaml",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLBENCH_STORE", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def store(here: Path) -> Store:
+    """Two plans of one sweep, one of another, and two runs that were begun."""
+    store = Store(here / "runs")
+    for name, digits in (("toy", "aaaa"), ("toy", "abbb"), ("other", "cccc")):
+        directory = store.sweep_dir(name, digits)
+        directory.mkdir(parents=True)
+        (directory / "plan.jsonl").write_bytes(encode_plan(experiments(2)))
+    for experiment in experiments(2):
+        assert store.claim(experiment, Lease.here()) is not None
+    return store
+
+
+def test_commands_and_choices() -> None:
+    assert bash("sw") == ["sweep"]
+    assert bash("show", "n") == ["norms"]
+    assert bash("sweep", "--dr") == ["--dry-run"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("", ["x.yaml", "sweeps/a.yaml", "sweeps/b.yml"]),
+        ("sw", ["sweeps/a.yaml", "sweeps/b.yml"]),
+        ("sweeps/", ["sweeps/a.yaml", "sweeps/b.yml", "sweeps/paper/t.yaml"]),
+        ("sweeps/p", ["sweeps/paper/t.yaml"]),
+        (".h", [".hidden/h.yaml"]),
+        ("none/", []),
+    ],
+)
+def test_sweep_files(here: Path, typed: str, offered: list[str]) -> None:
+    assert bash("sweep", typed) == offered
+
+
+def test_absolute_paths(here: Path) -> None:
+    assert bash("sweep", f"{here}/x") == [f"{here}/x.yaml"]
+
+
+def test_sweeps_of_the_store(store: Store) -> None:
+    assert bash("status", "") == ["other", "toy", "x.yaml", "sweeps/a.yaml", "sweeps/b.yml"]
+    assert bash("status", "t") == ["toy"]
+    assert bash("status", "toy/") == ["toy/aaaa", "toy/abbb"]
+
+
+def test_runs_by_the_beginning_of_their_ids(store: Store) -> None:
+    first, second = (experiment.run_id for experiment in experiments(2))
+    assert first[:2] != second[:2]
+    for command in ("logs", "cancel", "retry"):
+        assert bash(command, first[:2]) == [first]
+    assert bash("logs", first, second[:5]) == [second], "another one behind it"
+    assert bash("logs", first[0]) == [], "one digit says nothing yet"
+
+
+def test_the_store_that_is_named_counts(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path / "empty")
+    assert bash("status", "t") == [], "no store here, and none is made"
+    assert not Path("runs").exists()
+    assert bash("status", "--store", str(store.root), "t") == ["toy"]
+    monkeypatch.setenv("FLBENCH_STORE", str(store.root))
+    assert bash("status", "t") == ["toy"]
+
+
+def test_what_is_no_store_offers_nothing(here: Path) -> None:
+    assert bash("logs", "--store", "sweeps", "t") == []
+
+
+def test_fields_and_components_in_bash_which_takes_them_apart() -> None:
+    assert {"norm=ln", "norm=none"} <= set(bash("run", "no"))
+    assert bash("run", "norm", "=", "ln-s") == ["ln-static"]
+    assert {"none", "ln"} <= set(bash("run", "norm", "="))
+    assert bash("run", "lo") == ["local_steps=", "local_epochs="]
+    assert bash("run", "rounds") == ["rounds=200"]
+    assert "norm=" not in bash("run", "norm", "=", "ln", ""), "it is given"
+    assert bash("run", "norm", "=", "ln", "method", "=", "sca") == ["scaffold"]
+    assert bash("run", "E") == ["E=10"]
+    assert bash("run", "kind", "=", "c") == ["centralized"]
+    assert bash("run", "bia") == ["bias=false"]
+    assert bash("sweep", "x.yaml", "--only", "method=sca") == ["method=scaffold"]
+
+
+def test_zsh_gets_whole_words() -> None:
+    assert zsh("flbench run norm=ln-s") == """_arguments '*: :(("norm=ln-static"))'"""
+    assert zsh("flbench run partition=dir") == r"""_arguments '*: :(("partition=dirichlet\\:"))'"""
+    assert zsh("flbench run norm=ln norm=") == "_files", "it is given"
+    assert zsh("flbench run nothing=") == "_files"
+
+
+@pytest.mark.parametrize(("shell", "told"), [("bash", "complete -o default -F"), ("zsh", "#compdef flbench")])
+def test_scripts_are_shown(shell: str, told: str) -> None:
+    variables = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    result = CliRunner().invoke(app, [], prog_name="flbench", env={**variables, "_FLBENCH_COMPLETE": f"source_{shell}"})
+    assert told in result.stdout
+
+
+def test_tab_imports_nothing_heavy(store: Store) -> None:
+    """In a process of its own: what takes seconds to import would be felt at every Tab."""
+    program = (
+        "import sys\nfrom flbench.cli import app\ntry:\n    app(prog_name='flbench')\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'pandas', 'scipy', 'matplotlib', 'sklearn') if name in sys.modules])"
+    )
+    for words in ("flbench logs t", "flbench run no"):
+        asked = {"_FLBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, **asked}, capture_output=True, text=True, check=True
+        )
+        *offered, heavy = done.stdout.split("\n")[:-1]
+        assert offered and heavy == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_itself_takes_the_script(store: Store) -> None:
+    """The installed script in a real bash, which fills COMPREPLY as at a Tab."""
+    script = """
+        eval "$(_FLBENCH_COMPLETE=source_bash flbench)"
+        COMP_WORDS=(flbench run norm = ln-s); COMP_CWORD=4; _flbench_completion flbench; echo "${COMPREPLY[*]}"
+        COMP_WORDS=(flbench status to); COMP_CWORD=2; _flbench_completion flbench; echo "${COMPREPLY[*]}"
+    """
+    environment = {**os.environ, "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ln-static", "toy"]
