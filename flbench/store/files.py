@@ -227,7 +227,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return None if data is None else parse_object(data, path)
 
 
-def read_bytes(path: Path) -> bytes | None:
+def read_bytes(path: Path | str) -> bytes | None:
     """What is in a file; None where there is none."""
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123  half the time of Path.read_bytes
@@ -236,7 +236,7 @@ def read_bytes(path: Path) -> bytes | None:
         return None
 
 
-def parse_object(data: bytes, path: Path) -> dict[str, Any] | None:
+def parse_object(data: bytes, path: Path | str) -> dict[str, Any] | None:
     """The object that the bytes of a file say; None where they say none, StoreUnusable as ``read_json``."""
     try:
         value = json.loads(data)
@@ -248,7 +248,7 @@ def parse_object(data: bytes, path: Path) -> dict[str, Any] | None:
     return value
 
 
-def refuse_newer(value: Mapping[str, Any], path: Path) -> None:
+def refuse_newer(value: Mapping[str, Any], path: Path | str) -> None:
     """Raise StoreUnusable where an object says that a newer flbench wrote it."""
     schema = value.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:

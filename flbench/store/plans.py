@@ -99,9 +99,9 @@ def read_plan(path: Path, about: str = "") -> Sequence[Entry]:
     """The entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
     if not about:
         return open_plan(path)
-    data = _content(path)
-    lines = re.findall(rb'^\{"run_id":"%b",.*\n' % re.escape(about.encode()), data, re.MULTILINE)
-    return parse_plan(path, b"".join(lines)) if lines else []
+    data = b"\n" + _content(path)
+    begin = data.find(b'\n{"run_id":"%b",' % about.encode()) + 1  # at once, where a regular expression is not
+    return parse_plan(path, data[begin : data.find(b"\n", begin) + 1]) if begin else []
 
 
 def open_plan(path: Path) -> Plan:

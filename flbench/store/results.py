@@ -63,15 +63,15 @@ class Result:
     published: str
 
     @classmethod
-    def read(cls, path: Path) -> Result | None:
+    def read(cls, file: str) -> Result | None:
         """The result in a file, None where it is damaged; raises StoreUnusable where a newer flbench wrote it."""
-        data = files.read_bytes(path)
-        raw = None if data is None else files.parse_object(data, path)
+        data = files.read_bytes(file)
+        raw = None if data is None else files.parse_object(data, file)
         if data is None or raw is None:
             return None
         if raw.pop("sha256", None) not in _checksums(data, raw):
             return None
-        raw.update({name: _shared(tuple(raw[name])) for name in ("evaluated", "probes")}, file=str(path))
+        raw.update({name: _shared(tuple(raw[name])) for name in ("evaluated", "probes")}, file=file)
         raw.update({name: _shared_object(raw[name]) for name in ("numerics", "environment")})
         raw.update({name: sys.intern(raw[name]) for name in ("status", "fingerprint")})
         raw["final"] = {sys.intern(name): value for name, value in raw["final"].items()}

@@ -53,7 +53,7 @@ class Store:
         """The ids of all runs that were ever begun, sorted."""
         for prefix in sorted((self.root / "runs").iterdir()):
             if prefix.is_dir():
-                yield from sorted(path.name for path in prefix.iterdir() if is_run_id(path.name))
+                yield from sorted(filter(is_run_id, os.listdir(prefix)))  # noqa: PTH208  a third of the time of iterdir
 
     def ids_beginning_with(self, digits: str) -> list[str]:
         """The ids, begun or planned, that begin with some hexadecimal digits, sorted."""
@@ -65,7 +65,7 @@ class Store:
     def planned_ids(self, directory: Path) -> set[str]:
         """The ids in a plan, without taking it apart."""
         data = (directory / "plan.jsonl").read_bytes()
-        return {run_id.decode() for run_id in re.findall(rb'"run_id":"([0-9a-f]{16})"', data)}
+        return set(re.findall(r'^\{"run_id":"([0-9a-f]{16})"', data.decode(), re.MULTILINE))
 
     def planned(self, run_id: str) -> Iterator[Entry]:
         """What the plans of this store wish of one run."""

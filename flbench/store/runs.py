@@ -85,10 +85,10 @@ class RunDir:
         for name in sorted(_names(directory)):
             if not name.endswith(".json") or name.startswith("."):
                 continue
-            path = Path(f"{directory}/{name}")
-            result = Result.read(path)
+            file = f"{directory}/{name}"
+            result = Result.read(file)
             if result is None:
-                self._set_aside(path)
+                self._set_aside(Path(file))
             else:
                 found.append(result)
         return found
@@ -97,7 +97,7 @@ class RunDir:
         """A result that covers a wish, its metrics being there at full length; of few rounds rather than of many."""
         wish = experiment if isinstance(experiment, Wish) else Wish.of(experiment)
         # Nearly always it is there under this name; to list a directory costs as much as to read a file.
-        likely = Result.read(Path(f"{self.path}/results/{wish.rounds:08d}.json"))
+        likely = Result.read(f"{self.path}/results/{wish.rounds:08d}.json")
         if likely is not None and likely.covers(wish) and self._has_metrics_of(likely):
             return likely
         for result in self.results():

@@ -157,7 +157,7 @@ class Audit:
         if self._json(path) is None:
             return
         try:
-            result = Result.read(path)
+            result = Result.read(str(path))
         except (KeyError, TypeError) as error:
             self._complain(path, f"a field is missing or damaged: {error}")
             return

@@ -75,7 +75,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def resign(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a result so that its own checksum fits."""
-    result = Result.read(path)
+    result = Result.read(str(path))
     assert result is not None
     raw = result.to_json()
     change(raw)
