@@ -19,7 +19,7 @@ from flbench.cli import app
 from flbench.cli.numbers import percent
 from flbench.cli.screen import Screen
 from flbench.cli.sparkline import sparkline
-from flbench.cli.survey import STATES, Tally
+from flbench.cli.survey import STATES, Tally, survey
 from flbench.errors import StoreUnusable, UserError
 from flbench.store import Lease, Store, encode_plan
 from flbench.sweep import load_sweep
@@ -78,10 +78,15 @@ def test_table_running_and_failures(store: Store) -> None:
 
 def test_parts_of_a_plan_add_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = json.loads(status("--json").stdout)
+    (directory,) = store.sweep_dirs()
+    tally = survey(store, directory / "plan.jsonl")
     monkeypatch.setattr("flbench.cli.survey.PART", 1)  # every run in a part of its own
     monkeypatch.setattr("flbench.cli.survey.usable_cores", lambda: 2)
     assert json.loads(status("--json").stdout) == whole
     assert [run["label"] for run in whole["sweeps"][0]["active"]] == ["fedavg none lr=0.2 s0"]
+    again = survey(store, directory / "plan.jsonl")
+    assert (again.cells, again.planned, again.rounds_given_up) == (tally.cells, tally.planned, tally.rounds_given_up)
+    assert [cell.progress for cell in tally.cells.values()] == ["1/1", "0/1, 1 failed"]
 
 
 def test_another_machine_judges_by_the_heartbeat(store: Store) -> None:

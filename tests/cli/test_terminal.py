@@ -1,0 +1,80 @@
+"""Whole commands in a terminal of their own: what they draw, and what stays on the screen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+SPEC = """
+version: 1
+name: tiny
+base: {dataset: digits, model: {name: mlp, widths: [16]}, partition: "classes:1", rounds: 400, E: 5, eval_every: 20}
+axes: {norm: [none, ln]}
+seeds: [0, 1]
+resources: {fuse: 1}
+"""
+
+
+def in_terminal(*arguments: str, columns: int, **environment: str) -> tuple[int, str]:
+    """The exit code of a command, and everything that it wrote to its terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from flbench.cli import main; main()", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**kept, "TERM": "xterm-256color", **environment},
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            written += chunk
+    except OSError:  # how Linux says that nobody writes any more
+        pass
+    finally:
+        os.close(ours)
+    return process.wait(), written.decode().replace("\r\n", "\n")
+
+
+def without_codes(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("columns", "no_color"), [(80, ""), (200, "1")])
+def test_sweep_in_a_terminal(tmp_path: Path, columns: int, no_color: str) -> None:
+    (spec := tmp_path / "tiny.yaml").write_text(SPEC)
+    store = str(tmp_path / "store")
+    arguments = ("sweep", str(spec), "--store", store, "--workers", "1")
+    code, written = in_terminal(*arguments, columns=columns, **({"NO_COLOR": no_color} if no_color else {}))
+    assert code == 0, written
+    text = without_codes(written)
+    # While it ran: runs with their curves, the speed, and which cell led before all was done.
+    assert re.search(r"[1-3]/4 done, 1 running, 1 workers, [\d.,]+ rounds/s, [\d.,]+ runs/h, ETA \d", text)
+    assert re.search(r"fedavg (?:none|ln) s\d +\d+/400 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
+    assert re.search(r"fedavg (?:none|ln) +[12]/2 +\d+\.\d % +[▁▂▃▄▅▆▇█]+", text)
+    lines = text[: text.index("digits, mlp")].splitlines()
+    assert max(len(line) for line in lines) <= columns
+    # Foreground colours are 3x and 9x; 39 takes them back.
+    colours = re.findall(r"\x1b\[(?:[0-9;]*;)?((?:3[0-8]|9[0-7])(?:;[0-9;]*)?)m", written)
+    assert bool(colours) is not bool(no_color)
+    # The last drawing is taken away: what stays is the table, and where everything lies.
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1, "the cursor comes back"
+    last = text[text.index("digits, mlp") :]
+    assert "│ fedavg │ ln" in last
+    assert re.search(r"tiny: 4 of 4 runs done in \d+\.\d s; 1 workers started\.\nLeaderboard: ", last)
+    assert "best cells" not in last and "running" not in last
+    code, again = in_terminal("status", "--watch", "--store", store, columns=columns)
+    assert (code, "best cells" in again) == (0, True)
