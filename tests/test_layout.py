@@ -53,8 +53,8 @@ def test_imports_point_down(path: Path) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "flbench.cli", "flbench.api", "flbench.orchestrate", "flbench.sweep", "flbench.launch", "flbench.worker", "flbench.config",
-        "flbench.methods", "flbench.models", "flbench.models.norms", "flbench.probes", "flbench.store",
+        "flbench.cli", "flbench.api", "flbench.orchestrate", "flbench.sweep", "flbench.launch", "flbench.worker",
+        "flbench.config", "flbench.methods", "flbench.models", "flbench.models.norms", "flbench.probes", "flbench.store",
         "flbench.data.datasets", "flbench.data.partition", "flbench.report",
     ],
 )  # fmt: skip

@@ -40,7 +40,8 @@ def test_it_accepts_the_sweeps_that_come_with_it(check: jsonschema.Draft202012Va
     "good",
     [
         {"base": {"E": 3, "norm": {"name": "gn", "groups": 4}, "partition": "dirichlet:0.1"}},
-        {"base": {"norm.groups": 4, "partition": "iid", "partition.beta": 0.1, "probes": {"features": 10, "drift": None}}},
+        {"base": {"norm.groups": 4, "partition": "iid", "partition.beta": 0.1, "probes": []}},
+        {"base": {"probes": {"features": 10, "drift": None, "overfit": {"every": 50, "steps": 3}}}},
         {"axes": {"lr": {"logspace": [0.001, 1, 4]}, "method": ["fedavg", {"name": "fedyogi", "tau": 0.1}]}},
         {"grids": [{"set": {"lr": 1}, "axes": {"norm": ["ln"]}, "zip": {"E": [1, 2], "rounds": [3, 4]}}]},
         {"exclude": {"norm": ["ln", "none"], "lr": 0.1}, "overrides": [{"if": {"norm": "ln"}, "set": {"lr": 1}}]},
