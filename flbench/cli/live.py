@@ -16,6 +16,7 @@ from rich.text import Text
 from flbench.cli.drawing import fitting, plain_table
 from flbench.cli.numbers import duration, handy, pace, percent
 from flbench.cli.overview import MOST_CELLS, Overview
+from flbench.cli.sparkline import sparklines
 from flbench.cli.visible import visible
 from flbench.orchestrate import Progress, Seen
 
@@ -161,14 +162,15 @@ def _bar(progress: Progress) -> RenderableType:
 def _active_table(progress: Progress, overview: Overview, most: int) -> list[RenderableType]:
     if not progress.active:
         return []
+    shown = progress.active[:most]
+    scale, lines = sparklines([overview.curves.of_run(seen.run_id, seen.round) for seen in shown])
     table = plain_table()
     table.add_column("running")
     for title in ("round", "accuracy"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("over rounds", no_wrap=True)
-    for seen in progress.active[:most]:
-        curve = overview.sparklines.of_run(seen.run_id, seen.round)
-        table.add_row(fitting(seen.label), f"{seen.round}/{seen.rounds}", percent(seen.acc), curve)
+    table.add_column(scale, no_wrap=True)
+    for seen, line in zip(shown, lines, strict=True):
+        table.add_row(fitting(seen.label), f"{seen.round}/{seen.rounds}", percent(seen.acc), line)
     hidden = len(progress.active) - most
     return [table, Text(f"and {hidden} more", style="dim")] if hidden > 0 else [table]
 
@@ -179,9 +181,10 @@ def summary_line(progress: Progress) -> str:
     parts += [f"{progress.diverged} diverged"] if progress.diverged else []
     parts += [f"{progress.failed} failed"] if progress.failed else []
     parts += [f"{len(progress.active)} running, {progress.workers} workers"]
-    if progress.rounds_per_second is not None:
+    if progress.stopping:
+        parts += ["stopping: workers finish their rounds"]
+    elif progress.rounds_per_second is not None:
         parts += [pace(progress.rounds_per_second), f"{handy(progress.runs_per_hour or 0)} runs/h", remaining(progress)]
-    parts += ["stopping: workers finish their rounds"] if progress.stopping else []
     return ", ".join(parts)
 
 

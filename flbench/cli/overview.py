@@ -9,7 +9,7 @@ from rich.table import Table
 
 from flbench.cli.drawing import fitting, plain_table
 from flbench.cli.numbers import percent
-from flbench.cli.sparkline import Sparklines
+from flbench.cli.sparkline import Curves, sparklines
 from flbench.cli.standings import Best, Standings, best, common_names, names
 from flbench.orchestrate import Progress
 
@@ -24,10 +24,8 @@ MOST_CELLS = 6
 class Overview:
     """What the live table shows of a sweep besides how far it is: curves, and the cells that lead."""
 
-    def __init__(
-        self, standings: Standings, sparklines: Sparklines, names_of: Callable[[str], tuple[str, str]]
-    ) -> None:
-        self._standings, self.sparklines, self._names_of = standings, sparklines, names_of
+    def __init__(self, standings: Standings, curves: Curves, names_of: Callable[[str], tuple[str, str]]) -> None:
+        self._standings, self.curves, self._names_of = standings, curves, names_of
 
     @classmethod
     def of(cls, store: Store, experiments: Sequence[Experiment]) -> Self:
@@ -35,20 +33,21 @@ class Overview:
         standings = Standings([one.cell_id for one in experiments], lambda index: experiments[index].to_json())
         by_id = {one.run_id: one for one in experiments}
         common = common_names(experiments)
-        return cls(standings, Sparklines(store), lambda run_id: names(by_id[run_id].to_json(), common))
+        return cls(standings, Curves(store), lambda run_id: names(by_id[run_id].to_json(), common))
 
     def leaders(self, progress: Progress, most: int) -> list[Table]:
         """A table of the best cells so far; none while no run has finished."""
         self._standings.update(progress.ended)
-        return cells_table(best(self._standings.cells.values(), most), self.sparklines, self._names_of)
+        return cells_table(best(self._standings.cells.values(), most), self.curves, self._names_of)
 
 
 def cells_table(
-    found: Best, sparklines: Sparklines, names_of: Callable[[str], tuple[str, str]], title: str = "best cells so far"
+    found: Best, curves: Curves, names_of: Callable[[str], tuple[str, str]], title: str = "best cells so far"
 ) -> list[Table]:
     """The table of some cells, ``names_of`` a run's problem and contender; none where there are no cells."""
     if not found.cells:
         return []
+    scale, lines = sparklines([curves.of_runs(cell.run_ids) for cell in found.cells])
     rows = [(cell, *names_of(cell.run_ids[0])) for cell in found.cells]
     table = plain_table()
     more = f" (and {found.hidden} more problems)" if found.hidden else ""
@@ -58,9 +57,8 @@ def cells_table(
         table.add_column("on")
     table.add_column("runs", no_wrap=True)
     table.add_column("accuracy", justify="right", no_wrap=True)
-    table.add_column("over rounds", no_wrap=True)
-    for cell, problem, contender in rows:
+    table.add_column(scale, no_wrap=True)
+    for (cell, problem, contender), line in zip(rows, lines, strict=True):
         cells = (contender, problem) if has_problems else (contender,)
-        curve = sparklines.of_runs(cell.run_ids)
-        table.add_row(*map(fitting, cells), cell.progress, percent(cell.mean), curve)
+        table.add_row(*map(fitting, cells), cell.progress, percent(cell.mean), line)
     return [table]

@@ -87,11 +87,11 @@ class SweepStatus:
     """One sweep, looked at again and again."""
 
     def __init__(self, store: Store, directory: Path) -> None:
-        from flbench.cli.sparkline import Sparklines
+        from flbench.cli.sparkline import Curves
 
         self.directory = directory
         self.problem = ""
-        self.sparklines = Sparklines(store)
+        self.curves = Curves(store)
         self._store = store
         self._looks: list[tuple[float, int]] = []
         self._workers = 0
@@ -116,7 +116,9 @@ class SweepStatus:
 
     @property
     def rounds_per_second(self) -> float | None:
-        """The speed since the first look, else what the workers alive reach on average; None where that is unknown."""
+        """The speed since the first look, else what the workers alive reach on average; None where nobody works."""
+        if not (self._workers or self.tally.counts["running"]):
+            return None
         (began, first), (now, done) = self._looks[0], self._looks[-1]
         if done > first and now > began:
             return (done - first) / (now - began)
@@ -200,19 +202,21 @@ def _short_name(one: SweepStatus, watched: list[SweepStatus]) -> str:
 def _running(watched: list[SweepStatus], *, wide: bool) -> Iterator[Table | str]:
     from flbench.cli.drawing import fitting, plain_table
     from flbench.cli.numbers import percent
+    from flbench.cli.sparkline import sparklines
 
     running = [(sweep, one) for sweep in watched for one in sweep.tally.running]
     if not running:
         return
+    shown = running[:MOST_ROWS]
+    scale, lines = sparklines([sweep.curves.of_run(one.seen.run_id, one.seen.round) for sweep, one in shown])
     table = plain_table(2)
     more = ("attempt", "worker", "heartbeat") if wide else ()
-    for title in ("running", "", "round", "accuracy", "over rounds", *more):
+    for title in ("running", "", "round", "accuracy", scale, *more):
         right = title in ("round", "accuracy", "attempt")
         table.add_column(title, justify="right" if right else "left", no_wrap=bool(title))
-    for sweep, one in running[:MOST_ROWS]:
+    for (_, one), line in zip(shown, lines, strict=True):
         seen = one.seen
-        curve = sweep.sparklines.of_run(seen.run_id, seen.round)
-        cells = (f"{seen.round}/{seen.rounds}", percent(seen.acc), curve)
+        cells = (f"{seen.round}/{seen.rounds}", percent(seen.acc), line)
         where = (str(one.attempt), one.worker, _age(one)) if wide else ()
         run_id = seen.run_id if wide else seen.run_id[:8]
         table.add_row(run_id, fitting(seen.label), *cells, *map(visible, where))
@@ -228,7 +232,7 @@ def _leaders(one: SweepStatus, watched: list[SweepStatus]) -> Iterator[Table]:
     found = best(one.tally.cells.values(), MOST_CELLS)
     of = f" of {_short_name(one, watched)}" if len(watched) > 1 else ""
     title = f"best cells{of}{' so far' if one.tally.open else ''}"
-    yield from cells_table(found, one.sparklines, one.names_of, title)
+    yield from cells_table(found, one.curves, one.names_of, title)
 
 
 def _age(running: Running) -> str:

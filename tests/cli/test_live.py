@@ -53,7 +53,7 @@ def test_summary_line() -> None:
     assert summary_line(progress()) == "12/36 done, 1 running, 2 workers, 20 rounds/s, 2,880 runs/h, ETA 30.0 s"
     unknown = progress(rounds_per_second=None, failed=2, diverged=1)
     assert summary_line(unknown) == "12/36 done, 1 diverged, 2 failed, 1 running, 2 workers"
-    stopping = progress(rounds_per_second=None, stopping=True)
+    stopping = progress(stopping=True)
     assert summary_line(stopping) == "12/36 done, 1 running, 2 workers, stopping: workers finish their rounds"
 
 
@@ -182,15 +182,15 @@ def test_live_overview(store: Store, width: int) -> None:
     told, rest = lines[:-6], lines[-6:]
     assert " ".join(part.strip() for part in told) == line, "the whole summary, folded where it must be"
     running, run, best, *cells = (row.rstrip() for row in rest)
-    assert running.split() == ["running", "round", "accuracy", "over", "rounds"]
-    cut = "fedavg ln dirichlet:0.1 s0, which has a name so l…" if width == 80 else seen.active[0].label
+    assert running.split() == ["running", "round", "accuracy", "from", "0", "to", "99", "%"]
+    cut = "fedavg ln dirichlet:0.1 s0, which has a name s…" if width == 80 else seen.active[0].label
     assert run.split("  ")[0] == cut
     assert run.endswith("15/20    99.0 %  ▁▅█")
-    assert best.split() == ["best", "cells", "so", "far", "on", "runs", "accuracy", "over", "rounds"]
+    assert best.split() == ["best", "cells", "so", "far", "on", "runs", "accuracy", "from", "20", "to", "90", "%"]
     # Problem by problem, the best first; the mean over seeds at each round.
     assert [row.split() for row in cells] == [
-        ["fedavg", "ln", "classes:1", "1/2,", "1", "failed", "90.0", "%", "▅█"],
-        ["fedavg", "none", "classes:1", "2/2", "40.0", "%", "▂▄"],
+        ["fedavg", "ln", "classes:1", "1/2,", "1", "failed", "90.0", "%", "▄█"],
+        ["fedavg", "none", "classes:1", "2/2", "40.0", "%", "▁▃"],
         ["fedavg", "none", "dirichlet:0.1", "1/2,", "1", "diverged", "70.0", "%", "▅▆"],
     ]
 

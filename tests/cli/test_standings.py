@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from flbench.cli.sparkline import Sparklines, sparkline
+from flbench.cli.sparkline import Curves, sparklines
 from flbench.cli.standings import Cell, Standings, best, common_names, names
 from flbench.config import parse_experiment
 from flbench.orchestrate import Seen
@@ -80,28 +78,30 @@ def test_parts_join() -> None:
     assert left == Cell("x", [0.1, 0.2], ["a", "b"], diverged=1, failed=2)
 
 
-@pytest.mark.parametrize(
-    ("values", "width", "text"),
-    [
-        ([], 4, ""),
-        ([0.0, 0.124, 0.125, 0.5, 0.99, 1.0], 8, "▁▁▂▅██"),
-        ([-0.5, 1.5, float("nan")], 8, "▁█▁"),
-        ([0.0] * 99 + [1.0], 4, "▁▁▁█"),
-        ([0.1, 0.2, 0.3, 0.4, 0.9], 2, "▂█"),
-    ],
-)
-def test_sparkline(values: list[float], width: int, text: str) -> None:
-    assert sparkline(values, width) == text
+def test_bars_fill_the_range_of_all_curves() -> None:
+    # Steps of an eighth of 0.2 to 1.0.
+    assert sparklines([[0.2, 0.29, 0.31], [], [0.61, 0.99, 1.0]]) == ("from 20 to 100 %", ["▁▁▂", "", "▅██"])
+
+
+def test_small_differences_stay_small() -> None:
+    assert sparklines([[0.90, 0.91]]) == ("from 86 to 91 %", ["▇█"])
+    assert sparklines([[0.0, 0.01]]) == ("from 0 to 5 %", ["▁▂"])
+    assert sparklines([[], []]) == ("over rounds", ["", ""])
+
+
+def test_long_curves_show_the_last_value_of_each_share() -> None:
+    assert sparklines([[0.0] * 99 + [1.0]], 4)[1] == ["▁▁▁█"]
+    assert sparklines([[0.1, 0.0, 0.5, 0.3, 1.0]], 2)[1] == ["▁█"]
 
 
 def test_files_are_read_again_only_where_a_run_got_further(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     attempt = store.claim(PLAN[0], Lease.here())
     assert attempt is not None
-    lines = Sparklines(store)
-    assert lines.of_run(PLAN[0].run_id, 0) == ""
+    curves = Curves(store)
+    assert curves.of_run(PLAN[0].run_id, 0) == []
     attempt.record({"round": 1, "acc": 0.5})
-    assert (lines.of_run(PLAN[0].run_id, 0), lines.of_run(PLAN[0].run_id, 1)) == ("", "▅")
+    assert (curves.of_run(PLAN[0].run_id, 0), curves.of_run(PLAN[0].run_id, 1)) == ([], [0.5])
 
 
 def test_means_go_as_far_as_all_runs_do(tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_means_go_as_far_as_all_runs_do(tmp_path: Path) -> None:
         assert attempt is not None
         for round, accuracy in enumerate(accuracies, 1):
             attempt.record({"round": round, "acc": accuracy})
-    assert Sparklines(store).of_runs([PLAN[0].run_id, PLAN[1].run_id]) == sparkline([0.25, 0.75]) == "▃▇"
+    assert Curves(store).of_runs([PLAN[0].run_id, PLAN[1].run_id]) == [0.25, 0.75]

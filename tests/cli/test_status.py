@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.cli.numbers import percent
 from flbench.cli.screen import Screen
-from flbench.cli.sparkline import sparkline
+from flbench.cli.sparkline import sparklines
+from flbench.cli.status import SweepStatus
 from flbench.cli.survey import STATES, Tally, survey
 from flbench.errors import StoreUnusable, UserError
 from flbench.store import Lease, Store, encode_plan
@@ -68,9 +69,10 @@ def test_table_running_and_failures(store: Store) -> None:
     )
     assert row.split() == ["toy", "4", "1", "1", "1", "1", "25/80"]
     assert "fedavg none lr=0.2 s0" in running
-    assert re.search(rf"5/20 +25.0 % +▃ +1 +{socket.gethostname()}:{os.getpid()} +", running)
+    assert re.search(rf"5/20 +25.0 % +█ +1 +{socket.gethostname()}:{os.getpid()} +", running)
     accuracies = [record["acc"] for record in undisturbed(experiments(1)[0])]
-    assert cell.split() == ["fedavg", "none", "lr=0.01", "1/1", *percent(accuracies[-1]).split(), sparkline(accuracies)]
+    _, (line,) = sparklines([accuracies])
+    assert cell.split() == ["fedavg", "none", "lr=0.01", "1/1", *percent(accuracies[-1]).split(), line]
     assert kind.startswith("1 oom, the last at 20")
     assert "fedavg none lr=0.101 s0: oom: MemoryError (log: " in failure
     assert foot == f"0 workers alive, 1 runs belong to no sweep, store: {store.root}"
@@ -205,7 +207,7 @@ def test_eighty_columns_show_what_matters(store: Store, monkeypatch: pytest.Monk
     lines = drawn(store, monkeypatch, 80)
     tables = lines[: next(number for number, line in enumerate(lines) if "oom" in line)]
     assert max(map(len, tables)) <= 80
-    assert tables[2].split() == ["running", "round", "accuracy", "over", "rounds"]
+    assert tables[2].split() == ["running", "round", "accuracy", "from", "20", "to", "25", "%"]
     running = load_sweep(store.root.parent / "toy.yaml").experiments[2]
     assert tables[3].startswith(f"{running.run_id[:8]}  fedavg none lr=0.2 s0")
     assert "attempt" in "".join(drawn(store, monkeypatch, 200))
@@ -251,3 +253,21 @@ def test_time_left_from_what_is_written_down(store: Store) -> None:
         row = status().stdout.splitlines()[1]
     # 80 rounds, 25 done, 20 of the failed run given up.
     assert row.endswith("20 rounds/s  1.8 s")
+
+
+def test_nothing_is_left_to_wait_for_where_nobody_works(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds were seen to end since the first look, and then the workers went."""
+    (directory,) = store.sweep_dirs()
+    now = [0.0]
+    monkeypatch.setattr("flbench.cli.status.time", SimpleNamespace(monotonic=lambda: now[0]))
+    one = SweepStatus(store, directory)
+    one.look(1)
+    (attempt,) = store.run(load_sweep(store.root.parent / "toy.yaml").experiments[2].run_id).attempts()
+    attempt.metrics_path.write_text('{"round": 15, "acc": 0.5}\n')
+    now[0] = 2.0
+    one.look(1)
+    # 80 rounds, 20 + 15 done, 20 of the failed run given up.
+    assert (one.rounds_per_second, one.seconds_left) == (5.0, 5.0)
+    (attempt.path / "exit.json").write_text('{"kind": "interrupted"}')
+    one.look(0)
+    assert (one.rounds_per_second, one.seconds_left) == (None, None)
