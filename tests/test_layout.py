@@ -54,8 +54,8 @@ def test_imports_point_down(path: Path) -> None:
     "module",
     [
         "flbench.cli", "flbench.api", "flbench.orchestrate", "flbench.sweep", "flbench.launch", "flbench.worker",
-        "flbench.config", "flbench.methods", "flbench.models", "flbench.models.norms", "flbench.probes", "flbench.store",
-        "flbench.data.datasets", "flbench.data.partition", "flbench.report",
+        "flbench.config", "flbench.methods", "flbench.models", "flbench.models.norms", "flbench.probes",
+        "flbench.store", "flbench.data.datasets", "flbench.data.partition", "flbench.report",
     ],
 )  # fmt: skip
 def test_planning_imports_nothing_heavy(module: str) -> None:
