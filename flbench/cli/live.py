@@ -193,11 +193,14 @@ def remaining(progress: Progress) -> str:
     return f"ETA {duration(progress.eta or 0)}"
 
 
-def news_line(seen: Seen) -> str:
-    """How one run ended."""
+def news_line(seen: Seen, *, whole: bool = False) -> str:
+    """How one run ended; of a message of several lines the first, or the ``whole``."""
     result = seen.state.result
     if result is None:
         log = f" (log: {seen.log})" if seen.log else ""
-        return f"{seen.label}: {seen.outcome}: {seen.state.message or 'no message'}{log}"
+        message = seen.state.message.strip() or "no message"
+        first, *more = message.splitlines()
+        told = message if whole or not more else f"{first} …"
+        return f"{seen.label}: {seen.outcome}: {told}{log}"
     reached = f"diverged in round {result.rounds}" if result.status == "diverged" else percent(seen.acc)
     return f"{seen.label}: {reached}, {result.rounds} rounds, {duration(result.seconds)}"

@@ -183,7 +183,7 @@ def _conclude(console: Console, found: RunDir, experiment: Experiment, outcome: 
         if result.status == "diverged":
             say(console, f"The run diverged in round {result.rounds}: its loss or a weight is not a finite number.")
     for seen in outcome.failures:
-        say(console, f"failed: {news_line(seen)}")
+        say(console, f"failed: {news_line(seen, whole=True)}")
     if outcome.exit_code in (3, 130):
         say(console, "Stopped; the same command goes on from the last checkpoint.")
     say(console, f"Files: {found.path}")

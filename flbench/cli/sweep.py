@@ -225,10 +225,12 @@ def _conclude(
 
     progress = outcome.progress
     _tell_failures(console, outcome.failures)
-    if outcome.failures:
+    if any(seen.state.mendable for seen in outcome.failures):
+        say(console, "Once that is mended, the same command tries again what failed for it.")
+    if any(not seen.state.mendable for seen in outcome.failures):
         attempts = loaded.spec.retry.max_attempts
         again = f"--set retry.max_attempts={2 * attempts}, or first flbench retry {loaded.name}{_elsewhere(store)}"
-        say(console, f"Runs are tried {attempts} times; to try these again: {again}")
+        say(console, f"Runs are tried {attempts} times; to try these again: {again}", fold=True)
     started = f"{outcome.launched} workers started" if outcome.launched else "nothing to launch"
     took = f" in {duration(seconds)}" if outcome.launched else ""
     adopted = f", {outcome.adopted} adopted" if outcome.adopted else ""

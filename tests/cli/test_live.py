@@ -46,6 +46,9 @@ def test_lines_about_single_runs() -> None:
     assert news_line(done()) == "fedavg ln s0: 91.2 %, 20 rounds, 2.5 s"
     assert news_line(done(status="diverged", rounds=7)) == "fedavg ln s0: diverged in round 7, 7 rounds, 2.5 s"
     assert news_line(FAILED) == "fedavg ln s1: oom: MemoryError (log: log.txt)"
+    long = Seen("id", "fedavg ln s1", 20, RunState("failed", "error", "no data.\nLooked for them in:\n  here"))
+    assert news_line(long) == "fedavg ln s1: error: no data. …"
+    assert news_line(long, whole=True) == "fedavg ln s1: error: no data.\nLooked for them in:\n  here"
 
 
 def test_summary_line() -> None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
+from flbench.cli.run import picture
 from flbench.launch.inline import InlineLauncher
 from flbench.store import Store
 from flbench.sweep import experiment_from
@@ -63,6 +66,22 @@ def test_failure_has_exit_code_1_and_is_tried_again_next_time() -> None:
         found = json.loads(result.stdout)
         assert (result.exit_code, found["status"], found["kind"], found["computed"]) == (1, "failed", "error", True)
     assert "RuntimeError: the toy is broken (log: " in result.stderr
+
+
+def shown(records: list[dict[str, object]], width: int, speed: str = "") -> list[str]:
+    file = StringIO()
+    Console(width=width, no_color=True, file=file).print(picture(records, 100, width, speed))  # type: ignore[arg-type]
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_curve_and_the_newest_numbers_fit_the_terminal(width: int) -> None:
+    records = [{"round": round, "acc": round / 200, "loss": 2.0, "seconds": 1.5} for round in range(10, 90, 10)]
+    lines = shown(records, width, "12 rounds/s, ETA 1.7 s")
+    assert max(map(len, lines)) <= width
+    assert lines[-2:] == ["round 80/100, acc 40.0 %, loss 2.0000, 1.5 s", "12 rounds/s, ETA 1.7 s"]
+    assert [line[:7] for line in lines[:11:5]] == ["100 % ┤", " 50 % ┤", "      └"]
+    assert shown([], width)[-1] == "preparing data and model ..."
 
 
 def test_unknown_field_names_the_nearest() -> None:

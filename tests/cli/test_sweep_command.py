@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
+from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.launch.inline import InlineLauncher
-from flbench.store import Store
+from flbench.store import Attempt, Store
 from tests.faults.stub import OneByOne, execute
 
 SPEC = """
@@ -159,6 +161,28 @@ def test_failures_are_counted_shown_and_explained(spec: Path) -> None:
     again = facts(sweep(spec, "--set", "axes.lr=[0.01,0.101]", "--json"))
     assert (again["launched"], again["exit_code"], len(again["failures"])) == (0, 1, 4)
     assert again["failures"][0]["kind"] == "error"
+
+
+def test_what_the_user_can_mend_is_tried_again_without_more_ado(spec: Path) -> None:
+    result = sweep(spec, "--set", "axes.lr=[0.01,0.105]")
+    assert "4 failed: error: the toy's data are not there" in result.stdout
+    assert "Once that is mended, the same command tries again what failed for it." in result.stdout
+    assert "retry.max_attempts" not in result.stdout
+
+
+def test_a_cancelled_sweep_says_so(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody asks for its end while it runs."""
+
+    def cancel(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Any:
+        (directory,) = (tmp_path / "store").glob("sweeps/toy/*")
+        Store(tmp_path / "store").mark(f"toy/{directory.name}").put("me")
+        return execute(experiment, attempt, should_stop=should_stop)
+
+    launcher = partial(InlineLauncher, load=lambda _: OneByOne(cancel))
+    monkeypatch.setattr("flbench.launch.inline.InlineLauncher", launcher)
+    result = sweep(spec)
+    assert result.exit_code == 3
+    assert "\nCancelled; call the same command again to go on.\n" in result.stdout
 
 
 def test_dry_run_writes_nothing(spec: Path, tmp_path: Path) -> None:
