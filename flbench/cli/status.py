@@ -52,8 +52,8 @@ def status(
 
     It reads the store and nothing else, so it works while a sweep runs, after it, and from any machine that sees the
     store. With --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, the number of runs in
-    each state, rounds_done, rounds_total, active, errors (by kind) and failures (each with run_id, label, state,
-    message, log). Exit code 4 where a plan cannot be read.
+    each state, rounds_done, rounds_total, rounds_per_second and seconds_left (null where nobody works), active, errors
+    (by kind) and failures (each with run_id, label, state, message, log). Exit code 4 where a plan cannot be read.
 
     Example: flbench status sweeps/quickstart.yaml --watch
 
@@ -312,6 +312,8 @@ def _plain_sweep(one: SweepStatus) -> dict[str, Any]:
         **{state: tally.counts[state] for state in STATES},
         "rounds_done": tally.rounds_done,
         "rounds_total": tally.rounds_total,
+        "rounds_per_second": _rounded(one.rounds_per_second, 3),
+        "seconds_left": _rounded(one.seconds_left),
         "active": [_plain_running(running) for running in tally.running],
         "errors": [{"kind": kind, "runs": len(found), "last": _plain_failure(found[0])} for kind, found in errors],
         "failures": [_plain_failure(failure) for failure in tally.failures],
@@ -347,5 +349,5 @@ def _plain_seen(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _rounded(age: float | None) -> float | None:
-    return None if age is None else round(age, 1)
+def _rounded(number: float | None, digits: int = 1) -> float | None:
+    return None if number is None else round(number, digits)

@@ -251,8 +251,10 @@ def test_time_left_from_what_is_written_down(store: Store) -> None:
     assert "left" not in status().stdout.splitlines()[0], "nobody works"
     with store.heartbeat(Lease.here(), f"toy/{directory.name}"):
         row = status().stdout.splitlines()[1]
+        (sweep,) = json.loads(status("--json").stdout)["sweeps"]
     # 80 rounds, 25 done, 20 of the failed run given up.
     assert row.endswith("20 rounds/s  1.8 s")
+    assert (sweep["rounds_per_second"], sweep["seconds_left"]) == (20.0, 1.8)
 
 
 def test_nothing_is_left_to_wait_for_where_nobody_works(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
