@@ -16,6 +16,7 @@ from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.launch.inline import InlineLauncher
 from flbench.store import Attempt, Store
+from tests.cli.test_control import wait_until
 from tests.faults.stub import OneByOne, execute
 
 SPEC = """
@@ -176,6 +177,7 @@ def test_a_cancelled_sweep_says_so(spec: Path, tmp_path: Path, monkeypatch: pyte
     def cancel(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Any:
         (directory,) = (tmp_path / "store").glob("sweeps/toy/*")
         Store(tmp_path / "store").mark(f"toy/{directory.name}").put("me")
+        wait_until(should_stop)
         return execute(experiment, attempt, should_stop=should_stop)
 
     launcher = partial(InlineLauncher, load=lambda _: OneByOne(cancel))
