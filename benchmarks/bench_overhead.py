@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from flbench import metrics, run
+from flbench import execution, metrics
 from flbench.config import Experiment, parse_experiment
 from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.errors import DataMissing
@@ -42,7 +42,7 @@ PARTS: dict[str, Sequence[tuple[Any, str]]] = {
     ],
     "metrics": [(metrics, name) for name in ("shared_model", "personal_models", "whole_set")],
     "evaluation": [(LoopExecutor, "predict"), (StackedExecutor, "predict")],
-    "making trainers": [(run, "make_trainer")],
+    "making trainers": [(execution, "make_trainer")],
 }
 
 QUICKSTART = {"model": {"name": "mlp", "widths": [64, 64]}, "rounds": 200, "eval_every": 20, "E": 10, "lr": 0.01}
@@ -108,7 +108,7 @@ def start_seconds(repeats: int) -> list[float]:
     seconds = []
     for _ in range(repeats):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import flbench.worker, flbench.run"], check=True)
+        subprocess.run([sys.executable, "-c", "import flbench.worker, flbench.execution"], check=True)
         seconds.append(time.perf_counter() - began)
     return seconds
 

@@ -182,7 +182,7 @@ def act_as_filler(root: str, plan: str, upto: str, share: str, shares: str) -> N
 def act_as_planner(root: str, spec: str) -> None:
     """Expand a specification and write its plan; prints the plan's name and the seconds of each."""
     from flbench.orchestrate import write_plan
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     began = time.perf_counter()
     sweep = load_sweep(spec)

@@ -30,7 +30,7 @@ from flbench.config import Federated
 from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load
 from flbench.engine.setup import make_network, shards_of
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 
 SOURCES: tuple[Literal["memory", "loader"], ...] = ("memory", "loader")
 

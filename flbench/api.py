@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flbench.orchestrate import Outcome
     from flbench.report.frames import Source
     from flbench.store import Store
-    from flbench.sweep import Sweep
+    from flbench.sweeps import Sweep
     from flbench.worker import Options
 
 #: A path, or several: where runs are.
@@ -54,7 +54,7 @@ def load(
         UserError: there is no such store or file.
     """
     from flbench.report import frames
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     found = _source(source)
     wishes = load_sweep(spec).experiments if spec is not None else None
@@ -120,7 +120,7 @@ def sweep(
     from flbench.orchestrate import write_plan
     from flbench.report import frames
     from flbench.store import Store
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     loaded = load_sweep(path, sets)
     opened = Store(_store_path(store))

@@ -33,7 +33,7 @@ from flbench.store.plans import refuse_newer
 from flbench.store.runs import ending
 
 if TYPE_CHECKING:
-    from flbench.sweep import Sweep
+    from flbench.sweeps import Sweep
 
 #: Seconds between two looks at the store, at least.
 PERIOD = 0.25

@@ -54,7 +54,7 @@ class MemoryShort(UserError):
 
 
 class Outcome(Protocol):
-    """How an execution ended (``flbench.run.Outcome``)."""
+    """How an execution ended (``flbench.execution.Outcome``)."""
 
     @property
     def status(self) -> Literal["done", "diverged", "stopped"]:
@@ -70,7 +70,7 @@ Ended = Callable[[Attempt, Outcome | Exception], None]
 
 
 class Engine(Protocol):
-    """Executes claimed runs (``flbench.run`` with its settings)."""
+    """Executes claimed runs (``flbench.execution`` with its settings)."""
 
     def group_size(self, experiment: Experiment) -> int:
         """How many runs like this one are worth training together; 1: it trains alone."""
@@ -117,7 +117,7 @@ def load_engine(options: Options) -> Engine:
     """The real thing; imports torch, which takes seconds and is paid once per worker."""
     import torch
 
-    from flbench.run import Runner, Settings
+    from flbench.execution import Runner, Settings
 
     # Several torch threads in each of several workers are slower than one, and the sums depend on their number.
     torch.set_num_threads(1)

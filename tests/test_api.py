@@ -31,25 +31,6 @@ def test_importing_flbench_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import flbench; assert callable(flbench.run) and callable(flbench.sweep)",
-        "import flbench.run; assert callable(flbench.run) and flbench.run.execute",
-        "from flbench import run, sweep; assert callable(run) and run.execute and callable(sweep) and sweep.load_sweep",
-        "from flbench.sweep import load_sweep; import flbench; assert callable(flbench.sweep)",
-        "import pickle; from flbench.run import Settings as S; assert pickle.loads(pickle.dumps(S())) == S()",
-    ],
-)
-def test_run_and_sweep_are_modules_that_can_be_called(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_other_names_are_none() -> None:
-    with pytest.raises(AttributeError, match="module 'flbench' has no attribute 'runs'"):
-        flbench.runs  # noqa: B018
-
-
 def test_a_store_and_its_export_load_as_the_same_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wishes = [experiment(norm=norm, seed=seed) for norm in ("none", "ln") for seed in range(2)]
     store = filled(tmp_path / "runs", wishes)
@@ -107,7 +88,7 @@ def test_a_sweep_runs_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_not_repeated(tmp_path: Path) -> None:
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     (tmp_path / "tiny.yaml").write_text(SPEC)
     for wish in load_sweep(tmp_path / "tiny.yaml").experiments:

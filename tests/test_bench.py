@@ -21,7 +21,7 @@ from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data, 
 from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
 from flbench.engine.setup import make_network, make_trainer, sample_flops
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 from flbench.worker import kind_of_group
 from tests.recording import rerun
 

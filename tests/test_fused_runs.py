@@ -41,16 +41,16 @@ def records(store: Store, run: Experiment) -> list[dict[str, Any]]:
 
 def groups_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Notes how many runs are trained together, step by step."""
-    from flbench import run
+    from flbench import execution
 
     sizes: list[int] = []
-    step = run._step
+    step = execution._step
 
     def note(trainers: Any, needs_clients: Any, *, wait: bool) -> Any:
         sizes.append(len(trainers))
         return step(trainers, needs_clients, wait=wait)
 
-    monkeypatch.setattr(run, "_step", note)
+    monkeypatch.setattr(execution, "_step", note)
     return sizes
 
 
@@ -133,12 +133,12 @@ def test_runs_of_different_length_go_on_without_the_shorter(tmp_path: Path) -> N
 
 
 def test_a_fault_of_the_shared_computation_ends_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flbench import run
+    from flbench import execution
 
     def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(run, "_step", fail)
+    monkeypatch.setattr(execution, "_step", fail)
     store = Store(tmp_path)
     runs = [experiment(seed=seed) for seed in range(3)]
     go(store, runs, max_attempts=1)

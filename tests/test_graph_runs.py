@@ -14,7 +14,7 @@ from flbench.engine.fused import step_together
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import Numerics, make_trainer
 from flbench.engine.trainer import Trainer
-from flbench.run import LOOK_EVERY, Outcome, Runner, Settings
+from flbench.execution import LOOK_EVERY, Outcome, Runner, Settings
 from flbench.store import Attempt, Lease, Store
 from tests.recording import rerun
 
@@ -42,9 +42,9 @@ def by_graph(monkeypatch: pytest.MonkeyPatch, way: str = "grouped") -> list[list
         waits[0].append(wait)
         return step_together(trainers, keep, wait=wait)
 
-    monkeypatch.setattr("flbench.run.make_trainer", make)
-    monkeypatch.setattr("flbench.run.step_together", note)
-    monkeypatch.setattr("flbench.run.LOOK_SECONDS", 1e9)
+    monkeypatch.setattr("flbench.execution.make_trainer", make)
+    monkeypatch.setattr("flbench.execution.step_together", note)
+    monkeypatch.setattr("flbench.execution.LOOK_SECONDS", 1e9)
     return waits
 
 
@@ -98,7 +98,7 @@ def test_a_diverged_run_names_its_round_and_is_found_in_time(tmp_path: Path, mon
 
 def test_slow_rounds_are_looked_at_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = by_graph(monkeypatch)
-    monkeypatch.setattr("flbench.run.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("flbench.execution.LOOK_SECONDS", 0.0)
     go(Store(tmp_path), [experiment(seed=seed, eval_every=6) for seed in range(2)])
     assert waits[0] == [True] * 6
 

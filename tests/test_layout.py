@@ -15,9 +15,9 @@ PACKAGE = Path(flbench.__file__).parent
 
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
-    "cli", "api", "orchestrate", "report", "sweep", "launch", "tracking", "worker", "slurm", "bench", "run", "studies",
-    "probes",
-    "theory", "engine", "methods", "metrics", "models", "data", "store", "config", "registry", "streams", "errors",
+    "cli", "api", "orchestrate", "report", "sweeps", "launch", "tracking", "worker", "slurm", "bench", "execution",
+    "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data", "store", "config", "registry",
+    "streams", "errors",
 ]  # fmt: skip
 
 HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL")
@@ -53,7 +53,7 @@ def test_imports_point_down(path: Path) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "flbench.cli", "flbench.api", "flbench.orchestrate", "flbench.sweep", "flbench.launch", "flbench.worker",
+        "flbench.cli", "flbench.api", "flbench.orchestrate", "flbench.sweeps", "flbench.launch", "flbench.worker",
         "flbench.config", "flbench.methods", "flbench.models", "flbench.models.norms", "flbench.probes",
         "flbench.store", "flbench.data.datasets", "flbench.data.partition", "flbench.report",
     ],

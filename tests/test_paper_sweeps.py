@@ -13,7 +13,7 @@ import flbench.report
 from flbench.config import Experiment, Federated
 from flbench.registry import PARTITIONS
 from flbench.report.published import configuration_of, published_rows
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 
 PAPER = Path(__file__).parents[1] / "sweeps" / "paper"
 TABLES = ("1", "2", "3", "4", "5", "6", "10", "11", "12", "13", "14")

@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from flbench.config import Experiment
-    from flbench.sweep import Sweep
+    from flbench.sweeps import Sweep
 
 #: Cells shown of a long sweep, half of them from its end.
 SHOWN = 40
@@ -126,7 +126,7 @@ def _work(run: Experiment) -> int:
 
 
 def _cell(sweep: Sweep, cell_id: str, runs: list[Experiment], finished: Mapping[str, float]) -> dict[str, Any]:
-    from flbench.sweep import label
+    from flbench.sweeps import label
 
     first = runs[0]
     values = {field: label(getattr(first, field)) for field in sweep.varying if hasattr(first, field)}
@@ -167,7 +167,7 @@ def _print_cells(sweep: Sweep, finished: Mapping[str, float]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from flbench.sweep import short_name
+    from flbench.sweeps import short_name
 
     table = Table("#", box=None, pad_edge=False)
     for field in sweep.varying:

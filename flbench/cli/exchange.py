@@ -31,7 +31,7 @@ def export(
     """
     from flbench.report import exchange
     from flbench.store import Store
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     if file.suffix != ".parquet":
         raise UserError(f"{file}: expected a name that ends in .parquet")

@@ -89,7 +89,7 @@ def _experiment(settings: list[str], options: dict[str, str | None]) -> Federate
 
 
 def _read(text: str) -> Any:
-    from flbench.sweep.source import read_value
+    from flbench.sweeps.source import read_value
 
     return read_value(text)
 

@@ -105,7 +105,7 @@ def report(
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
     from flbench.report import frames, write_text
-    from flbench.sweep import collection_paused
+    from flbench.sweeps import collection_paused
 
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
     given = {
@@ -149,7 +149,7 @@ def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ())
         UserError: there is nothing to report, or an option fits nothing.
     """
     from flbench.report import frames, leaderboard
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     files = [Path(spec) for spec in choice.specs if spec.endswith(".parquet")]
     names = [spec for spec in choice.specs if not spec.endswith(".parquet")]

@@ -44,7 +44,7 @@ def retry(
     Example: flbench retry lr_robustness --only method=scaffold
     """
     from flbench.store import Store
-    from flbench.sweep import condition
+    from flbench.sweeps import condition
 
     opened = Store(store, create=False)
     targets = find_targets(opened, names)

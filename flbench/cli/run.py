@@ -51,7 +51,7 @@ def run(
 
     from flbench.orchestrate import Orchestrator
     from flbench.store import Store
-    from flbench.sweep import experiment_from
+    from flbench.sweeps import experiment_from
 
     experiment = experiment_from(fields or ())
     console = Console(stderr=as_json)

@@ -25,7 +25,7 @@ def schema() -> None:
 
 def sweep_schema() -> Schema:
     """The JSON Schema of a sweep file, with every component that is installed."""
-    from flbench.sweep.spec import SweepSpec
+    from flbench.sweeps.spec import SweepSpec
 
     whole = SweepSpec.model_json_schema(by_alias=True)
     parts = whole["$defs"]

@@ -52,7 +52,7 @@ def components(what: str) -> list[dict[str, Any]]:
 def sweeps(folder: Path) -> list[dict[str, Any]]:
     """Every sweep file below a folder with its number of runs, or what is wrong with it."""
     from flbench.errors import UserError
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.rglob("*.yaml")):

@@ -16,7 +16,7 @@ from flbench.errors import StoreUnusable
 from flbench.launch.local import usable_cores
 from flbench.orchestrate import Seen, Watch, label
 from flbench.store import Entry, Lease, Store, parse_plan
-from flbench.sweep import collection_paused
+from flbench.sweeps import collection_paused
 
 #: The states a run can be in.
 STATES = ("done", "diverged", "running", "pending", "failed", "lost")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flbench.launch.slurm import Request
     from flbench.orchestrate import Outcome, Seen
     from flbench.store import Store
-    from flbench.sweep import Sweep
+    from flbench.sweeps import Sweep
     from flbench.worker import Options
 
 #: Columns of the tables where there is no terminal.
@@ -82,7 +82,7 @@ def sweep(
 
     Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
     """
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     loaded = load_sweep(spec, set_, only, limit)
     wanted = _wanted(loaded, backend, profile, workers, data)
@@ -126,7 +126,7 @@ def _wanted(
         if profile is not None:
             raise UserError(f"--profile {profile}: profiles are for --backend slurm")
         return Wanted(chosen, workers or getattr(given, "workers", None), options, None)
-    from flbench.sweep.profile import load_profile
+    from flbench.sweeps.profile import load_profile
 
     name = profile or getattr(given, "profile", None)
     if name is None:

@@ -28,8 +28,8 @@ from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.store import Store, Wish
-    from flbench.sweep import Sweep
-    from flbench.sweep.spec import Wandb
+    from flbench.sweeps import Sweep
+    from flbench.sweeps.spec import Wandb
     from flbench.tracking.mirror import Mirror, Tally
 
 #: Seconds without anything done, after which a mirror is taken for stuck and ends: nobody else would end it.
@@ -155,7 +155,7 @@ def _runs_of_no_sweep(store: Store) -> list[str]:
 
 def _job_of_runs(store: Store, run_ids: Sequence[str]) -> Job:
     from flbench.store import Wish
-    from flbench.sweep.spec import Wandb
+    from flbench.sweeps.spec import Wandb
 
     wishes = {}
     for run_id in run_ids:
@@ -269,7 +269,7 @@ def _load(plan: Path) -> Sweep:
 
 
 def _load_with(path: Path, options: Sequence[str]) -> Sweep:
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     values = {option: [line.removeprefix(option) for line in options if line.startswith(option)] for option in OPTIONS}
     sets, only, limit = values.values()

@@ -112,7 +112,7 @@ def _is_plan(name: str, directory: Path) -> bool:
 
 
 def _plan_of_file(store: Store, name: str, directories: Sequence[Path]) -> Path:
-    from flbench.sweep import load_sweep
+    from flbench.sweeps import load_sweep
 
     sweep = load_sweep(name)
     directory = store.sweep_dir(sweep.name, sweep.spec_hash)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flbench.report.frames import Collection
     from flbench.report.leaderboard import Leaderboard
     from flbench.store import Store
-    from flbench.sweep import Sweep
+    from flbench.sweeps import Sweep
     from flbench.tracking.view import Board
 
 #: Fields that a run's name on W&B always has; others only where they are not what they are by default.

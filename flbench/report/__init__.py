@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flbench.report.leaderboard import Leaderboard
     from flbench.store import Store
-    from flbench.sweep import Sweep
+    from flbench.sweeps import Sweep
 
 
 def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path) -> Leaderboard:

@@ -30,13 +30,13 @@ from flbench.report.robustness import Ranges, ranges
 from flbench.report.tables import SECTION, Position, Table, axes_of, has_axis, lay_out, varies
 from flbench.report.tuning import USUAL, tune
 from flbench.report.verdicts import TOLERANCE, Published, compare
-from flbench.sweep import condition
-from flbench.sweep.grid import normal_path
+from flbench.sweeps import condition
+from flbench.sweeps.grid import normal_path
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from flbench.sweep import Sweep
+    from flbench.sweeps import Sweep
 
 #: Settings that are told even where they have their default.
 ALWAYS_SAID = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition"})

@@ -1,4 +1,4 @@
-"""The contract of a study: what ``flbench.run`` needs to execute it, round by round, like any training."""
+"""The contract of a study: what ``flbench.execution`` needs to execute it, round by round, like any training."""
 
 from __future__ import annotations
 

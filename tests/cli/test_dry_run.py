@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.cli.dry_run import SHOWN, estimate, print_dry_run, summary
 from flbench.store import Store
-from flbench.sweep import Sweep, load_sweep
+from flbench.sweeps import Sweep, load_sweep
 from tests.report.stores import finish
 
 TEXT = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flbench.store import Store
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 from tests.cli.test_report import fill, flbench, here  # noqa: F401  the fixture
 from tests.report.stores import accuracy, claim, experiment, fail, filled, finish
 

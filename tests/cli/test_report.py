@@ -10,7 +10,7 @@ import pytest
 from flbench.cli import main
 from flbench.report import exchange, frames, leaderboard, write_leaderboard
 from flbench.store import Store
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 from tests.report.stores import accuracy, experiment, filled, finish, records
 
 SPEC = """

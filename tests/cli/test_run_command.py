@@ -13,7 +13,7 @@ from flbench.cli import app
 from flbench.cli.run import picture
 from flbench.launch.inline import InlineLauncher
 from flbench.store import Store
-from flbench.sweep import experiment_from
+from flbench.sweeps import experiment_from
 from tests.faults.stub import OneByOne, execute, undisturbed
 
 

@@ -12,7 +12,7 @@ from flbench.cli import app
 from flbench.cli.schema import sweep_schema
 from flbench.config import fields_of_all_kinds
 from flbench.registry import METHODS, NORMS
-from flbench.sweep.source import Source
+from flbench.sweeps.source import Source
 
 ROOT = Path(__file__).parent.parent.parent
 HEAD = {"version": 1, "name": "test"}

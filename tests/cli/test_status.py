@@ -23,7 +23,7 @@ from flbench.cli.status import SweepStatus
 from flbench.cli.survey import STATES, Tally, survey
 from flbench.errors import StoreUnusable, UserError
 from flbench.store import Lease, Store, encode_plan
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 from tests.faults.stub import execute, experiments, undisturbed
 
 SPEC = "version: 1\nname: toy\nbase: {rounds: 20, eval_every: 5}\naxes: {lr: [0.01, 0.101, 0.2, 0.3]}\nseeds: [0]\n"

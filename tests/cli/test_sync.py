@@ -12,7 +12,7 @@ from flbench.cli import app
 from flbench.cli.sync import _load
 from flbench.orchestrate import write_plan
 from flbench.store import Store
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 from tests.report.stores import experiment, finish
 from tests.tracking.plans import SPEC, planned
 from tests.tracking.test_mirror import Wandb

@@ -29,7 +29,7 @@ SEEDS = 2
 PLAN = experiments(SEEDS, rounds=ROUNDS, eval_every=2)
 
 #: What a result says that may differ: where and when.
-APART = {"path", "attempt", "seconds", "published", "environment"}
+APART = {"file", "attempt", "seconds", "published", "environment"}
 
 
 def sweep(root: Path) -> int:

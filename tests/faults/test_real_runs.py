@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flbench.store import Store
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 from tests.faults.test_kills import recorded, wait_until
 
 SPEC = """

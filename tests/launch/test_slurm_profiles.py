@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from flbench.launch.slurm import Request
-from flbench.sweep.profile import load_profile
-from flbench.sweep.source import SpecError
-from flbench.sweep.spec import Resources
+from flbench.sweeps.profile import load_profile
+from flbench.sweeps.source import SpecError
+from flbench.sweeps.spec import Resources
 
 ROOT = Path(__file__).parents[2]
 

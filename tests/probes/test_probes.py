@@ -14,11 +14,11 @@ from flbench.data.datasets import load
 from flbench.engine.lens import Lens
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_network, make_trainer
+from flbench.execution import Settings, execute
 from flbench.probes import Observation
 from flbench.probes.features import Features
 from flbench.probes.overfit import Overfit
 from flbench.probes.sharpness import Sharpness
-from flbench.run import Settings, execute
 from flbench.store import Lease, Store
 from flbench.theory import rank
 

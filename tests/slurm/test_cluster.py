@@ -23,7 +23,7 @@ from flbench.launch import WorkersCrash
 from flbench.launch.slurm import Request
 from flbench.slurm import config_value
 from flbench.store import Store
-from flbench.sweep import load_sweep
+from flbench.sweeps import load_sweep
 from tests.faults.stub import experiments, undisturbed
 from tests.slurm.toys import HUNGRY, PACED, ROOT, Cluster, orchestrate, scontrol, wait_until
 

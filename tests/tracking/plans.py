@@ -12,7 +12,7 @@ from typing import Any
 from flbench.config import Experiment
 from flbench.orchestrate import write_plan
 from flbench.store import Store, Wish
-from flbench.sweep import Sweep, load_sweep
+from flbench.sweeps import Sweep, load_sweep
 from tests.report.stores import finish
 
 SPEC = """

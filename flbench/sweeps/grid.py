@@ -9,8 +9,8 @@ from typing import Any
 
 from flbench.config import ALIASES, fields_of_all_kinds, registry_of
 from flbench.registry import unknown
-from flbench.sweep.source import Source, Where
-from flbench.sweep.spec import Grid, SweepSpec, expand_range
+from flbench.sweeps.source import Source, Where
+from flbench.sweeps.spec import Grid, SweepSpec, expand_range
 
 #: More cells than this are a mistake, and would take minutes to write down.
 MOST_CELLS = 1_000_000

@@ -17,13 +17,13 @@ from pydantic import ValidationError
 
 from flbench.config import KINDS, Experiment
 from flbench.registry import explain, unknown
-from flbench.sweep.assemble import Assembler, label
-from flbench.sweep.expand import Arithmetic, GridCount, expand, short_name
-from flbench.sweep.grid import normal_path, read_layer
-from flbench.sweep.match import Rule
-from flbench.sweep.options import apply_sets, read_fields, read_only
-from flbench.sweep.source import Source, SpecError
-from flbench.sweep.spec import SweepSpec
+from flbench.sweeps.assemble import Assembler, label
+from flbench.sweeps.expand import Arithmetic, GridCount, expand, short_name
+from flbench.sweeps.grid import normal_path, read_layer
+from flbench.sweeps.match import Rule
+from flbench.sweeps.options import apply_sets, read_fields, read_only
+from flbench.sweeps.source import Source, SpecError
+from flbench.sweeps.spec import SweepSpec
 
 __all__ = [
     "Arithmetic",

@@ -8,11 +8,11 @@ from itertools import islice
 
 from flbench.config import ALIASES, KINDS, WISHES, Experiment
 from flbench.registry import unknown
-from flbench.sweep.assemble import Assembler, Cell, SealedCell, label
-from flbench.sweep.grid import CellGrid, Choice, Layer, read_grids, read_layer, without
-from flbench.sweep.match import Rule
-from flbench.sweep.source import Source
-from flbench.sweep.spec import SweepSpec
+from flbench.sweeps.assemble import Assembler, Cell, SealedCell, label
+from flbench.sweeps.grid import CellGrid, Choice, Layer, read_grids, read_layer, without
+from flbench.sweeps.match import Rule
+from flbench.sweeps.source import Source
+from flbench.sweeps.spec import SweepSpec
 
 
 @dataclass(frozen=True)

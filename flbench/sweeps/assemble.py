@@ -21,8 +21,8 @@ from flbench.config import (
     registry_of,
 )
 from flbench.registry import Component, InvalidComponent, format_scalar, unknown
-from flbench.sweep.grid import Choice, Layer
-from flbench.sweep.source import Source, Where
+from flbench.sweeps.grid import Choice, Layer
+from flbench.sweeps.source import Source, Where
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 from flbench.config import KINDS, Experiment, FieldProblem, parse_field, registry_of
 from flbench.registry import Component, plain, unknown
-from flbench.sweep.assemble import Assembler, Cell, Known
-from flbench.sweep.grid import Layer
-from flbench.sweep.source import Source
+from flbench.sweeps.assemble import Assembler, Cell, Known
+from flbench.sweeps.grid import Layer
+from flbench.sweeps.source import Source
 
 Test = Callable[[Any], bool]
 

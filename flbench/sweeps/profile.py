@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, mo
 
 from flbench.launch.slurm import Request
 from flbench.registry import explain, unknown
-from flbench.sweep.source import Source, SpecError
-from flbench.sweep.spec import Resources, Strict, parse_memory, parse_time
+from flbench.sweeps.source import Source, SpecError
+from flbench.sweeps.spec import Resources, Strict, parse_memory, parse_time
 
 #: Where profiles are looked for by name.
 PROFILES = Path("slurm/profiles")

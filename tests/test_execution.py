@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment, parse_experiment
-from flbench.run import Outcome, Settings, execute
+from flbench.execution import Outcome, Settings, execute
 from flbench.store import Lease, Store
 
 SMALL = {

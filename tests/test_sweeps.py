@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flbench.config import Experiment, Federated, parse_experiment
-from flbench.sweep import SpecError, Sweep, experiment_from, label, load_sweep
-from flbench.sweep.source import Source, read_value
-from flbench.sweep.spec import expand_range, parse_memory, parse_time
+from flbench.sweeps import SpecError, Sweep, experiment_from, label, load_sweep
+from flbench.sweeps.source import Source, read_value
+from flbench.sweeps.spec import expand_range, parse_memory, parse_time
 
 Load = Callable[..., Sweep]
 
@@ -386,7 +386,7 @@ def test_collection_goes_on_after_loading(load: Load) -> None:
 def test_expanding_needs_no_heavy_import() -> None:
     """A dry run answers in seconds only as long as nothing pulls these in."""
     code = (
-        "import sys; from flbench.sweep import load_sweep; load_sweep('sweeps/lr_robustness.yaml');"
+        "import sys; from flbench.sweeps import load_sweep; load_sweep('sweeps/lr_robustness.yaml');"
         "print(*({'torch', 'pandas', 'matplotlib', 'sklearn', 'scipy', 'pyarrow', 'torchvision'} & set(sys.modules)))"
     )
     root = Path(__file__).parent.parent

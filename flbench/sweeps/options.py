@@ -8,9 +8,9 @@ from typing import Any
 
 from flbench.config import ALIASES, fields_of_all_kinds
 from flbench.registry import unknown
-from flbench.sweep.grid import Layer, normal_path, read_layer
-from flbench.sweep.source import Source, SpecError, Where, read_value
-from flbench.sweep.spec import SweepSpec
+from flbench.sweeps.grid import Layer, normal_path, read_layer
+from flbench.sweeps.source import Source, SpecError, Where, read_value
+from flbench.sweeps.spec import SweepSpec
 
 #: Keys whose mappings hold fields of an experiment, which may have dots in their names.
 _OF_FIELDS = ("base", "axes", "zip", "set", "if", "baseline")
