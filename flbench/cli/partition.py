@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flbench.cli.completion import fields as complete_fields
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ def _group() -> None:
 @app.command()
 def show(
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help=f"As in 'flbench run': {', '.join(_FIELDS)}.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[FIELD=VALUE]...",
+            help=f"As in 'flbench run': {', '.join(_FIELDS)}.",
+            autocompletion=complete_fields,
+        ),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Data set (default: digits).")] = None,
     partition: Annotated[

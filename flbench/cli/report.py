@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flbench.cli.completion import conditions, sweep_files
 from flbench.cli.options import DEFAULT_STORE, DataOption, StoreOption
 from flbench.errors import UserError
 
@@ -30,7 +31,10 @@ class Rule(StrEnum):
 
 
 SpecsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[SPEC]...", help="Sweep files; without any, every run there is.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[SPEC]...", help="Sweep files; without any, every run there is.", autocompletion=sweep_files
+    ),
 ]
 ResultsOption = Annotated[
     list[Path] | None,
@@ -54,7 +58,10 @@ TargetOption = Annotated[
 SetsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the sweep, as in `flbench sweep`.")
 ]
-OnlyOption = Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Only matching cells.")]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FIELD=VALUE", help="Only matching cells.", autocompletion=conditions),
+]
 LimitOption = Annotated[int | None, typer.Option(help="Only the first so many runs of each sweep.")]
 
 

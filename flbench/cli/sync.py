@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from flbench.cli.completion import sweeps as complete_sweeps
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.cli.tracked import board_id, board_of, name_of, sweeps_of
 from flbench.errors import UserError
@@ -80,7 +81,11 @@ class Ended:
 def sync(
     sweeps: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SWEEP", help="Sweep files, or names of sweeps in the store; without any, all of them."),
+        typer.Argument(
+            metavar="SWEEP",
+            help="Sweep files, or names of sweeps in the store; without any, all of them.",
+            autocompletion=complete_sweeps,
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     mode: Annotated[
