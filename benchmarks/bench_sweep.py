@@ -29,7 +29,8 @@ from flbench.bench.plain import PlainLoop, Training
 from flbench.config import Federated
 from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load
-from flbench.engine.setup import make_network, shards_of
+from flbench.data.partition import shards_of
+from flbench.engine.setup import make_network
 from flbench.sweeps import load_sweep
 
 SOURCES: tuple[Literal["memory", "loader"], ...] = ("memory", "loader")

@@ -15,6 +15,7 @@ from flbench.bench.plain import PlainLoop, Training
 from flbench.bench.project import Projection, project, table10_groups
 from flbench.bench.workloads import Workload, data_for, training_flops
 from flbench.config import Federated, Precision
+from flbench.data.partition import shards_of
 from flbench.engine.fused import step_together
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import (
@@ -23,7 +24,6 @@ from flbench.engine.setup import (
     make_trainer,
     matmul_precision_restored,
     runs_worth_fusing,
-    shards_of,
 )
 
 #: What the others are compared with, pair by pair: the engine's reference, and what one writes without it.

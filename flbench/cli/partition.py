@@ -110,20 +110,11 @@ def _message(problem: Any) -> str:
 def _histogram(experiment: Federated, root: Path | None) -> tuple[Histogram, str]:
     from flbench.data.datasets import load
     from flbench.data.histogram import count
-    from flbench.data.partition import split
+    from flbench.data.partition import shards_of
 
     dataset: Any = experiment.dataset
-    partition: Any = experiment.partition
     data = load(dataset, root)
-    shards = split(
-        partition,
-        data,
-        clients=experiment.clients,
-        min_size=experiment.min_size,
-        val_fraction=experiment.val_fraction,
-        seed=experiment.seed,
-    )
-    return count(data, shards), data.fingerprint
+    return count(data, shards_of(experiment, data)), data.fingerprint
 
 
 def _title(experiment: Federated) -> str:

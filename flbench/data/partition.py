@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -29,6 +29,9 @@ from flbench.data.arrays import Arrays, Data, Ints
 from flbench.errors import UserError
 from flbench.registry import PARTITIONS, Component
 from flbench.streams import stream
+
+if TYPE_CHECKING:
+    from flbench.config import Federated
 
 #: First index of the stream "partition": one number for each kind of choice.
 _COUNTS, _TRAIN, _TEST, _VALIDATION = range(4)
@@ -240,6 +243,18 @@ class DomainDirichlet(Dirichlet):
     """
 
     by_domain = True
+
+
+def shards_of(experiment: Federated, data: Data) -> Shards:
+    """The rows of each client of an experiment: the same for every method and model of a seed; raises as ``split``."""
+    return split(
+        cast(Partition, experiment.partition),
+        data,
+        clients=experiment.clients,
+        min_size=experiment.min_size,
+        val_fraction=experiment.val_fraction,
+        seed=experiment.seed,
+    )
 
 
 def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_fraction: float, seed: int) -> Shards:

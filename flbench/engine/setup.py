@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flbench.config import Centralized, Experiment, Federated
 from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.datasets import Arrays, Data
-from flbench.data.partition import Partition, Shards, split
+from flbench.data.partition import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.executors import CHUNK, make_executor
 from flbench.engine.graphs import CudaRecord
@@ -158,18 +158,6 @@ def _steps(experiment: Experiment, rows: Rows) -> int:
     if experiment.local_steps is not None:
         return experiment.local_steps
     return steps_of_epochs(len(rows), epochs=cast(int, experiment.local_epochs), batch_size=experiment.batch_size)
-
-
-def shards_of(experiment: Federated, data: Data) -> Shards:
-    """The partition of a federated experiment's data: the same for every method and model of a seed."""
-    return split(
-        cast(Partition, experiment.partition),
-        data,
-        clients=experiment.clients,
-        min_size=experiment.min_size,
-        val_fraction=experiment.val_fraction,
-        seed=experiment.seed,
-    )
 
 
 def sample_flops(network: nn.Module, data: Data, dtype: torch.dtype) -> float:

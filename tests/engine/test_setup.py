@@ -9,9 +9,10 @@ import torch
 
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
+from flbench.data.partition import shards_of
 from flbench.engine import setup
 from flbench.engine.rounds import FederatedTrainer
-from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, runs_worth_fusing, shards_of
+from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.engine.trainer import Trainer
 from flbench.registry import METHODS
 

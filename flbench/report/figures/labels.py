@@ -24,27 +24,19 @@ def labels(board: Leaderboard, collection: Collection, root: Path | None = None)
     """
     from flbench.data.datasets import load
     from flbench.data.histogram import count, figure_of
-    from flbench.data.partition import split
+    from flbench.data.partition import shards_of
 
     for experiment in _partitions(board):
         dataset: Any = experiment.dataset
-        partition: Any = experiment.partition
         try:
             data = load(dataset, root)
-            shards = split(
-                partition,
-                data,
-                clients=experiment.clients,
-                min_size=experiment.min_size,
-                val_fraction=experiment.val_fraction,
-                seed=experiment.seed,
-            )
+            histogram = count(data, shards_of(experiment, data))
         except UserError:  # the data are not here, or cannot be split so; its runs say why
             continue
-        what = f"{public(dataset.label())}, {partition.label()}, {experiment.clients} clients"
+        what = f"{public(dataset.label())}, {experiment.partition.label()}, {experiment.clients} clients"
         caption = f"{what}: training samples of each class that each client holds, seed {experiment.seed}."
         place = (dataset.name, experiment.model.name)
-        picture = figure_of(count(data, shards), f"{what}, seed {experiment.seed}")
+        picture = figure_of(histogram, f"{what}, seed {experiment.seed}")
         yield Drawing("labels", file_name("labels", what), caption, picture, place, tight=True)
 
 
