@@ -51,14 +51,7 @@ def plain_seconds(
 def _one(experiment: Federated, source: Literal["memory", "loader"], rounds: int) -> float:
     data = load(cast(Dataset, experiment.dataset))
     network = make_network(experiment, data, "cpu")
-    training = Training(
-        steps=cast(int, experiment.local_steps),
-        batch_size=experiment.batch_size,
-        lr=experiment.lr,
-        augment=experiment.augment == "flip-crop",
-        dtype=torch.float32,
-        device="cpu",
-    )
+    training = Training.of(experiment, "cpu")
     loop = PlainLoop(network, data, shards_of(experiment, data).train, training, source)
     loop.round()  # warms up
     began = time.perf_counter()

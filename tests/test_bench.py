@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ def test_what_is_measured_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "make_trainer", make)
     monkeypatch.setattr(compare_module, "make_network", lambda *given: make_network(*given[:2], "cpu"))
     monkeypatch.setattr(compare_module, "gemm", lambda _, *key: measure.gemm("cpu", *key))
-    monkeypatch.setattr(compare_module, "Training", lambda **given: Training(**{**given, "device": "cpu"}))
+    on_cpu = partial(Training.of, device="cpu")
+    monkeypatch.setattr(Training, "of", lambda experiment, _: on_cpu(experiment))
     monkeypatch.setattr(compare_module, "runs_worth_fusing", lambda *_, **__: 100)
     monkeypatch.setattr(compare_module, "GPU_RUNS", 2)
     monkeypatch.setattr(project_module, "TABLE10_STEPS", (1,))

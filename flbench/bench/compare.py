@@ -285,14 +285,7 @@ class _Bench:
 
     def _plain(self, name: str, source: Literal["memory", "loader"]) -> Variant:
         settings, experiment = self._settings, self.experiment
-        training = Training(
-            steps=_local_steps(experiment),
-            batch_size=experiment.batch_size,
-            lr=experiment.lr,
-            augment=experiment.augment == "flip-crop",
-            dtype=self._dtype,
-            device=settings.device,
-        )
+        training = Training.of(experiment, settings.device)
         network = make_network(experiment, self.data, settings.device)
         loop = PlainLoop(network, self.data, shards_of(experiment, self.data).train, training, source)
         precision = "fp32" if settings.precision == "bf16" else settings.precision  # it has no autocast

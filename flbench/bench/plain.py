@@ -12,13 +12,14 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from flbench.config import Federated
 from flbench.data.arrays import Data
 from flbench.data.batches import CROP_PADDING
 
@@ -35,6 +36,18 @@ class Training:
     augment: bool
     dtype: torch.dtype
     device: str
+
+    @classmethod
+    def of(cls, experiment: Federated, device: str) -> Training:
+        """What an experiment asks for; mixed precision is none of it."""
+        return cls(
+            steps=cast(int, experiment.local_steps),
+            batch_size=experiment.batch_size,
+            lr=experiment.lr,
+            augment=experiment.augment == "flip-crop",
+            dtype=torch.float64 if experiment.precision == "fp64" else torch.float32,
+            device=device,
+        )
 
 
 class PlainLoop:

@@ -21,12 +21,14 @@ class Study(ABC):
         round: rounds done.
         x: parameters.
         seconds: spent in rounds.
+        carried: whatever else the next round or measurement depends on: numbers by name, saved with the parameters.
     """
 
     def __init__(self, x: Tree) -> None:
         self.x = x
         self.round = 0
         self.seconds = 0.0
+        self.carried: dict[str, Any] = {}
         self.loss = float("nan")  # of the last round
 
     def step(self) -> None:
@@ -48,7 +50,8 @@ class Study(ABC):
 
     def state(self) -> dict[str, Any]:
         """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
-        return {"round": self.round, "seconds": self.seconds, "loss": self.loss, "x": self.x, "more": self._more()}
+        counters = {"round": self.round, "seconds": self.seconds, "loss": self.loss}
+        return {**counters, "x": self.x, "carried": dict(self.carried)}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from what ``state`` returned."""
@@ -56,7 +59,7 @@ class Study(ABC):
         if {k: v.shape for k, v in state["x"].items()} != {k: v.shape for k, v in self.x.items()}:
             raise ValueError("the checkpoint has other tensors than this experiment's network")
         self.x = {name: leaf.to(self.x[name].device) for name, leaf in state["x"].items()}
-        self._load_more(state["more"])
+        self.carried = dict(state["carried"])
 
     @abstractmethod
     def _train(self) -> float:
@@ -64,12 +67,3 @@ class Study(ABC):
 
     @abstractmethod
     def _measure(self) -> Record: ...
-
-    def _more(self) -> dict[str, Any]:
-        """What else the next round depends on."""
-        return {}
-
-    def _load_more(self, more: dict[str, Any]) -> None:
-        """Take back what ``_more`` returned."""
-        if more:
-            raise NotImplementedError(f"{type(self).__name__} saves {sorted(more)} and must load it")

@@ -8,7 +8,6 @@ a teacher, another draw of the same network (figure 2).
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,8 +50,6 @@ class Sharpness(Study):
             teacher = {name: leaf.to(device) for name, leaf in network.draw(seed, "teacher", dtype).items()}
             with torch.no_grad():
                 self._labels_TC = network.outputs(teacher, self._x_TD)
-        self._peak = 0.0
-        self._first: float | None = None
 
     def _train(self) -> float:
         if self._lr is None:
@@ -63,9 +60,13 @@ class Sharpness(Study):
         moved = zip(self.x.items(), gradients, strict=True)
         self.x = {name: leaf - self._lr * gradient for (name, leaf), gradient in moved}
         value = loss.item()
-        self._first = value if self._first is None else self._first
-        self._peak = max(self._peak, value)
+        self.carried = self._extremes(value)
         return value
+
+    def _extremes(self, loss: float) -> dict[str, float]:
+        """The first and the highest loss, this one among them."""
+        first, peak = self.carried.get("first_loss", loss), self.carried.get("peak_loss", loss)
+        return {"first_loss": first, "peak_loss": max(peak, loss)}
 
     def _loss(self, params: Tree) -> Tensor:
         """E, half the mean over samples of the squared error summed over outputs."""
@@ -89,12 +90,5 @@ class Sharpness(Study):
             return record
         with torch.no_grad():
             loss = self._loss(self.x).item()
-        first = loss if self._first is None else self._first
         # Runs above 2/lambda_max mostly come back from a peak: whether one "explodes" depends on which is asked.
-        return {**record, "loss": loss, "peak_loss": max(self._peak, loss), "first_loss": first}
-
-    def _more(self) -> dict[str, Any]:
-        return {"peak": self._peak, "first": self._first}
-
-    def _load_more(self, more: dict[str, Any]) -> None:
-        self._peak, self._first = more["peak"], more["first"]
+        return {**record, "loss": loss, **self._extremes(loss)}

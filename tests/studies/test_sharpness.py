@@ -14,6 +14,7 @@ from flbench.theory import fisher as theory
 from flbench.theory.fits import exponent
 from flbench.theory.gaussian import RELU, TANH
 from flbench.theory.order import layer_normalized, plain
+from tests.studies.resuming import check_that_it_goes_on
 
 torch.set_num_threads(1)  # more wait for each other beside other tests
 
@@ -138,18 +139,9 @@ def test_a_study_goes_on_from_its_state() -> None:
     def new() -> Sharpness:
         return Sharpness(deep(10), samples=8, lr=0.01, spectrum=False, seed=3)
 
-    straight, first, second = new(), new(), new()
-    for _ in range(4):
-        straight.step()
-    for _ in range(2):
-        first.step()
-    second.load(first.state())
-    for _ in range(2):
-        second.step()
-    expected, found = straight.evaluate(), second.evaluate()
-    assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
+    check_that_it_goes_on(new)
     with pytest.raises(ValueError, match="other tensors"):
-        Sharpness(deep(9), samples=8, lr=0.01, spectrum=False, seed=3).load(first.state())
+        Sharpness(deep(9), samples=8, lr=0.01, spectrum=False, seed=3).load(new().state())
 
 
 def test_a_loss_that_explodes_is_not_finite() -> None:

@@ -11,6 +11,7 @@ from flbench.data.datasets import load
 from flbench.registry import DATASETS
 from flbench.studies.training import DeepMlp, DeepTraining, Pretraining, differentiable_rank, standardized
 from flbench.theory import rank
+from tests.studies.resuming import check_that_it_goes_on
 
 torch.set_num_threads(1)
 
@@ -95,13 +96,4 @@ def test_training_learns_where_the_rank_allows_it() -> None:
 
 
 def test_a_study_goes_on_from_its_state() -> None:
-    straight, first, second = (study(DeepMlp(3, 16, "bn"), lr=0.05) for _ in range(3))
-    for _ in range(4):
-        straight.step()
-    for _ in range(2):
-        first.step()
-    second.load(first.state())
-    for _ in range(2):
-        second.step()
-    expected, found = straight.evaluate(), second.evaluate()
-    assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
+    check_that_it_goes_on(lambda: study(DeepMlp(3, 16, "bn"), lr=0.05))
