@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from pydantic import (
@@ -246,9 +246,9 @@ class _Experiment(BaseModel):
         """Every field as plain JSON; ``parse_experiment`` reads it back to an equal experiment."""
         return {field: _plain(getattr(self, field)) for field in type(self).model_fields}
 
-    def evaluated_rounds(self) -> set[int]:
+    def evaluated_rounds(self) -> frozenset[int]:
         """The rounds after which this experiment wants an evaluation."""
-        return {*range(self.eval_every, self.rounds + 1, self.eval_every), self.rounds}
+        return evaluated_rounds(self.rounds, self.eval_every, before_the_first=bool(self.probes))
 
 
 class Federated(_Experiment):
@@ -306,6 +306,15 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
         return _ADAPTER.validate_python(given)
     except ValidationError as error:
         raise InvalidExperiment(*_first_problem(error)) from None
+
+
+@lru_cache(1000)
+def evaluated_rounds(rounds: int, every: int, *, before_the_first: bool) -> frozenset[int]:
+    """Every so many rounds and the last; whoever asks why (with probes, or in a study) also looks at the beginning.
+
+    The experiments of a sweep share the few sets that there are.
+    """
+    return frozenset((*range(0 if before_the_first else every, rounds + 1, every), rounds))
 
 
 def implied_by(given: Container[str]) -> dict[str, None]:

@@ -106,7 +106,7 @@ class Runner:
             for attempt in group:
                 with _failures_to(attempt, ended):
                     execution = _Execution(attempt, self.settings)
-                    if not _is_over(attempt, execution.at_end(), ended):
+                    if not _is_over(attempt, execution.begin(), ended):
                         running.append(execution)
             while running:
                 running = _one_round(running, should_stop, ended)
@@ -163,11 +163,18 @@ class _Execution:
         self._wanted = experiment.evaluated_rounds()
         self._probes = cast(tuple[Probe, ...], experiment.probes)
         self._network = cache(partial(make_network, experiment, self._data, settings.device))
+        self._is_new = resumed is None
         self._before = self.trainer.x
         self._look_at = self.trainer.round + 1
         self._last_look = self.trainer.round, time.monotonic()
 
-    def at_end(self) -> Outcome | None:
+    def begin(self) -> Outcome | None:
+        """Look before the first round, where that is wished for; returns the outcome where no round is to follow."""
+        if self._is_new and 0 in self._wanted:
+            self._record(self.trainer.x, RoundReport(float("nan")))
+        return self._at_end()
+
+    def _at_end(self) -> Outcome | None:
         """Publish if the last round is done: a killed predecessor may have got as far as its last checkpoint."""
         if self.trainer.round < self.attempt.experiment.rounds:
             return None
@@ -208,16 +215,20 @@ class _Execution:
             return self._publish("diverged", bad)
         self._tell_convolutions()
         if trainer.round in self._wanted:
-            record = trainer.evaluate()
-            if probes := self._due(trainer.round):
-                lens = Lens(trainer, self._network(), self.attempt.experiment.lr)
-                record["probes"] = _observe(probes, lens, before, report)
-            attempt.record(record)
-        if (outcome := self.at_end()) is not None:
+            self._record(before, report)
+        if (outcome := self._at_end()) is not None:
             return outcome
         if stop or self._checkpoint_is_due():
             self._checkpoint()
         return Outcome("stopped", trainer.round) if stop else None
+
+    def _record(self, before: Tree, report: RoundReport) -> None:
+        """Write down the evaluation after the last round, and what the probes see."""
+        record = self.trainer.evaluate()
+        if probes := self._due(self.trainer.round):
+            lens = Lens(self.trainer, self._network(), self.attempt.experiment.lr)
+            record["probes"] = _observe(probes, lens, before, report)
+        self.attempt.record(record)
 
     def _due(self, round: int) -> list[Probe]:
         """The probes that are taken after a round."""

@@ -98,8 +98,9 @@ def test_a_result_covers_a_shorter_wish(store: Store) -> None:
 def test_looking_more_often_does_not_change_what_is_seen(store: Store, tmp_path: Path) -> None:
     run(store, experiment(eval_every=3))
     _, found = run(store, experiment(eval_every=1, probes=["drift"]))
-    assert [record["round"] for record in found] == [1, 2, 3, 4, 5, 6]
-    drift = found[0].pop("probes")["drift"]
+    assert [record["round"] for record in found] == [0, 1, 2, 3, 4, 5, 6], "with probes also before the first round"
+    assert ("probes" in found[0], found[0]["train_loss"]) == (False, None), "nobody has sent anything yet"
+    drift = found[1].pop("probes")["drift"]
     assert 0 < drift["agreement"] <= 1
     _, expected = run(Store(tmp_path / "other"), experiment(eval_every=6))
     assert {k: v for k, v in found[-1].items() if k != "probes"} == expected[-1]

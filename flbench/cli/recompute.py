@@ -86,7 +86,7 @@ def _as_recorded(experiment: Experiment, result: Result) -> Experiment:
     """The experiment with just the wish that a result answered."""
     wish = {
         "rounds": result.wanted,
-        "eval_every": min(result.evaluated, default=result.wanted),
+        "eval_every": result.eval_every(),
         "probes": [json.loads(probe) for probe in sorted(result.probes)],
     }
     return parse_experiment({**experiment.to_json(), **wish})

@@ -112,8 +112,11 @@ class Trainer(ABC):
         return self._watch
 
     def evaluate(self) -> metrics.Record:
-        """The metrics after the last round; ``train_loss`` is that round's mean over clients and local steps."""
-        record = {"round": self.round, **self._measure(), "train_loss": float(self._loss)}
+        """The metrics after the last round; ``train_loss`` is that round's mean over clients and local steps.
+
+        Before the first round there is none.
+        """
+        record = {"round": self.round, **self._measure(), "train_loss": float(self._loss) if self.round else None}
         return {**record, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 4)}
 
     def state(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Observation:
     """What there is to see after a round.
 
     Attributes:
-        round: number of the round, from 1.
+        round: number of the round; 0: none yet.
         before: shared parameters at its start.
         after: shared parameters at its end.
         client_params: what the participants sent (leading axis S), if the probe asks for it.
@@ -41,8 +41,8 @@ class Observation:
 class Probe(Component):
     """A measurement; it must not change what it looks at.
 
-    ``every`` is the number of rounds between two of them, a multiple of ``eval_every``; by default, and in the last
-    round, it is taken at each evaluation.
+    ``every`` is the number of rounds between two of them, a multiple of ``eval_every``; by default it is taken at each
+    evaluation. All are taken after the last round, and before the first if they do not look at what clients sent.
     """
 
     #: Whether it needs the participants' models, which costs memory.
@@ -51,7 +51,9 @@ class Probe(Component):
     every: Annotated[int, Field(ge=1)] | None = None
 
     def is_due(self, round: int, rounds: int) -> bool:
-        """Whether it is taken at the evaluation after ``round`` of ``rounds``."""
+        """Whether it is taken at the evaluation after ``round`` of ``rounds``; 0 is the beginning."""
+        if round == 0 and self.needs_clients:
+            return False
         return self.every is None or round % self.every == 0 or round == rounds
 
     def measure(self, seen: Observation) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from flbench.config import Experiment, canonical_json
+from flbench.config import Experiment, canonical_json, evaluated_rounds
 from flbench.store import files
 from flbench.store.files import SCHEMA
 
@@ -30,7 +30,8 @@ class Wish:
         """The wish in an experiment, typed or as its plain JSON."""
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
         probes = frozenset(canonical_json(probe) for probe in raw["probes"])
-        return cls(raw["rounds"], _evaluated(raw["rounds"], raw["eval_every"]), probes)
+        evaluated = evaluated_rounds(raw["rounds"], raw["eval_every"], before_the_first=bool(probes))
+        return cls(raw["rounds"], evaluated, probes)
 
     def until(self, round: int) -> set[int]:
         """The evaluated rounds up to and including a round."""
@@ -99,6 +100,10 @@ class Result:
         """What tells this result from others, for those who keep 100,000 of them."""
         return dataclasses.replace(self, final={}, numerics={}, environment={})
 
+    def eval_every(self) -> int:
+        """Rounds between its evaluations, as far as they tell."""
+        return min((round for round in self.evaluated if round), default=max(1, self.rounds))
+
     def covers(self, wish: Wish) -> bool:
         """Whether nothing is left to do for a wish."""
         if not wish.probes <= self.probes:
@@ -106,12 +111,6 @@ class Result:
         if self.status == "diverged":
             return self.rounds <= wish.rounds
         return self.rounds >= wish.rounds and wish.evaluated <= self.evaluated
-
-
-@lru_cache(1000)
-def _evaluated(rounds: int, every: int) -> frozenset[int]:
-    """The evaluated rounds; the runs of a plan share the few sets that there are."""
-    return frozenset((*range(every, rounds + 1, every), rounds))
 
 
 @lru_cache(1000)

@@ -10,14 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flbench.config import parse_experiment
+from flbench.config import evaluated_rounds, parse_experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.store import files
 from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.leases import Lease
 from flbench.store.names import is_run_id
 from flbench.store.plans import Entry, parse_plan
-from flbench.store.results import Result, Wish
+from flbench.store.results import Result
 from flbench.store.root import Store
 
 
@@ -212,8 +212,7 @@ class Audit:
 
 def _without_gaps(result: Result) -> frozenset[int]:
     """The evaluations of a finished run: every so many rounds, and after the last."""
-    every = min(result.evaluated, default=result.rounds)
-    return Wish.of({"rounds": result.rounds, "eval_every": max(1, every), "probes": ()}).evaluated
+    return evaluated_rounds(result.rounds, result.eval_every(), before_the_first=0 in result.evaluated)
 
 
 def _bytes(path: Path) -> bytes | None:
