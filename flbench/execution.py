@@ -6,17 +6,18 @@ data set -> partition -> network with its norm -> engine with the method -> metr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, Protocol, cast
 
 import torch
 
-from flbench.config import Experiment
-from flbench.data.datasets import Dataset, load
+from flbench import metrics
+from flbench.config import Experiment, Training
+from flbench.data.datasets import Data, Dataset, load
 from flbench.engine.fused import step_together
 from flbench.engine.lens import Lens
 from flbench.engine.rounds import FederatedTrainer
@@ -25,6 +26,7 @@ from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
+from flbench.studies.setup import make_study
 
 #: Most rounds and about the most seconds of them after which a run on a GPU is looked at, wished for or not: one that
 #: diverged ends, and whoever stops it does not wait long for what is on its way.
@@ -59,6 +61,37 @@ class Outcome:
     round: int
 
 
+class Subject(Protocol):
+    """What is executed: a trainer, or a study."""
+
+    round: int
+    x: Tree
+    seconds: float
+
+    @property
+    def lags(self) -> bool:
+        """Whether a round may be still on its way when ``step`` returns without waiting."""
+
+    @property
+    def convolutions(self) -> Mapping[str, str]:
+        """How each convolution is computed, where that was chosen by measuring."""
+
+    def step(self, *, keep_clients: bool, wait: bool) -> RoundReport:
+        """One round."""
+
+    def diverged_in(self) -> int | None:
+        """The first round that left a number which is not finite."""
+
+    def evaluate(self) -> metrics.Record:
+        """What is to be written down after the last round."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next round depends on."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+
+
 #: Called once for each run: how it ended, or what went wrong with it.
 Ended = Callable[[Attempt, Outcome | Exception], None]
 
@@ -88,6 +121,8 @@ class Runner:
 
     def group_size(self, experiment: Experiment) -> int:
         """How many runs like this one are worth training together: as many as fill one stack of clients."""
+        if not isinstance(experiment, Training):
+            return 1
         data = load(cast(Dataset, experiment.dataset), self.settings.data_root)
         settings = self.settings
         return runs_worth_fusing(experiment, data, device=settings.device, executor=settings.executor)
@@ -115,7 +150,7 @@ class Runner:
 def _one_round(running: Sequence[_Execution], should_stop: Callable[[], bool], ended: Ended) -> list[_Execution]:
     """A round of each run; returns those that go on."""
     look = any(execution.must_look() for execution in running)
-    reports = _step([execution.trainer for execution in running], [e.needs_clients() for e in running], wait=look)
+    reports = _step([execution.subject for execution in running], [e.needs_clients() for e in running], wait=look)
     stop, going_on = should_stop(), []
     for execution, report in zip(running, reports, strict=True):
         with _failures_to(execution.attempt, ended):
@@ -139,65 +174,73 @@ def _is_over(attempt: Attempt, outcome: Outcome | None, ended: Ended) -> bool:
     return outcome is not None
 
 
-def _step(trainers: Sequence[Trainer], needs_clients: Sequence[bool], *, wait: bool) -> list[RoundReport]:
-    if len(trainers) == 1:
-        return [trainers[0].step(keep_clients=needs_clients[0], wait=wait)]
-    return step_together(cast(Sequence[FederatedTrainer], trainers), needs_clients, wait=wait)
+def _step(subjects: Sequence[Subject], needs_clients: Sequence[bool], *, wait: bool) -> list[RoundReport]:
+    if len(subjects) == 1:
+        return [subjects[0].step(keep_clients=needs_clients[0], wait=wait)]
+    return step_together(cast(Sequence[FederatedTrainer], subjects), needs_clients, wait=wait)
 
 
 class _Execution:
-    """One run being executed: its trainer, and what is written down after each round."""
+    """One run being executed, and what is written down after each round."""
 
     def __init__(self, attempt: Attempt, settings: Settings) -> None:
         self.attempt = attempt
         experiment = attempt.experiment
-        self._data = load(cast(Dataset, experiment.dataset), settings.data_root)
-        self.trainer, self._numerics = make_trainer(
-            experiment, self._data, device=settings.device, executor=settings.executor, pool=settings.pool
-        )
-        resumed, self._convolutions = _resume(self.trainer, attempt, self._numerics, self._data.fingerprint)
+        self.subject: Subject
+        self._probes: tuple[Probe, ...] = ()
+        if isinstance(experiment, Training):
+            data = load(cast(Dataset, experiment.dataset), settings.data_root)
+            trainer, self._numerics = make_trainer(
+                experiment, data, device=settings.device, executor=settings.executor, pool=settings.pool
+            )
+            self.subject, self._fingerprint = trainer, data.fingerprint
+            self._probes = cast(tuple[Probe, ...], experiment.probes)
+            self._lens = cache(partial(_lens, experiment, data, trainer, settings.device))
+        else:
+            self.subject, self._numerics, self._fingerprint = make_study(
+                experiment, settings.data_root, settings.device
+            )
+        resumed, self._convolutions = _resume(self.subject, attempt, self._numerics, self._fingerprint)
         attempt.adopt(resumed)
         self._saved_at = resumed.round if resumed else None
         self._last_save = time.monotonic()
         self._checkpoint_seconds = settings.checkpoint_seconds
         self._wanted = experiment.evaluated_rounds()
-        self._probes = cast(tuple[Probe, ...], experiment.probes)
-        self._network = cache(partial(make_network, experiment, self._data, settings.device))
         self._is_new = resumed is None
-        self._before = self.trainer.x
-        self._look_at = self.trainer.round + 1
-        self._last_look = self.trainer.round, time.monotonic()
+        self._before = self.subject.x
+        self._look_at = self.subject.round + 1
+        self._last_look = self.subject.round, time.monotonic()
 
     def begin(self) -> Outcome | None:
         """Look before the first round, where that is wished for; returns the outcome where no round is to follow."""
         if self._is_new and 0 in self._wanted:
-            self._record(self.trainer.x, RoundReport(float("nan")))
+            self._record(self.subject.x, RoundReport(float("nan")))
         return self._at_end()
 
     def _at_end(self) -> Outcome | None:
         """Publish if the last round is done: a killed predecessor may have got as far as its last checkpoint."""
-        if self.trainer.round < self.attempt.experiment.rounds:
+        if self.subject.round < self.attempt.experiment.rounds:
             return None
-        if self._saved_at != self.trainer.round:
+        if self._saved_at != self.subject.round:
             self._checkpoint()  # kept, so that the run can be extended and probed
-        return self._publish("done", self.trainer.round)
+        return self._publish("done", self.subject.round)
 
     def needs_clients(self) -> bool:
         """Whether a probe wants to see the participants' models of the coming round."""
-        return any(probe.needs_clients for probe in self._due(self.trainer.round + 1))
+        return any(probe.needs_clients for probe in self._due(self.subject.round + 1))
 
     def must_look(self) -> bool:
         """Whether numbers of the coming round are needed; looking makes a GPU wait, so there not every round is."""
-        coming = self.trainer.round + 1
+        coming = self.subject.round + 1
         wanted = coming in self._wanted or coming >= self.attempt.experiment.rounds
-        return not self.trainer.lags or wanted or coming >= self._look_at or self._checkpoint_is_due()
+        return not self.subject.lags or wanted or coming >= self._look_at or self._checkpoint_is_due()
 
     def _plan_look(self) -> None:
         """Decide when to look again, from how long the rounds since the last look took."""
         now, (round, then) = time.monotonic(), self._last_look
-        rounds = LOOK_SECONDS * (self.trainer.round - round) / max(now - then, 1e-9)
-        self._look_at = self.trainer.round + max(1, int(min(LOOK_EVERY, rounds)))
-        self._last_look = self.trainer.round, now
+        rounds = LOOK_SECONDS * (self.subject.round - round) / max(now - then, 1e-9)
+        self._look_at = self.subject.round + max(1, int(min(LOOK_EVERY, rounds)))
+        self._last_look = self.subject.round, now
 
     def after_round(self, report: RoundReport, *, look: bool, stop: bool) -> Outcome | None:
         """Record, checkpoint, publish; returns the outcome once there is one.
@@ -205,29 +248,31 @@ class _Execution:
         Where nobody looks and nobody stops, nothing is to be done: a run that has diverged is found out later, and its
         result names the round all the same.
         """
-        trainer, attempt = self.trainer, self.attempt
-        before, self._before = self._before, trainer.x
+        subject, attempt = self.subject, self.attempt
+        before, self._before = self._before, subject.x
         if not (look or stop):
             return None
         self._plan_look()
-        if (bad := trainer.diverged_in()) is not None:
+        if (bad := subject.diverged_in()) is not None:
             attempt.log(f"diverged in round {bad}: the loss or a weight is not a finite number")
             return self._publish("diverged", bad)
         self._tell_convolutions()
-        if trainer.round in self._wanted:
+        if subject.round in self._wanted:
             self._record(before, report)
         if (outcome := self._at_end()) is not None:
             return outcome
         if stop or self._checkpoint_is_due():
             self._checkpoint()
-        return Outcome("stopped", trainer.round) if stop else None
+        return Outcome("stopped", subject.round) if stop else None
 
     def _record(self, before: Tree, report: RoundReport) -> None:
         """Write down the evaluation after the last round, and what the probes see."""
-        record = self.trainer.evaluate()
-        if probes := self._due(self.trainer.round):
-            lens = Lens(self.trainer, self._network(), self.attempt.experiment.lr)
-            record["probes"] = _observe(probes, lens, before, report)
+        record = self.subject.evaluate()
+        if probes := self._due(self.subject.round):
+            seen = Observation(
+                self.subject.round, before, self.subject.x, report.client_params, report.weights_S, self._lens()
+            )
+            record["probes"] = {probe.name: probe.measure(seen) for probe in probes}
         self.attempt.record(record)
 
     def _due(self, round: int) -> list[Probe]:
@@ -238,7 +283,7 @@ class _Execution:
 
     def _tell_convolutions(self) -> None:
         """Say in the log how a GPU convolves, and where that is not as before: measured anew, it may differ."""
-        now = dict(self.trainer.convolutions)
+        now = dict(self.subject.convolutions)
         if now != self._convolutions:
             told = " ".join(f"{layer}={way}" for layer, way in now.items())
             before = " ".join(f"{layer}={way}" for layer, way in self._convolutions.items())
@@ -249,35 +294,35 @@ class _Execution:
         return time.monotonic() - self._last_save > self._checkpoint_seconds
 
     def _checkpoint(self) -> None:
-        trainer = self.trainer
+        subject = self.subject
         self.attempt.save_checkpoint(
-            trainer.round, lambda file: _save(file, trainer, self._numerics, self._data.fingerprint)
+            subject.round, lambda file: _save(file, subject, self._numerics, self._fingerprint)
         )
-        self._saved_at, self._last_save = trainer.round, time.monotonic()
+        self._saved_at, self._last_save = subject.round, time.monotonic()
 
     def _publish(self, status: Literal["done", "diverged"], round: int) -> Outcome:
         self.attempt.publish(
             status=status,
             rounds=round,
-            seconds=self.trainer.seconds,
-            fingerprint=self._data.fingerprint,
+            seconds=self.subject.seconds,
+            fingerprint=self._fingerprint,
             numerics=self._numerics.to_json(),
         )
         return Outcome(status, round)
 
 
-def _observe(probes: Sequence[Probe], lens: Lens, before: Tree, report: RoundReport) -> dict[str, Any]:
-    seen = Observation(lens.trainer.round, before, lens.trainer.x, report.client_params, report.weights_S, lens)
-    return {probe.name: probe.measure(seen) for probe in probes}
+def _lens(experiment: Training, data: Data, trainer: Trainer, device: str) -> Lens:
+    """What the run's probes look through."""
+    return Lens(trainer, make_network(experiment, data, device), experiment.lr)
 
 
-def _save(file: BinaryIO, trainer: Trainer, numerics: Numerics, fingerprint: str) -> None:
-    how = {"numerics": numerics.to_json(), "fingerprint": fingerprint, "convolutions": dict(trainer.convolutions)}
-    torch.save({**how, "trainer": trainer.state()}, file)
+def _save(file: BinaryIO, subject: Subject, numerics: Numerics, fingerprint: str) -> None:
+    how = {"numerics": numerics.to_json(), "fingerprint": fingerprint, "convolutions": dict(subject.convolutions)}
+    torch.save({**how, "trainer": subject.state()}, file)
 
 
 def _resume(
-    trainer: Trainer, attempt: Attempt, numerics: Numerics, fingerprint: str
+    subject: Subject, attempt: Attempt, numerics: Numerics, fingerprint: str
 ) -> tuple[Checkpoint | None, dict[str, str]]:
     """Load the newest checkpoint that was computed the same way on the same data; None: the run starts over.
 
@@ -290,8 +335,8 @@ def _resume(
         if saved["numerics"] != numerics.to_json() or saved["fingerprint"] != fingerprint:
             attempt.log(f"not resuming from round {checkpoint.round}: it was computed with {saved['numerics']}")
             continue
-        trainer.load(saved["trainer"])
-        attempt.log(f"resumed after round {trainer.round} of attempt {checkpoint.attempt}")
+        subject.load(saved["trainer"])
+        attempt.log(f"resumed after round {subject.round} of attempt {checkpoint.attempt}")
         return checkpoint, saved.get("convolutions", {})
     return None, {}
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from flbench.config import Experiment, Training
+
 if TYPE_CHECKING:
-    from flbench.config import Experiment
     from flbench.sweeps import Sweep
 
 #: Cells shown of a long sweep, half of them from its end.
@@ -113,11 +114,15 @@ def _workers(sweep: Sweep) -> int:
 
 
 def _same_cost(run: Experiment) -> tuple[Any, ...]:
+    if not isinstance(run, Training):
+        return (run.cell_id,)
     return run.kind, run.dataset, run.model, run.norm.name, getattr(run, "method", run.norm).name, run.precision
 
 
 def _work(run: Experiment) -> int:
-    """Samples that a round goes through, about."""
+    """Samples that a round goes through, about; a study's rounds are measured whole."""
+    if not isinstance(run, Training):
+        return 1
     participation = getattr(run, "participation", 1.0)
     if run.local_epochs is not None:
         whole: tuple[int, int] = getattr(run.dataset, "counts", None) or (1, 1)

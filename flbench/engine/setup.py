@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flbench.config import Centralized, Experiment, Federated
+from flbench.config import Centralized, Federated, Training
 from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.datasets import Arrays, Data
 from flbench.data.partition import shards_of
@@ -51,7 +51,7 @@ class Numerics:
 
 
 def make_trainer(
-    experiment: Experiment, data: Data, *, device: str, executor: Literal["auto", "loop", "stacked"], pool: int
+    experiment: Training, data: Data, *, device: str, executor: Literal["auto", "loop", "stacked"], pool: int
 ) -> tuple[Trainer, Numerics]:
     """A trainer before its first round, and the numerics it computes with.
 
@@ -93,14 +93,14 @@ def _gpu_tuner() -> Tuner:
     return Tuner(CudaRecord(), cuda_clock, "cuda")
 
 
-def make_network(experiment: Experiment, data: Data, device: str) -> nn.Module:
+def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
     """The experiment's network with its initial weights."""
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
     options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment)}
     return build(model, _image(data), data.classes, norm, experiment.bias, **options).to(device)
 
 
-def runs_worth_fusing(experiment: Experiment, data: Data, *, device: str, executor: str) -> int:
+def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: str) -> int:
     """How many runs like this one are worth training together: as many as fill a stack, on a GPU as fit into it."""
     wanted = cast(Literal["auto", "loop", "stacked"], executor)
     stacked = executor_for(experiment, data, device=device, wanted=wanted) == "stacked"
@@ -112,7 +112,7 @@ def runs_worth_fusing(experiment: Experiment, data: Data, *, device: str, execut
 
 
 def executor_for(
-    experiment: Experiment, data: Data, *, device: str, wanted: Literal["auto", "loop", "stacked"]
+    experiment: Training, data: Data, *, device: str, wanted: Literal["auto", "loop", "stacked"]
 ) -> Literal["loop", "stacked"]:
     """The executor that ``wanted`` means for this experiment: for ``auto``, by the device and the FLOPs of a step."""
     if wanted != "auto":
@@ -123,7 +123,7 @@ def executor_for(
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
 
 
-def _dtype(experiment: Experiment) -> torch.dtype:
+def _dtype(experiment: Training) -> torch.dtype:
     return torch.float64 if experiment.precision == "fp64" else torch.float32
 
 
@@ -131,7 +131,7 @@ def _image(data: Data) -> tuple[int, int, int]:
     return cast(tuple[int, int, int], data.train.images.shape[1:])
 
 
-def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
+def _trainer(experiment: Training, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
     match experiment:
         case Federated():
             method = cast(Method, experiment.method)
@@ -153,7 +153,7 @@ def _trainer(experiment: Experiment, data: Data, network: nn.Module, common: dic
     assert_never(experiment)
 
 
-def _steps(experiment: Experiment, rows: Rows) -> int:
+def _steps(experiment: Training, rows: Rows) -> int:
     """Local steps in a round of whoever holds these rows."""
     if experiment.local_steps is not None:
         return experiment.local_steps

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any
 
-from flbench.config import Experiment, registry_of
+from flbench.config import Experiment, Training, registry_of
 from flbench.registry import Component, default_of, format_scalar
 from flbench.report.frames import Run
 from flbench.report.numbers import value_of
@@ -49,6 +49,11 @@ class Cell:
     def experiment(self) -> Experiment:
         """Any of the seeds' experiments: they differ by nothing that is shown."""
         return self.runs[0].experiment
+
+    @property
+    def training(self) -> Training:
+        """The same, of seeds that train on a data set."""
+        return self.runs[0].training
 
     @property
     def wished(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flbench.config import Experiment
+from flbench.config import Experiment, Training
 from flbench.errors import UserError
 from flbench.registry import Component
 from flbench.report.numbers import METRICS, Record, value_of
@@ -101,6 +101,12 @@ class Run:
     def run_id(self) -> str:
         """The experiment's run id."""
         return self.experiment.run_id
+
+    @property
+    def training(self) -> Training:
+        """The experiment of a run that trains on a data set; leaderboards are made of those."""
+        assert isinstance(self.experiment, Training)
+        return self.experiment
 
     @property
     def cell(self) -> tuple[str, int]:

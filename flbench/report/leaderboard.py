@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.config import ALIASES
+from flbench.config import ALIASES, Training
 from flbench.errors import UserError
 from flbench.registry import by_similarity
 from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
@@ -208,15 +208,19 @@ class Leaderboard:
 
 
 def build(collection: Collection, options: Options | None = None) -> Leaderboard:
-    """The leaderboard of a collection of runs; raises UserError for a metric or an axis that does not exist."""
+    """The leaderboard of a collection of runs; raises UserError for a metric or an axis that does not exist.
+
+    Its tables are those of runs that train on a data set; studies have chapters of their own.
+    """
     options = options or Options()
     rows, cols, tuned = (
         tuple(ALIASES.get(axis, axis) for axis in axes) for axes in (options.rows, options.cols, options.tune)
     )
     options = dataclasses.replace(options, rows=rows, cols=cols, tune=tuned)
-    _check(collection.runs, options)
-    gaps = Counter(why for run in collection.runs if (why := gap_of(run, options.metric)))
-    groups = grouped(collection.runs, _place)
+    training = [run for run in collection.runs if isinstance(run.experiment, Training)]
+    _check(training, options)
+    gaps = Counter(why for run in training if (why := gap_of(run, options.metric)))
+    groups = grouped(training, _place)
     sections = tuple(_section(dataclasses.replace(collection, runs=tuple(members)), options) for members in groups)
     return Leaderboard(
         options=options,
@@ -226,7 +230,7 @@ def build(collection: Collection, options: Options | None = None) -> Leaderboard
         provenance=Provenance.of(collection.runs),
         unfinished=dict(sorted(gaps.items())),
         left_out=collection.left_out,
-        published=compare(collection.runs, tolerance=options.tolerance, everything=options.published),
+        published=compare(training, tolerance=options.tolerance, everything=options.published),
     )
 
 
@@ -235,6 +239,8 @@ def _place(run: Run) -> tuple[Tick, ...]:
 
 
 def _check(runs: Sequence[Run], options: Options) -> None:
+    if not runs:
+        return
     if options.metric not in METRICS:
         known = by_similarity(options.metric, METRICS)
         raise UserError(f"unknown metric {options.metric!r}; known: {', '.join(known)}")
@@ -257,7 +263,7 @@ def _section(collection: Collection, options: Options) -> Section:
     cells = cells_of(collection.runs, options.metric)
     fingerprints = tuple(sorted({cell.fingerprint for cell in cells if cell.fingerprint}))
     rows = (*options.rows, "data") if len(fingerprints) > 1 else options.rows
-    first = collection.runs[0].experiment
+    first = collection.runs[0].training
     tables: list[Table] = []
     tuned: list[Table] = []
     details: list[Details] = []

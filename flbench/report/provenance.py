@@ -33,13 +33,18 @@ class Provenance:
             seeds=tuple(sorted({run.experiment.seed for run in runs})),
             rounds=tuple(sorted({run.rounds for run in runs})),
             facts={
-                "Data": _count(f"{run.experiment.dataset.name} {run.fingerprint}" for run in finished),
+                "Data": _count(_data(run) for run in finished),
                 "Numerics": _count(describe(run.result.numerics) for run in finished if run.result),
                 "Code": _count(code(run.result.environment) for run in finished if run.result),
                 "Packages": _count(packages(run.result.environment) for run in finished if run.result),
                 "Hardware": _count(hardware(run.result.environment) for run in finished if run.result),
             },
         )
+
+
+def _data(run: Run) -> str:
+    dataset = getattr(run.experiment, "dataset", None)
+    return f"{dataset.name} {run.fingerprint}" if dataset is not None else "Gaussian inputs"
 
 
 def describe(part: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flbench.config import Experiment, Federated
+from flbench.config import Federated, Training
 from flbench.registry import PARTITIONS, Component
 
 #: Fields by which a published configuration is known; all others must be as the paper has them.
@@ -92,7 +92,7 @@ def _row(line: dict[str, str]) -> PublishedRow:
     )
 
 
-def configuration_of(experiment: Experiment) -> Configuration | None:
+def configuration_of(experiment: Training) -> Configuration | None:
     """The published configuration that an experiment may be, or None where some setting is not the paper's.
 
     Hyperparameters must be their defaults, which are the paper's; ``variant`` is free: it chooses between sources.
@@ -129,7 +129,7 @@ def _as_published(component: Component) -> bool:
 OTHER_DATA: dict[str, str] = {"pacs": "64 pixels, the paper's code has 224"}
 
 
-def other_data(experiment: Experiment, fingerprint: str | None) -> str | None:
+def other_data(experiment: Training, fingerprint: str | None) -> str | None:
     """Why an experiment's data are not those of the paper, or None."""
     dataset: Any = experiment.dataset
     return OTHER_DATA.get(dataset.name) or dataset.parts.get(fingerprint)

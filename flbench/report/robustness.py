@@ -74,7 +74,7 @@ def ranges(cells: Sequence[Cell], rows: Sequence[str], cols: Sequence[str]) -> R
 
 
 def _range(cells: Sequence[Cell], row: tuple[Tick, ...], where: str) -> Robustness:
-    cells = sorted(cells, key=lambda cell: cell.experiment.lr)
+    cells = sorted(cells, key=lambda cell: cell.training.lr)
     lower = METRICS[cells[0].metric].lower_is_better
     means = [
         (-1 if lower else 1) * cell.summary.mean if cell.complete and cell.summary else -math.inf for cell in cells
@@ -92,8 +92,8 @@ def _range(cells: Sequence[Cell], row: tuple[Tick, ...], where: str) -> Robustne
         row=row,
         where=where,
         best=summary.mean if summary and math.isfinite(means[best]) else None,
-        low=cells[first].experiment.lr,
-        high=cells[last].experiment.lr,
+        low=cells[first].training.lr,
+        high=cells[last].training.lr,
         open_low=first == 0,
         open_high=last == len(cells) - 1,
         diverged=sum(run.state == "diverged" for run in runs),

@@ -82,7 +82,7 @@ def compare(runs: Iterable[Run], *, tolerance: float = TOLERANCE, everything: bo
         None where nothing was published for any data set and model among the runs, unless ``everything``.
     """
     runs = list(runs)
-    places = {(run.experiment.dataset.name, run.experiment.model.name) for run in runs}
+    places = {(run.training.dataset.name, run.training.model.name) for run in runs}
     rows = [row for row in published_rows() if everything or row.configuration.place in places]
     if not rows:
         return None
@@ -108,7 +108,7 @@ def judge(row: PublishedRow, cell: Cell | None, tolerance: float) -> tuple[Verdi
     diverged = cell.gaps.keys() == {"diverged"}
     if not cell.values and not diverged:
         return "not run", "" if cell.gaps.keys() == {"pending"} else gap
-    if why := other_data(cell.experiment, cell.fingerprint):
+    if why := other_data(cell.training, cell.fingerprint):
         return "not comparable", why
     if (rounds := cell.runs[0].rounds) != row.rounds:
         return ("shorter" if rounds < row.rounds else "not comparable"), f"{rounds:,} of {row.rounds:,} rounds"
@@ -135,17 +135,17 @@ def _judge_mean(row: PublishedRow, cell: Cell, tolerance: float) -> tuple[Verdic
 def _cells_by_configuration(runs: Sequence[Run]) -> dict[Configuration, list[Cell | None]]:
     """Our cells that answer to some configuration; those with default settings first, then as the leaderboard's."""
     found: dict[Configuration, list[Cell | None]] = {}
-    for members in grouped(runs, lambda run: (run.experiment.dataset.label(), run.experiment.model.label())):
+    for members in grouped(runs, lambda run: (run.training.dataset.label(), run.training.model.label())):
         cells = cells_of(members, "acc")
         for cell in sorted(cells, key=_settings):
-            if (configuration := configuration_of(cell.experiment)) is not None:
+            if (configuration := configuration_of(cell.training)) is not None:
                 found.setdefault(configuration, []).append(cell)
     return found
 
 
 def _settings(cell: Cell) -> tuple[int, str, str]:
     """How much of a cell's method and norm is not default, then how it reads."""
-    method, norm = getattr(cell.experiment, "method", None), cell.experiment.norm
+    method, norm = getattr(cell.training, "method", None), cell.training.norm
     given = (method.settings() if method else {}) | norm.settings()
     return len(given), method.label() if method else "", norm.label()
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from flbench.config import Experiment, canonical_json, evaluated_rounds
+from flbench.config import Experiment, asks_why, canonical_json, evaluated_rounds
 from flbench.store import files
 from flbench.store.files import SCHEMA
 
@@ -29,8 +29,8 @@ class Wish:
     def of(cls, experiment: Experiment | Mapping[str, Any]) -> Wish:
         """The wish in an experiment, typed or as its plain JSON."""
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
-        probes = frozenset(canonical_json(probe) for probe in raw["probes"])
-        evaluated = evaluated_rounds(raw["rounds"], raw["eval_every"], before_the_first=bool(probes))
+        probes = frozenset(canonical_json(probe) for probe in raw.get("probes", ()))
+        evaluated = evaluated_rounds(raw["rounds"], raw["eval_every"], before_the_first=asks_why(raw))
         return cls(raw["rounds"], evaluated, probes)
 
     def until(self, round: int) -> set[int]:

@@ -1,14 +1,16 @@
-"""The contract of a study: what ``flbench.execution`` needs to execute it, round by round, like any training."""
+"""The contract of a study: ``flbench.execution`` executes it round by round, as it does a trainer."""
 
 from __future__ import annotations
 
 import math
 import time
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
+from flbench.engine.trainer import RoundReport
 from flbench.methods.base import Tree
 
 Record = dict[str, Any]
@@ -24,6 +26,10 @@ class Study(ABC):
         carried: whatever else the next round or measurement depends on: numbers by name, saved with the parameters.
     """
 
+    #: Every round is computed when ``step`` returns, and nothing about convolutions is chosen by measuring.
+    lags: ClassVar[bool] = False
+    convolutions: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, x: Tree) -> None:
         self.x = x
         self.round = 0
@@ -31,18 +37,18 @@ class Study(ABC):
         self.carried: dict[str, Any] = {}
         self.loss = float("nan")  # of the last round
 
-    def step(self) -> None:
-        """One round."""
+    def step(self, *, keep_clients: bool = False, wait: bool = True) -> RoundReport:
+        """One round; there are no clients, and it is always waited for."""
         began = time.perf_counter()
         self.loss = self._train()
         self.round += 1
         self.seconds += time.perf_counter() - began
+        return RoundReport(self.loss)
 
-    def is_finite(self) -> bool:
-        """Whether the last loss and all parameters are finite numbers."""
-        return (self.round == 0 or math.isfinite(self.loss)) and all(
-            bool(torch.isfinite(leaf).all()) for leaf in self.x.values()
-        )
+    def diverged_in(self) -> int | None:
+        """The last round, if its loss or a parameter is not a finite number."""
+        finite = all(bool(torch.isfinite(leaf).all()) for leaf in self.x.values())
+        return None if finite and (self.round == 0 or math.isfinite(self.loss)) else self.round
 
     def evaluate(self) -> Record:
         """The measurements after the last round."""

@@ -40,20 +40,29 @@ class RankOverDepth(Study):
         norm: of the rows of H after each layer.
         gamma: strength of the layers beside the residual path; None: there is no such path.
         seed: of the draw.
+        device: where it is computed.
     """
 
     def __init__(
-        self, *, width: int, samples: int, activation: str, norm: RowNorm, gamma: float | None, seed: int
+        self,
+        *,
+        width: int,
+        samples: int,
+        activation: str,
+        norm: RowNorm,
+        gamma: float | None,
+        seed: int,
+        device: str = "cpu",
     ) -> None:
         inputs = torch.from_numpy(stream(seed, "gaussian inputs").standard_normal((width, samples)))
-        super().__init__({"H": inputs})
+        super().__init__({"H": inputs.to(device)})
         self._phi, self._norm, self._gamma, self._seed = ACTIVATIONS[activation], norm, gamma, seed
 
     def _train(self) -> float:
         h_DN = self.x["H"]
         width = len(h_DN)
         weight = torch.from_numpy(stream(self._seed, "layer", self.round).standard_normal((width, width)))
-        signal = weight @ self._phi(h_DN)
+        signal = weight.to(h_DN.device) @ self._phi(h_DN)
         h_DN = signal / math.sqrt(width) if self._gamma is None else h_DN + self._gamma * signal
         self.x = {"H": normalize_rows(h_DN, self._norm)}
         return 0.0

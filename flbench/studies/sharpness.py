@@ -18,7 +18,7 @@ from flbench.studies.base import Record, Study
 from flbench.studies.deep import Deep, gaussian_inputs
 
 
-class Sharpness(Study):
+class SharpnessOfDraw(Study):
     """One draw of a network.
 
     Args:

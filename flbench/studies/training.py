@@ -181,7 +181,8 @@ class DeepTraining(Study):
         batch_size: int,
         seed: int,
     ) -> None:
-        params = network.draw(train[0].shape[1], classes, seed)
+        drawn = network.draw(train[0].shape[1], classes, seed)
+        params = {name: leaf.to(train[0].device) for name, leaf in drawn.items()}
         if pretraining is not None:
             params = pretrain(network, params, train[0], pretraining, seed)
         super().__init__(params)

@@ -162,7 +162,7 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
                 raise source.error(("report", part, index), str(error)) from None
     if spec.report.baseline is not None:
         Rule(source, read_layer(source, spec.report.baseline, ("report", "baseline")))
-    if spec.report.select_by == "val" and any(not experiment.val_fraction for experiment in experiments):
+    if spec.report.select_by == "val" and any(not getattr(run, "val_fraction", True) for run in experiments):
         raise source.error(
             ("report", "select_by"), "val needs held-out data: set val_fraction, for example to 0.1, in base"
         )
@@ -171,6 +171,6 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
 def _plan_hash(experiments: Iterable[Experiment]) -> str:
     plan = hashlib.sha256()
     for run in experiments:
-        probes = [label(probe) for probe in run.probes]
+        probes = [label(probe) for probe in getattr(run, "probes", ())]
         plan.update(f"{run.run_id} {run.rounds} {run.eval_every} {probes}\n".encode())
     return plan.hexdigest()[:16]

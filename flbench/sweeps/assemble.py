@@ -105,7 +105,7 @@ class Assembler:
                     continue
                 known = self._parsed[choices] = self._parse(field, paths, [layer[path] for path in paths])
             cell[field] = known
-        if "augment" not in cell:
+        if "augment" in self.fields.keys() - cell.keys():
             cell["augment"] = self._usual_augmentation(cell.get("dataset") or self.defaults["dataset"])
         for field in implied_by(cell):
             cell.setdefault(field, self._absent)

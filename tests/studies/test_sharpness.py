@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flbench.studies.deep import Deep, Normalized, gaussian_inputs
-from flbench.studies.sharpness import Sharpness
+from flbench.studies.sharpness import SharpnessOfDraw
 from flbench.theory import fisher as theory
 from flbench.theory.fits import exponent
 from flbench.theory.gaussian import RELU, TANH
@@ -29,7 +29,7 @@ def deep(width: int, activation: str = "relu", normalized: Normalized = "none", 
 def lambdas(network: Deep, draws: int, samples: int | None = None) -> np.ndarray[Any, Any]:
     width = network.widths[0]
     studies = (
-        Sharpness(network, samples=samples or width, lr=None, spectrum=False, seed=seed) for seed in range(draws)
+        SharpnessOfDraw(network, samples=samples or width, lr=None, spectrum=False, seed=seed) for seed in range(draws)
     )
     return np.array([study.evaluate()["lambda_max"] for study in studies])
 
@@ -79,7 +79,7 @@ def test_layer_norm_lies_between_its_bounds() -> None:
         x = gaussian_inputs(width, width, seed, torch.float64)
         params = network.draw(seed, "student", torch.float64)
         raw = _before_the_last_norm(network, params, x)
-        found = Sharpness(network, samples=width, lr=None, spectrum=False, seed=seed).evaluate()["lambda_max"]
+        found = SharpnessOfDraw(network, samples=width, lr=None, spectrum=False, seed=seed).evaluate()["lambda_max"]
         constants = theory.LayerNormConstants.of(raw)
         bounds = theory.bounds_with_layer_norm(kappas, constants, width=width, samples=width, outputs=10)
         assert bounds.lower < found < bounds.upper
@@ -98,8 +98,8 @@ def _before_the_last_norm(network: Deep, params: dict[str, torch.Tensor], x: tor
 
 def test_spectrum_and_lanczos_agree() -> None:
     network = deep(30, outputs=2)
-    whole = Sharpness(network, samples=20, lr=None, spectrum=True, seed=0).evaluate()
-    fast = Sharpness(network, samples=20, lr=None, spectrum=False, seed=0).evaluate()
+    whole = SharpnessOfDraw(network, samples=20, lr=None, spectrum=True, seed=0).evaluate()
+    fast = SharpnessOfDraw(network, samples=20, lr=None, spectrum=False, seed=0).evaluate()
     assert fast["lambda_max"] == pytest.approx(whole["lambda_max"], rel=1e-6)
     assert len(whole["spectrum"]) == 40
     parameters = sum(leaf.numel() for leaf in network.draw(0, "student", torch.float64).values())
@@ -108,10 +108,12 @@ def test_spectrum_and_lanczos_agree() -> None:
 
 def test_the_rate_two_over_lambda_max_is_where_the_loss_begins_to_grow() -> None:
     network = Deep((100, 100, 100, 1), "relu", "none", 4.0, 1.0)
-    at_start = Sharpness(network, samples=200, lr=None, spectrum=False, seed=0).evaluate()["lambda_max"]
+    at_start = SharpnessOfDraw(network, samples=200, lr=None, spectrum=False, seed=0).evaluate()["lambda_max"]
     peaks = {}
     for factor in (0.9, 1.5):
-        study = Sharpness(network, samples=200, lr=factor * 2 / at_start, spectrum=False, seed=0, dtype=torch.float32)
+        study = SharpnessOfDraw(
+            network, samples=200, lr=factor * 2 / at_start, spectrum=False, seed=0, dtype=torch.float32
+        )
         for _ in range(60):
             study.step()
         record = study.evaluate()
@@ -123,7 +125,7 @@ def test_the_rate_two_over_lambda_max_is_where_the_loss_begins_to_grow() -> None
 def test_gradient_descent_is_what_it_says() -> None:
     """One step by hand: x - lr J^T (f - y) / T."""
     network = Deep((4, 5, 2), "tanh", "none", 1.5, 0.2)
-    study = Sharpness(network, samples=6, lr=0.3, spectrum=False, seed=1)
+    study = SharpnessOfDraw(network, samples=6, lr=0.3, spectrum=False, seed=1)
     before = {name: leaf.clone().requires_grad_() for name, leaf in study.x.items()}
     x = gaussian_inputs(6, 4, 1, torch.float64)
     y = network.outputs(network.draw(1, "teacher", torch.float64), x)
@@ -136,17 +138,17 @@ def test_gradient_descent_is_what_it_says() -> None:
 
 
 def test_a_study_goes_on_from_its_state() -> None:
-    def new() -> Sharpness:
-        return Sharpness(deep(10), samples=8, lr=0.01, spectrum=False, seed=3)
+    def new() -> SharpnessOfDraw:
+        return SharpnessOfDraw(deep(10), samples=8, lr=0.01, spectrum=False, seed=3)
 
     check_that_it_goes_on(new)
     with pytest.raises(ValueError, match="other tensors"):
-        Sharpness(deep(9), samples=8, lr=0.01, spectrum=False, seed=3).load(new().state())
+        SharpnessOfDraw(deep(9), samples=8, lr=0.01, spectrum=False, seed=3).load(new().state())
 
 
 def test_a_loss_that_explodes_is_not_finite() -> None:
-    study = Sharpness(deep(20), samples=20, lr=1e9, spectrum=False, seed=0)
-    assert study.is_finite()
+    study = SharpnessOfDraw(deep(20), samples=20, lr=1e9, spectrum=False, seed=0)
+    assert study.diverged_in() is None
     for _ in range(40):
         study.step()
-    assert not study.is_finite()
+    assert study.diverged_in() is not None

@@ -62,7 +62,7 @@ def _federated(tables: Sequence[Table]) -> list[Cell]:
 
 
 def _rate(cell: Cell) -> float | None:
-    return cell.experiment.lr
+    return cell.training.lr
 
 
 def _beta(cell: Cell) -> float | None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flbench.config import Experiment, Federated
+from flbench.config import Federated, Training
 from flbench.report.cells import Cell, Tick
 from flbench.report.figures.style import (
     BAND,
@@ -97,7 +97,7 @@ def _lines(table: Table) -> list[tuple[str, Tick, Cell]]:
     """The table's cells with a value: a name, the last of the row's names, the cell."""
     found = []
     for (r, c), cell in sorted(table.cells.items()):
-        if cell.values and _samples(cell.experiment):
+        if cell.values and _samples(cell.training):
             col = place_name(table.col_axes, table.cols[c])
             kind = "centralized" if table.kind == "centralized" else ""
             where = "" if len(table.cols) == 1 else f" ({col})"
@@ -135,7 +135,7 @@ def _group(name: str, hue: Tick) -> str:
     return name.replace(hue.label, "", 1)
 
 
-def _samples(experiment: Experiment) -> float:
+def _samples(experiment: Training) -> float:
     """Training samples that a round feeds; 0 where it depends on the clients' data."""
     clients = max(1, round(experiment.clients * experiment.participation)) if isinstance(experiment, Federated) else 1
     return float(clients * (experiment.local_steps or 0) * experiment.batch_size)
@@ -152,7 +152,7 @@ def _draw_line(panel: Axes, points: Points, look: Look, number: int, scale: int)
     panel.fill_between(at, low, high, color=look["color"], alpha=BAND, linewidth=0)
 
 
-def _points(cell: Cell, collection: Collection, per_round: Callable[[Experiment], float]) -> Points:
+def _points(cell: Cell, collection: Collection, per_round: Callable[[Training], float]) -> Points:
     """Mean and sd over the seeds that are in the cell's mean, at the rounds that all of them recorded."""
     seeds = []
     for run in cell.runs:
@@ -160,5 +160,5 @@ def _points(cell: Cell, collection: Collection, per_round: Callable[[Experiment]
             values = {record["round"]: value_of(record, cell.metric) for record in collection.records(run)}
             seeds.append({at: value for at, value in values.items() if value is not None})
     common = sorted(set.intersection(*(set(values) for values in seeds))) if seeds else []
-    summaries = [(at * per_round(cell.experiment), summarize([values[at] for values in seeds])) for at in common]
+    summaries = [(at * per_round(cell.training), summarize([values[at] for values in seeds])) for at in common]
     return [(x, summary.mean, summary.sd or 0.0) for x, summary in summaries if summary]

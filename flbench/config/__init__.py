@@ -1,0 +1,54 @@
+"""The experiment: one frozen, typed, validated configuration, and the run id that names its numbers.
+
+What defines the numbers is in the run id; how long to run (``rounds``) and what to write down (``eval_every``,
+``probes``) is not: 200 rounds are a prefix of 10,000, and looking does not change what is seen. Where a run executes
+(store, device, executor, workers) is no part of an experiment at all.
+"""
+
+from flbench.config.base import (
+    WISHES,
+    BaseExperiment,
+    Check,
+    FieldProblem,
+    InvalidExperiment,
+    asks_why,
+    canonical_json,
+    digest,
+    digest_text,
+    evaluated_rounds,
+    parse_components,
+    registry_of,
+)
+from flbench.config.kinds import ALIASES, KINDS, Experiment, fields_of_all_kinds, parse_experiment, parse_field
+from flbench.config.studies import Deep, Rank, Sharpness
+from flbench.config.training import FUSABLE, Centralized, Federated, Precision, Training, implied_by
+
+__all__ = [
+    "ALIASES",
+    "FUSABLE",
+    "KINDS",
+    "WISHES",
+    "BaseExperiment",
+    "Centralized",
+    "Check",
+    "Deep",
+    "Experiment",
+    "Federated",
+    "FieldProblem",
+    "InvalidExperiment",
+    "Precision",
+    "Rank",
+    "Sharpness",
+    "Training",
+    "asks_why",
+    "canonical_json",
+    "digest",
+    "digest_text",
+    "evaluated_rounds",
+    "fields_of_all_kinds",
+    "implied_by",
+    "parse_components",
+    "parse_experiment",
+    "parse_field",
+    "registry_of",
+]

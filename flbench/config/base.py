@@ -1,0 +1,214 @@
+"""What experiments of every kind share: how a value is parsed, what is checked, what defines the run id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from flbench.errors import UserError
+from flbench.registry import (
+    DATASETS,
+    METHODS,
+    MODELS,
+    NORMS,
+    PARTITIONS,
+    PROBES,
+    Component,
+    InvalidComponent,
+    Registry,
+    plain,
+)
+
+#: Fields that say how long and what to observe; they are no part of the run id.
+WISHES = frozenset({"rounds", "eval_every", "probes"})
+
+_REGISTRY_OF: Mapping[str, Registry[Any]] = {
+    "dataset": DATASETS,
+    "model": MODELS,
+    "norm": NORMS,
+    "method": METHODS,
+    "partition": PARTITIONS,
+    "probes": PROBES,
+}
+
+
+def registry_of(field: str) -> Registry[Any] | None:
+    """The registry whose components a field of an experiment holds, if it holds components."""
+    return _REGISTRY_OF.get(field)
+
+
+class FieldProblem(ValueError):
+    """A value that does not fit, with the path of the field inside the experiment."""
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class InvalidExperiment(UserError):
+    """An experiment that cannot be; ``path`` is the field at fault."""
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(": ".join(filter(None, [".".join(map(str, path)), message])))
+        self.path = path
+
+
+class Check(NamedTuple):
+    """A rule between fields: ``find`` takes their values and says what is wrong with the field ``blamed``, or None."""
+
+    fields: tuple[str, ...]
+    blamed: str
+    find: Callable[..., str | None]
+
+
+def _whole(raw: Any) -> Any:
+    """Let 1e4 and the points of a linspace stand where a whole number is expected."""
+    return int(raw) if isinstance(raw, float) and raw.is_integer() else raw
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class BaseExperiment(BaseModel):
+    """What every kind shares: how long it runs, what it is drawn from, and its identity."""
+
+    # Strict: the text "1" and the truth value yes are no numbers.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+
+    #: Raise when the numbers of every run of this kind change (a mended engine, other random streams).
+    version: ClassVar[int] = 1
+    #: Values that fit alone and may not fit together; the components know their own limits.
+    checks: ClassVar[tuple[Check, ...]] = ()
+
+    kind: str
+    rounds: Whole
+    eval_every: Whole = Field(default=10, ge=1, description="rounds between evaluations; the last round always has one")
+    seed: Whole = Field(default=0, ge=0, lt=2**63, description="the root of every random choice")
+
+    @field_validator("dataset", "model", "norm", "method", "partition", "probes", mode="plain", check_fields=False)
+    @classmethod
+    def _parse_components(cls, raw: Any, info: ValidationInfo) -> Any:
+        return parse_components(str(info.field_name), raw)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        for check in self.checks:
+            if problem := check.find(*(getattr(self, field) for field in check.fields)):
+                raise FieldProblem(problem, (check.blamed,))
+        return self
+
+    @classmethod
+    def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
+        """What one field adds to the identity: nothing where it is a wish or at its introduction default."""
+        if field in WISHES or value is None:
+            return {}
+        if isinstance(value, Component):
+            return {field: value.identity()}
+        return {field: plain(value)} if field == "kind" or value != cls.model_fields[field].default else {}
+
+    def identity(self) -> dict[str, Any]:
+        """What defines the run's numbers: kind, version, every component, and what differs from its default."""
+        out: dict[str, Any] = {"version": self.version}
+        for field in type(self).model_fields:
+            out |= self.identity_of(field, getattr(self, field))
+        return out
+
+    @cached_property
+    def run_id(self) -> str:
+        """The first 16 hex digits of the sha256 of the canonical JSON of ``identity()``."""
+        return digest(self.identity())
+
+    @cached_property
+    def cell_id(self) -> str:
+        """The id that all seeds of one cell share."""
+        return digest({name: value for name, value in self.identity().items() if name != "seed"})
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field as plain JSON; ``parse_experiment`` reads it back to an equal experiment."""
+        return {field: _plain(getattr(self, field)) for field in type(self).model_fields}
+
+    def evaluated_rounds(self) -> frozenset[int]:
+        """The rounds after which this experiment wants an evaluation."""
+        return evaluated_rounds(self.rounds, self.eval_every, before_the_first=asks_why(self.to_json()))
+
+
+def asks_why(raw: Mapping[str, Any]) -> bool:
+    """Whether an experiment, as plain JSON, is also looked at before its first round: with probes, and every study."""
+    return bool(raw.get("probes", True))
+
+
+@lru_cache(1000)
+def evaluated_rounds(rounds: int, every: int, *, before_the_first: bool) -> frozenset[int]:
+    """Every so many rounds and the last; whoever asks why (with probes, or in a study) also looks at the beginning.
+
+    The experiments of a sweep share the few sets that there are.
+    """
+    return frozenset((*range(0 if before_the_first else every, rounds + 1, every), rounds))
+
+
+def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:
+    """The component, or for ``probes`` the components, of a field from their YAML form; raises FieldProblem."""
+    if field != "probes":
+        return _parse(field, raw)
+    if isinstance(raw, Mapping):
+        raw = [_named(name, settings) for name, settings in raw.items()]
+    if not isinstance(raw, (list, tuple)):
+        raise FieldProblem(f"expected a list of probes, or a mapping of their names, got {raw!r}", (field,))
+    probes = tuple(_parse(field, item) for item in raw)
+    if twice := [name for name, count in Counter(probe.name for probe in probes).items() if count > 1]:
+        raise FieldProblem(f"{twice[0]} is given twice", (field,))
+    return probes
+
+
+def _named(name: Any, settings: Any) -> Any:
+    """One item of a mapping of probes as an item of a list: ``features: 10`` is one every 10 rounds."""
+    if settings is None or isinstance(settings, Mapping):
+        return {"name": name, **(settings or {})}
+    return {"name": name, "every": settings}
+
+
+def _parse(field: str, raw: Any) -> Component:
+    try:
+        component: Component = _REGISTRY_OF[field].parse(raw)
+    except KeyError as error:
+        raise FieldProblem(str(error), (field,)) from None
+    except InvalidComponent as error:
+        raise FieldProblem(str(error), (field, *error.path)) from None
+    return component
+
+
+def canonical_json(value: Any) -> str:
+    """One spelling for equal values: sorted keys, no spaces, floats as Python's shortest repr, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """The first 16 hex digits of the sha256 of the value's canonical JSON."""
+    return digest_text(canonical_json(value))
+
+
+def digest_text(text: str) -> str:
+    """The first 16 hex digits of the sha256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Component):
+        return {"name": value.name, **value.settings()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else plain(value)

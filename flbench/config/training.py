@@ -1,0 +1,146 @@
+"""Training on a data set: federated, and the centralized ceiling that it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from flbench.config.base import BaseExperiment, Check, Whole
+from flbench.registry import DATASETS, Component
+
+#: Fields in which runs that are trained together may differ, besides the wishes and numbers of the method.
+FUSABLE = frozenset({"seed", "lr", "partition", "min_size", "clients", "participation"})
+
+Precision = Literal["fp32", "tf32", "bf16", "fp64"]
+Augmentation = Literal["none", "flip-crop"]
+
+
+def _image_fits(dataset: Any, model: Any) -> str | None:
+    problem = model.problem(dataset.image) if dataset.image is not None else None
+    return f"{model.label()} on {dataset.label()}: {problem}" if problem else None
+
+
+def _norm_fits(dataset: Any, model: Any, norm: Any) -> str | None:
+    if dataset.image is None or model.problem(dataset.image):
+        return None
+    problem = norm.problem(model, dataset.image)
+    return f"{norm.label()} in {model.label()}: {problem}" if problem else None
+
+
+def _batch_fits(component: Any, batch_size: int) -> str | None:
+    smallest = component.smallest_batch
+    return (
+        f"{component.label()} needs at least {smallest} samples in a batch, got {batch_size}"
+        if batch_size < smallest
+        else None
+    )
+
+
+def _one_length(local_steps: int | None, local_epochs: int | None) -> str | None:
+    if (local_steps is None) == (local_epochs is None):
+        return f"give either local_steps (E) or local_epochs, got {local_steps} and {local_epochs}"
+    return None
+
+
+def _probes_meet_evaluations(probes: tuple[Any, ...], eval_every: int) -> str | None:
+    for probe in probes:
+        if probe.every is not None and probe.every % eval_every:
+            between = f"every {probe.every} rounds is not among the evaluations, every {eval_every}"
+            return f"{probe.label()}: {between}; use a multiple, or another eval_every"
+    return None
+
+
+def _partition_fits(dataset: Any, partition: Any, clients: int) -> str | None:
+    if dataset.classes is None:
+        return None
+    problem = partition.misfit(dataset.classes, clients, len(dataset.domains))
+    return f"{partition.label()} of {dataset.label()} among {clients} clients: {problem}" if problem else None
+
+
+def implied_by(given: Container[str]) -> dict[str, None]:
+    """The fields that have no value, in place of their default, because of the fields that are given."""
+    return {"local_steps": None} if "local_epochs" in given else {}
+
+
+class _Training(BaseExperiment):
+    """What federated and centralized training share: the data, the network, plain SGD, and the wishes."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(("dataset", "model"), "model", _image_fits),
+        Check(("dataset", "model", "norm"), "norm", _norm_fits),
+        Check(("norm", "batch_size"), "batch_size", _batch_fits),
+        Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
+        Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
+    )
+
+    dataset: Component = Field(default="digits", validate_default=True, description="data set")
+    model: Component = Field(default="mlp", validate_default=True, description="network")
+    norm: Component = Field(default="none", validate_default=True, description="normalization")
+    bias: bool = Field(default=False, description="bias terms in dense and convolution layers")
+    lr: float = Field(default=0.01, gt=0, description="learning rate of local SGD, constant")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of local SGD")
+    weight_decay: float = Field(default=0.0, ge=0, description="L2 coefficient added to the gradient")
+    batch_size: Whole = Field(default=32, ge=1, description="samples in a mini-batch")
+    local_steps: Annotated[Whole, Field(ge=1)] | None = Field(
+        default=10, description="mini-batch steps in a round (alias: E); not together with local_epochs"
+    )
+    local_epochs: Annotated[Whole, Field(ge=1)] | None = Field(
+        default=None, description="passes through a client's own data in a round, in place of local_steps"
+    )
+    rounds: Whole = Field(default=200, ge=1, description="how many rounds to run; raising it extends finished runs")
+    augment: Augmentation = Field(default="none", description="training augmentation; default: the data set's own")
+    precision: Precision = Field(default="fp32", description="arithmetic of training and evaluation")
+    val_fraction: float = Field(default=0.0, ge=0, lt=1, description="share of each client's training data held out")
+    probes: tuple[Component, ...] = Field(
+        default=(), description="measurements at evaluations: a list, or a mapping such as {features: 10, drift: 50}"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_augmentation(cls, raw: Any) -> Any:
+        """Write the data set's usual augmentation into the experiment, so that the run id holds what is really done."""
+        if isinstance(raw, dict) and "augment" not in raw:
+            try:
+                return {**raw, "augment": DATASETS.parse(raw.get("dataset", "digits")).augment}
+            except (KeyError, ValueError):
+                return raw  # the dataset field's own validator reports it
+        return raw
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_length(cls, raw: Any) -> Any:
+        """Whoever gives ``local_epochs`` gives no ``local_steps``, not even their default."""
+        return {**implied_by(raw), **raw} if isinstance(raw, dict) else raw
+
+
+class Federated(_Training):
+    """Clients train locally, the server combines what they send."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        *_Training.checks,
+        Check(("dataset", "partition", "clients"), "partition", _partition_fits),
+        Check(("method", "batch_size"), "batch_size", _batch_fits),
+    )
+
+    kind: Literal["federated"] = "federated"
+    method: Component = Field(default="fedavg", validate_default=True, description="federated algorithm")
+    partition: Component = Field(default="classes:1", validate_default=True, description="how data meets clients")
+    min_size: Whole = Field(default=1, ge=1, description="fewest training samples a client may have")
+    clients: Whole = Field(default=10, ge=1, description="number of clients")
+    participation: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
+
+
+class Centralized(_Training):
+    """One model on all the data: the ceiling that federated training is held against.
+
+    A round is ``local_steps`` consecutive steps of SGD through ever new permutations of the whole training set;
+    momentum is carried from round to round.
+    """
+
+    kind: Literal["centralized"] = "centralized"
+
+
+#: The kinds that train on a data set.
+Training = Federated | Centralized
