@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flbench.report import compose_details, compose_published
+from flbench.report import compose_chapters, compose_details, compose_published
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.cells import Cell
+from flbench.report.frames import Run
 from flbench.report.leaderboard import Leaderboard, Picture, Section
 from flbench.report.numbers import METRICS
 from flbench.report.overall import Overall, OverallRow, Place
@@ -47,10 +48,11 @@ _CHOSEN: Mapping[str, str] = {
 
 def document(board: Leaderboard) -> list[Block]:
     """Everything, in reading order."""
-    blocks: list[Block] = [Heading(1, board.options.title), Paragraph(_introduction(board))]
+    blocks: list[Block] = [Heading(1, board.options.title)]
+    blocks += [Paragraph(_introduction(board))] if board.sections else []
     if board.unfinished:
-        total = sum(board.unfinished.values())
-        text = f"{total} of {board.provenance.wished} runs have no value: {listing(board.unfinished)}."
+        total, wished = sum(board.unfinished.values()), board.provenance.wished - len(_studies(board))
+        text = f"{total} of {wished} runs have no value: {listing(board.unfinished)}."
         blocks.append(Paragraph(f"**Incomplete:** {text}", warning=True))
     blocks += [Paragraph(f"Left out: {note}.", warning=True) for note in board.left_out]
     if board.overall is not None:
@@ -62,7 +64,14 @@ def document(board: Leaderboard) -> list[Block]:
         blocks += _section(board, section, is_last)
     if board.published is not None:
         blocks += compose_published.elsewhere(board.published, {section.place for section in board.sections})
-    return [*blocks, *_reading(board), *_provenance(board)]
+    for chapter in board.chapters:
+        pictures = [picture for picture in board.pictures if picture.place == chapter.place]
+        blocks += compose_chapters.compose(chapter, [_figure(picture) for picture in pictures])
+    return [*blocks, *(_reading(board) if board.sections else []), *_provenance(board)]
+
+
+def _studies(board: Leaderboard) -> list[Run]:
+    return [run for chapter in board.chapters for run in chapter.runs]
 
 
 def _introduction(board: Leaderboard) -> str:
@@ -222,10 +231,14 @@ def _footnotes(table: Table) -> list[Block]:
 
 def _pictures(pictures: Iterable[Picture]) -> list[Block]:
     """The first picture, and the others behind a line."""
-    figures = [Figure(picture.caption, picture.link, picture.svg) for picture in pictures]
+    figures = [_figure(picture) for picture in pictures]
     more = len(figures) - 1
     rest = [Fold(f"{more} more {'figure' if more == 1 else 'figures'}", tuple(figures[1:]))] if more > 0 else []
     return [*figures[:1], *rest]
+
+
+def _figure(picture: Picture) -> Figure:
+    return Figure(picture.caption, picture.link, picture.svg)
 
 
 def _reading(board: Leaderboard) -> list[Block]:

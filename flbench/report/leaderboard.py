@@ -20,6 +20,7 @@ from flbench.config import ALIASES, Training
 from flbench.errors import UserError
 from flbench.registry import by_similarity
 from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
+from flbench.report.chapters import Chapter, chapters_of
 from flbench.report.contrasts import Contrast
 from flbench.report.costs import Costs, costs_of, targets_of
 from flbench.report.frames import Collection, Run
@@ -172,6 +173,7 @@ class Leaderboard:
     overall: Overall | None = None
     pictures: tuple[Picture, ...] = ()
     runs: tuple[Run, ...] = ()
+    chapters: tuple[Chapter, ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -227,6 +229,7 @@ def build(collection: Collection, options: Options | None = None) -> Leaderboard
         sections=sections,
         overall=overall([(one.title, [details.table for details in one.details]) for one in sections]),
         runs=collection.runs,
+        chapters=chapters_of(collection),
         provenance=Provenance.of(collection.runs),
         unfinished=dict(sorted(gaps.items())),
         left_out=collection.left_out,

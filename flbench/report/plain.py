@@ -30,6 +30,11 @@ def write(board: Leaderboard) -> dict[str, Any]:
         "lr_ranges": [line for section in board.sections for line in _ranges_of(section)],
         "unfinished": dict(board.unfinished),
         "left_out": list(board.left_out),
+        "claims": [
+            {"kind": chapter.kind, **dataclasses.asdict(claim)}
+            for chapter in board.chapters
+            for claim in chapter.claims
+        ],
         "published": compose_published.plain(board.published) if board.published else None,
         "provenance": {
             "runs": made.wished,

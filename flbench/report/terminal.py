@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from flbench.report.chapters import Chapter
 from flbench.report.compose_published import summary
 from flbench.report.leaderboard import Leaderboard, Section
 from flbench.report.numbers import METRICS
@@ -26,9 +27,17 @@ def render(board: Leaderboard, width: int) -> list[RenderableType]:
                 shown.append(
                     Text("¹ no shared model: mean over the clients' models on the whole test set", style="dim")
                 )
+    shown += [_claims(chapter) for chapter in board.chapters if chapter.claims]
     if board.published is not None:
         shown.append(Text(f"published numbers: {summary(board.published)}"))
     return shown
+
+
+def _claims(chapter: Chapter) -> RichTable:
+    table = RichTable("claim", "verdict", "our measurement", title=chapter.title, title_justify="left")
+    for claim in chapter.claims:
+        table.add_row(Text(f"{claim.text} ({claim.source})"), Text(claim.holding), Text(claim.evidence))
+    return table
 
 
 def _terminal_tables(table: Table, width: int) -> list[RichTable]:

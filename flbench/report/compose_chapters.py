@@ -1,0 +1,30 @@
+"""Chapters about studies as blocks: what was done, the verdicts, the pictures, the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph
+from flbench.report.chapters import Chapter, Claim
+from flbench.report.chapters.chapter import unfinished
+
+
+def compose(chapter: Chapter, pictures: Sequence[Figure]) -> Iterator[Block]:
+    """One chapter; its pictures are in sight, its tables behind a line."""
+    yield Heading(2, chapter.title)
+    if chapter.introduction:
+        yield Paragraph(chapter.introduction)
+    if gap := unfinished(chapter.runs):
+        yield Paragraph(f"**Incomplete:** {gap} of {len(chapter.runs)} runs have no value.", warning=True)
+    if chapter.claims:
+        yield _claims(chapter.claims)
+    yield from pictures
+    if chapter.blocks:
+        yield Fold("The measurements", chapter.blocks)
+
+
+def _claims(claims: Sequence[Claim]) -> Grid:
+    rows = [
+        (Entry(claim.text, (claim.source,)), Entry(claim.holding, bold=True), Entry(claim.evidence)) for claim in claims
+    ]
+    return Grid(("claim", "verdict", "our measurement"), tuple(rows), names=3)
