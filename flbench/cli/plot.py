@@ -53,8 +53,8 @@ def plot(
         typer.Argument(
             help="curves: over rounds; lr, dirichlet: over the learning rate, over Dirichlet's beta; data: federated "
             "and centralized over the samples seen; heatmap: method x norm; published: ours against the paper's; "
-            "cost: bytes until the target; labels: samples of each class at each client; sharpness, rank, deep: what studies of "
-            "these kinds found.",
+            "cost: bytes until the target; labels: samples of each class at each client; sharpness, rank, deep: what "
+            "studies of these kinds found.",
         ),
     ],
     specs: SpecsArgument = None,
