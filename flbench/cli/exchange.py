@@ -22,6 +22,10 @@ def export(
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
+    ends: Annotated[
+        bool,
+        typer.Option("--ends", help="Only the first and last evaluation of each run: half the size, no curves."),
+    ] = False,
 ) -> None:
     """Write finished runs into one compact file, which `flbench report --results` and `flbench import` read.
 
@@ -37,7 +41,7 @@ def export(
         raise UserError(f"{file}: expected a name that ends in .parquet")
     there = Store(store, create=False)
     wishes = [experiment.run_id for spec in specs or () for experiment in load_sweep(spec).experiments]
-    exported, problems = exchange.gather(there, wishes if specs else there.run_ids())
+    exported, problems = exchange.gather(there, wishes if specs else there.run_ids(), ends=ends)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     if not exported:

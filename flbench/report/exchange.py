@@ -24,8 +24,9 @@ from flbench.errors import UserError
 from flbench.report.frames import Held
 from flbench.store import Lease, Result, RunDir, Store, Wish, files
 
-#: Version of the file's layout; raised when older code could not read it.
-SCHEMA = 1
+#: Version of the file's layout; raised when older code could not read it. Since 2 the last record, which the metrics
+#: hold, is not repeated in the result.
+SCHEMA = 2
 _SCHEMA_KEY = b"flbench.schema"
 _COLUMNS = ("run_id", "experiment", "result", "metrics", "environment")
 
@@ -58,10 +59,13 @@ class Exported:
 
     def to_row(self) -> dict[str, str]:
         """The row of the file."""
+        result = self.result.to_json()
+        for known in ("final", "sha256"):
+            del result[known]
         row = {
             "run_id": self.run_id,
             "experiment": self.experiment_json,
-            "result": canonical_json(self.result.to_json()),
+            "result": canonical_json(result),
             "metrics": self.metrics.decode(),
             "environment": canonical_json(self.environment),
         }
@@ -74,8 +78,9 @@ class Exported:
             raise ValueError("its checksum does not fit")
         if not re.fullmatch(r"[0-9a-f]{16}", row["run_id"]):
             raise ValueError("its run id is none")
-        raw = json.loads(row["result"])
         environment, metrics = json.loads(row["environment"]), row["metrics"].encode()
+        records = files.parse_lines(metrics)
+        raw = {"final": records[-1] if records else {}, **json.loads(row["result"])}
         exported = cls(row["run_id"], row["experiment"], _parse_result(raw), metrics, environment)
         if not isinstance(json.loads(row["experiment"]), dict) or not isinstance(environment, dict):
             raise ValueError("expected objects as experiment and environment")
@@ -104,7 +109,7 @@ def _parse_result(raw: Mapping[str, Any]) -> Result:
     if fields.keys() != {field.name for field in dataclasses.fields(Result)} - {"file"}:
         raise ValueError("its result has other fields than it should")
     result: Result = _result_adapter().validate_python({**fields, "file": f"{raw['rounds']:08d}.json"})
-    if result.rounds < 0 or result.wanted < 1:
+    if min(result.rounds, result.wanted) < 0:
         raise ValueError("its result is damaged")
     return result
 
@@ -122,13 +127,20 @@ def _checksum(row: Mapping[str, str]) -> str:
     return hashlib.sha256(canonical_json([row[name] for name in _COLUMNS]).encode()).hexdigest()
 
 
-def gather(store: Store, run_ids: Iterable[str]) -> tuple[list[Exported], tuple[str, ...]]:
-    """Every sound result of some runs, by run id and rounds, and a line about each that could not be taken."""
+def gather(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> tuple[list[Exported], tuple[str, ...]]:
+    """Every sound result of some runs, by run id and rounds, and a line about each that could not be taken.
+
+    Args:
+        store: where they are.
+        run_ids: of which runs.
+        ends: take them as if nobody had looked between the beginning and the last evaluation.
+    """
     taken, problems = [], []
     for run_id in sorted(set(run_ids)):
         for result in (run := store.run(run_id)).results():
             try:
-                taken.append(_gather_one(run, result))
+                one = _gather_one(run, result)
+                taken.append(_ends_of(one) if ends else one)
             except (FileNotFoundError, UserError, ValueError) as error:
                 problems.append(f"run {run_id}, {result.rounds} rounds: {error}")
     return taken, tuple(problems)
@@ -148,6 +160,17 @@ def _gather_one(run: RunDir, result: Result) -> Exported:
     )
     exported.check()
     return exported
+
+
+def _ends_of(whole: Exported) -> Exported:
+    """What had been recorded with as many rounds between evaluations as there are rounds."""
+    records = [record for record in whole.records if record["round"] == 0] + whole.records[-1:]
+    if len(records) > 1 and records[0] == records[1]:
+        del records[1]
+    metrics = files.join_lines(records)
+    evaluated = frozenset(record["round"] for record in records)
+    seen = {"evaluated": evaluated, "metrics_sha256": _sha256(metrics), "metrics_bytes": len(metrics)}
+    return dataclasses.replace(whole, metrics=metrics, result=dataclasses.replace(whole.result, **seen))
 
 
 def _published(result: Result) -> Result:

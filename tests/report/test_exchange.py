@@ -77,6 +77,30 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     assert export(store, tmp_path / "x.parquet").read_bytes() == export(store, tmp_path / "y.parquet").read_bytes()
 
 
+def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
+    store = varied(tmp_path / "a")
+    whole, problems = exchange.gather(store, store.run_ids(), ends=True)
+    assert problems == ()
+    path = tmp_path / "ends.parquet"
+    exchange.write(path, whole)
+    assert path.stat().st_size < export(store, tmp_path / "all.parquet").stat().st_size
+    source = exchange.FilesSource([path])
+    assert text(source, small_sweep()) == text(frames.StoreSource(store), small_sweep())
+    assert [[record["round"] for record in one.records] for one in whole if one.result.rounds == 40] == [[40]]
+    store = Store(tmp_path / "b")
+    finish(store, experiment(), lines=records([0, 10, 20], 0.6))
+    (one,), _ = exchange.gather(store, store.run_ids(), ends=True)
+    assert [record["round"] for record in one.records] == [0, 20], "with what was seen before the first round"
+    assert exchange.Exported.from_row(one.to_row()).result.final == one.records[-1]
+
+
+def test_files_of_the_first_layout_are_read(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    (new,) = exchange.read(path)
+    rewrite(path, _in_result(final=new.records[-1]), sign=True)
+    assert exchange.read(path) == [new]
+
+
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
     path = export(varied(tmp_path / "a"), tmp_path / "runs.parquet")
     copy = Store(tmp_path / "b")
@@ -219,7 +243,7 @@ def test_an_experiment_of_tomorrow_is_left_out(tmp_path: Path) -> None:
         (b"PAR1 not really PAR1", "not a readable parquet file"),
         ("cut", "not a readable parquet file"),
         ("foreign", "not one written by `flbench export`"),
-        ("newer", "written by a newer flbench (schema 2, this one reads 1)"),
+        ("newer", "written by a newer flbench (schema 3, this one reads 2)"),
     ],
 )
 def test_unusable_files_are_refused(tmp_path: Path, content: bytes | str | None, message: str) -> None:
@@ -233,7 +257,7 @@ def test_unusable_files_are_refused(tmp_path: Path, content: bytes | str | None,
     elif content == "foreign":
         pq.write_table(pa.table({"x": [1]}), path)
     else:
-        pq.write_table(pq.read_table(path).replace_schema_metadata({"flbench.schema": "2"}), path)
+        pq.write_table(pq.read_table(path).replace_schema_metadata({"flbench.schema": "3"}), path)
     with pytest.raises(UserError, match=re.escape(message)):
         exchange.read(path)
 
