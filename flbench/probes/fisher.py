@@ -123,8 +123,11 @@ def largest_eigenvalue(outputs: Callable[[Tree], Tensor], params: Tree, *, toler
     # A fixed beginning with no symmetry: the same network has the same answer, and no eigenvector is missed for being
     # orthogonal to it (a constant one is, where the outputs' means are subtracted).
     start = np.random.default_rng(0).standard_normal(jacobian.rows)
+    operator = jacobian.operator()
+    if not operator.matvec(start).any():  # no unit is alive, or the softmax is certain of all; Lanczos stops there
+        return 0.0
     try:
-        values = eigsh(jacobian.operator(), k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)
+        values = eigsh(operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)
     except ArpackNoConvergence:  # a spectrum without a gap at its end
         values = np.linalg.eigvalsh(jacobian.gram().cpu().numpy())[-1:]
     return float(values[0])

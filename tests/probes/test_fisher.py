@@ -81,6 +81,17 @@ def test_two_samples_need_no_iterations() -> None:
     assert fisher.largest_eigenvalue(f, params) == pytest.approx(fisher.spectrum(f, params).largest, rel=1e-12)
 
 
+def test_a_dead_network_is_flat() -> None:
+    x, params = draw(width=6, samples=5)
+
+    def certain(leaves: Tree) -> Tensor:
+        """What a softmax leaves of outputs that it is certain of."""
+        return network(x)(leaves) * 0
+
+    assert fisher.largest_eigenvalue(certain, params) == 0.0
+    assert not fisher.spectrum(certain, params).largest
+
+
 def test_subtracting_the_mean_is_double_centring() -> None:
     x, params = draw(20, 20)
     f = network(x)
