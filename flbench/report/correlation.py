@@ -1,0 +1,156 @@
+"""Rank correlations of cells that are not independent of each other, within strata, with their intervals.
+
+Spearman's rho is Pearson's correlation of ranks, equal values sharing the mean of theirs. With strata, ranks are taken
+within each stratum and divided by its size, and their deviations from the stratum's mean are pooled: differences
+between strata say nothing. The interval is a percentile bootstrap that draws whole groups with replacement (as many as
+there are) and ranks anew, since cells of one group rise and fall together.
+
+Shape suffixes: R resamples, N values, G groups, K distinct values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flbench.report.stats import CONFIDENCE, RESAMPLES
+from flbench.streams import stream
+
+#: Fewer groups than this have no interval: a bootstrap of so few says nothing.
+FEWEST_GROUPS = 6
+
+#: Resamples that are ranked at a time, which bounds memory.
+_AT_A_TIME = 250
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """A rank correlation.
+
+    Attributes:
+        n: pairs of values.
+        groups: how many groups they form.
+        rho: Spearman's; None where it is not defined.
+        interval: of 95 %; None for too few groups.
+    """
+
+    n: int
+    groups: int
+    rho: float | None
+    interval: tuple[float, float] | None
+
+
+def spearman(
+    first: Sequence[float],
+    second: Sequence[float],
+    groups: Sequence[Hashable],
+    strata: Sequence[Hashable] | None = None,
+) -> Correlation:
+    """Spearman's rho of two quantities within strata, with its interval.
+
+    Args:
+        first: values (N).
+        second: values (N).
+        groups: to what each pair belongs; whole groups are resampled.
+        strata: among which pairs each pair has its ranks; None: all.
+    """
+    x_N, y_N = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    members = _members([()] * len(x_N) if strata is None else strata)
+    group_N, count = _codes(groups)
+    ranked = [(index, _Ranks(x_N[index]), _Ranks(y_N[index])) for index in members]
+    rho = _pooled(ranked, np.ones((1, len(x_N))))[0] if len(x_N) else np.nan
+    if not np.isfinite(rho):
+        return Correlation(len(x_N), count, None, None)
+    if count < FEWEST_GROUPS:
+        return Correlation(len(x_N), count, float(rho), None)
+    draws_R = np.concatenate([_pooled(ranked, weights_RG[:, group_N]) for weights_RG in _resamples(count)])
+    return Correlation(len(x_N), count, float(rho), _interval(draws_R))
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over values that form groups; ``interval``: as a correlation's."""
+
+    n: int
+    groups: int
+    mean: float
+    interval: tuple[float, float] | None
+
+
+def mean(values: Sequence[float], groups: Sequence[Hashable]) -> Mean | None:
+    """The mean with its interval by a bootstrap of whole groups; None for no values."""
+    if not values:
+        return None
+    value_N = np.asarray(values, dtype=np.float64)
+    group_N, count = _codes(groups)
+    sums_G, sizes_G = np.bincount(group_N, value_N), np.bincount(group_N)
+    interval = None
+    if count >= FEWEST_GROUPS:
+        draws = [weights_RG @ sums_G / (weights_RG @ sizes_G) for weights_RG in _resamples(count)]
+        interval = _interval(np.concatenate(draws))
+    return Mean(len(value_N), count, float(value_N.mean()), interval)
+
+
+class _Ranks:
+    """Values that can be ranked under weights: a weight of two counts a value twice."""
+
+    def __init__(self, values_N: Array) -> None:
+        self._order = np.argsort(values_N, kind="stable")
+        ordered = values_N[self._order]
+        is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+        self._starts = np.flatnonzero(is_first)
+        self._place = np.empty(len(values_N), dtype=np.int64)
+        self._place[self._order] = np.cumsum(is_first) - 1
+
+    def centred(self, weights_RN: Array) -> Array:
+        """Mean ranks less their mean, over the total weight: (R, N)."""
+        sizes_RK = np.add.reduceat(weights_RN[:, self._order], self._starts, axis=1)
+        total_R1 = sizes_RK.sum(axis=1, keepdims=True)
+        middle_RK = np.cumsum(sizes_RK, axis=1) - sizes_RK / 2 - total_R1 / 2
+        return (middle_RK / np.maximum(total_R1, 1))[:, self._place]
+
+
+def _pooled(ranked: Sequence[tuple[NDArray[Any], _Ranks, _Ranks]], weights_RN: Array) -> Array:
+    """Rho under each row of weights: (R,); NaN where all values of one side are equal."""
+    products = np.zeros((3, len(weights_RN)))
+    for index, first, second in ranked:
+        own = weights_RN[:, index]
+        x, y = first.centred(own), second.centred(own)
+        for row, (a, b) in enumerate(((x, y), (x, x), (y, y))):
+            products[row] += np.einsum("rn,rn,rn->r", own, a, b)
+    scale = np.sqrt(products[1] * products[2])
+    return np.divide(products[0], scale, out=np.full(len(scale), np.nan), where=scale > 1e-12)
+
+
+def _resamples(count: int) -> list[Array]:
+    """How often each group is drawn, a row a resample, in portions: the same for equal counts."""
+    draw = stream(0, "bootstrap of groups")
+    drawn_RG = draw.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
+    return [drawn_RG[start : start + _AT_A_TIME] for start in range(0, RESAMPLES, _AT_A_TIME)]
+
+
+def _interval(draws_R: Array) -> tuple[float, float] | None:
+    """The middle 95 % of the draws that are defined."""
+    known = draws_R[np.isfinite(draws_R)]
+    if len(known) < RESAMPLES / 2:
+        return None
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _codes(labels: Sequence[Hashable]) -> tuple[NDArray[np.int64], int]:
+    """Numbers in place of labels, in the order in which they appear."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return np.array([numbers[label] for label in labels], dtype=np.int64), len(numbers)
+
+
+def _members(strata: Sequence[Hashable]) -> list[NDArray[np.int64]]:
+    codes, count = _codes(strata)
+    return [np.flatnonzero(codes == number) for number in range(count)]

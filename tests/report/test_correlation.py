@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from flbench.report.correlation import FEWEST_GROUPS, Correlation, mean, spearman
+
+
+def test_it_is_one_less_six_times_the_squared_differences_of_ranks() -> None:
+    # Ranks 1 2 3 4 5 against 2 1 4 3 5: d^2 sums to 4, so rho = 1 - 6 * 4 / (5 * 24) = 0.8.
+    found = spearman([1, 20, 300, 4000, 5e4], [0.2, 0.1, 0.4, 0.3, 0.5], range(5))
+    assert found == Correlation(5, 5, pytest.approx(0.8, abs=1e-12), None), "five groups have no interval"
+
+
+def test_equal_values_share_their_rank() -> None:
+    draw = np.random.default_rng(3)
+    x, y = draw.integers(0, 4, 50).astype(float), draw.integers(0, 5, 50).astype(float)
+    found = spearman(x.tolist(), y.tolist(), range(50))
+    assert found.rho == pytest.approx(spearmanr(x, y).statistic, abs=1e-12)
+
+
+def test_differences_between_strata_say_nothing() -> None:
+    # Within both strata the order is opposite; overall the second stratum has more of both.
+    x, y, strata = [1, 2, 3, 11, 12, 13], [3, 2, 1, 13, 12, 11], "aaabbb"
+    assert spearman(x, y, range(6), strata).rho == pytest.approx(-1)
+    # Ranks 1 2 3 4 5 6 against 3 2 1 6 5 4: d^2 sums to 16, rho = 1 - 6 * 16 / (6 * 35) = 19 / 35.
+    assert spearman(x, y, range(6)).rho == pytest.approx(19 / 35)
+
+
+def test_equal_values_have_no_correlation_and_nothing_has_none() -> None:
+    assert spearman([1, 1, 1], [1, 2, 3], range(3)) == Correlation(3, 3, None, None)
+    assert spearman([], [], []) == Correlation(0, 0, None, None)
+
+
+def test_the_interval_is_that_of_drawing_and_ranking_again() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=60)
+    y = 0.7 * x + draw.normal(size=60)
+    found = spearman(x.tolist(), y.tolist(), range(60))
+    by_hand = [spearmanr(x[i], y[i]).statistic for i in draw.integers(0, 60, size=(2000, 60))]
+    assert found.interval == pytest.approx(np.quantile(by_hand, [0.025, 0.975]), abs=0.03)
+
+
+def test_copies_of_a_cell_do_not_narrow_the_interval() -> None:
+    draw = np.random.default_rng(1)
+    x, y = draw.normal(size=20), draw.normal(size=20)
+    once = spearman(x.tolist(), y.tolist(), range(20))
+    tenfold = spearman(np.repeat(x, 10).tolist(), np.repeat(y, 10).tolist(), [i // 10 for i in range(200)])
+    assert tenfold.n == 200 and tenfold.groups == 20
+    assert tenfold.rho == pytest.approx(once.rho) and tenfold.interval == pytest.approx(once.interval)
+
+
+@pytest.mark.slow
+def test_it_covers_no_correlation_about_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(2)
+    misses = 0
+    for _ in range(300):
+        x, y = draw.normal(size=(2, 20))
+        low, high = spearman(x.tolist(), y.tolist(), range(20)).interval or (0, 0)
+        misses += not low <= 0 <= high
+    assert misses / 300 < 0.1
+
+
+def test_a_mean_over_groups() -> None:
+    assert mean([], []) is None
+    few = mean([1.0, 2.0, 6.0], "abc")
+    assert few is not None and (few.n, few.groups, few.mean, few.interval) == (3, 3, 3.0, None)
+    values = np.random.default_rng(0).normal(1, 1, 400)
+    found = mean(values.tolist(), range(400))
+    assert found is not None and found.interval is not None
+    half = 1.96 * values.std(ddof=1) / 20
+    assert found.interval == pytest.approx((found.mean - half, found.mean + half), abs=0.02)
+    assert found.groups >= FEWEST_GROUPS
