@@ -81,7 +81,13 @@ def normalize_rows(h_DN: Tensor, norm: RowNorm) -> Tensor:
 
 
 def ranks(h_DN: Tensor, taus: Sequence[float] = TAUS) -> Record:
-    """The effective rank r(H), soft ranks, and the first singular value's share of all, squared."""
-    values = rank.eigenvalues(h_DN.detach().double().cpu().numpy())
+    """The effective rank r(H), soft ranks, and the first singular value's share of all, squared.
+
+    What is not finite, as in a network that diverged, or zero, as behind units that are all dead, has none: NaN.
+    """
+    h_DN = h_DN.detach().double().cpu()
+    if not torch.isfinite(h_DN).all() or not h_DN.any():
+        return dict.fromkeys(("rank", "first_share", *(f"soft_rank_{tau:g}" for tau in taus)), math.nan)
+    values = rank.eigenvalues(h_DN.numpy())
     record: dict[str, Any] = {"rank": rank.effective_rank(values), "first_share": float(values[-1] / values.sum())}
     return record | {f"soft_rank_{tau:g}": rank.soft_rank(values, tau) for tau in taus}

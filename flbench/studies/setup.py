@@ -96,4 +96,4 @@ def _deep(experiment: Deep, data: Data, device: str) -> Study:
 
 
 def _labels(labels: np.ndarray[Any, Any], device: str) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(labels)).long().to(device)
+    return torch.from_numpy(labels.astype(np.int64)).to(device)  # a copy: the data set's own array is read-only

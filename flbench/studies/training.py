@@ -83,8 +83,9 @@ class DeepMlp:
         for layer in range(1, self.depth + 1):
             u = F.linear(h, p[f"w{layer}"], p[f"b{layer}"])
             if self.norm == "bn":
-                var, mean = statistics[layer - 1] if statistics else torch.var_mean(u, 0, correction=0)
-                u = (u - mean) * torch.rsqrt(var + EPS) * p[f"gain{layer}"] + p[f"shift{layer}"]
+                var, mean = statistics[layer - 1] if statistics else (None, None)
+                affine = p[f"gain{layer}"], p[f"shift{layer}"]
+                u = F.batch_norm(u, mean, var, *affine, training=statistics is None, eps=EPS)
             yield u
             h = torch.relu(u)
         yield F.linear(h, p[f"w{self.depth + 1}"], p[f"b{self.depth + 1}"])

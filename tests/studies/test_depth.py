@@ -80,3 +80,10 @@ def test_a_deeper_network_begins_as_the_shallower_one() -> None:
     after(half, 12)
     resumed.load(half.state())
     assert after(resumed, 30) == expected
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 0.0])
+def test_what_is_not_finite_or_zero_has_no_rank(number: float) -> None:
+    record = ranks(torch.full((3, 4), number))
+    assert record.keys() == ranks(torch.ones(3, 4)).keys()
+    assert np.isnan(list(record.values())).all()
