@@ -19,7 +19,15 @@ from flbench.config.base import (
     parse_components,
     registry_of,
 )
-from flbench.config.kinds import ALIASES, KINDS, Experiment, fields_of_all_kinds, parse_experiment, parse_field
+from flbench.config.kinds import (
+    ALIASES,
+    KINDS,
+    Experiment,
+    fields_of_all_kinds,
+    headline_of,
+    parse_experiment,
+    parse_field,
+)
 from flbench.config.studies import Deep, Rank, Sharpness
 from flbench.config.training import FUSABLE, Centralized, Federated, Precision, Training, implied_by
 
@@ -46,6 +54,7 @@ __all__ = [
     "digest_text",
     "evaluated_rounds",
     "fields_of_all_kinds",
+    "headline_of",
     "implied_by",
     "parse_components",
     "parse_experiment",

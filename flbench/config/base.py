@@ -114,6 +114,11 @@ class BaseExperiment(BaseModel):
         return self
 
     @classmethod
+    def headline_of(cls, raw: Mapping[str, Any]) -> str:
+        """The recorded number that sums a run of this kind up, from its experiment as plain JSON."""
+        return "acc"
+
+    @classmethod
     def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
         """What one field adds to the identity: nothing where it is a wish or at its introduction default."""
         if field in WISHES or value is None:

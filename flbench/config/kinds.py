@@ -69,6 +69,11 @@ def _field_adapter(kind: str, field: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
+def headline_of(raw: Mapping[str, Any]) -> str:
+    """The name of the recorded number that sums a run up, from its experiment as plain JSON."""
+    return KINDS.get(str(raw.get("kind")), Federated).headline_of(raw)  # a plan may outlive a kind
+
+
 def fields_of_all_kinds() -> Iterator[str]:
     """Every field that some kind of experiment has, each once, in their order."""
     yield from dict.fromkeys(field for kind in KINDS.values() for field in kind.model_fields)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -59,6 +60,11 @@ class Sharpness(BaseExperiment):
     spectrum: bool = Field(default=False, description="compute all nonzero eigenvalues, not the largest alone")
     precision: Literal["fp64", "fp32"] = Field(default="fp64", description="arithmetic")
 
+    @classmethod
+    def headline_of(cls, raw: Mapping[str, Any]) -> str:
+        """The largest eigenvalue of the Fisher information."""
+        return "lambda_max"
+
 
 class Rank(BaseExperiment):
     """Ranks over the depth of a random network on Gaussian inputs; a round is a layer.
@@ -80,6 +86,11 @@ class Rank(BaseExperiment):
     gamma: float | None = Field(
         default=None, gt=0, description="strength of the layers beside a residual path; default: no such path"
     )
+
+    @classmethod
+    def headline_of(cls, raw: Mapping[str, Any]) -> str:
+        """The effective rank after the last layer."""
+        return "rank"
 
 
 class Deep(BaseExperiment):
@@ -107,3 +118,8 @@ class Deep(BaseExperiment):
     )
     lr: float | None = Field(default=None, gt=0, description="learning rate of SGD; without one nothing trains")
     batch_size: Whole = Field(default=128, ge=2, description="samples in a mini-batch")
+
+    @classmethod
+    def headline_of(cls, raw: Mapping[str, Any]) -> str:
+        """Accuracy where the network is trained, else the effective rank of its last hidden layer."""
+        return "rank" if raw.get("lr") is None else "test_acc"

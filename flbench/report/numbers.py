@@ -48,6 +48,11 @@ METRICS: Mapping[str, Metric] = {
     "train_loss": Metric("training loss", "cross-entropy on the training data", percent=False, lower_is_better=True),
     "bytes_up": Metric("bytes sent", "bytes from clients to the server", percent=False, lower_is_better=True),
     "bytes_down": Metric("bytes received", "bytes from the server to clients", percent=False, lower_is_better=True),
+    "test_acc": Metric("test accuracy", "accuracy of a study's network on the test set"),
+    "lambda_max": Metric(
+        "lambda_max", "largest eigenvalue of the Fisher information", percent=False, lower_is_better=True
+    ),
+    "rank": Metric("effective rank", "effective rank r(H) of the last hidden layer", percent=False),
     "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True),
 }
 
