@@ -67,13 +67,16 @@ class Deep:
 
     def outputs(self, params: Tree, x_TD: Tensor) -> Tensor:
         """F (T, C)."""
+        return self._normalize(self.readout(params, x_TD), "last")
+
+    def readout(self, params: Tree, x_TD: Tensor) -> Tensor:
+        """u^L (T, C): the outputs before the last layer's normalization."""
         phi, last = ACTIVATIONS[self.activation], len(self.widths) - 1
         h = x_TD
-        for layer in range(1, last + 1):
+        for layer in range(1, last):
             u = F.linear(h, params[f"w{layer}"], params[f"b{layer}"])
-            u = self._normalize(u, "last" if layer == last else "middle")
-            h = phi(u) if layer < last else u
-        return h
+            h = phi(self._normalize(u, "middle"))
+        return F.linear(h, params[f"w{last}"], params[f"b{last}"])
 
     def _normalize(self, u_TD: Tensor, place: str) -> Tensor:
         kind, _, where = self.normalized.partition("-")

@@ -7,7 +7,10 @@ a teacher, another draw of the same network (figure 2).
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +19,9 @@ from flbench.methods.base import Tree
 from flbench.probes import fisher
 from flbench.studies.base import Record, Study
 from flbench.studies.deep import Deep, gaussian_inputs
+from flbench.theory.fisher import LayerNormConstants, largest_with_layer_norm
+from flbench.theory.gaussian import ACTIVATIONS
+from flbench.theory.order import layer_normalized
 
 
 class SharpnessOfDraw(Study):
@@ -50,6 +56,19 @@ class SharpnessOfDraw(Study):
             teacher = {name: leaf.to(device) for name, leaf in network.draw(seed, "teacher", dtype).items()}
             with torch.no_grad():
                 self._labels_TC = network.outputs(teacher, self._x_TD)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next round depends on; what nothing trains, the seed gives again."""
+        state = super().state()
+        return state if self._trains else {**state, "x": {}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        super().load(state if self._trains else {**state, "x": self.x})
+
+    @property
+    def _trains(self) -> bool:
+        return self._lr is not None
 
     def _train(self) -> float:
         if self._lr is None:
@@ -86,9 +105,34 @@ class SharpnessOfDraw(Study):
             }
         else:
             record = {"lambda_max": fisher.largest_eigenvalue(outputs, self.x)}
+        record |= self._constants()
         if self._lr is None:
             return record
         with torch.no_grad():
             loss = self._loss(self.x).item()
         # Runs above 2/lambda_max mostly come back from a peak: whether one "explodes" depends on which is asked.
         return {**record, "loss": loss, **self._extremes(loss)}
+
+    def _constants(self) -> Record:
+        """What the bounds of eq. 19 and of theorem 4.1 need of this draw's outputs before they are normalized."""
+        if self._network.normalized not in ("bn-last", "ln-all"):
+            return {}
+        with torch.no_grad():
+            u_TC = self._network.readout(self.x, self._x_TD).double().cpu()
+        if self._network.normalized == "bn-last":
+            return {"sigmas": u_TC.std(0, correction=0).tolist()}
+        constants = {**asdict(LayerNormConstants.of(u_TC.numpy())), "lambda_mean_field": self._mean_field(u_TC)}
+        return {name: value for name, value in constants.items() if math.isfinite(value)}
+
+    def _mean_field(self, u_TC: Tensor) -> float:
+        """What lambda_max of a layer-normalized network with these outputs is in a wide one."""
+        network = self._network
+        *widths, _ = network.widths
+        order = layer_normalized(
+            ACTIVATIONS[network.activation],
+            sigma_w2=network.sigma_w2,
+            sigma_b2=network.sigma_b2,
+            layers=len(widths),
+        )
+        kappas = order.kappas([width / widths[-1] for width in widths])
+        return largest_with_layer_norm(kappas, u_TC.numpy(), width=widths[-1])

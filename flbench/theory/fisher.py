@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from flbench.theory.gaussian import Activation, Array
 from flbench.theory.order import Kappas
@@ -154,13 +155,18 @@ def largest_with_layer_norm(kappas: Kappas, outputs_TC: Array, *, width: int) ->
     sigma_T, f_TC = _normalized(outputs_TC)
     plane = np.eye(outputs) - 1 / outputs
     jacobians_TCC: Array = (plane - f_TC[:, :, None] * f_TC[:, None, :] / outputs) / sigma_T[:, None, None]
-    stack = jacobians_TCC.reshape(samples * outputs, outputs)
-    gram = kappas.kappa2 * stack @ stack.T
-    blocks = (kappas.kappa1 - kappas.kappa2) * jacobians_TCC @ jacobians_TCC
-    for t in range(samples):
-        at = slice(t * outputs, (t + 1) * outputs)
-        gram[at, at] += blocks[t]
-    return float(kappas.alpha * width / samples * np.linalg.eigvalsh(gram)[-1])
+
+    def product(v: Array) -> Array:
+        once_TC = np.einsum("tcd,td->tc", jacobians_TCC, v.reshape(samples, outputs))
+        mixed_TC = kappas.kappa2 * once_TC.sum(0) + (kappas.kappa1 - kappas.kappa2) * once_TC
+        image: Array = np.einsum("tcd,td->tc", jacobians_TCC, mixed_TC).reshape(-1)
+        return image
+
+    rows = samples * outputs
+    operator = LinearOperator((rows, rows), matvec=product, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(rows)  # the same answer every time
+    top = eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0]
+    return float(kappas.alpha * width / samples * top)
 
 
 def _normalized(outputs_TC: Array) -> tuple[Array, Array]:

@@ -79,11 +79,26 @@ def test_layer_norm_lies_between_its_bounds() -> None:
         x = gaussian_inputs(width, width, seed, torch.float64)
         params = network.draw(seed, "student", torch.float64)
         raw = _before_the_last_norm(network, params, x)
-        found = SharpnessOfDraw(network, samples=width, lr=None, spectrum=False, seed=seed).evaluate()["lambda_max"]
-        constants = theory.LayerNormConstants.of(raw)
+        record = SharpnessOfDraw(network, samples=width, lr=None, spectrum=False, seed=seed).evaluate()
+        constants, found = theory.LayerNormConstants.of(raw), record["lambda_max"]
+        assert record["eta1"] == pytest.approx(constants.eta1)
+        assert record["eta3_squared"] == pytest.approx(constants.eta3_squared)
         bounds = theory.bounds_with_layer_norm(kappas, constants, width=width, samples=width, outputs=10)
         assert bounds.lower < found < bounds.upper
-        assert found == pytest.approx(theory.largest_with_layer_norm(kappas, raw, width=width), rel=0.5)
+        mean_field = theory.largest_with_layer_norm(kappas, raw, width=width)
+        assert record["lambda_mean_field"] == pytest.approx(mean_field)
+        assert found == pytest.approx(mean_field, rel=0.5)
+
+
+def test_last_batch_norm_keeps_below_mean_subtraction_over_the_outputs_variance() -> None:
+    """For one output K_bn = P K P / sigma^2 with a projection P, so lambda_bn <= lambda_mean / sigma^2."""
+    for seed in range(3):
+        batch, mean = (
+            SharpnessOfDraw(deep(60, "relu", kind), samples=60, lr=None, spectrum=False, seed=seed).evaluate()
+            for kind in ("bn-last", "mean-last")
+        )
+        (sigma,) = batch["sigmas"]
+        assert 0.9 * mean["lambda_max"] < batch["lambda_max"] * sigma**2 <= mean["lambda_max"] * (1 + 1e-6)
 
 
 def _before_the_last_norm(network: Deep, params: dict[str, torch.Tensor], x: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -142,8 +157,18 @@ def test_a_study_goes_on_from_its_state() -> None:
         return SharpnessOfDraw(deep(10), samples=8, lr=0.01, spectrum=False, seed=3)
 
     check_that_it_goes_on(new)
+    assert new().state()["x"]
     with pytest.raises(ValueError, match="other tensors"):
         SharpnessOfDraw(deep(9), samples=8, lr=0.01, spectrum=False, seed=3).load(new().state())
+
+
+def test_a_draw_that_nothing_trains_is_not_saved() -> None:
+    """At width 1600 its weights are 41 MB, and the seed gives them again."""
+    study = SharpnessOfDraw(deep(10), samples=8, lr=None, spectrum=False, seed=3)
+    assert study.state()["x"] == {}
+    again = SharpnessOfDraw(deep(10), samples=8, lr=None, spectrum=False, seed=3)
+    again.load(study.state())
+    assert again.evaluate() == study.evaluate()
 
 
 def test_a_loss_that_explodes_is_not_finite() -> None:
