@@ -22,7 +22,7 @@ class Study(ABC):
     Attributes:
         round: rounds done.
         x: parameters.
-        seconds: spent in rounds.
+        seconds: spent in rounds and measurements, which are what a study is for.
         carried: whatever else the next round or measurement depends on: numbers by name, saved with the parameters.
     """
 
@@ -52,7 +52,10 @@ class Study(ABC):
 
     def evaluate(self) -> Record:
         """The measurements after the last round."""
-        return {"round": self.round, **self._measure(), "seconds": round(self.seconds, 4)}
+        began = time.perf_counter()
+        measured = self._measure()
+        self.seconds += time.perf_counter() - began
+        return {"round": self.round, **measured, "seconds": round(self.seconds, 4)}
 
     def state(self) -> dict[str, Any]:
         """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
