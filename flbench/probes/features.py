@@ -20,7 +20,8 @@ class Features(Probe):
     class embeddings, the rows of the head's weight; ``singular``: the largest singular values of the feature matrix
     (``samples`` x D); ``first_share``: the first one's square as a share of all squares; ``rank``: the effective rank
     Tr(M)^2 / ||M||_F^2, M = H H^T / N, and ``soft_rank``, the number of eigenvalues of M of at least half their mean.
-    Neither is centred, as in the papers.
+    Neither is centred, as in the papers. There are no numbers where a feature is not
+    finite, and only ``norm`` where all are 0.
     """
 
     samples: Annotated[int, Field(ge=2)] = 200
@@ -38,10 +39,15 @@ class Features(Probe):
         params, buffers = lens.model()
         with torch.no_grad():
             features_MD = lens.forward(params, buffers, images, training=False)[0].double()
+        if not features_MD.isfinite().all():
+            return {}
         norms_M = features_MD.norm(dim=1)
         singular = torch.linalg.svdvals(features_MD).cpu().numpy()
+        if not singular[0] > 0:  # every unit is dead
+            return {"norm": 0.0}
         spectrum = np.zeros(features_MD.shape[1])
-        spectrum[: len(singular)] = singular**2
+        # Over a power of two, which changes no digit: squares of large numbers overflow.
+        spectrum[: len(singular)] = np.ldexp(singular, -np.frexp(singular[0])[1]) ** 2
         return {
             "norm": norms_M.mean().item(),
             "norm_sd": norms_M.std().item(),

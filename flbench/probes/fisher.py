@@ -12,6 +12,7 @@ Shape suffixes: T samples, C outputs, R = T * C.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,8 @@ def spectrum(outputs: Callable[[Tree], Tensor], params: Tree) -> Spectrum:
 def largest_eigenvalue(outputs: Callable[[Tree], Tensor], params: Tree, *, tolerance: float = 1e-6) -> float:
     """lambda_max without any matrix, by Lanczos iterations on the dual Gram matrix (whole where it is small).
 
+    It is not a number where the outputs are none.
+
     Args:
         outputs: maps parameters to all outputs (T, C).
         params: where the Fisher information is taken.
@@ -124,7 +127,10 @@ def largest_eigenvalue(outputs: Callable[[Tree], Tensor], params: Tree, *, toler
     # orthogonal to it (a constant one is, where the outputs' means are subtracted).
     start = np.random.default_rng(0).standard_normal(jacobian.rows)
     operator = jacobian.operator()
-    if not operator.matvec(start).any():  # no unit is alive, or the softmax is certain of all; Lanczos stops there
+    first = operator.matvec(start)
+    if not np.isfinite(first).all():
+        return math.nan
+    if not first.any():  # no unit is alive, or the softmax is certain of all; Lanczos stops there
         return 0.0
     try:
         values = eigsh(operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)

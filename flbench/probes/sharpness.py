@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,12 +37,12 @@ class Sharpness(Probe):
         images = lens.train_samples(self.samples)
         largest = self._largest(lens, images, softmax=True)
         return {
-            "lambda_max": largest,
-            "rate": 2 / largest if largest else None,
+            "lambda_max": _finite(largest),
+            "rate": 2 / largest if largest > 0 else None,
             "lr": lens.lr,
-            "lambda_outputs": self._largest(lens, images, softmax=False),
+            "lambda_outputs": _finite(self._largest(lens, images, softmax=False)),
             "local": [
-                self._largest(lens, lens.train_samples(self.samples, client), softmax=True, client=client)
+                _finite(self._largest(lens, lens.train_samples(self.samples, client), softmax=True, client=client))
                 for client in range(min(self.clients, lens.clients))
             ],
         }
@@ -60,3 +61,7 @@ class Sharpness(Probe):
             return p_MY.sqrt() * (logits_MY - (p_MY * logits_MY).sum(1, keepdim=True))
 
         return fisher.largest_eigenvalue(outputs, params)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,24 @@ def test_looking_changes_nothing(method: str, norm: str) -> None:
     trees = [lens.trainer.state()["trees"] for lens in (looked_at, left_alone)]
     for name, tree in trees[0].items():
         assert all(torch.equal(leaf, trees[1][name][key]) for key, leaf in tree.items())
+
+
+def test_numbers_that_overflow_are_no_numbers() -> None:
+    lens = lens_of(rounds=1)
+    assert isinstance(lens.trainer, FederatedTrainer)
+    lens.trainer.x = {name: leaf.sign() * 1e300 for name, leaf in lens.trainer.x.items()}
+    assert Features().measure(seen(lens))["rank"] >= 1, "squares that overflow do not matter"
+    found = Sharpness(samples=5, clients=1).measure(seen(lens))
+    assert {name: found[name] for name in found if name != "lr"} == {
+        "lambda_max": None,
+        "rate": None,
+        "lambda_outputs": None,
+        "local": [None],
+    }
+    lens.trainer.x = {name: leaf.sign() * math.inf for name, leaf in lens.trainer.x.items()}
+    assert Features().measure(seen(lens)) == {}
+    lens.trainer.x = {name: leaf * 0 for name, leaf in lens_of(rounds=0).trainer.x.items()}
+    assert Features().measure(seen(lens)) == {"norm": 0.0}
 
 
 def test_centralized_training_has_no_clients_to_overfit() -> None:
