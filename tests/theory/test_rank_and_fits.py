@@ -37,6 +37,19 @@ def test_eigenvalues_of_features() -> None:
     assert rank.batch_norm_scale(32) == pytest.approx(5.65685425)
 
 
+@pytest.mark.parametrize(("gamma", "slack"), [(None, 0.03), (0.05, 0.05), (0.3, 0.25), (1.0, 0.05)])
+def test_the_rate_of_collapse_is_the_gap_of_the_first_two_lyapunov_exponents(gamma: float | None, slack: float) -> None:
+    """400 products of 400 matrices of width 12, reorthogonalized: the two limits, and loosely the way between them."""
+    chains, features, layers = 400, 12, 400
+    generator = np.random.default_rng(0)
+    frames, gaps = np.broadcast_to(np.eye(features)[:, :2], (chains, features, 2)), np.zeros(chains)
+    for _ in range(layers):
+        signal = generator.standard_normal((chains, features, features)) @ frames
+        frames, upper = np.linalg.qr(signal if gamma is None else frames + gamma * signal)
+        gaps += np.log(np.abs(upper[:, 0, 0] / upper[:, 1, 1]))
+    assert 2 * gaps.mean() / layers == pytest.approx(rank.collapse_rate(features, gamma), rel=slack)
+
+
 def test_exponent_of_an_exact_power_law() -> None:
     found = fits.exponent([1, 2, 4, 8], [3, 3 / 2**0.5, 1.5, 1.5 / 2**0.5])
     assert found.value == pytest.approx(-0.5)
