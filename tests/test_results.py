@@ -1,0 +1,49 @@
+"""The committed leaderboard and its figures are what the committed results make of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+
+ROOT = Path(__file__).parents[1]
+
+
+def command_of(leaderboard: str) -> list[str]:
+    """The arguments of the command at its end."""
+    *_, code = leaderboard.split("```")[1::2]
+    program, *arguments = shlex.split(code.removeprefix("sh\n"))
+    assert program == "flbench"
+    return arguments
+
+
+@pytest.mark.slow
+def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = (ROOT / "leaderboard.md").read_text()
+    for folder in ("sweeps", "results"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLBENCH_DATA", raising=False)  # pictures of a data set are drawn where it is there
+    result = CliRunner().invoke(app, command_of(committed))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "leaderboard.md").read_text() == committed
+    made = {path.name: path.read_bytes() for path in (tmp_path / "docs/figures").glob("*.svg")}
+    kept = {path.name: path.read_bytes() for path in (ROOT / "docs/figures").glob("*.svg")}
+    assert sorted(made) == sorted(kept)
+    assert [name for name in made if made[name] != kept[name]] == []
+
+
+def test_readme_shows_numbers_of_the_leaderboard() -> None:
+    leaderboard, readme = ((ROOT / name).read_text() for name in ("leaderboard.md", "README.md"))
+    first_screen = readme.partition("\n## ")[0]
+    shown = re.findall(r"\d+\.\d\d ± \d+\.\d\d", first_screen)
+    assert len(shown) > 5
+    assert [number for number in shown if number not in leaderboard] == []
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", first_screen)
+    assert pictures and all((ROOT / path).exists() for path in pictures)
