@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flbench.config import WISHES, Experiment, canonical_json, digest, fields_of_all_kinds, registry_of
+from flbench.config import WISHES, Experiment, canonical_json, digest, fields_of_all_kinds, headline_of, registry_of
 from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
 from flbench.registry import format_scalar
@@ -44,20 +44,24 @@ WINDOW = 120.0
 FEWEST_STEPS = 8
 
 #: What stands before a value in a run's short name, where it is not the field's name.
-_SHORT = {"kind": "", "seed": "s", "local_steps": "E="}
+_SHORT = {"kind": "", "normalized": "", "activation": "", "seed": "s", "local_steps": "E="}
+
+#: By kind, the fields in which the runs of a plan agree; ``kind`` is among them where there is only one.
+Common = Mapping[str, Container[str]]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One run as it was seen last."""
+    """One run as it was seen last; ``value`` is its headline number, recorded as ``metric``."""
 
     run_id: str
     label: str
     rounds: int
     state: RunState
     round: int = 0
-    acc: float | None = None
+    value: float | None = None
     log: Path | None = None
+    metric: str = "acc"
 
     @property
     def outcome(self) -> str:
@@ -75,6 +79,7 @@ class Progress:
         news: the runs that came to their end since the last look.
         starved: how many of the pending runs ran out of memory.
         rounds_given_up: what the runs that failed have not reached.
+        runs_per_second: where no run has any round; None elsewhere, or unknown.
         ended: every run at its end, by its place in the plan, in the order in which they were seen; it only grows.
         stopping: the workers have been asked to end after their round.
     """
@@ -94,6 +99,12 @@ class Progress:
     rounds_given_up: int = 0
     ended: Mapping[int, Seen] = field(default_factory=dict)
     stopping: bool = False
+    runs_per_second: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of the rounds that are done; of the runs, where no run has any round."""
+        return share_done(self.rounds_done, self.rounds_total, self.done, self.total)
 
     @property
     def finished(self) -> bool:
@@ -103,12 +114,16 @@ class Progress:
     @property
     def eta(self) -> float | None:
         """Seconds left at the present speed; None where that is unknown."""
+        if self.runs_per_second:
+            return (self.total - self.done - self.failed) / self.runs_per_second
         speed = self.rounds_per_second
         return (self.rounds_total - self.rounds_done - self.rounds_given_up) / speed if speed else None
 
     @property
     def runs_per_hour(self) -> float | None:
         """Runs of this plan's mean length in an hour at the present speed; None where that is unknown."""
+        if self.runs_per_second:
+            return 3600 * self.runs_per_second
         speed = self.rounds_per_second
         return 3600 * speed * self.total / self.rounds_total if speed else None
 
@@ -149,6 +164,8 @@ class Watch:
                 starved += seen.state.kind == "oom"
         self._first = False
         rounds_done = sum(self._rounds.values())
+        rounds_total = sum(wish.rounds for wish in self._wishes)
+        speed = self._measure(rounds_done if rounds_total else len(self.ended))
         done = [seen for seen in self.ended.values() if seen.state.status == "done"]
         failed = [seen for seen in self.ended.values() if seen.state.status != "done"]
         return Progress(
@@ -158,8 +175,9 @@ class Watch:
             failed=len(failed),
             pending=pending,
             rounds_done=rounds_done,
-            rounds_total=sum(wish.rounds for wish in self._wishes),
-            rounds_per_second=self._measure(rounds_done),
+            rounds_total=rounds_total,
+            rounds_per_second=speed if rounds_total else None,
+            runs_per_second=None if rounds_total else speed,
             active=tuple(active),
             news=tuple(news),
             workers=workers,
@@ -186,8 +204,8 @@ class Watch:
         return digest([len(self._entries), facts])
 
     @cached_property
-    def common(self) -> dict[str, Any]:
-        """The fields in which all runs agree."""
+    def common(self) -> Mapping[str, Mapping[str, Any]]:
+        """By kind, the fields in which its runs agree."""
         return common_fields(self._entries)
 
     def _label(self, index: int) -> str:
@@ -210,9 +228,10 @@ class Watch:
             # Names are for people; a sweep that is complete at the first look needs none.
             label = "" if self._first else self._label(index)
             result = state.result
-            acc = result.final.get("acc") if result else None
+            metric = headline_of(self._entries[index].experiment)
+            value = result.final.get(metric) if result else None
             kept = replace(state, result=result.without_numbers() if result else None)
-            return Seen(run.run_id, label, wish.rounds, kept, wish.rounds, acc, None)
+            return Seen(run.run_id, label, wish.rounds, kept, wish.rounds, value, None, metric)
         return self._see_attempt(index, run, wish, state)
 
     def _see_attempt(self, index: int, run: RunDir, wish: Wish, state: RunState) -> Seen:
@@ -221,23 +240,24 @@ class Watch:
         # A new attempt has no records until it has taken over those of the one before.
         self._rounds[index] = max(self._rounds.get(index, 0), min(int(record.get("round", 0)), wish.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt.path)
-        return Seen(run.run_id, self._label(index), wish.rounds, state, self._rounds[index], record.get("acc"), log)
+        metric, label = headline_of(self._entries[index].experiment), self._label(index)
+        return Seen(run.run_id, label, wish.rounds, state, self._rounds[index], record.get(metric), log, metric)
 
     def _worker_log(self, attempt: Path) -> Path | None:
         token = (files.read_json(attempt / "lease.json") or {}).get("token")
         log = self._store.workers / str(token) / "log.txt"
         return log if log.exists() else None
 
-    def _measure(self, rounds_done: int) -> float | None:
-        """Rounds in a second, from the moments at which some had ended; each step counts until now."""
+    def _measure(self, done: int) -> float | None:
+        """Rounds (or runs) in a second, from the moments at which some had ended; each step counts until now."""
         now, steps = time.monotonic(), self._speed
-        if not steps or rounds_done > steps[-1][1]:
-            steps.append((now, rounds_done))
+        if not steps or done > steps[-1][1]:
+            steps.append((now, done))
         while len(steps) > FEWEST_STEPS and steps[0][0] < now - WINDOW:
             steps.popleft()
         # The first step includes the time in which workers begin: it counts for want of others only.
         began, first = steps[1] if len(steps) > 3 else steps[0]
-        return (rounds_done - first) / (now - began) if now - began > 1 and rounds_done > first else None
+        return (done - first) / (now - began) if now - began > 1 and done > first else None
 
 
 @dataclass
@@ -470,25 +490,57 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
     return path, drawn.getvalue()
 
 
-def common_fields(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The fields, as plain JSON, in which all these runs agree."""
+def share_done(rounds_done: int, rounds_total: int, runs_done: int, runs_total: int) -> float:
+    """How far a plan is: in rounds, or in runs where they have none."""
+    return rounds_done / rounds_total if rounds_total else runs_done / max(1, runs_total)
+
+
+def common_fields(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
+    """By kind, the fields, as plain JSON, in which its runs agree (see ``Common``)."""
     names = {name for name in fields_of_all_kinds() if name not in WISHES}
-    common: dict[str, Any] | None = None
+    common: dict[str, dict[str, Any]] = {}
     for entry in entries:
         raw = entry.experiment
-        if common is None:
-            common = {name: raw.get(name) for name in names}
-        elif differing := [name for name, value in common.items() if raw.get(name) != value]:
+        known = common.get(kind := str(raw.get("kind")))
+        if known is None:
+            common[kind] = {name: raw.get(name) for name in names}
+        elif differing := [name for name, value in known.items() if raw.get(name) != value]:
             for name in differing:
-                del common[name]
-    return common or {}
+                del known[name]
+    return _telling_kinds(common)
 
 
-def label(experiment: Mapping[str, Any], common: Container[str]) -> str:
-    """A short name that tells a run apart from others: method, norm, what is not common to all, and the seed."""
-    always = ("method", "norm", "seed")
-    names = (name for name in _label_order() if name in always or name not in common)
-    return " ".join(filter(None, (_text(name, experiment.get(name)) for name in names)))
+def joined_common(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """What is common to the runs of all parts of a plan, from what is to those of each."""
+    return _telling_kinds(reduce(_agreed, parts, {}))
+
+
+def _agreed(left: Mapping[str, Mapping[str, Any]], right: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    joined = {kind: dict(fields) for kind, fields in (*left.items(), *right.items())}
+    for kind in left.keys() & right.keys():
+        joined[kind] = {name: value for name, value in left[kind].items() if right[kind].get(name, ...) == value}
+    return joined
+
+
+def _telling_kinds(common: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The kind is no field that all agree in where there are several."""
+    for fields in common.values() if len(common) > 1 else ():
+        fields.pop("kind", None)
+    return common
+
+
+def label(experiment: Mapping[str, Any], common: Common, fields: Container[str] | None = None) -> str:
+    """A short name that tells a run apart from others: method, norm, what its kind has not in common, and the seed.
+
+    Args:
+        experiment: as plain JSON.
+        common: what needs no name.
+        fields: those that may be named; None: all.
+    """
+    always, shared = ("method", "norm", "normalized", "seed"), common.get(str(experiment.get("kind")), ())
+    names = (name for name in _label_order() if name in always or name not in shared)
+    shown = (name for name in names if fields is None or name in fields)
+    return " ".join(filter(None, (_text(name, experiment.get(name)) for name in shown)))
 
 
 @cache
@@ -497,7 +549,7 @@ def _label_order() -> tuple[str, ...]:
 
 
 def _rank(field: str) -> int:
-    order = ("kind", "method", "norm", "partition", "dataset", "model", "lr", "local_steps")
+    order = ("kind", "method", "norm", "normalized", "activation", "partition", "dataset", "model", "lr", "local_steps")
     return order.index(field) if field in order else len(order) + (field == "seed")
 
 

@@ -158,7 +158,7 @@ def test_progress_counts_rounds_and_never_goes_back(store: Store) -> None:
     attempt.record({"round": 10, "acc": 0.5})
     progress = watch.look()
     (active,) = progress.active
-    assert (active.round, active.rounds, active.acc, progress.rounds_done) == (10, 20, 0.5, 10)
+    assert (active.round, active.rounds, active.value, progress.rounds_done) == (10, 20, 0.5, 10)
     attempt.end("interrupted")
     assert store.claim(plan[0], Lease.here()) is not None  # whose metrics are still to be taken over
     assert watch.look().rounds_done == 10
@@ -242,9 +242,9 @@ def test_labels_name_what_differs() -> None:
         {"kind": "centralized"},
     ]
     assert labels([Entry.of(parse_experiment(raw)) for raw in plan]) == [
-        "federated fedavg ln classes:1 lr=0.1 E=10 min_size=1 clients=10 participation=1 s3",
-        "federated fedyogi none classes:1 lr=0.01 E=5 min_size=1 clients=10 participation=1 s0",
-        "centralized none lr=0.01 E=10 s0",
+        "federated fedavg ln lr=0.1 E=10 s3",
+        "federated fedyogi none lr=0.01 E=5 s0",
+        "centralized none s0",
     ]
 
 

@@ -8,10 +8,10 @@ Shells replace the word under the cursor, and put a space behind it where there 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 import typer
 
@@ -79,44 +79,56 @@ def _store_of(ctx: typer.Context) -> Store | None:
 
 
 def fields(ctx: typer.Context, incomplete: str) -> list[str]:
-    """FIELD=VALUE: a field's name, and behind it the components it may hold, or its default."""
+    """FIELD=VALUE: a field's name, and behind it what it may hold, or its default; of the kind that is given so far."""
     before = [str(word) for word in ctx.params.get("fields") or ()]
-    if asked := _field_before(before):
-        return _values(asked)
+    kinds = _kinds_given(before)
+    if asked := _field_before(before, kinds):
+        return _values(asked, kinds)
     given = {word.partition("=")[0] for word in before}
-    return _assignments(incomplete, given)
+    return _assignments(incomplete, given, kinds)
 
 
 def conditions(incomplete: str) -> list[str]:
     """FIELD=VALUE of ``--only``, in one word."""
-    return _assignments(incomplete, ())
+    from flbench.config import KINDS
+
+    return _assignments(incomplete, (), list(KINDS))
 
 
-def _assignments(incomplete: str, given: Iterable[str]) -> list[str]:
-    """FIELD=VALUE in one word, for all fields that are not ``given``."""
+def _kinds_given(words: Sequence[str]) -> list[str]:
+    """The kind of experiment that some words give, in whichever pieces the shell hands them over, or the default."""
+    from flbench.config import KINDS
+
+    found = re.search(r"(?:^| )kind ?= ?(\S+)", " ".join(words))
+    return [found[1]] if found and found[1] in KINDS else ["federated"]
+
+
+def _assignments(incomplete: str, given: Iterable[str], kinds: Sequence[str]) -> list[str]:
+    """FIELD=VALUE in one word, for all fields of some kinds that are not ``given``."""
     name, equals, _ = incomplete.partition("=")
-    known = _field_names()
+    known = _field_names(kinds)
     matching = [name] if equals and name in known else [one for one in known if one.startswith(incomplete)]
     matching = [one for one in matching if one not in given]
     if len(matching) != 1:
         return [f"{one}=" for one in matching]
-    return [f"{matching[0]}={value}" for value in _values(matching[0])]
+    return [f"{matching[0]}={value}" for value in _values(matching[0], kinds)]
 
 
-def _field_before(words: list[str]) -> str | None:
+def _field_before(words: list[str], kinds: Sequence[str]) -> str | None:
     """The field that a value is asked for, where the shell took ``FIELD=VALUE`` apart."""
     left = words[:-1] if words[-1:] == ["="] else words
-    return left[-1] if left and left[-1] in _field_names() else None
+    return left[-1] if left and left[-1] in _field_names(kinds) else None
 
 
-def _field_names() -> list[str]:
-    from flbench.config import ALIASES, fields_of_all_kinds
+def _field_names(kinds: Sequence[str]) -> list[str]:
+    from flbench.config import ALIASES, KINDS
 
-    return [*fields_of_all_kinds(), *ALIASES]
+    fields = dict.fromkeys(field for kind in kinds for field in KINDS[kind].model_fields)
+    return [*fields, *(alias for alias, field in ALIASES.items() if field in fields)]
 
 
-def _values(field: str) -> list[str]:
-    """Components, those that take a value with the colon before it; the kinds; of any other field the default."""
+def _values(field: str, kinds: Sequence[str]) -> list[str]:
+    """Components, those that take a value with the colon before it; choices; of any other field the default."""
     from flbench.config import ALIASES, KINDS, registry_of
 
     field = ALIASES.get(field, field)
@@ -125,5 +137,11 @@ def _values(field: str) -> list[str]:
     registry = registry_of(field)
     if registry is not None:
         return [f"{name}:" if cls.shorthand else name for name, cls in registry.classes.items()]
-    default = next(kind.model_fields[field].default for kind in KINDS.values() if field in kind.model_fields)
+    infos = [KINDS[kind].model_fields[field] for kind in kinds if field in KINDS[kind].model_fields]
+    choices = [
+        str(choice) for info in infos if get_origin(info.annotation) is Literal for choice in get_args(info.annotation)
+    ]
+    if choices:
+        return list(dict.fromkeys(choices))
+    default = infos[0].default
     return [] if default is None else [str(default).lower() if isinstance(default, bool) else str(default)]

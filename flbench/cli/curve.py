@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 #: Bits of the dots of one braille character, by column, from the top.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 
-def curve(points: Sequence[tuple[float, float]], x_max: float, *, width: int = 60, height: int = 10) -> list[str]:
-    """Lines of text that draw ``points`` (x rising from 0 to ``x_max``, y from 0 to 1), with a scale in percent.
+def curve(
+    points: Sequence[tuple[float, float]],
+    x_max: float,
+    *,
+    width: int = 60,
+    height: int = 10,
+    top: float = 1.0,
+    text: Callable[[float], str] = lambda y: f"{100 * y:.0f} %",
+) -> list[str]:
+    """Lines of text that draw ``points`` (x rising from 0 to ``x_max``, y from 0 to ``top``), with a scale.
 
-    Neighbouring points are joined, so that few of them make a curve too.
+    Neighbouring points are joined, so that few of them make a curve too. ``text`` writes the scale's numbers.
     """
+    points = [(x, y / top) for x, y in points]
+    labels = {0: text(top), height // 2: text(top / 2), height - 1: text(0)}
+    margin = max(5, *map(len, labels.values()))
     cells = [[0] * width for _ in range(height)]
     for x, y in _joined(points, x_max, columns=2 * width):
         row = round((1 - y) * (4 * height - 1))
         cells[row // 4][x // 2] |= _DOTS[x % 2][row % 4]
     lines = []
     for number, row_cells in enumerate(cells):
-        text = "".join(chr(0x2800 + bits) for bits in row_cells).rstrip("⠀")
-        scale = {0: "100 %", height // 2: " 50 %", height - 1: "  0 %"}.get(number, "")
-        lines.append(f"{scale:>5} ┤{text}")
-    return [*lines, f"{'':>5} └{'─' * width}", f"{'':>7}0{f'round {x_max:g}':>{width - 1}}"]
+        dots = "".join(chr(0x2800 + bits) for bits in row_cells).rstrip("⠀")
+        lines.append(f"{labels.get(number, ''):>{margin}} ┤{dots}")
+    blank = " " * margin
+    return [*lines, f"{blank} └{'─' * width}", f"{blank}  0{f'round {x_max:g}':>{width - 1}}"]
 
 
 def _joined(points: Sequence[tuple[float, float]], x_max: float, *, columns: int) -> list[tuple[int, float]]:

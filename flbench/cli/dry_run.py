@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,15 @@ import typer
 from flbench.config import Experiment, Training
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from flbench.sweeps import Sweep
 
 #: Cells shown of a long sweep, half of them from its end.
 SHOWN = 40
+
+#: A cell: its place in the sweep, its id and its runs.
+_Numbered = tuple[int, str, list[Experiment]]
 
 
 def print_dry_run(sweep: Sweep, store: Path, *, workers: int | None = None, as_json: bool = False) -> None:
@@ -103,7 +108,8 @@ def estimate(
         return None
     rate = fmean(rates)
     known = {key: median(values) for key, values in measured.items()}
-    total = sum(run.rounds * known.get((*_same_cost(run), _work(run)), rate * _work(run)) for run in missing)
+    costs = ((run, known.get((*_same_cost(run), _work(run)), rate * _work(run))) for run in missing)
+    total = sum(max(1, run.rounds) * a_round for run, a_round in costs)  # without rounds it is measured once
     return total / min(workers, len(missing))
 
 
@@ -134,7 +140,8 @@ def _cell(sweep: Sweep, cell_id: str, runs: list[Experiment], finished: Mapping[
     from flbench.sweeps import label
 
     first = runs[0]
-    values = {field: label(getattr(first, field)) for field in sweep.varying if hasattr(first, field)}
+    given = {field: getattr(first, field) for field in sweep.varying if hasattr(first, field)}
+    values = {field: label(value) for field, value in given.items() if value is not None}
     done = sum(run.run_id in finished for run in runs)
     return {"cell_id": cell_id, "values": values, "runs": len(runs), "done": done}
 
@@ -168,26 +175,41 @@ def _rule(values: Mapping[str, Any]) -> str:
 
 
 def _print_cells(sweep: Sweep, finished: Mapping[str, float]) -> None:
-    from rich.console import Console
+    """The cells of each kind in a table of their own: kinds differ in their fields."""
+    from flbench.cli.live import wide_console
+
+    kinds: dict[str, list[_Numbered]] = {}
+    for number, (cell_id, runs) in enumerate(sweep.cells().items(), 1):
+        kinds.setdefault(runs[0].kind, []).append((number, cell_id, runs))
+    for kind, cells in kinds.items():
+        table = _table_of(sweep, cells, finished)
+        table.title = f"{kind}:" if len(kinds) > 1 else None
+        wide_console().print(table)
+
+
+def _table_of(sweep: Sweep, cells: Sequence[_Numbered], finished: Mapping[str, float]) -> Table:
+    """Cells of one kind, by the fields in which they differ."""
     from rich.markup import escape
     from rich.table import Table
 
-    from flbench.sweeps import short_name
+    from flbench.sweeps import label, short_name
 
-    table = Table("#", box=None, pad_edge=False)
-    for field in sweep.varying:
+    firsts = [runs[0] for _, _, runs in cells]
+    own = [field for field in sweep.varying if field in type(firsts[0]).model_fields]
+    fields = [name for name in own if len(cells) == 1 or len({label(getattr(one, name)) for one in firsts}) > 1]
+    table = Table("#", title_justify="left", title_style="", box=None, pad_edge=False)
+    for field in fields:
         table.add_column(short_name(field), overflow="fold")
     table.add_column("done")
-    cells = list(sweep.cells().items())
     half = SHOWN // 2 if len(cells) > SHOWN else len(cells)
     for index in (*range(half), *range(max(half, len(cells) - half), len(cells))):
         if half <= index == len(cells) - half:
             table.add_row(*["..."] * len(table.columns))
-        cell_id, runs = cells[index]
+        number, cell_id, runs = cells[index]
         cell = _cell(sweep, cell_id, runs, finished)
-        values = [escape(cell["values"].get(field, "-")) for field in sweep.varying]
-        table.add_row(f"{index + 1:,}", *values, f"{cell['done']}/{cell['runs']}")
-    Console().print(table)
+        values = [escape(cell["values"].get(field, "-")) for field in fields]
+        table.add_row(f"{number:,}", *values, f"{cell['done']}/{cell['runs']}")
+    return table
 
 
 def _estimate_line(facts: dict[str, Any], workers: int) -> str:

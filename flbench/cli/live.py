@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from flbench.cli.drawing import fitting, plain_table
-from flbench.cli.numbers import duration, handy, pace, percent
+from flbench.cli.numbers import duration, handy, named, pace, value
 from flbench.cli.overview import MOST_CELLS, Overview
-from flbench.cli.sparkline import sparklines
+from flbench.cli.sparkline import mixed_sparklines
 from flbench.cli.visible import visible
 from flbench.orchestrate import Progress, Seen
+from flbench.report.numbers import METRICS
 
 #: Rows of active runs at most, and at least where the terminal is low; more say how many they are.
 MOST_ROWS = 16
@@ -147,12 +148,12 @@ def live_table(progress: Progress, overview: Overview, height: int) -> Renderabl
     """The whole, the active runs and the best cells, in about ``height`` lines."""
     room = height - OTHER_LINES
     cells = overview.leaders(progress, max(1, min(MOST_CELLS, room - FEWEST_ROWS)))
-    most = max(FEWEST_ROWS, min(MOST_ROWS, room - sum(table.row_count for table in cells)))
+    most = max(FEWEST_ROWS, min(MOST_ROWS, room - sum(table.row_count + 1 for table in cells) + 1))
     return Group(_bar(progress), Text(summary_line(progress)), *_active_table(progress, overview, most), *cells)
 
 
 def _bar(progress: Progress) -> RenderableType:
-    share = progress.rounds_done / max(1, progress.rounds_total)
+    share = progress.share
     row = Table.grid(padding=(0, 1, 0, 0))
     row.add_column(width=72)
     row.add_row(ProgressBar(total=1, completed=share), f"{int(100 * share)} %")
@@ -163,16 +164,26 @@ def _active_table(progress: Progress, overview: Overview, most: int) -> list[Ren
     if not progress.active:
         return []
     shown = progress.active[:most]
-    scale, lines = sparklines([overview.curves.of_run(seen.run_id, seen.round) for seen in shown])
+    curves = [(seen.metric, overview.curves.of_run(seen.run_id, seen.round, seen.metric)) for seen in shown]
+    scale, lines = mixed_sparklines(curves)
+    title, values = headlines(shown)
     table = plain_table()
     table.add_column("running")
-    for title in ("round", "accuracy"):
-        table.add_column(title, justify="right", no_wrap=True)
+    for heading in ("round", title):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(scale, no_wrap=True)
-    for seen, line in zip(shown, lines, strict=True):
-        table.add_row(fitting(seen.label), f"{seen.round}/{seen.rounds}", percent(seen.acc), line)
+    for seen, text, line in zip(shown, values, lines, strict=True):
+        table.add_row(fitting(seen.label), f"{seen.round}/{seen.rounds}", text, line)
     hidden = len(progress.active) - most
     return [table, Text(f"and {hidden} more", style="dim")] if hidden > 0 else [table]
+
+
+def headlines(shown: Sequence[Seen]) -> tuple[str, list[str]]:
+    """The title of a column of headline numbers, and these; each with its name where they are not all of one sort."""
+    metrics = {seen.metric for seen in shown}
+    if len(metrics) == 1:
+        return METRICS[shown[0].metric].title, [value(seen.metric, seen.value) for seen in shown]
+    return "reached", [f"{seen.metric} {value(seen.metric, seen.value)}" for seen in shown]
 
 
 def summary_line(progress: Progress) -> str:
@@ -183,8 +194,9 @@ def summary_line(progress: Progress) -> str:
     parts += [f"{len(progress.active)} running, {progress.workers} workers"]
     if progress.stopping:
         parts += ["stopping: workers finish their rounds"]
-    elif progress.rounds_per_second is not None:
-        parts += [pace(progress.rounds_per_second), f"{handy(progress.runs_per_hour or 0)} runs/h", remaining(progress)]
+    elif progress.runs_per_hour is not None:
+        parts += [pace(progress.rounds_per_second)] if progress.rounds_per_second else []
+        parts += [f"{handy(progress.runs_per_hour)} runs/h", remaining(progress)]
     return ", ".join(parts)
 
 
@@ -202,5 +214,6 @@ def news_line(seen: Seen, *, whole: bool = False) -> str:
         first, *more = message.splitlines()
         told = message if whole or not more else f"{first} …"
         return f"{seen.label}: {seen.outcome}: {told}{log}"
-    reached = f"diverged in round {result.rounds}" if result.status == "diverged" else percent(seen.acc)
-    return f"{seen.label}: {reached}, {result.rounds} rounds, {duration(result.seconds)}"
+    reached = f"diverged in round {result.rounds}" if result.status == "diverged" else named(seen.metric, seen.value)
+    rounds = [f"{result.rounds} rounds"] if result.rounds else []
+    return f"{seen.label}: {', '.join([reached, *rounds, duration(result.seconds)])}"

@@ -64,6 +64,8 @@ def _prefix(entry: Entry, entries: list[Entry]) -> str:
 
 def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
     """Print what is new until every run is at its end."""
+    from flbench.config import headline_of
+
     told: dict[str, RunLog] = {}
     idle_since = time.monotonic()
     left = entries
@@ -80,7 +82,8 @@ def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
             is_over = _is_at_its_end(state, given_up=given_up)
             if not (first and news_only and state.status != "running"):
                 prefix, rounds = _prefix(entry, entries), entry.wish().rounds
-                log = told.setdefault(entry.run_id, RunLog(run, store.workers, prefix, rounds=rounds))
+                new = RunLog(run, store.workers, prefix, rounds=rounds, metric=headline_of(entry.experiment))
+                log = told.setdefault(entry.run_id, new)
                 log.tell(state)
                 is_over = is_over and log.ended
             if not is_over:
@@ -105,18 +108,26 @@ class RunLog:
         workers: the store's folder of workers, whose logs tell more of an attempt that was lost.
         prefix: what each line begins with.
         rounds: how many are wanted; where given, evaluations are told, too.
+        metric: the run's headline number.
         terse: say nothing of attempts that logged nothing and are well.
     """
 
     def __init__(
-        self, run: RunDir, workers: Path, prefix: str = "", *, rounds: int | None = None, terse: bool = False
+        self,
+        run: RunDir,
+        workers: Path,
+        prefix: str = "",
+        *,
+        rounds: int | None = None,
+        metric: str = "acc",
+        terse: bool = False,
     ) -> None:
         self._run, self._workers, self._prefix, self._rounds, self._terse = run, workers, prefix, rounds, terse
         self._current = 0
         self.ended = True
         self._published: float | None = None
         self._log, self._metrics = Tail(Path()), Tail(Path())
-        self._round = 0
+        self._round, self._metric = -1, metric
 
     def tell(self, state: RunState) -> None:
         """Print what is new; ``state`` is the run's, asked just now."""
@@ -170,9 +181,9 @@ class RunLog:
         for line in self._metrics.lines():
             for record in files.parse_lines(line.encode() + b"\n"):
                 # A new attempt begins with the records of those before it.
-                if record.get("round", 0) > self._round:
+                if record.get("round", -1) > self._round:
                     self._round = record["round"]
-                    self._say(record_line(record, rounds))
+                    self._say(record_line(record, rounds, self._metric))
 
     def _tell_worker(self, attempt: AttemptDir) -> None:
         lease = attempt.lease()

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from flbench.report.numbers import METRICS
+
 
 def percent(accuracy: float | None) -> str:
     """An accuracy for people; a dash where there is none yet."""
     return "–" if accuracy is None else f"{100 * accuracy:.1f} %"
+
+
+def value(metric: str, number: float | None) -> str:
+    """A recorded number for people: 91.2 %, 36.62; a dash where there is none yet."""
+    if number is None or METRICS[metric].percent:
+        return percent(number)
+    return METRICS[metric].text(number)
+
+
+def named(metric: str, number: float | None) -> str:
+    """A recorded number where nothing beside it says what it is; accuracy needs no name: 91.2 %, lambda_max 36.62."""
+    return value(metric, number) if metric == "acc" else f"{metric} {value(metric, number)}"
 
 
 def duration(seconds: float) -> str:
@@ -27,5 +41,5 @@ def pace(rounds_per_second: float) -> str:
 
 
 def handy(number: float) -> str:
-    """About three digits: 0.0123, 3.14, 1,235."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    """About three digits: 0.0123, 3.14, 1,235, 1.2e+12."""
+    return f"{number:,.0f}" if 100 <= number < 1e9 else f"{number:.3g}"

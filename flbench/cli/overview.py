@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Self
 from rich.table import Table
 
 from flbench.cli.drawing import fitting, plain_table
-from flbench.cli.numbers import percent
+from flbench.cli.numbers import value
 from flbench.cli.sparkline import Curves, sparklines
-from flbench.cli.standings import Best, Standings, best, common_names, names
+from flbench.cli.standings import Best, Cell, Standings, best, common_names, names
 from flbench.orchestrate import Progress
+from flbench.report.numbers import METRICS
 
 if TYPE_CHECKING:
     from flbench.config import Experiment
@@ -36,7 +37,7 @@ class Overview:
         return cls(standings, Curves(store), lambda run_id: names(by_id[run_id].to_json(), common))
 
     def leaders(self, progress: Progress, most: int) -> list[Table]:
-        """A table of the best cells so far; none while no run has finished."""
+        """Tables of the best cells so far, one a headline number; none while no run has finished."""
         self._standings.update(progress.ended)
         return cells_table(best(self._standings.cells.values(), most), self.curves, self._names_of)
 
@@ -44,21 +45,29 @@ class Overview:
 def cells_table(
     found: Best, curves: Curves, names_of: Callable[[str], tuple[str, str]], title: str = "best cells so far"
 ) -> list[Table]:
-    """The table of some cells, ``names_of`` a run's problem and contender; none where there are no cells."""
-    if not found.cells:
-        return []
-    scale, lines = sparklines([curves.of_runs(cell.run_ids) for cell in found.cells])
-    rows = [(cell, *names_of(cell.run_ids[0])) for cell in found.cells]
+    """The tables of some cells, one a headline number; ``names_of`` a run's problem and contender."""
+    tables: list[Table] = []
+    for metric in dict.fromkeys(cell.metric for cell in found.cells):
+        more = f" (and {found.hidden} more problems)" if found.hidden and not tables else ""
+        cells = [cell for cell in found.cells if cell.metric == metric]
+        tables.append(_table_of(metric, cells, curves, names_of, title + more))
+    return tables
+
+
+def _table_of(
+    metric: str, cells: Sequence[Cell], curves: Curves, names_of: Callable[[str], tuple[str, str]], title: str
+) -> Table:
+    scale, lines = sparklines([curves.of_runs(cell.run_ids, metric) for cell in cells], metric=metric)
+    rows = [(cell, *names_of(cell.run_ids[0])) for cell in cells]
     table = plain_table()
-    more = f" (and {found.hidden} more problems)" if found.hidden else ""
-    table.add_column(title + more)
+    table.add_column(title)
     has_problems = any(problem for _, problem, _ in rows)
     if has_problems:
         table.add_column("on")
     table.add_column("runs", no_wrap=True)
-    table.add_column("accuracy", justify="right", no_wrap=True)
+    table.add_column(METRICS[metric].title, justify="right", no_wrap=True)
     table.add_column(scale, no_wrap=True)
     for (cell, problem, contender), line in zip(rows, lines, strict=True):
-        cells = (contender, problem) if has_problems else (contender,)
-        table.add_row(*map(fitting, cells), cell.progress, percent(cell.mean), line)
-    return [table]
+        called = (contender, problem) if has_problems else (contender,)
+        table.add_row(*map(fitting, called), cell.progress, value(metric, cell.mean), line)
+    return table

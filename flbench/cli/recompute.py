@@ -84,12 +84,10 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None)
 
 def _as_recorded(experiment: Experiment, result: Result) -> Experiment:
     """The experiment with just the wish that a result answered."""
-    wish = {
-        "rounds": result.wanted,
-        "eval_every": result.eval_every(),
-        "probes": [json.loads(probe) for probe in sorted(result.probes)],
-    }
-    return parse_experiment({**experiment.to_json(), **wish})
+    raw = {**experiment.to_json(), "rounds": result.wanted, "eval_every": result.eval_every()}
+    if "probes" in raw:  # which studies do not have
+        raw["probes"] = [json.loads(probe) for probe in sorted(result.probes)]
+    return parse_experiment(raw)
 
 
 def _difference(

@@ -43,7 +43,11 @@ def run(
 ) -> None:
     """Run one experiment and watch its accuracy; the store keeps it, so it resumes, extends, and is not repeated.
 
+    Of a study (kind=sharpness, rank or deep) you see what it measures; `flbench show kinds` lists the fields of each.
+
     Example: flbench run norm=ln partition=classes:1 lr=0.1 E=10
+
+    Example: flbench run kind=sharpness width=200 normalized=bn-last
 
     Example: flbench run dataset=cifar10 model=cnn method=scaffold rounds=100 --threads 2
     """
@@ -97,16 +101,19 @@ def _resolve(device: Device) -> Any:
 
 
 class CurveView:
-    """The accuracy as a curve that grows; a line for each evaluation where there is no terminal."""
+    """The headline number as a curve that grows; a line for each evaluation where there is no terminal."""
 
     def __init__(self, console: Console, found: RunDir, experiment: Experiment) -> None:
         from rich.live import Live
 
-        self._console, self._run, self._experiment = console, found, experiment
+        from flbench.config import headline_of
+
+        self._console, self._run, self._rounds = console, found, experiment.rounds
+        self._metric = headline_of(experiment.to_json())
         self._live = None
         if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._told = 0
+        self._told = -1
 
     def __enter__(self) -> Self:
         if self._live:
@@ -127,12 +134,13 @@ class CurveView:
         records = attempts[-1].records() if attempts else []
         if self._live:
             speed = self._speed(progress)
-            self._live.update(picture(records, self._experiment.rounds, self._console.width, speed), refresh=True)
+            drawn = picture(records, self._rounds, self._console.width, speed, metric=self._metric)
+            self._live.update(drawn, refresh=True)
             return
-        for record in records:
+        for record in records if self._rounds else ():  # else the result says it all
             if record["round"] > self._told:
                 self._told = record["round"]
-                say(self._console, record_line(record, self._experiment.rounds))
+                say(self._console, record_line(record, self._rounds, self._metric))
 
     @staticmethod
     def _speed(progress: Progress) -> str:
@@ -143,24 +151,38 @@ class CurveView:
         return "" if speed is None else f"{pace(speed)}, {remaining(progress)}"
 
 
-def picture(records: list[dict[str, Any]], rounds: int, columns: int, speed: str = "") -> RenderableType:
-    """The curve, and the newest numbers below it."""
+def picture(
+    records: list[dict[str, Any]], rounds: int, columns: int, speed: str = "", *, metric: str = "acc"
+) -> RenderableType:
+    """The curve, where there are rounds, and the newest numbers below it."""
     from rich.console import Group
     from rich.text import Text
 
-    from flbench.cli.curve import curve
-
-    points = [(record["round"], record["acc"]) for record in records if record.get("acc") is not None]
-    lines = curve(points, rounds, width=max(20, min(72, columns - 10)))
-    newest = record_line(records[-1], rounds) if records else "preparing data and model ..."
+    points = [(record["round"], record[metric]) for record in records if record.get(metric) is not None]
+    lines = _curve(points, rounds, columns, metric) if rounds else []
+    newest = record_line(records[-1], rounds, metric) if records else "preparing data and model ..."
     return Group(*map(Text, filter(None, (*lines, newest, speed))))
 
 
-def record_line(record: dict[str, Any], rounds: int) -> str:
-    """One evaluation in one line."""
-    from flbench.cli.numbers import duration, percent
+def _curve(points: list[tuple[float, float]], rounds: int, columns: int, metric: str) -> list[str]:
+    """An accuracy on a scale to 100 %, any other number on one to its greatest value."""
+    from flbench.cli.curve import curve
+    from flbench.cli.numbers import handy
+    from flbench.report.numbers import METRICS
 
-    parts = [f"round {record['round']}/{rounds}", f"acc {percent(record.get('acc'))}"]
+    if METRICS[metric].percent:
+        return curve(points, rounds, width=max(20, min(72, columns - 10)))
+    top = max((y for _, y in points), default=0) or 1.0
+    return curve(points, rounds, width=max(20, min(72, columns - 14)), top=top, text=handy)
+
+
+def record_line(record: dict[str, Any], rounds: int, metric: str = "acc") -> str:
+    """One evaluation in one line: the headline number first."""
+    from flbench.cli.numbers import duration, value
+
+    parts = [f"round {record['round']}/{rounds}"] if rounds else []
+    parts += [f"{metric} {value(metric, record.get(metric))}"]
+    parts += [f"{name} {record[name]:.4g}" for name in ("rank",) if name != metric and record.get(name) is not None]
     parts += [f"{name} {record[name]:.4f}" for name in ("loss", "train_loss") if record.get(name) is not None]
     parts += [duration(record["seconds"])] if record.get("seconds") is not None else []
     return ", ".join(parts)
@@ -168,17 +190,20 @@ def record_line(record: dict[str, Any], rounds: int) -> str:
 
 def _conclude(console: Console, found: RunDir, experiment: Experiment, outcome: Outcome) -> None:
     from flbench.cli.live import news_line, say
+    from flbench.config import headline_of
 
-    result = found.result_for(experiment)
+    result, metric = found.result_for(experiment), headline_of(experiment.to_json())
     if result is not None:
         records = [record for record in found.metrics(result) if record["round"] <= experiment.rounds]
         if console.is_terminal and records:
-            console.print(picture(records, experiment.rounds, console.width))
+            console.print(picture(records, experiment.rounds, console.width, metric=metric))
         if not outcome.launched:
             say(console, "This run was finished before; nothing was computed.")
         numbers = {name: value for name, value in result.final.items() if isinstance(value, (int, float))}
         if numbers:
-            in_order = sorted(numbers.items(), key=lambda item: item[0] != "round")
+            if not experiment.rounds:
+                numbers.pop("round", None)
+            in_order = sorted(numbers.items(), key=lambda item: (item[0] != "round", item[0] != metric))
             say(console, ", ".join(f"{name} {value:.6g}" for name, value in in_order), fold=True)
         if result.status == "diverged":
             say(console, f"The run diverged in round {result.rounds}: its loss or a weight is not a finite number.")
@@ -190,6 +215,8 @@ def _conclude(console: Console, found: RunDir, experiment: Experiment, outcome: 
 
 
 def _summary(found: RunDir, experiment: Experiment, outcome: Outcome) -> dict[str, Any]:
+    from flbench.config import headline_of
+
     state = found.state(experiment)
     result = state.result
     return {
@@ -199,6 +226,7 @@ def _summary(found: RunDir, experiment: Experiment, outcome: Outcome) -> dict[st
         "kind": state.kind,
         "message": state.message,
         "rounds": result.rounds if result else None,
+        "metric": headline_of(experiment.to_json()),
         "final": result.final if result else None,
         "directory": str(found.path),
         "computed": outcome.launched > 0,

@@ -1,4 +1,4 @@
-"""Which cells lead so far: the mean accuracy of their finished runs, problem by problem.
+"""Which cells lead so far: the mean headline number of their finished runs, problem by problem.
 
 It is for people who watch a sweep, not for the leaderboard: cells are ranked before all of their seeds are there, and
 how many there are stands beside them.
@@ -7,16 +7,21 @@ how many there are stands beside them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from flbench.config import WISHES, Experiment, canonical_json, fields_of_all_kinds
-from flbench.orchestrate import Seen, label
+from flbench.config import WISHES, Experiment, canonical_json, fields_of_all_kinds, headline_of
+from flbench.orchestrate import Common, Seen, label
+from flbench.report.numbers import METRICS
 
 #: What is to be solved; cells compete with each other only where they agree in it.
-PROBLEM = ("kind", "dataset", "model", "partition", "min_size", "clients", "participation")
+PROBLEM = (
+    *("kind", "dataset", "model", "partition", "min_size", "clients", "participation"),
+    *("activation", "width", "layers", "depth", "outputs", "samples", "sigma_w2", "sigma_b2", "gamma"),
+)
+CONTENDER = frozenset(fields_of_all_kinds()) - {*PROBLEM, "seed"}
 
 
 @dataclass
@@ -24,28 +29,35 @@ class Cell:
     """The finished runs of one cell.
 
     Attributes:
-        problem: what it competes in, as canonical JSON.
-        accuracies: of the runs that neither failed nor diverged, with their ids in ``run_ids``.
+        problem: what it competes in, and by which number, as canonical JSON.
+        values: of the runs that neither failed nor diverged, with their ids in ``run_ids``.
         planned: how many runs are wished for.
+        metric: the number that is compared.
     """
 
     problem: str
-    accuracies: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
     run_ids: list[str] = field(default_factory=list)
     diverged: int = 0
     failed: int = 0
     planned: int = 0
+    metric: str = "acc"
 
     @property
     def mean(self) -> float:
-        """The mean accuracy of its finished runs, of which there must be one."""
-        return sum(self.accuracies) / len(self.accuracies)
+        """The mean of its finished runs, of which there must be one."""
+        return sum(self.values) / len(self.values)
+
+    @property
+    def rank(self) -> float:
+        """Less for what is better."""
+        return self.mean if METRICS[self.metric].lower_is_better else -self.mean
 
     @property
     def progress(self) -> str:
         """How many runs the mean is of: ``2/3``, ``2/3, 1 diverged``."""
         bad = {"diverged": self.diverged, "failed": self.failed}
-        return ", ".join([f"{len(self.accuracies)}/{self.planned}", *(f"{n} {how}" for how, n in bad.items() if n)])
+        return ", ".join([f"{len(self.values)}/{self.planned}", *(f"{n} {how}" for how, n in bad.items() if n)])
 
     def add(self, seen: Seen) -> None:
         """Count a run that has come to its end."""
@@ -53,13 +65,13 @@ class Cell:
             self.diverged += 1
         elif seen.state.status != "done":
             self.failed += 1
-        elif seen.acc is not None:
-            self.accuracies.append(seen.acc)
+        elif seen.value is not None:
+            self.values.append(seen.value)
             self.run_ids.append(seen.run_id)
 
     def join(self, other: Cell) -> None:
         """Take over what another part of the plan knows of the same cell."""
-        self.accuracies += other.accuracies
+        self.values += other.values
         self.run_ids += other.run_ids
         self.diverged += other.diverged
         self.failed += other.failed
@@ -89,8 +101,9 @@ class Standings:
             cell_id = self._cell_ids[index]
             if cell_id not in self.cells:
                 experiment = self._experiment_of(index)
-                problem = canonical_json({name: experiment.get(name) for name in PROBLEM})
-                self.cells[cell_id] = Cell(problem, planned=self.planned[cell_id])
+                metric = headline_of(experiment)
+                problem = canonical_json({name: experiment.get(name) for name in PROBLEM} | {"metric": metric})
+                self.cells[cell_id] = Cell(problem, planned=self.planned[cell_id], metric=metric)
             self.cells[cell_id].add(seen)
         self._told = len(ended)
 
@@ -107,30 +120,32 @@ def best(cells: Iterable[Cell], most: int) -> Best:
     """The leading cells of each problem, the best first, ``most`` in all; problems in the order of the cells."""
     problems: dict[str, list[Cell]] = {}
     for cell in cells:
-        if cell.accuracies:
+        if cell.values:
             problems.setdefault(cell.problem, []).append(cell)
     shown = list(problems)[:most]
     each = most // max(1, len(shown))
-    leaders = [cell for name in shown for cell in sorted(problems[name], key=lambda cell: -cell.mean)[:each]]
+    leaders = [cell for name in shown for cell in sorted(problems[name], key=lambda cell: cell.rank)[:each]]
     return Best(leaders, len(problems) - len(shown))
 
 
-def names(experiment: Mapping[str, Any], common: Container[str]) -> tuple[str, str]:
-    """What a cell's problem, and what in it competes, is called; ``common`` is what all runs of the plan agree in."""
-    problem = {name: experiment.get(name) for name in PROBLEM}
-    contender = {name: value for name, value in experiment.items() if name not in (*PROBLEM, "seed")}
-    return label(problem, common), label(contender, common)
+def names(experiment: Mapping[str, Any], common: Common) -> tuple[str, str]:
+    """What a cell's problem, and what in it competes, is called; ``common`` is what needs no name."""
+    return label(experiment, common, PROBLEM), label(experiment, common, CONTENDER)
 
 
-def common_names(experiments: Sequence[Experiment]) -> set[str]:
-    """The fields in which all these experiments agree (a field that one kind lacks is None there)."""
-    first = experiments[0]
-    return {
-        name
-        for name in fields_of_all_kinds()
-        if name not in WISHES
-        and all(_same(getattr(one, name, None), getattr(first, name, None)) for one in experiments)
-    }
+def common_names(experiments: Sequence[Experiment]) -> Common:
+    """By kind, the fields in which these experiments agree."""
+    kinds: dict[str, list[Experiment]] = {}
+    for one in experiments:
+        kinds.setdefault(one.kind, []).append(one)
+    return {kind: _agreed(alike) - ({"kind"} if len(kinds) > 1 else set()) for kind, alike in kinds.items()}
+
+
+def _agreed(alike: Sequence[Experiment]) -> set[str]:
+    """The fields in which experiments of one kind agree."""
+    first = alike[0]
+    names = set(type(first).model_fields) - WISHES
+    return {name for name in names if all(_same(getattr(one, name), getattr(first, name)) for one in alike)}
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -53,7 +53,8 @@ def status(
     It reads the store and nothing else, so it works while a sweep runs, after it, and from any machine that sees the
     store. With --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, the number of runs in
     each state, rounds_done, rounds_total, rounds_per_second and seconds_left (null where nobody works), active, errors
-    (by kind) and failures (each with run_id, label, state, message, log). Exit code 4 where a plan cannot be read.
+    (by kind) and failures (each with run_id, label, state, metric and its value, message, log). Exit code 4 where a
+    plan cannot be read.
 
     Example: flbench status sweeps/quickstart.yaml --watch
 
@@ -184,7 +185,7 @@ def _table(watched: list[SweepStatus], *, wide: bool) -> Table:
             fitting(_short_name(one, watched) + (" (cancelled)" if one.cancelled else "")),
             str(tally.runs),
             *(str(tally.counts[state] or "–") for state in states),
-            rounds if wide else percent(tally.rounds_done / max(1, tally.rounds_total)),
+            rounds if wide and tally.rounds_total else percent(tally.share),
             *([pace(speed) if speed and left else "–"] if has_speed else []),
             *([duration(left) if left else "–"] if has_left else []),
         )
@@ -201,22 +202,28 @@ def _short_name(one: SweepStatus, watched: list[SweepStatus]) -> str:
 
 def _running(watched: list[SweepStatus], *, wide: bool) -> Iterator[Table | str]:
     from flbench.cli.drawing import fitting, plain_table
-    from flbench.cli.numbers import percent
-    from flbench.cli.sparkline import sparklines
+    from flbench.cli.live import headlines
+    from flbench.cli.sparkline import mixed_sparklines
 
     running = [(sweep, one) for sweep in watched for one in sweep.tally.running]
     if not running:
         return
     shown = running[:MOST_ROWS]
-    scale, lines = sparklines([sweep.curves.of_run(one.seen.run_id, one.seen.round) for sweep, one in shown])
+    seens = [one.seen for _, one in shown]
+    curves = [
+        (one.metric, sweep.curves.of_run(one.run_id, one.round, one.metric))
+        for (sweep, _), one in zip(shown, seens, strict=True)
+    ]
+    scale, lines = mixed_sparklines(curves)
+    number, values = headlines(seens)
     table = plain_table(2)
     more = ("attempt", "worker", "heartbeat") if wide else ()
-    for title in ("running", "", "round", "accuracy", scale, *more):
-        right = title in ("round", "accuracy", "attempt")
+    for title in ("running", "", "round", number, scale, *more):
+        right = title in ("round", number, "attempt")
         table.add_column(title, justify="right" if right else "left", no_wrap=bool(title))
-    for (_, one), line in zip(shown, lines, strict=True):
+    for (_, one), text, line in zip(shown, values, lines, strict=True):
         seen = one.seen
-        cells = (f"{seen.round}/{seen.rounds}", percent(seen.acc), line)
+        cells = (f"{seen.round}/{seen.rounds}", text, line)
         where = (str(one.attempt), one.worker, _age(one)) if wide else ()
         run_id = seen.run_id if wide else seen.run_id[:8]
         table.add_row(run_id, fitting(seen.label), *cells, *map(visible, where))
@@ -343,7 +350,9 @@ def _plain_seen(seen: Seen) -> dict[str, Any]:
         "state": seen.outcome,
         "round": seen.round,
         "rounds": seen.rounds,
-        "acc": seen.acc,
+        "acc": seen.value if seen.metric == "acc" else None,
+        "metric": seen.metric,
+        "value": seen.value,
         "message": seen.state.message,
         "log": str(seen.log) if seen.log else None,
     }

@@ -14,7 +14,7 @@ from typing import Any
 from flbench.cli.standings import Cell, Standings
 from flbench.errors import StoreUnusable
 from flbench.launch.local import usable_cores
-from flbench.orchestrate import Seen, Watch, label
+from flbench.orchestrate import Seen, Watch, joined_common, label, share_done
 from flbench.store import Entry, Lease, Store, parse_plan
 from flbench.sweeps import collection_paused
 
@@ -70,7 +70,7 @@ class Tally:
     failures: list[Failure] = field(default_factory=list)
     #: Of the runs that are shown, what their names are made of.
     experiments: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    common: dict[str, Any] = field(default_factory=dict)
+    common: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
@@ -81,6 +81,11 @@ class Tally:
     def rounds_left(self) -> int:
         """How many rounds are still to be computed."""
         return self.rounds_total - self.rounds_done - self.rounds_given_up
+
+    @property
+    def share(self) -> float:
+        """The share of the rounds that are done; of the runs, where no run has any round."""
+        return share_done(self.rounds_done, self.rounds_total, self.counts["done"] + self.counts["diverged"], self.runs)
 
     @property
     def seconds_a_round(self) -> float | None:
@@ -159,7 +164,7 @@ def _time_of(store: Store, seen: Seen) -> str:
 
 def _joined(parts: Iterable[Tally]) -> Tally:
     """One tally from several, and the names of the runs in it, now that it is known what tells them apart."""
-    whole, first = Tally(), True
+    whole, commons = Tally(), []
     for part in parts:
         whole.counts += part.counts
         whole.rounds_done += part.rounds_done
@@ -169,12 +174,12 @@ def _joined(parts: Iterable[Tally]) -> Tally:
         whole.seconds_rounds += part.seconds_rounds
         whole.planned += part.planned
         for cell_id, cell in part.cells.items():
-            whole.cells.setdefault(cell_id, Cell(cell.problem)).join(cell)
+            whole.cells.setdefault(cell_id, Cell(cell.problem, metric=cell.metric)).join(cell)
         whole.running += part.running
         whole.failures += part.failures
         whole.experiments |= part.experiments
-        agreed = {name: value for name, value in part.common.items() if first or whole.common.get(name, ...) == value}
-        whole.common, first = agreed, False
+        commons.append(part.common)
+    whole.common = joined_common(commons)
     for cell_id, cell in whole.cells.items():
         cell.planned = whole.planned[cell_id]
     whole.running = [dataclasses.replace(one, seen=_named(whole, one.seen)) for one in whole.running]

@@ -34,8 +34,9 @@ def name_of(experiment: Mapping[str, Any]) -> str:
     """A run's name on W&B; it says the same in every sweep."""
     from flbench.orchestrate import label
 
-    usual = {**_defaults(str(experiment.get("kind", "federated"))), "kind": "federated"}
-    return label(experiment, {field for field, value in usual.items() if experiment.get(field) == value} - NAMED)
+    kind = str(experiment.get("kind", "federated"))
+    usual = {**_defaults(kind), "kind": "federated"}
+    return label(experiment, {kind: {name for name, value in usual.items() if experiment.get(name) == value} - NAMED})
 
 
 @cache

@@ -93,7 +93,7 @@ class Viewer:
             return None
         config = {**{key: value for key, value in raw.items() if key not in ("schema", "run_id", "cell_id")}, **changes}
         sweeps = self._sweeps.get(run.run_id, ())
-        components = [_component_name(config.get(field)) for field in ("method", "norm")]
+        components = [_component_name(config.get(field)) for field in ("method", "norm", "normalized")]
         shown = [status] if status in ("diverged", "failed") else []
         return View(
             run_id=run.run_id,

@@ -125,8 +125,21 @@ def test_fields_and_components_in_bash_which_takes_them_apart() -> None:
     assert bash("run", "norm", "=", "ln", "method", "=", "sca") == ["scaffold"]
     assert bash("run", "E") == ["E=10"]
     assert bash("run", "kind", "=", "c") == ["centralized"]
+    assert bash("run", "prec") == [f"precision={one}" for one in ("fp32", "tf32", "bf16", "fp64")]
     assert bash("run", "bia") == ["bias=false"]
     assert bash("sweep", "x.yaml", "--only", "method=sca") == ["method=scaffold"]
+
+
+def test_fields_are_those_of_the_kind() -> None:
+    assert bash("run", "kind", "=", "sharpness", "no") == [
+        f"normalized={one}" for one in ("none", "mean-last", "mean-middle", "bn-last", "bn-middle", "bn-all", "ln-all")
+    ]
+    assert bash("run", "kind", "=", "rank", "normalized", "=", "b") == ["bn-rms", "bn"]
+    assert bash("run", "kind", "=", "rank", "rounds") == ["rounds=32"]
+    assert bash("run", "kind", "=", "rank", "E") == [], "it trains nothing"
+    assert "normalized=" not in bash("run", "n"), "federated where nothing is said"
+    assert {"norm=", "normalized="} <= set(bash("sweep", "x.yaml", "--only", "norm")), "a sweep may hold all kinds"
+    assert zsh("flbench run kind=deep ini").split() == ["_arguments", "'*:", """:(("init=torch"""", """"init=he"))'"""]
 
 
 def test_zsh_gets_whole_words() -> None:

@@ -36,7 +36,7 @@ def test_cells_grow_and_nothing_is_counted_twice() -> None:
     ended[3] = Seen(PLAN[3].run_id, "", 200, RunState("failed", "oom"))
     told.update(ended)
     ln, centralized = told.cells.values()
-    assert (ln.accuracies, ln.run_ids, ln.mean) == ([0.5, 0.25], [PLAN[1].run_id, PLAN[0].run_id], 0.375)
+    assert (ln.values, ln.run_ids, ln.mean) == ([0.5, 0.25], [PLAN[1].run_id, PLAN[0].run_id], 0.375)
     assert (ln.progress, centralized.progress) == ("2/2", "0/1, 1 failed")
 
 
@@ -61,15 +61,13 @@ def test_the_best_of_each_problem() -> None:
 
 def test_a_cell_is_called_by_what_it_competes_in_and_with() -> None:
     common = common_names(PLAN[:3])
-    assert {"partition", "dataset", "kind", "lr"} <= common and "norm" not in common and "rounds" not in common
+    agreed = set(common["federated"])  # type: ignore[call-overload]
+    assert {"partition", "dataset", "kind", "lr"} <= agreed and not {"norm", "rounds"} & agreed
     assert names(PLAN[0].to_json(), common) == ("", "fedavg ln")
     common = common_names(PLAN)
-    assert "kind" not in common and "partition" not in common
+    assert "kind" not in common["federated"] and "partition" in common["federated"]
     assert names(PLAN[3].to_json(), common) == ("centralized", "ln")
-    assert names(PLAN[0].to_json(), common) == (
-        "federated classes:1 min_size=1 clients=10 participation=1",
-        "fedavg ln",
-    )
+    assert names(PLAN[0].to_json(), common) == ("federated", "fedavg ln")
 
 
 def test_parts_join() -> None:
