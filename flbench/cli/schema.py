@@ -31,7 +31,12 @@ def sweep_schema() -> Schema:
     parts = whole["$defs"]
     fields = _fields()
     parts |= {f"field.{path}": field for path, field in fields.items()}
-    parts["values"] = _mapping(fields, lambda field: field)
+    of_kinds = _of_kinds()
+    parts |= {f"{kind}.{path}": field for kind, own in of_kinds.items() for path, field in own.items()}
+    parts["values"] = {
+        **_mapping(fields, lambda field: field),
+        "allOf": [_where_kind(*each) for each in of_kinds.items()],
+    }
     parts["conditions"] = _mapping(fields, _one_or_list)
     parts["axes"] = _mapping(fields, lambda field: {"anyOf": [_list_of(field), _GENERATOR]})
     for owner, key, mapping in (
@@ -100,10 +105,8 @@ def _fields() -> dict[str, Schema]:
     """The schema of every path of an experiment: fields, aliases, and the components' own fields (``norm.groups``)."""
     from flbench.config import ALIASES, KINDS, registry_of
 
-    fields: dict[str, Schema] = {}
-    for model in KINDS.values():
-        fields = {**model.model_json_schema()["properties"], **fields}
-    fields["kind"] = {"enum": list(KINDS), "description": "what is run"}
+    fields = _of_any_kind()
+    fields["kind"] = {"enum": list(KINDS), "description": _about_kinds()}
     for path in list(fields):
         if (registry := registry_of(path)) is None:
             continue
@@ -117,6 +120,62 @@ def _fields() -> dict[str, Schema]:
             for name, setting in _settings(cls).items():
                 fields.setdefault(f"{path}.{name}", {**setting, "description": f"{name} of {cls.name}"})
     return fields | {alias: fields[field] for alias, field in ALIASES.items()}
+
+
+def _of_any_kind() -> dict[str, Schema]:
+    """Every field's schema; where kinds differ in it, whatever suits one of them."""
+    from flbench.config import KINDS
+
+    found: dict[str, list[Schema]] = {}
+    for model in KINDS.values():
+        for name, schema in model.model_json_schema()["properties"].items():
+            found.setdefault(name, []).append(schema)
+    return {name: _any_of(schemas) for name, schemas in found.items()}
+
+
+def _any_of(schemas: Sequence[Schema]) -> Schema:
+    """One schema for values that suit one of several."""
+    about = ("title", "description", "default")
+    forms = [{key: value for key, value in schema.items() if key not in about} for schema in schemas]
+    distinct = [form for place, form in enumerate(forms) if form not in forms[:place]]
+    if len(distinct) == 1:
+        return schemas[0]
+    told = dict.fromkeys(schema.get("description", "") for schema in schemas)
+    return {"description": "; or ".join(told), "anyOf": distinct}
+
+
+def _of_kinds() -> dict[str, dict[str, Schema]]:
+    """By kind, the schemas of its fields in which it differs from others that have them."""
+    from flbench.config import KINDS
+
+    own = {kind: model.model_json_schema()["properties"] for kind, model in KINDS.items()}
+    return {
+        kind: {
+            name: schema
+            for name, schema in fields.items()
+            if name != "kind" and any(other.get(name, schema) != schema for other in own.values())
+        }
+        for kind, fields in own.items()
+    }
+
+
+def _where_kind(kind: str, fields: dict[str, Schema]) -> Schema:
+    """What is expected of a mapping that names its kind."""
+    properties = {name: {"$ref": f"#/$defs/{kind}.{name}"} for name in fields}
+    return {
+        "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+        "then": {"properties": properties},
+    }
+
+
+def _about_kinds() -> str:
+    from flbench.config import KINDS
+
+    return "; ".join(f"{kind}: {_first_line(model)}" for kind, model in KINDS.items())
+
+
+def _first_line(cls: type) -> str:
+    return (cls.__doc__ or "").strip().partition("\n")[0]
 
 
 def _probes(component: Schema, classes: Sequence[type[Component]]) -> list[Schema]:
@@ -137,7 +196,7 @@ def _probes(component: Schema, classes: Sequence[type[Component]]) -> list[Schem
 
 def _forms(cls: type[Component]) -> list[Schema]:
     """The ways to write one component: its name, its shorthand, a mapping."""
-    about = (cls.__doc__ or "").strip().partition("\n")[0]
+    about = _first_line(cls)
     mapping = {
         "type": "object",
         "description": about,

@@ -1,4 +1,4 @@
-"""``flbench show``: the components there are, their fields, and the sweep files."""
+"""``flbench show``: the components there are, their fields, the kinds of experiments, and the sweep files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from flbench.config import BaseExperiment
     from flbench.registry import Component
 
-What = Literal["methods", "norms", "models", "datasets", "partitions", "probes", "sweeps"]
+#: What holds components, by the word under which this command lists them.
+_PLURALS = {
+    **{"dataset": "show datasets", "model": "show models", "norm": "show norms", "method": "show methods"},
+    **{"partition": "show partitions", "probes": "show probes"},
+}
+
+What = Literal["methods", "norms", "models", "datasets", "partitions", "probes", "kinds", "sweeps"]
 
 
 def show(
@@ -20,21 +27,23 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     folder: Annotated[Path, typer.Option("--folder", help="Where to look for sweep files.")] = Path("sweeps"),
 ) -> None:
-    """List methods, norms, models, data sets, partitions, probes, or sweep files.
+    """List methods, norms, models, data sets, partitions, probes, kinds of experiments, or sweep files.
 
     Example: flbench show norms
+
+    Example: flbench show kinds
     """
     import json
 
     from rich.console import Console
 
-    rows = sweeps(folder) if what == "sweeps" else components(what)
+    rows = sweeps(folder) if what == "sweeps" else kinds() if what == "kinds" else components(what)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     elif not rows:
         typer.echo(f"no sweep files (*.yaml) below {folder}" if what == "sweeps" else f"no {what} are installed")
     else:
-        Console().print(_sweep_table(rows) if what == "sweeps" else _component_table(what, rows))
+        Console().print(*_tables(what, rows), sep="\n")
 
 
 def components(what: str) -> list[dict[str, Any]]:
@@ -47,6 +56,18 @@ def components(what: str) -> list[dict[str, Any]]:
     from flbench import registry
 
     return [_describe(cls) for cls in getattr(registry, what.upper()).classes.values()]
+
+
+def kinds() -> list[dict[str, Any]]:
+    """Every kind of experiment, as JSON.
+
+    Returns:
+        Of each ``name``, ``version``, ``fields`` (with a ``doc`` each), ``doc`` (the first line) and ``headline``: the
+        recorded number that sums a run up, where all its fields are at their defaults.
+    """
+    from flbench.config import KINDS
+
+    return [_describe_kind(name, model) for name, model in KINDS.items()]
 
 
 def sweeps(folder: Path) -> list[dict[str, Any]]:
@@ -78,6 +99,31 @@ def _describe(cls: type[Component]) -> dict[str, Any]:
         "equation": _stated(cls, "equation"),
         "source": _stated(cls, "source"),
         "module": cls.__module__,
+    }
+
+
+def _describe_kind(name: str, model: type[BaseExperiment]) -> dict[str, Any]:
+    from flbench.config import parse_experiment
+
+    default = parse_experiment({"kind": name}).to_json()
+    schema = model.model_json_schema()["properties"]
+    fields = [
+        {
+            "name": field,
+            "type": _PLURALS.get(field) or _type(schema[field]),
+            "default": default[field],
+            "required": False,
+            "doc": info.description,
+        }
+        for field, info in model.model_fields.items()
+        if field != "kind"
+    ]
+    return {
+        "name": name,
+        "version": model.version,
+        "fields": fields,
+        "doc": (model.__doc__ or "").strip().partition("\n")[0],
+        "headline": model.headline_of(default),
     }
 
 
@@ -121,8 +167,37 @@ def _type(schema: dict[str, Any]) -> str:
         return " | ".join(map(_type, schema["anyOf"]))
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
-    limits = [f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema]
+    limits = [f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema and schema[key] < 2**63]
     return " ".join([str(schema.get("const", schema.get("type", "any"))), *limits])
+
+
+def _tables(what: str, rows: list[dict[str, Any]]) -> list[Table]:
+    if what == "kinds":
+        return [_kind_table(row) for row in rows]
+    return [_sweep_table(rows) if what == "sweeps" else _component_table(what, rows)]
+
+
+def _kind_table(row: dict[str, Any]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    title = f"[bold]kind: {row['name']}[/bold]  {escape(row['doc'])}"
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, show_header=False)
+    for field in row["fields"]:
+        table.add_row(
+            f"  {field['name']}", escape(_default_text(field["default"])), escape(f"{field['doc']} ({field['type']})")
+        )
+    return table
+
+
+def _default_text(default: Any) -> str:
+    """A default as people write it: of a component its name."""
+    from flbench.registry import format_scalar
+
+    if isinstance(default, dict):
+        rest = [str(value) for name, value in default.items() if name != "name"]
+        return ":".join([default["name"], *rest])
+    return "-" if default is None else "[]" if default == [] else format_scalar(default)
 
 
 def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:

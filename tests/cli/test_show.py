@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from flbench.cli import app
 from flbench.cli.show import _describe
+from flbench.config import KINDS as EXPERIMENTS
 from flbench.methods import Method
 from flbench.registry import DATASETS, METHODS, MODELS, NORMS, PARTITIONS, Registry
 
@@ -32,6 +33,26 @@ def test_every_component_with_its_fields_and_documentation(what: str, registry: 
             assert set(field) == {"name", "type", "default", "required"}
     table = flbench(what)
     assert all(row["name"] in table for row in rows)
+
+
+def test_kinds_with_their_fields(tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in json.loads(flbench("kinds", "--json"))}
+    assert list(rows) == list(EXPERIMENTS)
+    assert {name: row["headline"] for name, row in rows.items()} == {
+        "federated": "acc",
+        "centralized": "acc",
+        "sharpness": "lambda_max",
+        "rank": "rank",
+        "deep": "rank",
+    }
+    for name, row in rows.items():
+        assert row["doc"]
+        assert [field["name"] for field in row["fields"]] == [f for f in EXPERIMENTS[name].model_fields if f != "kind"]
+        assert all(field["doc"] and field["type"] != "any" for field in row["fields"])
+    fields = {field["name"]: field for field in rows["rank"]["fields"]}
+    assert (fields["normalized"]["type"], fields["rounds"]["default"]) == ("none | bn-rms | bn", 32)
+    table = flbench("kinds")
+    assert "kind: sharpness" in table and "bn-last" in table and "classes:1" in table
 
 
 def test_methods_and_norms_say_their_equation_and_source() -> None:
