@@ -90,6 +90,12 @@ class DeepMlp:
             h = torch.relu(u)
         yield F.linear(h, p[f"w{self.depth + 1}"], p[f"b{self.depth + 1}"])
 
+    def logits(self, p: Tree, x_MD: Tensor, statistics: list[Tensor] | None = None) -> Tensor:
+        """The last of the layers alone: what the others hold is given back on the way."""
+        for h in self.layers(p, x_MD, statistics):
+            logits = h
+        return logits
+
     def statistics(self, p: Tree, x_MD: Tensor) -> list[Tensor]:
         """Variance and mean (2, D) of what every layer normalizes, on these samples."""
         h, found = x_MD, []
@@ -205,8 +211,7 @@ class DeepTraining(Study):
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in self.x.items()}
         total = 0.0
         for rows in torch.from_numpy(rows_EB):
-            *_, logits = self._network.layers(leaves, images[rows])
-            loss = F.cross_entropy(logits, labels[rows])
+            loss = F.cross_entropy(self._network.logits(leaves, images[rows]), labels[rows])
             gradients = torch.autograd.grad(loss, list(leaves.values()))
             with torch.no_grad():
                 torch._foreach_add_(list(leaves.values()), gradients, alpha=-self._lr)
@@ -225,7 +230,8 @@ class DeepTraining(Study):
         if self._lr is None:
             return record
         for name, (images, labels) in (("train", self._train_set), ("test", self._test_set)):
-            *_, logits = network.layers(self.x, images, statistics)
+            # In pieces: a layer of all samples is larger than the network.
+            logits = torch.cat([network.logits(self.x, some, statistics) for some in images.split(PROBE_SAMPLES)])
             record[f"{name}_acc"] = float((logits.argmax(1) == labels).double().mean())
             record[f"{name}_loss"] = float(F.cross_entropy(logits, labels))
         return record
