@@ -1,9 +1,12 @@
-"""Figures of studies of kind ``sharpness``."""
+"""Figures of studies of kind ``sharpness``: figures 1 and 2 of the sharpness paper, and spectra."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flbench.report.figures.sharpness_losses import losses
+from flbench.report.figures.sharpness_spectrum import spectra
+from flbench.report.figures.sharpness_width import over_width
 from flbench.report.figures.style import Drawing
 from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard
@@ -11,4 +14,7 @@ from flbench.report.leaderboard import Leaderboard
 
 def sharpness(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
     """What the runs support."""
-    yield from ()
+    runs = [run for run in collection.runs if run.experiment.kind == "sharpness"]
+    yield from over_width(runs)
+    yield from losses(runs, collection)
+    yield from spectra(runs)
