@@ -42,6 +42,9 @@ class Kind(StrEnum):
     published = "published"
     cost = "cost"
     labels = "labels"
+    why = "why"
+    overfit = "overfit"
+    features = "features"
     sharpness = "sharpness"
     rank = "rank"
     deep = "deep"
@@ -53,8 +56,9 @@ def plot(
         typer.Argument(
             help="curves: over rounds; lr, dirichlet: over the learning rate, over Dirichlet's beta; data: federated "
             "and centralized over the samples seen; heatmap: method x norm; published: ours against the paper's; "
-            "cost: bytes until the target; labels: samples of each class at each client; sharpness, rank, deep: what "
-            "studies of these kinds found.",
+            "cost: bytes until the target; labels: samples of each class at each client; why: accuracy against what "
+            "probes saw; overfit, features: what local training does to classes and to features (probes of these "
+            "names); sharpness, rank, deep: what studies of these kinds found.",
         ),
     ],
     specs: SpecsArgument = None,

@@ -98,6 +98,12 @@ def report(
         float | None,
         typer.Option(metavar="POINTS", min=0, help="What a published number may differ by (default: 1 point)."),
     ] = None,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why", help="Put accuracy beside what probes saw: features, sharpness, drift; and what explains it."
+        ),
+    ] = False,
     sets: SetsOption = None,
     only: OnlyOption = None,
     limit: LimitOption = None,
@@ -122,6 +128,7 @@ def report(
         "target": target,
         "published": published or None,
         "tolerance": tolerance,
+        "why": why or None,
     }
     with collection_paused():
         board, collection = gather(choice, given, [] if figures is None else ["--figures", _public(figures)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flbench.report import compose_chapters, compose_details, compose_published
+from flbench.report import compose_chapters, compose_details, compose_published, compose_why
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.cells import Cell
 from flbench.report.frames import Run
@@ -14,6 +14,7 @@ from flbench.report.overall import Overall, OverallRow, Place
 from flbench.report.provenance import Provenance
 from flbench.report.stats import CONFIDENCE, LEVEL, RESAMPLES
 from flbench.report.tables import MAX_COLUMNS, Table
+from flbench.report.why import KINDS as WHY
 from flbench.report.wording import TIED, head, listing, mean_text, numbers_text, parts, row_labels
 
 #: Most rows of the first table; the others are in the sections.
@@ -64,10 +65,22 @@ def document(board: Leaderboard) -> list[Block]:
         blocks += _section(board, section, is_last)
     if board.published is not None:
         blocks += compose_published.elsewhere(board.published, {section.place for section in board.sections})
+    blocks += _why(board)
     for chapter in board.chapters:
         pictures = [picture for picture in board.pictures if picture.place == chapter.place]
         blocks += compose_chapters.compose(chapter, [_figure(picture) for picture in pictures])
     return [*blocks, *(_reading(board) if board.sections else []), *_provenance(board)]
+
+
+def _why(board: Leaderboard) -> list[Block]:
+    if board.why is None:
+        return []
+    own = [picture for picture in board.pictures if picture.kind in WHY]
+    places = {picture.place for picture in own}
+    pictures = {
+        place: [_figure(picture) for picture in own if picture.place == place] for place in places if place is not None
+    }
+    return list(compose_why.compose(board.why, pictures))
 
 
 def _studies(board: Leaderboard) -> list[Run]:
@@ -183,7 +196,8 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
     if is_last and board.published is not None:
         blocks += compose_published.place(board.published, section.place)
     if is_last:
-        blocks += _pictures(picture for picture in board.pictures if picture.place == section.place)
+        others = [one for one in board.pictures if board.why is None or one.kind not in WHY]
+        blocks += _pictures(picture for picture in others if picture.place == section.place)
     return blocks
 
 

@@ -17,13 +17,14 @@ def compose(chapter: Chapter, pictures: Sequence[Figure]) -> Iterator[Block]:
     if gap := unfinished(chapter.runs):
         yield Paragraph(f"**Incomplete:** {gap} of {len(chapter.runs)} runs have no value.", warning=True)
     if chapter.claims:
-        yield _claims(chapter.claims)
+        yield claims_grid(chapter.claims)
     yield from pictures
     if chapter.blocks:
         yield Fold("The measurements", chapter.blocks)
 
 
-def _claims(claims: Sequence[Claim]) -> Grid:
+def claims_grid(claims: Sequence[Claim]) -> Grid:
+    """Each claim with its source, the verdict and the evidence."""
     rows = [
         (Entry(claim.text, (claim.source,)), Entry(claim.holding, bold=True), Entry(claim.evidence)) for claim in claims
     ]

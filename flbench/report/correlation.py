@@ -113,7 +113,8 @@ class _Ranks:
         sizes_RK = np.add.reduceat(weights_RN[:, self._order], self._starts, axis=1)
         total_R1 = sizes_RK.sum(axis=1, keepdims=True)
         middle_RK = np.cumsum(sizes_RK, axis=1) - sizes_RK / 2 - total_R1 / 2
-        return (middle_RK / np.maximum(total_R1, 1))[:, self._place]
+        centred_RK: Array = middle_RK / np.maximum(total_R1, 1)
+        return centred_RK[:, self._place]
 
 
 def _pooled(ranked: Sequence[tuple[NDArray[Any], _Ranks, _Ranks]], weights_RN: Array) -> Array:
@@ -125,7 +126,8 @@ def _pooled(ranked: Sequence[tuple[NDArray[Any], _Ranks, _Ranks]], weights_RN: A
         for row, (a, b) in enumerate(((x, y), (x, x), (y, y))):
             products[row] += np.einsum("rn,rn,rn->r", own, a, b)
     scale = np.sqrt(products[1] * products[2])
-    return np.divide(products[0], scale, out=np.full(len(scale), np.nan), where=scale > 1e-12)
+    rho_R: Array = np.divide(products[0], scale, out=np.full(len(scale), np.nan), where=scale > 1e-12)
+    return rho_R
 
 
 def _resamples(count: int) -> list[Array]:

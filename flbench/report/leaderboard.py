@@ -31,6 +31,7 @@ from flbench.report.robustness import Ranges, ranges
 from flbench.report.tables import SECTION, Position, Table, axes_of, has_axis, lay_out, varies
 from flbench.report.tuning import USUAL, tune
 from flbench.report.verdicts import TOLERANCE, Published, compare
+from flbench.report.why import Synthesis, synthesize
 from flbench.sweeps import condition
 from flbench.sweeps.grid import normal_path
 
@@ -62,6 +63,7 @@ class Options:
     command: str = "flbench report"
     published: bool = False  # list every published number, also those that nobody asked for
     tolerance: float = TOLERANCE
+    why: bool = False  # put accuracy beside what probes saw
 
 
 def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = (), **changes: Any) -> Options:
@@ -174,6 +176,7 @@ class Leaderboard:
     pictures: tuple[Picture, ...] = ()
     runs: tuple[Run, ...] = ()
     chapters: tuple[Chapter, ...] = ()
+    why: tuple[Synthesis, ...] | None = None  # None: not asked for
 
     @property
     def metric(self) -> Metric:
@@ -234,6 +237,7 @@ def build(collection: Collection, options: Options | None = None) -> Leaderboard
         unfinished=dict(sorted(gaps.items())),
         left_out=collection.left_out,
         published=compare(training, tolerance=options.tolerance, everything=options.published),
+        why=synthesize(sections, collection) if options.why else None,
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from flbench.report import compose_published
+from flbench.report import compose_published, compose_why
 from flbench.report.contrasts import Contrast
 from flbench.report.frames import flatten
 from flbench.report.leaderboard import Details, Leaderboard, Section
@@ -35,6 +35,7 @@ def write(board: Leaderboard) -> dict[str, Any]:
             for chapter in board.chapters
             for claim in chapter.claims
         ],
+        **({} if board.why is None else {"why": compose_why.plain(board.why)}),
         "published": compose_published.plain(board.published) if board.published else None,
         "provenance": {
             "runs": made.wished,

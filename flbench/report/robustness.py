@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flbench.report.cells import Cell, Tick, axis_label, grouped
 from flbench.report.numbers import METRICS
@@ -29,6 +29,7 @@ class Robustness:
             and within two points of the best.
         open_low, open_high: whether the range ends where the grid does, so that it may be wider.
         diverged: runs that diverged, of ``finished``.
+        cells: one a rate, in ascending order.
     """
 
     row: tuple[Tick, ...]
@@ -41,6 +42,7 @@ class Robustness:
     diverged: int
     finished: int
     rates: int
+    cells: tuple[Cell, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def decades(self) -> float:
@@ -99,4 +101,5 @@ def _range(cells: Sequence[Cell], row: tuple[Tick, ...], where: str) -> Robustne
         diverged=sum(run.state == "diverged" for run in runs),
         finished=len(runs),
         rates=len(cells),
+        cells=tuple(cells),
     )

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from flbench.report.chapters import Chapter
 from flbench.report.compose_published import summary
+from flbench.report.compose_why import lines
 from flbench.report.leaderboard import Leaderboard, Section
 from flbench.report.numbers import METRICS
 from flbench.report.tables import Table
@@ -27,6 +28,7 @@ def render(board: Leaderboard, width: int) -> list[RenderableType]:
                 shown.append(
                     Text("¹ no shared model: mean over the clients' models on the whole test set", style="dim")
                 )
+    shown += [Text(line) for line in lines(board.why or ())] if board.why is not None else []
     shown += [_claims(chapter) for chapter in board.chapters if chapter.claims]
     if board.published is not None:
         shown.append(Text(f"published numbers: {summary(board.published)}"))

@@ -10,7 +10,20 @@ from pathlib import Path
 
 from flbench.errors import UserError
 from flbench.registry import by_similarity
-from flbench.report.figures import axes, cost, curves, deep, heatmap, labels, published, rank, sharpness
+from flbench.report.figures import (
+    axes,
+    cost,
+    curves,
+    deep,
+    features,
+    heatmap,
+    labels,
+    overfit,
+    published,
+    rank,
+    sharpness,
+    why,
+)
 from flbench.report.figures.style import STYLE, Drawing, save
 from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard, Picture
@@ -26,6 +39,9 @@ KINDS: Mapping[str, tuple[Draw, str]] = {
     "published": (published.published, "ours against the published numbers"),
     "cost": (cost.cost, "bytes until the target"),
     "labels": (labels.labels, "samples of each class that each client holds"),
+    "why": (why.why, "accuracy against what probes saw: features, sharpness"),
+    "overfit": (overfit.overfit, "class accuracies before and after local steps on one client"),
+    "features": (features.features, "the features' norms and singular values over rounds"),
     "sharpness": (sharpness.sharpness, "lambda_max over the width, and losses over width and learning rate"),
     "rank": (rank.rank, "ranks over the depth of random networks"),
     "deep": (deep.deep, "ranks and accuracy of deep networks over depth and epochs"),

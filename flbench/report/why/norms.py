@@ -1,0 +1,256 @@
+"""Is the gain of feature normalization explained by bounded norms?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from flbench.report.correlation import Mean, mean
+from flbench.report.why.answers import (
+    CELL_UNITS,
+    Answer,
+    Comparison,
+    Finding,
+    Means,
+    Verdict,
+    correlate,
+    grouping,
+    leaning,
+    mean_text,
+    number_text,
+    partitions,
+)
+from flbench.report.why.probed import Probed
+
+QUESTION = "Is the gain of FN explained by bounded norms?"
+
+#: Growth of the un-normalized features' norm, in classes: hardly, some, a lot.
+GROWTHS: tuple[tuple[float, float, str], ...] = (
+    (0.0, 2.0, "below 2"),
+    (2.0, 10.0, "2 to 10"),
+    (10.0, math.inf, "10 and more"),
+)
+
+#: Norms are bounded where their growth stays within this factor of one.
+BOUNDED = 1.05
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A normalized cell and the one that differs from it by the normalization alone."""
+
+    plain: Probed
+    other: Probed
+
+    @property
+    def gain(self) -> float:
+        """In accuracy."""
+        return (self.other.acc or 0.0) - (self.plain.acc or 0.0)
+
+    @property
+    def growth(self) -> float | None:
+        """Of the norms without normalization."""
+        return self.plain.growth
+
+
+_PAIR_UNITS: tuple[tuple[str, Callable[[_Pair], Hashable]], ...] = (
+    ("methods", lambda pair: pair.plain.method_label),
+    ("lines", lambda pair: (pair.plain.row, pair.plain.column)),
+    ("cells", lambda pair: (pair.plain.row, pair.plain.column, pair.plain.lr)),
+)
+
+
+def answer(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Answer:
+    """What the gains of FN say beside the growth of norms without it, and what other normalizations do."""
+    grown = [one for one in cells if one.growth is not None]
+    pairs = _pairs(grown, lambda one: (one.column, one.method_label, one.lr), "fn")
+    if not pairs:
+        lack = "no cells with fn and with none, else alike, have the features probe (also at round 0)"
+        return Answer("norms", QUESTION, "not measured", f"Not measured: {lack}.")
+    at_best = _pairs(tuned, lambda one: (one.column, one.method_label), "fn")
+    findings = [_gain(some, where) for where, some in partitions(pairs, lambda pair: pair.plain.partition)]
+    same_rate = _gain(pairs, "everywhere, at the same lr", by_rate=True)
+    best = _gain(at_best, "everywhere, at the best lr of each row")
+    others = _others(grown, tuned)
+    more = [same_rate, best, *others]
+    overall, unbounded = _mean(at_best), _mean([pair for pair in pairs if (pair.growth or 0) < GROWTHS[0][1]])
+    verdict = _verdict(overall, unbounded, same_rate)
+    return Answer(
+        "norms",
+        QUESTION,
+        verdict,
+        _text(verdict, pairs, overall, unbounded, same_rate, best, others[:3]),
+        (*findings, *(one for one in more if one.correlation.rho is not None)),
+        tuple(filter(None, [_by_growth(pairs), _by_norm(tuned)])),
+    )
+
+
+def _pairs(cells: Iterable[Probed], key: Callable[[Probed], Hashable], norm: str) -> list[_Pair]:
+    """Cells with a norm (by its label) and those without any, where all else in the key is equal."""
+    known = [one for one in cells if one.acc is not None]
+    plain = {key(one): one for one in known if one.norm_label == "none"}
+    return [_Pair(plain[key(one)], one) for one in known if one.norm_label == norm and key(one) in plain]
+
+
+def _gain(pairs: Sequence[_Pair], where: str, *, by_rate: bool = False) -> Finding:
+    return correlate(
+        pairs,
+        (lambda pair: pair.growth, lambda pair: pair.gain),
+        what="gain of fn over none ~ growth of none's norms",
+        where=where,
+        strata=lambda pair: (pair.plain.column, pair.plain.lr) if by_rate else pair.plain.column,
+        units=_PAIR_UNITS,
+    )
+
+
+def _others(grown: Sequence[Probed], tuned: Sequence[Probed]) -> list[Finding]:
+    """Whether ln gains where fn does, and whether norms matter within what is not normalized."""
+    key: Callable[[Probed], Hashable] = lambda one: (one.column, one.method_label, one.lr)  # noqa: E731
+    of_ln = {key(pair.plain): pair for pair in _pairs(grown, key, "ln")}
+    plain = [one for one in grown if one.norm_label == "none"]
+    best = [one for one in tuned if one.norm_label == "none"]
+    lines: list[tuple[Sequence[Probed], str, Callable[[Probed], Hashable]]] = [
+        (plain, "norm none", lambda one: one.column),
+        (plain, "norm none, at the same lr", lambda one: (one.column, one.lr)),
+        (best, "norm none, methods at their best lr", lambda one: one.column),
+    ]
+    alike = correlate(
+        [pair for pair in _pairs(grown, key, "fn") if key(pair.plain) in of_ln],
+        (lambda pair: pair.gain, lambda pair: of_ln[key(pair.plain)].gain),
+        what="gain of ln over none ~ gain of fn over none",
+        where="everywhere",
+        strata=lambda pair: pair.plain.column,
+        units=_PAIR_UNITS,
+    )
+    within = [
+        correlate(
+            some,
+            (lambda one: one.growth, lambda one: one.acc),
+            what="accuracy ~ growth of norms",
+            where=where,
+            strata=strata,
+            units=CELL_UNITS,
+        )
+        for some, where, strata in lines
+    ]
+    return [alike, *within]
+
+
+def _mean(pairs: Sequence[_Pair]) -> Mean | None:
+    _, group = grouping(pairs, _PAIR_UNITS)
+    return mean([pair.gain for pair in pairs], list(map(group, pairs)))
+
+
+def _verdict(overall: Mean | None, bounded: Mean | None, same_rate: Finding) -> Verdict:
+    """Explained: the gain grows with the norms that it bounds, and is gone where they do not grow."""
+    way = leaning(same_rate.correlation)
+    if overall is None or overall.interval is None or way == "open":
+        return "does not tell"
+    if way != "rises" or overall.interval[0] <= 0:
+        return "no"
+    if bounded is None or bounded.interval is None:
+        return "in part"
+    return "in part" if bounded.interval[0] > 0 else "yes"
+
+
+def _text(
+    verdict: Verdict,
+    pairs: Sequence[_Pair],
+    overall: Mean | None,
+    bounded: Mean | None,
+    same_rate: Finding,
+    best: Finding,
+    others: Sequence[Finding],
+) -> str:
+    says = {"yes": "Yes", "in part": "In part", "no": "No"}.get(verdict, "The data do not tell")
+    shown = overall is not None and overall.interval is not None
+    gains = "gains" if overall is None or overall.mean >= 0 else "loses"
+    doubt = "" if not shown or overall is None or overall.interval is None else _doubt(overall.interval)
+    sentences = [
+        f"{says}: at the best learning rates fn {gains} {mean_text(overall)} over none{doubt}.",
+        f"The gain against the growth of none's norms has, at the same learning rate, "
+        f"{number_text(same_rate.correlation, same_rate.unit)}, at the best ones "
+        f"{number_text(best.correlation, best.unit)}.",
+        f"Where none's norms grow less than twofold the gain is {mean_text(bounded)} at the same learning rate."
+        if bounded
+        else "Nowhere do none's norms grow less than twofold.",
+        *(_other_text(one) for one in others if one.correlation.rho is not None),
+        _lengths(pairs),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _other_text(one: Finding) -> str:
+    """``Accuracy ~ growth of norms (norm none): rho 0.86``, as a sentence."""
+    where = "" if one.where == "everywhere" else f" ({one.where})"
+    return f"{one.what[0].upper()}{one.what[1:]}{where}: {number_text(one.correlation, one.unit)}."
+
+
+def _doubt(interval: tuple[float, float]) -> str:
+    return "" if interval[0] > 0 or interval[1] < 0 else ", which is not told apart from nothing"
+
+
+def _lengths(pairs: Sequence[_Pair]) -> str:
+    """How much longer normalized features are from the start: a difference that growth does not have."""
+    ratios = [
+        math.log(other / plain)
+        for pair in pairs
+        if (other := _born_length(pair.other)) is not None and (plain := _born_length(pair.plain)) is not None
+    ]
+    if not ratios:
+        return ""
+    factor = math.exp(math.fsum(ratios) / len(ratios))
+    if 1 / BOUNDED < factor < BOUNDED:
+        return ""
+    return (
+        f"Before the first round fn's features are {factor:.1f} times as long as none's, so that equal learning rates "
+        "are not equal steps: what the gain owes to that, growth cannot tell."
+    )
+
+
+def _born_length(one: Probed) -> float | None:
+    return one.norm / one.growth if one.norm and one.growth else None
+
+
+def _by_growth(pairs: Sequence[_Pair]) -> Means | None:
+    lines = []
+    for low, high, name in GROWTHS:
+        some = [pair for pair in pairs if pair.growth is not None and low <= pair.growth < high]
+        columns = [_mean(part) for _, part in _columns(pairs, some)]
+        lines.append(Comparison((name,), tuple(columns)))
+    heads = tuple(name for name, _ in _columns(pairs, pairs))
+    return Means(
+        "Gain of fn over none at the same learning rate, by the growth of none's norms",
+        ("growth", *heads),
+        tuple(lines),
+    )
+
+
+def _columns(everything: Sequence[_Pair], some: Sequence[_Pair]) -> list[tuple[str, list[_Pair]]]:
+    """The pairs of each partition, the same columns whatever pairs there are."""
+    names = [name for name, _ in partitions(everything, lambda pair: pair.plain.partition)][:-1]
+    parts = [(name, [pair for pair in some if pair.plain.partition == name]) for name in names]
+    return [*parts, ("everywhere", list(some))]
+
+
+def _by_norm(tuned: Sequence[Probed]) -> Means | None:
+    """Every normalization against none, beside how much its norms grow."""
+    labels = list(dict.fromkeys(one.norm_label for one in sorted(tuned, key=lambda one: one.cell.tick("norm"))))
+    pairs = {label: _pairs(tuned, lambda one: (one.column, one.method_label), label) for label in labels}
+    everything = [pair for label in labels if label != "none" for pair in pairs[label]]
+    if not everything:
+        return None
+    lines = []
+    for label in labels:
+        growths = sorted(one.growth for one in tuned if one.norm_label == label and one.growth is not None)
+        middle = f"{growths[len(growths) // 2]:.3g} ({growths[0]:.3g} to {growths[-1]:.3g})" if growths else "–"
+        means = [None if label == "none" else _mean(part) for _, part in _columns(everything, pairs[label])]
+        lines.append(Comparison((label, middle), tuple(means)))
+    heads = tuple(name for name, _ in _columns(everything, everything))
+    return Means(
+        "Gain of every normalization over none at the best learning rates, beside the growth of its norms "
+        "(median, smallest to largest)",
+        ("norm", "growth", *heads),
+        tuple(lines),
+    )

@@ -1,0 +1,168 @@
+"""Does the range of learning rates that works follow 2 / lambda_max?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flbench.config import Federated
+from flbench.report.robustness import Ranges
+from flbench.report.why.answers import (
+    STRONG,
+    Answer,
+    Finding,
+    Verdict,
+    correlate,
+    leaning,
+    number_text,
+    partitions,
+    spread_text,
+)
+from flbench.report.why.probed import Probed
+
+QUESTION = "Does the range of learning rates that works follow 2 / lambda_max?"
+
+#: A row works somewhere if its best mean is at least this many times what guessing one class gets.
+OVER_CHANCE = 2.0
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A method and norm in a column, over the learning rates.
+
+    Attributes:
+        cells: one a learning rate, in ascending order.
+        high: the highest learning rate that works.
+        is_open: whether no higher one was tried.
+    """
+
+    cells: tuple[Probed, ...]
+    high: float
+    is_open: bool
+
+    @property
+    def any(self) -> Probed:
+        """A cell of the row: before the first round all are alike."""
+        return next((cell for cell in self.cells if cell.born is not None), self.cells[0])
+
+    @property
+    def rate(self) -> float | None:
+        """2 / lambda_max of the untrained network."""
+        return 2 / self.any.born if self.any.born else None
+
+    @property
+    def local_rate(self) -> float | None:
+        """The same on the sharpest client looked at."""
+        return 2 / self.any.born_local if self.any.born_local else None
+
+
+def answer(ranges: Sequence[Ranges], cells: Sequence[Probed], tuned: Sequence[Probed]) -> Answer:
+    """What the ranges of learning rates say, and the learning rates that were chosen."""
+    rows, idle, unsettled = _rows(ranges, cells)
+    at_end = _at_end([one for one in tuned if one.used is not None])
+    measured = [row for row in rows if row.rate is not None]
+    if not measured:
+        lack = "no row has three learning rates, all seeds of each, and the sharpness probe"
+        return Answer("rates", QUESTION, "not measured", " ".join(filter(None, [f"Not measured: {lack}.", at_end])))
+    findings = [
+        finding
+        for local, name in ((False, "global model"), (True, "sharpest client"))
+        for where, some in partitions(measured, lambda row: row.any.partition)
+        if (finding := _finding(some, name, where, local=local)).correlation.n
+    ]
+    whole, *others = [finding for finding in findings if finding.where == "everywhere"]
+    verdict = _verdict(whole)
+    ratios = [row.high / row.rate for row in measured if row.rate]
+    sentences = [
+        f"{_SAYS[verdict]}: the highest learning rate that works against 2 / lambda_max of the untrained global model "
+        f"has {number_text(whole.correlation, whole.unit)}"
+        + "".join(f", on the sharpest client {number_text(one.correlation, one.unit)}" for one in others)
+        + f". That rate is {spread_text(ratios)} times 2 / lambda_max (median and middle half of {len(ratios)} rows; "
+        "following would be the same factor everywhere).",
+        at_end,
+        _open(measured),
+        f"Left out: {idle} rows whose best rate is not {OVER_CHANCE:g} times better than guessing." if idle else "",
+        f"Left out: {unsettled} rows whose runs are not all finished." if unsettled else "",
+    ]
+    return Answer("rates", QUESTION, verdict, " ".join(filter(None, sentences)), tuple(findings))
+
+
+_SAYS: dict[Verdict, str] = {
+    "yes": "Yes",
+    "in part": "In part",
+    "no": "No",
+    "does not tell": "The data do not tell",
+}
+
+
+def _verdict(found: Finding) -> Verdict:
+    way = leaning(found.correlation)
+    if way == "rises":
+        return "yes" if (found.correlation.rho or 0) >= STRONG else "in part"
+    return "does not tell" if way == "open" else "no"
+
+
+def _rows(ranges: Sequence[Ranges], cells: Sequence[Probed]) -> tuple[list[_Row], int, int]:
+    """Rows that work somewhere; how many work nowhere, and how many are not finished."""
+    known = {id(one.cell): one for one in cells}
+    rows, idle, unsettled = [], 0, 0
+    for one in (one for some in ranges for one in some.rows):
+        members = tuple(known[id(cell)] for cell in one.cells if id(cell) in known)
+        if not members:
+            continue
+        if any(run.result is None for cell in one.cells for run in cell.runs):
+            unsettled += 1
+        elif one.best is None or one.best < OVER_CHANCE * _chance(members[0]):
+            idle += 1
+        else:
+            rows.append(_Row(members, one.high, one.open_high))
+    return rows, idle, unsettled
+
+
+def _chance(one: Probed) -> float:
+    """What guessing one class gets; 0 where records do not tell the number of classes."""
+    classes = max((len(run.record.get("recall") or ()) for run in one.cell.runs if run.record), default=0)
+    return 1 / classes if classes else 0.0
+
+
+def _finding(rows: Sequence[_Row], name: str, where: str, *, local: bool) -> Finding:
+    """Rows of one norm begin with the same lambda_max: norms are resampled, and not replaced by anything finer."""
+    return correlate(
+        rows,
+        (lambda row: row.local_rate if local else row.rate, lambda row: row.high),
+        what=f"highest working lr ~ 2 / lambda_max at the start, {name}",
+        where=where,
+        strata=lambda row: row.any.column,
+        units=[("norms", lambda row: row.any.norm_label)],
+    )
+
+
+def _at_end(tuned: Sequence[Probed]) -> str:
+    """Where the chosen learning rates stand against 2 / lambda_max of the trained network."""
+    used = {norm: values for norm, values in _by_norm(tuned).items() if values}
+    everything = [value for values in used.values() for value in values]
+    if not everything:
+        return ""
+    below = sum(value < 1 for value in everything)
+    parts = ", ".join(f"{norm} {spread_text(values)}" for norm, values in used.items())
+    return (
+        f"At the end of training lr x lambda_max / 2 is {spread_text(everything)}, below 1 in {below} of "
+        f"{len(everything)} cells{_chosen(tuned)} (by norm: {parts})."
+    )
+
+
+def _chosen(tuned: Sequence[Probed]) -> str:
+    return " at their best learning rates" if any("lr" in one.cell.chosen for one in tuned) else ""
+
+
+def _by_norm(tuned: Sequence[Probed]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for one in tuned:
+        if one.used is not None and isinstance(one.cell.experiment, Federated):
+            found.setdefault(one.norm_label, []).append(one.used)
+    return found
+
+
+def _open(rows: Sequence[_Row]) -> str:
+    count = sum(row.is_open for row in rows)
+    return f"In {count} of {len(rows)} rows no higher rate was tried: theirs is a lower bound." if count else ""
