@@ -17,10 +17,12 @@ from flbench.bench import project as project_module
 from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
 from flbench.bench.measure import Spread, Variant, take_turns
 from flbench.bench.plain import PlainLoop, Training, augment
+from flbench.bench.probes import EVERY, probe_costs
 from flbench.bench.project import table10_groups
 from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data, training_flops
 from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
+from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_network, make_trainer, sample_flops
 from flbench.sweeps import load_sweep
 from flbench.worker import kind_of_group
@@ -307,3 +309,46 @@ def test_on_a_gpu_everything_is_held_against_one_peak() -> None:
     done = measured(device="cuda", threads=4, fuse=2, scaling=True)
     assert [row.variant for row in done.rows] == [REFERENCE, "stacked", "fused, 2 runs", IN_MEMORY, LOADER]
     assert len(done.peaks) == 1
+
+
+def test_probes_beside_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: rounds of 2 s, looks of 10 s, the one that needs the clients on top of a round of its own."""
+    names = ["a round", "a round between looks", *EVERY]
+    told = {name: [2.0, 2.0] for name in names[:2]} | {name: [10.0, 10.0] for name in EVERY}
+    asked: list[Variant] = []
+
+    def turns(variants: list[Variant], **_: Any) -> dict[str, list[float]]:
+        for variant in variants:
+            variant.work()  # each of them can be done
+        asked.extend(variants)
+        return told
+
+    monkeypatch.setattr("flbench.bench.probes.take_turns", turns)
+    done = probe_costs(TINY, Settings(repeats=2), note=silent)
+    assert [variant.name for variant in asked] == names
+    assert (done.executor, done.round_s, done.between) == (
+        "stacked",
+        Spread(2.0, 2.0, 2.0, 2),
+        Spread(1.0, 1.0, 1.0, 2),
+    )
+    looks = {look.probe: look for look in done.looks}
+    assert {name: look.every for name, look in looks.items()} == EVERY
+    assert (looks["features"].seconds.median, looks["features"].rounds.median) == (10.0, 5.0)
+    assert (looks["drift"].seconds.median, looks["drift"].rounds.median) == (8.0, 4.0)
+    # 50 rounds take 100 s, the looks 10 + 8 + 10 + 10.
+    assert looks["drift"].share == pytest.approx(8 / 138)
+    assert done.share == pytest.approx(38 / 138)
+
+
+def test_a_round_after_which_no_probe_looks_keeps_no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+    step = FederatedTrainer.step
+
+    def watched(trainer: FederatedTrainer, *, keep_clients: bool = False, wait: bool = True) -> Any:
+        kept.append(keep_clients)
+        return step(trainer, keep_clients=keep_clients, wait=wait)
+
+    monkeypatch.setattr(FederatedTrainer, "step", watched)
+    probe_costs(TINY, Settings(repeats=1), note=silent)
+    # A round, one between looks, and the one before drift's look; first to warm up.
+    assert kept == [False, False, True] * 2

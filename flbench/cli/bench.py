@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from flbench.bench.compare import Comparison, Peak, Settings
     from flbench.bench.measure import Note, Spread
+    from flbench.bench.probes import ProbeCosts
     from flbench.bench.workloads import Workload
 
 #: As in ``flbench.config``, which would make every ``--help`` wait for pydantic.
@@ -27,6 +28,9 @@ Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
 #: Seconds between two lines of progress where there is no terminal; nothing is said before the first are over.
 SILENCE = 2.0
+
+#: Workloads on which probes are measured by default.
+PROBED = ("digits", "cifar10")
 
 #: Load per usable core, before anything is measured, above which the numbers say little.
 BUSY = 0.25
@@ -59,6 +63,9 @@ def bench(
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Also measure the cost with more clients, local steps and fused runs.")
     ] = False,
+    probes: Annotated[
+        bool, typer.Option("--probes", help="Measure the probes in place of all else; default: on digits and cifar10.")
+    ] = False,
     project: Annotated[
         bool | None,
         typer.Option(
@@ -80,12 +87,18 @@ def bench(
 
     Example: flbench bench cifar10 --norm ln --precision bf16 --repeats 9
 
+    With --probes: what a look of each probe takes, in rounds of training too, and its share of the time of a run that
+    looks every 50 rounds. A round after which no probe looks takes the same way as one without probes.
+
     Example: flbench bench digits cifar10 --scaling --json > speed.json
+
+    Example: flbench bench digits --probes
     """
     from flbench.bench.compare import Settings, compare
+    from flbench.bench.probes import probe_costs
     from flbench.cli.live import wide_console
 
-    chosen = _chosen(workloads or [])
+    chosen = _chosen(workloads or (PROBED if probes else []))
     settings = Settings(
         rounds=rounds,
         repeats=repeats,
@@ -100,8 +113,15 @@ def bench(
     console = wide_console()
     if not as_json:
         console.print("\n".join(_about_lines(about, settings)), markup=False, highlight=False)
-    done = []
+    costs: list[ProbeCosts] = []
+    done: list[Comparison] = []
     for workload in chosen:
+        if probes:
+            with _progress() as note:
+                costs.append(probe_costs(workload, settings, note=note))
+            if not as_json:
+                _print_probes(console, costs[-1])
+            continue
         with _progress() as note:
             projecting = settings.device == "cuda" if project is None else project
             done.append(compare(workload, settings, scaling=scaling, projecting=projecting, note=note))
@@ -109,17 +129,20 @@ def bench(
             _print(console, done[-1])
     about["load_after"] = _load()
     if as_json:
-        print(json.dumps(summary(about, settings, done), indent=1))
+        print(json.dumps(summary(about, settings, done, costs), indent=1))
     else:
         console.print(f"\nload at the end: {_number(about['load_after'])}", markup=False, highlight=False)
 
 
-def summary(about: Mapping[str, Any], settings: Settings, done: Sequence[Comparison]) -> dict[str, Any]:
-    """What ``--json`` prints: the fields of ``Settings`` and ``Comparison`` by their names."""
+def summary(
+    about: Mapping[str, Any], settings: Settings, done: Sequence[Comparison], costs: Sequence[ProbeCosts] = ()
+) -> dict[str, Any]:
+    """What ``--json`` prints: the fields of ``Settings``, ``Comparison`` and ``ProbeCosts`` by their names."""
     from dataclasses import asdict
 
     wished = {name: value for name, value in asdict(settings).items() if name != "data_root"}
-    return {"schema": 1, "machine": dict(about), "settings": wished, "workloads": [asdict(one) for one in done]}
+    measured = {"probes": [asdict(one) for one in costs]} if costs else {"workloads": [asdict(one) for one in done]}
+    return {"schema": 1, "machine": dict(about), "settings": wished, **measured}
 
 
 def _chosen(names: Sequence[str]) -> list[Workload]:
@@ -222,6 +245,26 @@ def _print(console: Console, done: Comparison) -> None:
         if table10:
             cells, minutes = sum(each.runs for each in table10), sum(each.seconds for each in table10) / 60
             say(console, f"Table 10 whole: {cells} cells in {_number(minutes)} minutes, one GPU, group after group")
+
+
+def _print_probes(console: Console, done: ProbeCosts) -> None:
+    from rich.table import Table
+
+    from flbench.cli.live import say
+
+    say(console, f"\n{done.what}, norm {done.norm}, executor {done.executor}, data {done.data}")
+    n = done.round_s.n
+    say(console, f"a round without probes: {_spread(done.round_s.times(1000))} ms. n = {n} turns, medians")
+    say(console, f"a round of a run with probes, between two looks: x {_spread(done.between)}")
+    table = Table("probe", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("ms a look (min to max)", "rounds a look", "every", "share of the time"):
+        table.add_column(column, justify="right")
+    for look in done.looks:
+        table.add_row(
+            look.probe, _spread(look.seconds.times(1000)), _spread(look.rounds), str(look.every), f"{look.share:.2%}"
+        )
+    table.add_row("all", "", "", "", f"{done.share:.2%}")
+    console.print(table)
 
 
 def _comparison_table(done: Comparison) -> Table:

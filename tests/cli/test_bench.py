@@ -92,3 +92,20 @@ def test_projected_rounds_are_a_table() -> None:
     out = bench("digits", "--project").stdout
     assert "10,000 rounds, evaluated every 100" in out
     assert "10,000 rounds" not in bench("digits").stdout
+
+
+def test_probes_in_tables_and_in_json() -> None:
+    out = bench("digits", "--probes").stdout
+    assert "digits, MLP 64-128-10, norm none, executor stacked, data " in out
+    assert "a round of a run with probes, between two looks: x " in out
+    for probe in ("features", "drift", "sharpness", "overfit", "all"):
+        assert f"\n{probe} " in out
+    assert "of peak" not in out, "nothing else is measured"
+    told = json.loads(bench("digits", "--probes", "--json").stdout)
+    assert set(told) == {"schema", "machine", "settings", "probes"}
+    (costs,) = told["probes"]
+    assert set(costs) == {
+        "workload", "what", "norm", "data", "device", "executor", "round_s", "between", "looks", "share"
+    }  # fmt: skip
+    assert [set(look) for look in costs["looks"]] == [{"probe", "every", "seconds", "rounds", "share"}] * 4
+    assert costs["share"] == pytest.approx(sum(look["share"] for look in costs["looks"]))
