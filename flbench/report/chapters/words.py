@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flbench.report.chapters.chapter import Holding
 from flbench.report.stats import Difference, summarize
@@ -37,10 +37,16 @@ def sign(found: Difference | None) -> int:
     return 1 if found.mean > 0 else -1
 
 
-def verdict(outcomes: Sequence[bool]) -> Holding:
-    """Of all, some or none of the settings; without any it was not run."""
-    if not outcomes:
-        return "not run"
-    if all(outcomes):
+def verdict(outcomes: Sequence[bool | None]) -> Holding:
+    """Of all, some or none of the settings; None: a setting that leaves it open. Without any it was not run."""
+    decided = [outcome for outcome in outcomes if outcome is not None]
+    if not decided:
+        return "inconclusive" if outcomes else "not run"
+    if all(decided):
         return "holds"
-    return "in part" if any(outcomes) else "does not hold"
+    return "in part" if any(decided) else "does not hold"
+
+
+def percent(values: Iterable[float]) -> str:
+    """Accuracies in percent: ``91.2 ± 0.5``."""
+    return spread([100 * value for value in values], 1)
