@@ -108,7 +108,7 @@ def leaning(found: Correlation) -> Leaning:
 def number_text(found: Correlation, unit: str) -> str:
     """``rho 0.45 (0.21 to 0.63; n = 102 in 15 norms)``."""
     if found.rho is None:
-        return f"rho that is not defined (n = {found.n})"
+        return f"rho is not defined (n = {found.n})"
     if found.interval is None:
         return f"rho {found.rho:.2f} (no interval: n = {found.n} in only {found.groups} {unit})"
     low, high = found.interval

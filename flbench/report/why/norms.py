@@ -32,6 +32,9 @@ GROWTHS: tuple[tuple[float, float, str], ...] = (
     (10.0, math.inf, "10 and more"),
 )
 
+#: A gain below this, half a point, leaves nothing to explain.
+NOTABLE = 0.005
+
 #: Norms are bounded where their growth stays within this factor of one.
 BOUNDED = 1.05
 
@@ -151,7 +154,7 @@ def _verdict(overall: Mean | None, bounded: Mean | None, same_rate: Finding) -> 
         return "no"
     if bounded is None or bounded.interval is None:
         return "in part"
-    return "in part" if bounded.interval[0] > 0 else "yes"
+    return "in part" if bounded.interval[0] > NOTABLE else "yes"
 
 
 def _text(
@@ -169,7 +172,7 @@ def _text(
     doubt = "" if not shown or overall is None or overall.interval is None else _doubt(overall.interval)
     sentences = [
         f"{says}: at the best learning rates fn {gains} {mean_text(overall)} over none{doubt}.",
-        f"The gain against the growth of none's norms has, at the same learning rate, "
+        f"The gain against the growth of none's norms: at the same learning rate "
         f"{number_text(same_rate.correlation, same_rate.unit)}, at the best ones "
         f"{number_text(best.correlation, best.unit)}.",
         f"Where none's norms grow less than twofold the gain is {mean_text(bounded)} at the same learning rate."

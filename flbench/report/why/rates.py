@@ -74,9 +74,9 @@ def answer(ranges: Sequence[Ranges], cells: Sequence[Probed], tuned: Sequence[Pr
     verdict = _verdict(whole)
     ratios = [row.high / row.rate for row in measured if row.rate]
     sentences = [
-        f"{_SAYS[verdict]}: the highest learning rate that works against 2 / lambda_max of the untrained global model "
-        f"has {number_text(whole.correlation, whole.unit)}"
-        + "".join(f", on the sharpest client {number_text(one.correlation, one.unit)}" for one in others)
+        f"{_SAYS[verdict]}: the highest learning rate that works against 2 / lambda_max of the untrained global model: "
+        f"{number_text(whole.correlation, whole.unit)}"
+        + "".join(f"; of the sharpest client: {number_text(one.correlation, one.unit)}" for one in others)
         + f". That rate is {spread_text(ratios)} times 2 / lambda_max (median and middle half of {len(ratios)} rows; "
         "following would be the same factor everywhere).",
         at_end,

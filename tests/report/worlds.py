@@ -1,0 +1,112 @@
+"""Made-up sweeps with probes, whose answers are known."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from flbench.report.frames import Collection, Run
+from flbench.report.leaderboard import Leaderboard, Options, build
+from tests.report.stores import experiment
+
+METHODS = ("fedavg", "fedprox", "fedlc", "fedrs", "fednova", "scaffold", "fedyogi")
+NORMS = ("none", "fn", "ln", "gn", "rms", "bn", "ln-static")
+RATES = (0.01, 0.1, 1.0)
+
+
+@dataclass(frozen=True)
+class Saw:
+    """What is recorded at the end of a run, and before its beginning."""
+
+    acc: float
+    rank: float = 2.0
+    norm: float = 1.0
+    sharp: float = 1.0
+    share: float = 0.5
+    born_norm: float = 1.0
+    born_sharp: float = 1.0
+    overfit: tuple[float, float] | None = None
+
+    def end(self) -> dict[str, Any]:
+        """The last record's numbers."""
+        more = {} if self.overfit is None else {"overfit": _overfit(*self.overfit)}
+        return {**_probes(self.norm, self.share, self.rank, self.sharp), "drift": {"agreement": 0.5}, **more}
+
+    def born(self) -> dict[str, Any]:
+        """Those of round 0."""
+        return _probes(self.born_norm, 0.4, 1.5, self.born_sharp)
+
+
+def _probes(norm: float, share: float, rank: float, sharp: float) -> dict[str, Any]:
+    singular = [10.0, 1.0, 0.1]
+    features = {"norm": norm, "first_share": share, "rank": rank, "singular": singular, "head_norms": [norm, 1.0]}
+    return {"features": features, "sharpness": {"lambda_max": sharp, "local": [sharp, 2 * sharp]}}
+
+
+def _overfit(before: float, after: float) -> dict[str, Any]:
+    return {"before": [before] * 3, "after": [[1.0, after, after]] * 2, "mean_before": before, "mean_after": after}
+
+
+@dataclass
+class Records:
+    """A source that knows every record, and counts how often it is asked."""
+
+    known: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    asked: int = 0
+
+    def metrics(self, run_id: str, result: Any) -> list[dict[str, Any]]:
+        """Round 0, the middle and the last."""
+        self.asked += 1
+        return self.known[run_id]
+
+
+Law = Callable[[Any], Saw | None]
+
+
+def world(
+    law: Law,
+    *,
+    methods: Sequence[str] = METHODS,
+    norms: Sequence[str] = NORMS,
+    partitions: Sequence[str] = ("classes:1", "iid"),
+    rates: Sequence[float] = RATES,
+    seeds: Sequence[int] = (0, 1),
+) -> Collection:
+    """One run of everything; ``law`` says what an experiment's probes see, or None where it diverges."""
+    source, runs = Records(), []
+    for method, norm, partition, lr, seed in itertools.product(methods, norms, partitions, rates, seeds):
+        wish = experiment(
+            method=method, norm=norm, partition=partition, lr=lr, seed=seed, probes={"features": 10, "overfit": 20}
+        )
+        runs.append(finished(wish, law(wish), source))
+    return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), (), source)  # type: ignore[arg-type]
+
+
+def finished(wish: Any, saw: Saw | None, source: Records) -> Run:
+    """A run that is done, or has diverged."""
+    result: Any = SimpleNamespace(
+        fingerprint="feedfacecafebeef",
+        numerics={},
+        environment={},
+        status="done" if saw else "diverged",
+        evaluated=frozenset({0, 10, 20}),
+        probes=frozenset({"features"}),
+        rounds=20,
+    )
+    if saw is None:
+        return Run(wish, 20, "diverged", result=result)
+    last = {"round": 20, "acc": saw.acc, "recall": [saw.acc] * 10, "probes": saw.end()}
+    source.known[wish.run_id] = [
+        {"round": 0, "acc": 0.1, "probes": saw.born()},
+        {"round": 10, "acc": saw.acc / 2, "probes": saw.end()},
+        last,
+    ]
+    return Run(wish, 20, "done", result=result, record=last)
+
+
+def board(collection: Collection, **options: Any) -> Leaderboard:
+    """Its leaderboard with the synthesis."""
+    return build(collection, Options(why=True, title="why", command="flbench report --why", **options))
