@@ -19,7 +19,7 @@ def chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     introduction = (
         "Deep ReLU networks of equal width under plain SGD; r is the effective rank of what enters the last ReLU. "
         "Accuracies are those on the training set, as in the paper, at the learning rate that is best at that epoch; "
-        "all arms of a setting have the same rates. ± is the half-width of the 95 % interval of the mean over seeds (n)."
+        "all arms of a setting have the same rates. ± is the half-width of the 95 % interval of the mean over seeds."
     )
     blocks = tuple(block for setting in settings for block in _table(setting))
     return Chapter("deep", "Deep networks", introduction, claims, blocks, tuple(runs))
