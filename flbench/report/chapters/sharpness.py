@@ -103,7 +103,7 @@ def _descents(descents: Sequence[Descent]) -> Iterator[Block]:
         "line",
         "no growth",
         "no spike",
-        "to the end",
+        "survived",
     )
     groups = grouped(networks_of(descents), lambda one: (one.family, one.width))
     yield Grid(head, tuple(_network_row(same) for same in groups), names=3)

@@ -121,7 +121,7 @@ def _is_flat(line: Line) -> Part:
     widest = line.points[-1]
     over = f", {widest.ratio:.1f} times the lower bound" if widest.ratio else ""
     said = f"{_exponent(line)}; {_median(widest)}{over}; {_admitted(line)}"
-    return _and(near(line.exponent, 0), within=_share(line) >= MOST), said
+    return _within_bounds(line, near(line.exponent, 0)), said
 
 
 def _grows_above(line: Line) -> Part:
@@ -130,7 +130,7 @@ def _grows_above(line: Line) -> Part:
         value - (point.predicted.lower or 0) for point in line.points if point.predicted for value in point.values
     ]
     said = f"{_exponent(line)}; {_median(line.points[-1])}; {_admitted(line)} (by {spread(excess)})"
-    return _and(grows(line.exponent), within=_share(line) >= MOST), said
+    return _within_bounds(line, grows(line.exponent)), said
 
 
 def _grows_between(line: Line) -> Part:
@@ -139,11 +139,14 @@ def _grows_between(line: Line) -> Part:
     ratios = ", ".join(f"{point.ratio:.2f} at {point.width}" for point in known)
     field = f"; measured/mean field {ratios}" if ratios else ""
     said = f"C = {line.family.outputs}, {_exponent(line)}; {_median(line.points[-1])}; {_admitted(line)}{field}"
-    return _and(grows(line.exponent), within=_share(line) >= MOST), said
+    return _within_bounds(line, grows(line.exponent)), said
 
 
-def _and(holding: Holding, *, within: bool) -> Holding:
-    return holding if within else "does not hold"
+def _within_bounds(line: Line, slope: Holding) -> Holding:
+    """A verdict on a slope as one on slope and bounds: nearly all draws must lie within those."""
+    if any(not point.predictions for point in line.points):
+        return "does not hold" if slope == "does not hold" else "inconclusive"
+    return slope if sum(point.admitted for point in line.points) / line.draws >= MOST else "does not hold"
 
 
 def near(found: Exponent | None, wanted: float, slack: float = SLACK) -> Holding:
@@ -163,10 +166,6 @@ def grows(found: Exponent | None) -> Holding:
     return "holds" if found.low > HALFWAY else "does not hold" if found.high < HALFWAY else "inconclusive"
 
 
-def _share(line: Line) -> float:
-    return sum(point.admitted for point in line.points) / line.draws
-
-
 def _value(point: Point) -> float:
     assert point.predicted is not None
     assert point.predicted.value is not None
@@ -177,8 +176,14 @@ def exponent_text(found: Exponent | None, n: int) -> str:
     """``exponent 0.97 [0.95, 0.99], n=80``."""
     if found is None:
         return "no exponent"
-    interval = f" [{found.low:.2f}, {found.high:.2f}]" if found.low is not None else ""
-    return f"exponent {found.value:.2f}{interval}, n={n}"
+    known = found.low is not None and found.high is not None
+    interval = f" [{two(found.low or 0.0)}, {two(found.high or 0.0)}]" if known else ""
+    return f"exponent {two(found.value)}{interval}, n={n}"
+
+
+def two(value: float) -> str:
+    """Two decimals, and no minus before nothing."""
+    return f"{round(value, 2) + 0.0:.2f}"
 
 
 def _exponent(line: Line) -> str:

@@ -76,8 +76,8 @@ def _onset(plain: Sequence[Descent]) -> _Found:
     grew = [sum(one.grew for one in some) for some in (below, above)]
     evidence = (
         f"Loss above {GROWN:g} of its first value in {grew[0]} of {len(below)} runs below the line of their own "
-        f"network and in {grew[1]} of {len(above)} at {ABOVE[0]:g} to {ABOVE[1]:g} times it; onset at "
-        f"{_spread(onsets)} times the line."
+        f"network and in {grew[1]} of {len(above)} at {ABOVE[0]:g} to {ABOVE[1]:g} times it; onset over "
+        f"line: {_spread(onsets)}."
     )
     if min(len(below), len(above)) < FEWEST_RUNS:
         return _Found("inconclusive", evidence)
@@ -91,7 +91,7 @@ def _explosion(plain: Sequence[Descent]) -> _Found:
     above, there = _just_above(plain), _just_above([one for one in plain if one.width == widest])
     evidence = (
         f"At {ABOVE[0]:g} to {ABOVE[1]:g} times the line of their own network, {_exploded(there)} with M = {widest}, "
-        f"{_exploded(above)} over all widths; the others came back."
+        f"{_exploded(above)} over all widths."
     )
     if len(there) < FEWEST_RUNS:
         return _Found("inconclusive", evidence)
@@ -117,8 +117,8 @@ def _gain(plain: Sequence[Descent], centred: Sequence[Descent]) -> _Found:
     listed = ", ".join(f"{gain:.3g} at {width}" for width, gain in gains.items())
     rates = [rate for some in with_.values() for rate in some]
     evidence = (
-        f"Highest rate without growth of the loss: {_spread(rates)} with means subtracted, over M "
-        f"{slopes[0][1]}; without, {slopes[1][1]}. Gain (ratio of medians): {listed or 'none'}."
+        f"Highest rate without growth of the loss: with means subtracted {_spread(rates)}, over M {slopes[0][1]}; "
+        f"without, over M {slopes[1][1]}. Gain (ratio of medians): {listed or 'not bracketed'}."
     )
     holding = slopes[0][0] if gains else "inconclusive"
     if holding == "holds" and min(gains.values()) <= 1:
@@ -150,8 +150,8 @@ def _line(centred: Sequence[Descent]) -> _Found:
         for same in grouped(to_measured, lambda pair: pair[0])
     )
     evidence = (
-        f"The line lies at {_spread(ratios)} times the highest rate before an explosion, and at {listed} (M) times "
-        "2 / lambda_max as measured."
+        f"Line over the highest rate before an explosion: {_spread(ratios)}; line over 2 / lambda_max as measured, "
+        f"by M: {listed}."
     )
     if len(ratios) < FEWEST_RUNS:
         return _Found("inconclusive", evidence)
@@ -182,5 +182,5 @@ def _ended_exploded(one: Descent) -> bool:
 def _spread(values: Sequence[float]) -> str:
     """Median and range."""
     if not values:
-        return "no rate that was tried (n=0)"
+        return "not bracketed by the rates tried"
     return f"{statistics.median(values):.3g} ({spread(values)}, n={len(values)})"

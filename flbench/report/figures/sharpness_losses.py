@@ -59,12 +59,13 @@ def _figure(descents: Sequence[Descent]) -> Drawing:
     columns = grouped(descents, lambda one: one.family)
     figure = Figure(figsize=(3.2 * len(columns) + 1.3, 6.4), layout="constrained")
     axes = figure.subplots(len(_ROWS), len(columns), squeeze=False, sharex=True, sharey=True)
-    shade = LogNorm(_LOWEST, EXPLODED)
+    shade, widths = LogNorm(_LOWEST, EXPLODED), sorted({one.width for one in descents})
     for row, (what, loss) in enumerate(_ROWS):
         for column, same in enumerate(columns):
-            _draw(axes[row][column], same, loss, shade)
+            _draw(axes[row][column], same, loss, shade, widths)
             axes[row][column].set_title(f"{same[0].family.normalized}: loss {what}")
-    figure.supxlabel("width M", fontsize="medium")
+    for lowest in axes[-1]:
+        lowest.set_xlabel("width M")
     figure.supylabel("learning rate", fontsize="medium")
     figure.colorbar(ScalarMappable(shade, _COLORS), ax=axes, label="training loss", fraction=0.05, extend="min")
     family = descents[0].family
@@ -86,11 +87,17 @@ def _caption(descents: Sequence[Descent]) -> str:
     )
 
 
-def _draw(panel: Axes, descents: Sequence[Descent], loss: Callable[[Descent], float], shade: LogNorm) -> None:
+def _draw(
+    panel: Axes,
+    descents: Sequence[Descent],
+    loss: Callable[[Descent], float],
+    shade: LogNorm,
+    widths: Sequence[int],
+) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    widths, rates = sorted({one.width for one in descents}), sorted({one.lr for one in descents})
+    rates = sorted({one.lr for one in descents})
     x, y = _edges(widths), _edges(rates)
     for cell in grouped(descents, lambda one: (one.width, one.lr)):
         i, j = widths.index(cell[0].width), rates.index(cell[0].lr)

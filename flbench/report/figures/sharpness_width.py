@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from flbench.config import Sharpness
 from flbench.report.cells import grouped
+from flbench.report.chapters.sharpness_claims import two
 from flbench.report.chapters.sharpness_draws import Family, Line, lines_of
 from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Drawing, Look, file_name, panels
 from flbench.report.frames import Run
@@ -102,7 +103,7 @@ def _label_slopes(panel: Axes, lines: Sequence[Line]) -> None:
         panel.text(
             0.985,
             place,
-            f"$M^{{{line.exponent.value:.2f}}}$",
+            f"$M^{{{two(line.exponent.value)}}}$",
             transform=panel.transAxes,
             ha="right",
             va="center",

@@ -1,0 +1,72 @@
+"""Runs that lie in no store: hundreds of them cost no time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from flbench.config import Experiment
+from flbench.report.frames import Collection, Held, collect
+from flbench.store import Result
+from tests.report.stores import ENVIRONMENT, NUMERICS
+
+
+class Memory:
+    """A source of runs (``frames.Source``) that are told to it."""
+
+    def __init__(self) -> None:
+        self._wishes: dict[str, Experiment] = {}
+        self._records: dict[str, list[dict[str, Any]]] = {}
+        self._results: dict[str, Result] = {}
+
+    def add(self, wish: Experiment) -> None:
+        """A run that was begun and is not finished."""
+        self._wishes[wish.run_id] = wish
+
+    def finish(
+        self,
+        wish: Experiment,
+        lines: Sequence[Mapping[str, Any]],
+        *,
+        status: Literal["done", "diverged"] = "done",
+    ) -> None:
+        """A run with these records; one that diverged did so in the round after the last of them."""
+        self.add(wish)
+        records = [dict(line) for line in lines]
+        reached = wish.rounds if status == "done" else records[-1]["round"] + 1
+        self._records[wish.run_id] = records
+        self._results[wish.run_id] = Result(
+            file="",
+            run_id=wish.run_id,
+            status=status,
+            rounds=reached,
+            wanted=wish.rounds,
+            evaluated=frozenset(record["round"] for record in records),
+            probes=frozenset(),
+            final=records[-1],
+            metrics_sha256="",
+            metrics_bytes=0,
+            attempt=1,
+            seconds=1.0,
+            fingerprint="feedfacecafebeef",
+            numerics=NUMERICS,
+            environment=ENVIRONMENT,
+            published="2026-01-01T00:00:00+00:00",
+        )
+
+    def collection(self) -> Collection:
+        """All of them."""
+        return collect(self)
+
+    def held(self) -> Iterator[Held]:
+        for run_id, wish in self._wishes.items():
+            yield Held(run_id, wish)
+
+    def results(self, run_id: str) -> Sequence[Result]:
+        return [self._results[run_id]] if run_id in self._results else []
+
+    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
+        return self._records[run_id]
+
+    def state(self, experiment: Experiment) -> tuple[str, str | None]:
+        return "pending", None

@@ -1,0 +1,250 @@
+"""Verdicts on the sharpness paper from made-up runs that hold to its claims, or do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from flbench.report.blocks import Grid
+from flbench.report.chapters import Chapter, Claim, chapters_of
+from flbench.report.chapters.chapter import Holding
+from flbench.report.chapters.sharpness_claims import grows, near, together
+from flbench.report.chapters.sharpness_draws import Family, lines_of, predict
+from flbench.report.leaderboard import build
+from flbench.theory.fits import Exponent
+from tests.report.chapters.memory import Memory
+from tests.report.stores import experiment
+
+WIDTHS = (50, 100, 200, 400)
+VARIANCES = {"relu": {"sigma_w2": 2.0, "sigma_b2": 0.0}, "tanh": {"sigma_w2": 3.0, "sigma_b2": 0.64}}
+
+
+@pytest.fixture
+def store() -> Memory:
+    return Memory()
+
+
+def draw(
+    store: Memory,
+    value: Callable[[Any], float],
+    *,
+    widths: Sequence[int] = WIDTHS,
+    seeds: Sequence[int] = range(4),
+    activation: str = "relu",
+    more: dict[str, Any] | None = None,
+    **fields: Any,
+) -> None:
+    """Runs whose lambda_max is ``value`` of the experiment, give or take a percent."""
+    for width in widths:
+        for seed in seeds:
+            given = {"activation": activation, **VARIANCES[activation], **fields}
+            wish = experiment(kind="sharpness", rounds=0, width=width, seed=seed, **given)
+            lambda_max = value(wish) * (1 + 0.01 * (-1) ** seed)
+            store.finish(wish, [{"round": 0, "lambda_max": lambda_max, **(more or {})}])
+
+
+def theory(wish: Any) -> float:
+    """The value of theorem 2.2."""
+    predicted = predict(Family.of(wish), wish.width, {})
+    assert predicted is not None
+    assert predicted.value is not None
+    return predicted.value
+
+
+def bound(wish: Any) -> float:
+    predicted = predict(Family.of(wish), wish.width, {})
+    assert predicted is not None
+    assert predicted.lower is not None
+    return predicted.lower
+
+
+def chapter(store: Memory) -> Chapter:
+    (found,) = chapters_of(store.collection())
+    return found
+
+
+def claim(store: Memory, source: str) -> Claim:
+    (found,) = (one for one in chapter(store).claims if one.source == source)
+    return found
+
+
+def test_theory_that_is_met_holds(store: Memory) -> None:
+    for activation in ("relu", "tanh"):
+        draw(store, theory, activation=activation)
+    found = claim(store, "theorem 2.2")
+    assert found.holding == "holds"
+    assert found.evidence.startswith(
+        "ReLU (2, 0): measured/theory 1.00 at 50, 1.00 at 100, 1.00 at 200, 1.00 at 400; "
+        "mean 277 (sd 3.19, n=4) at M = 400 against 277; exponent 0.97 [0.96, 0.98], n=16. tanh (3, 0.64): "
+    )
+    others = {one.holding for one in chapter(store).claims if one.source != "theorem 2.2"}
+    assert others == {"not run"}
+
+
+@pytest.mark.parametrize(
+    ("value", "holding"),
+    [
+        (theory, "holds"),
+        (lambda wish: 1.08 * theory(wish), "holds"),
+        (lambda wish: 1.3 * theory(wish), "does not hold"),
+        (lambda wish: 277.0, "does not hold"),  # right at the widest alone: no slope
+    ],
+)
+def test_theorem_2_2_needs_value_and_slope(store: Memory, value: Callable[[Any], float], holding: Holding) -> None:
+    draw(store, value)
+    assert claim(store, "theorem 2.2").holding == holding
+
+
+def test_one_activation_of_two_is_in_part(store: Memory) -> None:
+    draw(store, theory)
+    draw(store, lambda wish: 3 * theory(wish), activation="tanh")
+    assert claim(store, "theorem 2.2").holding == "in part"
+
+
+@pytest.mark.parametrize(("widths", "seeds"), [((50, 100), range(4)), (WIDTHS, range(2))])
+def test_little_data_are_inconclusive(store: Memory, widths: Sequence[int], seeds: Sequence[int]) -> None:
+    draw(store, theory, widths=widths, seeds=seeds)
+    found = claim(store, "theorem 2.2")
+    assert found.holding == "inconclusive"
+    assert "a verdict needs 3 with 3" in found.evidence
+
+
+def test_unfinished_and_foreign_runs_are_no_draws(store: Memory) -> None:
+    """Other numbers of samples and outputs are other claims' business; a claimed run has no result."""
+    draw(store, theory, samples=1000)
+    draw(store, theory, outputs=10)
+    store.add(experiment(kind="sharpness", rounds=0, width=64))
+    found = chapter(store)
+    assert {one.holding for one in found.claims} == {"not run"}
+    assert len(found.runs) == 33
+    (grid,) = (block for block in found.blocks if isinstance(block, Grid))
+    assert len(grid.rows) == 2 * len(WIDTHS)
+
+
+@pytest.mark.parametrize(
+    ("value", "holding"),
+    [
+        (lambda wish: 3.6 * bound(wish), "holds"),
+        (lambda wish: 3.6 * bound(wish) * wish.width / 50, "does not hold"),  # grows
+        (lambda wish: 0.5 * bound(wish), "does not hold"),  # flat, below the bound
+        (lambda wish: 3.6 * bound(wish) * (wish.width / 50) ** 0.25, "inconclusive"),
+    ],
+)
+def test_mean_subtraction_is_flat_and_above_its_bound(
+    store: Memory, value: Callable[[Any], float], holding: Holding
+) -> None:
+    draw(store, value, normalized="mean-last")
+    assert claim(store, "theorem 3.3").holding == holding
+
+
+def test_last_batch_norm_is_held_to_its_own_outputs(store: Memory) -> None:
+    """With one output Q_2/Q_1 = 1/sigma^2: the bound 2.3143 / 0.25 = 9.257 lies below 20, but not below 8."""
+    draw(store, lambda wish: 20.0, normalized="bn-last", more={"sigmas": [0.5]})
+    found = claim(store, "eq. 19")
+    assert found.holding == "holds"
+    assert "2.2 times the lower bound; within bounds in 16 of 16 draws" in found.evidence
+    draw(store, lambda wish: 8.0, normalized="bn-last", more={"sigmas": [0.5]}, activation="relu", seeds=range(4, 8))
+    assert claim(store, "eq. 19").holding == "does not hold"
+
+
+def test_middle_batch_norm_grows_for_relu_and_tanh_is_a_control(store: Memory) -> None:
+    draw(store, lambda wish: bound(wish) + 1.7, normalized="bn-middle")
+    draw(store, lambda wish: 6.0, normalized="bn-middle", activation="tanh")
+    found = claim(store, "theorem 3.4")
+    assert found.holding == "holds"
+    assert "within bounds in 16 of 16 draws" in found.evidence
+    assert "Outside the theorem: tanh (3, 0.64), exponent 0.00" in found.evidence
+
+
+def test_middle_batch_norm_that_flattens_relu_would_refute(store: Memory) -> None:
+    draw(store, lambda wish: 70.0, normalized="bn-middle")
+    assert claim(store, "theorem 3.4").holding == "does not hold"
+
+
+def test_the_control_alone_says_nothing_of_the_theorem(store: Memory) -> None:
+    draw(store, lambda wish: 6.0, normalized="bn-middle", activation="tanh")
+    assert claim(store, "theorem 3.4").holding == "not run"
+
+
+#: What C = 10 outputs of variance 1 make of eta_1, eta_2 and eta_3^2, about.
+CONSTANTS = {"eta1": 1.3, "eta2": 2.2, "eta3_squared": 0.2, "lambda_mean_field": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "holding"),
+    [
+        (lambda wish: 0.5 * wish.width, "holds"),
+        (lambda wish: 30.0, "does not hold"),
+        (lambda wish: 50.0 * wish.width, "does not hold"),  # beyond the upper bound
+    ],
+)
+def test_layer_norm_grows_between_its_bounds(store: Memory, value: Callable[[Any], float], holding: Holding) -> None:
+    draw(store, value, normalized="ln-all", outputs=10, more=CONSTANTS)
+    found = claim(store, "theorem 4.1")
+    assert found.holding == holding
+    assert "measured/mean field" in found.evidence
+
+
+def test_layer_norm_over_few_outputs_is_left_out(store: Memory) -> None:
+    draw(store, lambda wish: 0.5 * wish.width, normalized="ln-all", outputs=3, more=CONSTANTS)
+    assert claim(store, "theorem 4.1").holding == "not run"
+
+
+def test_a_draw_with_and_without_its_spectrum_counts_once(store: Memory) -> None:
+    draw(store, theory)
+    draw(store, theory, spectrum=True, widths=(200,), more={"spectrum": [2.0, 1.0], "lambda_mean": 0.1})
+    (line,) = lines_of(store.collection().runs)
+    assert [len(point.values) for point in line.points] == [4, 4, 4, 4]
+
+
+def test_records_without_what_a_bound_needs_have_no_bound(store: Memory) -> None:
+    draw(store, lambda wish: 20.0, normalized="bn-last")
+    (line,) = lines_of(store.collection().runs)
+    assert line.points[0].predicted is None
+    assert claim(store, "eq. 19").holding == "inconclusive"
+
+
+def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
+    draw(store, theory)
+    text = build(store.collection()).markdown()
+    assert "## Sharpness of wide networks" in text
+    assert "theorem 2.2" in text
+    assert "**holds**" in text
+    assert "36.6" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "holding"),
+    [
+        (Exponent(0.0, -0.1, 0.1), 0, "holds"),
+        (Exponent(0.2, 0.1, 0.3), 0, "inconclusive"),
+        (Exponent(0.5, 0.4, 0.6), 0, "does not hold"),
+        (Exponent(0.9, 0.8, 1.0), 1, "holds"),
+        (Exponent(0.9, None, None), 1, "inconclusive"),
+        (None, 1, "inconclusive"),
+    ],
+)
+def test_exponents_are_judged_with_their_intervals(found: Exponent | None, wanted: float, holding: Holding) -> None:
+    assert near(found, wanted) == holding
+
+
+def test_growth_is_nearer_to_one_than_to_zero() -> None:
+    cases = [Exponent(0.7, 0.6, 0.8), Exponent(0.55, 0.4, 0.7), Exponent(0.3, 0.2, 0.4), None]
+    assert [grows(one) for one in cases] == ["holds", "inconclusive", "does not hold", "inconclusive"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "holding"),
+    [
+        ([], "not run"),
+        (["holds", "holds"], "holds"),
+        (["holds", "does not hold"], "in part"),
+        (["holds", "inconclusive"], "in part"),
+        (["does not hold", "inconclusive"], "inconclusive"),
+        (["does not hold", "does not hold"], "does not hold"),
+    ],
+)
+def test_settings_are_taken_together(parts: Sequence[Holding], holding: Holding) -> None:
+    assert together(parts) == holding

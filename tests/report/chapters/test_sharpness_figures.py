@@ -1,0 +1,128 @@
+"""Figures of studies of kind ``sharpness``: they are written, and say what they show."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+
+from flbench.report.figures import draw, write_figures
+from flbench.report.figures.sharpness_losses import _edges
+from flbench.report.figures.sharpness_width import apart
+from flbench.report.figures.style import Drawing
+from flbench.report.leaderboard import build
+from tests.report.chapters.memory import Memory
+from tests.report.chapters.test_sharpness import CONSTANTS, bound, theory
+from tests.report.chapters.test_sharpness import draw as draw_runs
+from tests.report.chapters.test_sharpness_rates import centred, descend, wall
+
+
+@pytest.fixture
+def store() -> Memory:
+    return Memory()
+
+
+def drawings(store: Memory) -> list[Drawing]:
+    collection = store.collection()
+    return list(draw(build(collection), collection, "sharpness"))
+
+
+def panels(drawing: Drawing) -> list[Any]:
+    return [panel for panel in drawing.figure.axes if panel.axison and panel.get_title()]
+
+
+def test_nothing_is_drawn_of_a_single_width(store: Memory) -> None:
+    draw_runs(store, theory, widths=(50,))
+    assert drawings(store) == []
+
+
+def test_lambda_max_over_the_width(store: Memory) -> None:
+    for activation in ("relu", "tanh"):
+        draw_runs(store, theory, activation=activation)
+    draw_runs(store, lambda wish: 3.6 * bound(wish), normalized="mean-last")
+    draw_runs(store, lambda wish: 0.5 * wish.width, normalized="ln-all", outputs=10, more=CONSTANTS)
+    (drawing,) = drawings(store)
+    assert drawing.place == ("study", "sharpness")
+    assert "over 4 draws" in drawing.caption
+    assert "dashed: theory" in drawing.caption
+    relu, tanh, layered = panels(drawing)
+    assert [panel.get_title() for panel in (relu, tanh, layered)] == [
+        "ReLU (2, 0), L = 3, C = 1, T = M",
+        "tanh (3, 0.64), L = 3, C = 1, T = M",
+        "ReLU (2, 0), L = 3, C = 10, T = M",
+    ]
+    measured, line_of_theory, flat, lower = relu.lines
+    assert list(measured.get_xdata()) == list(line_of_theory.get_xdata()) == [50, 100, 200, 400]
+    assert list(measured.get_ydata()) == pytest.approx(list(line_of_theory.get_ydata()))
+    assert list(lower.get_ydata()) == pytest.approx([2.3142914] * 4)
+    assert list(flat.get_ydata()) == pytest.approx([3.6 * 2.3142914] * 4)
+    assert sorted(text.get_text() for text in relu.texts) == ["$M^{0.00}$", "$M^{0.97}$"]
+    (legend,) = drawing.figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["none", "mean-last", "ln-all", "theory", "lower bound"]
+
+
+def test_losses_over_width_and_learning_rate(store: Memory) -> None:
+    descend(store, wall)
+    descend(store, centred, normalized="mean-last", lambda_max=lambda width: 30.0)
+    (drawing,) = drawings(store)
+    titles = [panel.get_title() for panel in panels(drawing)]
+    assert titles == [
+        "none: loss after the last step",
+        "mean-last: loss after the last step",
+        "none: loss at its highest",
+        "mean-last: loss at its highest",
+    ]
+    panel = panels(drawing)[0]
+    line, points = panel.lines
+    assert list(line.get_ydata()) == pytest.approx([0.42797 / width for width in (100, 200, 400)], rel=1e-3)
+    assert list(points.get_ydata())[:2] == pytest.approx([2 / 467, 2 / (1.1 * 467)])
+    exploded = [patch for patch in panel.patches if patch.get_hatch()]
+    assert len(exploded) == 3 * 2 * 6, "six factors above the line, of each network"
+    assert len(panel.patches) == 3 * 2 * 9
+    assert "hatched: half of them or more above 1000 or not finite" in drawing.caption
+    assert "points: of each network as measured" in drawing.caption
+
+
+def test_spectra(store: Memory) -> None:
+    for normalized, values in (("none", [140.0, 3.0, 2.0, 1e-13]), ("mean-last", [8.0, 3.0, 2.0, 1e-13])):
+        draw_runs(
+            store, lambda wish: 1.0, widths=(200,), normalized=normalized, spectrum=True, more={"spectrum": values}
+        )
+    (drawing,) = drawings(store)
+    plain, centred_ = panels(drawing)
+    assert [plain.get_title(), centred_.get_title()] == ["none", "mean-last"]
+    assert sum(bar.get_height() for bar in plain.patches) == pytest.approx(3), "of a draw, without rounding's"
+    assert plain.lines[0].get_xdata()[0] == pytest.approx(139.455, rel=1e-4)
+    assert "mean over 4 draws" in drawing.caption
+
+
+def test_figures_are_written_and_linked_with_their_chapter(store: Memory, tmp_path: Path) -> None:
+    draw_runs(store, theory)
+    descend(store, wall)
+    collection = store.collection()
+    pictures = write_figures(build(collection), collection, tmp_path)
+    assert [picture.svg.name for picture in pictures] == [
+        "sharpness-width.svg",
+        "sharpness-losses-ReLU-4-1-L-3-C-1-T-1000.svg",
+    ]
+    for picture in pictures:
+        assert imread(picture.png).std() > 0.05
+        assert picture.place == ("study", "sharpness")
+
+
+def test_labels_are_moved_apart_around_their_middle() -> None:
+    assert apart([0.1, 0.5], 0.1) == [0.1, 0.5]
+    assert apart([0.5, 0.52], 0.1) == pytest.approx([0.46, 0.56])
+    assert apart([0.4, 0.5, 0.51, 0.9], 0.1) == pytest.approx([0.37, 0.47, 0.57, 0.9])
+    assert apart([], 0.1) == []
+
+
+def test_cells_end_halfway_between_their_neighbours() -> None:
+    assert _edges([100, 200, 400]) == pytest.approx(
+        [100 / math.sqrt(2), 100 * math.sqrt(2), 200 * math.sqrt(2), 400 * math.sqrt(2)]
+    )
+    assert len(_edges([100])) == 2

@@ -1,0 +1,203 @@
+"""Verdicts on figure 2 of the sharpness paper from made-up descents, and what counts as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from flbench.report.blocks import Grid
+from flbench.report.chapters import Chapter, Claim, chapters_of
+from flbench.report.chapters.chapter import Holding
+from flbench.report.chapters.sharpness_descents import descents_of, line_of_theory, networks_of
+from flbench.report.chapters.sharpness_draws import Family
+from tests.report.chapters.memory import Memory
+from tests.report.stores import experiment
+
+#: Learning rates in units of 2 / lambda_max.
+FACTORS = (0.25, 0.5, 0.9, 1.3, 1.8, 2.5, 3.5, 6.0, 12.0)
+
+#: Peak and final loss of a run that began at 10, by its factor.
+Losses = Callable[[float], tuple[float, float]]
+
+
+@pytest.fixture
+def store() -> Memory:
+    return Memory()
+
+
+def descend(
+    store: Memory,
+    losses: Losses,
+    *,
+    normalized: str = "none",
+    lambda_max: Callable[[int], float] = lambda width: 4.67 * width,
+    widths: Sequence[int] = (100, 200, 400),
+    factors: Sequence[float] = FACTORS,
+) -> None:
+    """A run for each width, two seeds and each factor; one whose losses are infinite diverged."""
+    for width in widths:
+        for seed in (0, 1):
+            top = lambda_max(width) * (1 + 0.1 * seed)
+            for factor in factors:
+                peak, final = losses(factor)
+                wish = experiment(
+                    kind="sharpness", sigma_w2=4.0, sigma_b2=1.0, samples=1000, precision="fp32", rounds=50,
+                    eval_every=1000, normalized=normalized, width=width, seed=seed, lr=2 * factor / top,
+                )  # fmt: skip
+                start = {"round": 0, "lambda_max": top, "loss": 10.0, "first_loss": 10.0, "peak_loss": 10.0}
+                end = {"round": 50, "lambda_max": 1.0, "loss": final, "first_loss": 10.0, "peak_loss": peak}
+                if math.isinf(final):
+                    store.finish(wish, [start], status="diverged")
+                else:
+                    store.finish(wish, [start, end])
+
+
+def chapter(store: Memory) -> Chapter:
+    (found,) = chapters_of(store.collection())
+    return found
+
+
+def claim_on(store: Memory, words: str) -> Claim:
+    (found,) = (one for one in chapter(store).claims if words in one.text)
+    return found
+
+
+def catapult(factor: float) -> tuple[float, float]:
+    """Grows above the line, and comes back: what was measured."""
+    return (10.0, 0.5) if factor < 1 else (10 * 5**factor, 2.0)
+
+
+def wall(factor: float) -> tuple[float, float]:
+    """What the paper says: above the line all is lost."""
+    return (10.0, 0.5) if factor < 1 else (math.inf, math.inf)
+
+
+def spike(factor: float) -> tuple[float, float]:
+    """Above 1000 at some step, and back."""
+    return (10.0, 0.5) if factor < 1 else (5000.0, 2.0)
+
+
+def careless(factor: float) -> tuple[float, float]:
+    """Nothing happens at the line."""
+    return (10.0, 0.5) if factor < 5 else (math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("losses", "onset", "explosion"),
+    [
+        (catapult, "holds", "does not hold"),
+        (wall, "holds", "holds"),
+        (spike, "holds", "in part"),
+        (careless, "in part", "does not hold"),
+    ],
+)
+def test_the_line_marks_growth_or_explosion(store: Memory, losses: Losses, onset: Holding, explosion: Holding) -> None:
+    descend(store, losses)
+    assert claim_on(store, "losses grow").holding == onset
+    assert claim_on(store, "wide networks explode").holding == explosion
+
+
+def test_evidence_counts_the_runs_on_both_sides_of_their_own_line(store: Memory) -> None:
+    """3 factors below 1 and 4 from 1.25 to 4, at three widths with two seeds; the onset is between 0.9 and 1.3."""
+    descend(store, wall)
+    found = claim_on(store, "losses grow").evidence
+    assert "in 0 of 18 runs below" in found
+    assert "in 24 of 24 at 1.25 to 4 times" in found
+    assert "onset over line: 1.08 (1.08 to 1.08, n=6)" in found
+    exploded = claim_on(store, "wide networks explode").evidence
+    assert "8 of 8 runs ended above 1000 or not finite and 8 were there at some step with M = 400" in exploded
+    assert {one.holding for one in chapter(store).claims if "means subtracted" in one.text} == {"not run"}
+
+
+def test_few_runs_beside_the_line_are_inconclusive(store: Memory) -> None:
+    descend(store, wall, widths=(100,), factors=(0.9, 1.3))
+    assert claim_on(store, "losses grow").holding == "inconclusive"
+    assert claim_on(store, "wide networks explode").holding == "inconclusive"
+
+
+def centred(factor: float) -> tuple[float, float]:
+    """Mean-subtracted networks as measured: well up to twice their line, then lost."""
+    return (10.0, 1e-4) if factor < 2 else (math.inf, math.inf)
+
+
+def test_mean_subtraction_allows_rates_that_do_not_depend_on_the_width(store: Memory) -> None:
+    descend(store, catapult)
+    descend(store, centred, normalized="mean-last", lambda_max=lambda width: 30.0)
+    found = claim_on(store, "means subtracted")
+    assert found.holding == "holds"
+    assert "without, over M exponent -1.00" in found.evidence
+    # At M = 100: 1.8 * 2 / 30 against 0.9 * 2 / 467.
+    assert "Gain (ratio of medians): 31.1 at 100, 62.3 at 200, 125 at 400" in found.evidence
+
+
+def test_rates_that_fall_with_the_width_refute_it(store: Memory) -> None:
+    descend(store, catapult)
+    descend(store, centred, normalized="mean-last")
+    assert claim_on(store, "means subtracted").holding == "does not hold"
+
+
+def test_rates_that_are_no_higher_refute_it(store: Memory) -> None:
+    descend(store, catapult)
+    descend(store, centred, normalized="mean-last", lambda_max=lambda width: 1e4)
+    assert claim_on(store, "means subtracted").holding == "does not hold"
+
+
+@pytest.mark.parametrize(("times", "holding"), [(1.0, "holds"), (0.1, "does not hold")])
+def test_the_line_of_mean_subtraction_is_held_against_what_survived(
+    store: Memory, times: float, holding: Holding
+) -> None:
+    """Networks that survive up to about the line, and up to a tenth of it."""
+    family = Family("relu", 4.0, 1.0, 3, 1, 1000, "mean-last")
+
+    def lambda_max(width: int) -> float:
+        line = line_of_theory(family, width)
+        assert line is not None
+        return 2 * 1.8 / (times * line)  # 1.8 is the last factor that survives
+
+    descend(store, centred, normalized="mean-last", lambda_max=lambda_max)
+    assert claim_on(store, "There the line").holding == holding
+
+
+def test_lines_of_theory() -> None:
+    """0.42797 / M without normalization, T = 1000; 2 / (M / 1000 * 9.8364825) with subtracted means."""
+    plain, subtracted, other = (
+        Family("relu", 4.0, 1.0, 3, 1, 1000, normalized) for normalized in ("none", "mean-last", "bn-all")
+    )
+    assert line_of_theory(plain, 100) == pytest.approx(0.0042797, rel=1e-4)
+    assert line_of_theory(subtracted, 100) == pytest.approx(2.0332, rel=1e-4)
+    assert line_of_theory(other, 100) is None
+
+
+def test_a_diverged_run_is_a_descent_with_infinite_losses(store: Memory) -> None:
+    descend(store, wall, widths=(100,), factors=(0.5, 2.0))
+    collection = store.collection()
+    found = descents_of(collection.runs, collection)
+    assert [(one.seed, round(one.factor, 6), one.peak, one.final) for one in found] == [
+        (0, 0.5, 10.0, 0.5),
+        (0, 2.0, math.inf, math.inf),
+        (1, 0.5, 10.0, 0.5),
+        (1, 2.0, math.inf, math.inf),
+    ]
+    assert all(one.first == 10.0 for one in found)
+
+
+def test_rates_that_do_not_bracket_an_event_say_nothing(store: Memory) -> None:
+    descend(store, wall, widths=(100,))
+    collection = store.collection()
+    network, _ = networks_of(descents_of(collection.runs, collection))
+    assert network.last_before(lambda one: one.grew) == pytest.approx(0.9 * 2 / 467)
+    assert network.last_before(lambda one: True) is None, "already the lowest is lost"
+    assert network.last_before(lambda one: False) is None, "none is lost"
+    assert network.onset(lambda one: one.exploded) == pytest.approx((0.9 * 1.3) ** 0.5 * 2 / 467)
+
+
+def test_the_table_has_a_row_for_each_width(store: Memory) -> None:
+    descend(store, catapult)
+    (grid,) = (block for block in chapter(store).blocks if isinstance(block, Grid))
+    assert [[entry.text for entry in row] for row in grid.rows] == [
+        ["ReLU (4, 1)", "none", "1000", "100", "2", "490", "467", "0.00428", "0.90", "2.50", "–"],
+        ["ReLU (4, 1)", "none", "1000", "200", "2", "981", "935", "0.00214", "0.90", "2.50", "–"],
+        ["ReLU (4, 1)", "none", "1000", "400", "2", "1961", "1869", "0.00107", "0.90", "2.50", "–"],
+    ]
