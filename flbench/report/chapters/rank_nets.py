@@ -85,7 +85,7 @@ class Net:
         return min((value for one in self.records for value in self._late(one, "rank")), default=None)
 
     def _late(self, records: Records, name: str) -> list[float]:
-        values = (record[name] for record in records if record["round"] > self.layers / 2)
+        values = (record.get(name) for record in records if record["round"] > self.layers / 2)
         return [value for value in values if value is not None]
 
 

@@ -1,0 +1,209 @@
+"""What the chapter about deep networks says of synthetic runs, and what it draws of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flbench.report.chapters import Chapter, chapters_of
+from flbench.report.chapters.deep_arms import settings_of
+from flbench.report.figures import draw
+from flbench.report.leaderboard import build
+from tests.report.chapters.memory import Memory
+from tests.report.stores import experiment
+
+EPOCHS = 20
+
+RANKS = "Rank collapses with depth at random initialization, but not under batch normalization"
+FALLS = "Without normalization accuracy falls with depth"
+KEPT = "With batch normalization accuracy does not fall with depth"
+CRUCIAL = "A high rank at initialization is crucial for training: rank predicts accuracy"
+BREAKS = "Weights off centre break batch normalization: ranks and accuracy fall"
+RAISES = "Pre-training raises the rank of every layer"
+BEATS = "A pre-trained network without normalization outperforms batch normalization"
+CONTROL = "It is the rank that helps, not the rescaling that comes with pre-training"
+MORE = "The more pre-training, the better the training"
+PRESERVED = "SGD keeps the magnitude of the last layer's rank"
+
+HE: dict[str, Any] = {"init": "he"}
+RESCALED: dict[str, Any] = {"init": "he", "rescale": True}
+BN: dict[str, Any] = {"normalized": "bn"}
+
+
+def steps(count: int) -> dict[str, Any]:
+    return {**RESCALED, "pretrain_steps": count}
+
+
+def add(
+    store: Memory,
+    acc: float | None,
+    rank: float,
+    *,
+    after: float | None = None,
+    seeds: int = 3,
+    lrs: tuple[float, ...] = (0.1,),
+    **fields: Any,
+) -> None:
+    """Seeds of one arm: accuracy rises to ``acc`` (None: it diverges) and differs a little from seed to seed."""
+    for lr in lrs:
+        for seed in range(seeds):
+            wish = experiment(kind="deep", rounds=EPOCHS, eval_every=5, lr=lr, seed=seed, **{"depth": 32, **fields})
+            last = 0.1 if acc is None else acc + 0.001 * seed
+            lines = [
+                {
+                    "round": epoch,
+                    "rank": rank if epoch == 0 else (after or rank),
+                    "ranks": [3 * rank, rank],
+                    "train_acc": 0.1 + (last - 0.1) * epoch / EPOCHS,
+                    "test_acc": 0.9 * last,
+                }
+                for epoch in ([0] if acc is None else (0, 5, 10, 15, 20))
+            ]
+            store.finish(wish, lines, status="diverged" if acc is None else "done")
+
+
+def chapter(store: Memory) -> Chapter:
+    (found,) = chapters_of(store.collection())
+    return found
+
+
+def holdings(store: Memory) -> dict[str, str]:
+    return {claim.text: claim.holding for claim in chapter(store).claims}
+
+
+def evidence(store: Memory, text: str) -> str:
+    return next(claim.evidence for claim in chapter(store).claims if claim.text == text)
+
+
+def over_depth(bn_at_32: float = 0.97, he_at_32: float = 0.5) -> Memory:
+    """Figure 1: without normalization rank and accuracy fall."""
+    store = Memory()
+    for depth, rank, acc in ((2, 3.3, 0.98), (8, 1.2, 0.97), (32, 1.0, he_at_32)):
+        add(store, acc, rank, depth=depth, **HE)
+    for depth, rank, acc in ((2, 14.0, 0.975), (8, 33.0, 0.99), (32, 12.0, bn_at_32)):
+        add(store, acc, rank, depth=depth, **BN)
+    return store
+
+
+def test_accuracy_and_rank_over_depth() -> None:
+    found = holdings(over_depth())
+    assert {text: found[text] for text in (RANKS, FALLS, KEPT, BREAKS, RAISES)} == {
+        RANKS: "holds", FALLS: "holds", KEPT: "holds", BREAKS: "not run", RAISES: "not run",
+    }  # fmt: skip
+    assert "He's init: 2: 98.1 ± 0.2, 8: 97.1 ± 0.2, 32: 50.1 ± 0.2 % by depth (change -48.0 ± 0.0 points, n=3)" in (
+        evidence(over_depth(), FALLS)
+    )
+
+
+def test_what_figure_1_says_can_be_refuted() -> None:
+    found = holdings(over_depth(bn_at_32=0.5, he_at_32=0.99))
+    assert found[FALLS] == found[KEPT] == "does not hold"
+
+
+def test_a_collapsed_rank_that_trains_speaks_against_the_rank() -> None:
+    said = evidence(over_depth(), CRUCIAL)
+    assert "against it: He's init at 8 layers, r = 1.20 ± 0.00, 97.1 ± 0.2 %" in said
+    assert "in 6 arms" in said
+    assert holdings(over_depth())[CRUCIAL] in ("in part", "does not hold")
+
+
+def test_rank_that_orders_accuracy_predicts_it() -> None:
+    store = Memory()
+    for place, depth in enumerate((2, 3, 4, 6, 8, 12, 16, 32)):
+        add(store, 0.9 - 0.1 * place, 9.0 - place, depth=depth, **HE)
+    assert holdings(store)[CRUCIAL] == "holds"
+
+
+def test_shifts_break_batch_norm_dose_by_dose() -> None:
+    store = Memory()
+    for shift, rank, acc in ((0.0, 12.0, 0.97), (0.1, 1.1, 0.17), (1.0, 1.0, 0.11)):
+        add(store, acc, rank, shift=shift, **BN)
+    assert holdings(store)[BREAKS] == "holds"
+    assert "shift 0: r = 12.00 ± 0.00, 97.1 ± 0.2 %; 0.1: r = 1.10" in evidence(store, BREAKS)
+    robust = Memory()
+    for shift in (0.0, 1.0):
+        add(robust, 0.97, 12.0, shift=shift, **BN)
+    assert holdings(robust)[BREAKS] == "does not hold"
+
+
+def raised(light: float = 0.985, control: float = 0.95) -> Memory:
+    """Depth 32: light pre-training trains, strong pre-training diverges."""
+    store = Memory()
+    rates = (0.01, 0.1)
+    add(store, 0.9, 1.0, lrs=rates, **HE)
+    add(store, control, 1.0, lrs=rates, **RESCALED)
+    add(store, light, 2.1, lrs=rates, **steps(3))
+    add(store, None, 37.0, lrs=rates, **steps(25))
+    add(store, 0.973, 14.0, after=5.0, lrs=rates, **BN)
+    return store
+
+
+def test_pre_training_against_batch_norm_and_the_control() -> None:
+    found = holdings(raised())
+    assert {text: found[text] for text in (RAISES, BEATS, CONTROL, MORE, PRESERVED)} == {
+        RAISES: "holds", BEATS: "in part", CONTROL: "in part", MORE: "does not hold", PRESERVED: "in part",
+    }  # fmt: skip
+    said = evidence(raised(), BEATS)
+    assert "3 steps on the rank less BN, points by epoch: 5: +0.3 ± 0.0, 10: +0.6 ± 0.0, 20: +1.2 ± 0.0 (n=3)" in said
+    assert "25 steps on the rank: 6 of 6 runs diverged" in said
+    assert "BN: 14.0 to 5.0 in 20 epochs (n=3)" in evidence(raised(), PRESERVED)
+
+
+def test_pre_training_that_the_rescaling_explains() -> None:
+    assert holdings(raised(light=0.95, control=0.98))[CONTROL] == "does not hold"
+
+
+def test_runs_that_are_missing_leave_it_open() -> None:
+    store = Memory()
+    add(store, 0.97, 14.0, **BN)
+    add(store, None, 37.0, seeds=2, **steps(25))
+    store.add(experiment(kind="deep", rounds=EPOCHS, eval_every=5, lr=0.1, seed=2, depth=32, **steps(25)))
+    assert holdings(store)[BEATS] == "inconclusive"
+    (table,) = [block for block in chapter(store).blocks if hasattr(block, "rows")]
+    (row,) = [row for row in table.rows if row[0].text.startswith("25")]
+    assert row[-1].text == "diverged: 2/3 at lr 0.1; 1 unfinished"
+
+
+def test_the_best_of_the_common_learning_rates_counts() -> None:
+    store = Memory()
+    add(store, 0.5, 1.0, lrs=(0.01,), **HE)
+    add(store, 0.8, 1.0, lrs=(0.1,), **HE)
+    add(store, 0.7, 14.0, lrs=(0.01, 0.1, 0.3), **BN)
+    (setting,) = settings_of(store.collection().runs, store.collection())
+    assert setting.rates == [0.01, 0.1]
+    he, _ = setting.arms
+    best = he.best(EPOCHS)
+    assert best is not None and best.lr == 0.1
+    assert list(he.final.values()) == pytest.approx([0.8, 0.801, 0.802])
+
+
+def test_a_trial_that_lost_seeds_is_not_the_best() -> None:
+    store = Memory()
+    add(store, 0.6, 1.0, lrs=(0.01,), **HE)
+    add(store, 0.99, 1.0, lrs=(0.1,), seeds=2, **HE)
+    ((arm,),) = [setting.arms for setting in settings_of(store.collection().runs, store.collection())]
+    best = arm.best(EPOCHS)
+    assert best is not None and best.lr == 0.01
+
+
+def test_untrained_networks_have_ranks_alone() -> None:
+    store = Memory()
+    wish = experiment(kind="deep", rounds=0, seed=0, depth=32, **BN)
+    store.finish(wish, [{"round": 0, "rank": 12.0, "ranks": [30.0, 12.0]}])
+    assert set(holdings(store).values()) == {"not run"}
+
+
+def test_figures_over_depth_over_layers_and_over_shifts() -> None:
+    stores = {"depth": over_depth(), "pretraining": raised(), "shift": Memory()}
+    for shift in (0.0, 0.5):
+        add(stores["shift"], 0.9 - shift, 12.0 - 20 * shift, shift=shift, **BN)
+    for what, store in stores.items():
+        collection = store.collection()
+        (drawing,) = draw(build(collection), collection, "deep")
+        assert drawing.name == f"deep-{what}-digits-all-samples-width-128-20-epochs"
+        assert drawing.place == ("study", "deep")
+        assert "at the best of the learning rates" in drawing.caption
+        assert all(panel.lines for panel in drawing.figure.axes)
+    (drawing,) = draw(build(stores["pretraining"].collection()), stores["pretraining"].collection(), "deep")
+    assert "Diverged at every rate: 25 steps on the rank." in drawing.caption

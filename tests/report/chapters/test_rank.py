@@ -1,0 +1,151 @@
+"""What the chapter about ranks over depth says of synthetic networks, and what it draws of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flbench.report.chapters import Chapter, chapters_of
+from flbench.report.figures import draw
+from flbench.report.frames import Collection
+from flbench.report.leaderboard import build
+from tests.report.chapters.memory import Memory
+from tests.report.stores import experiment
+
+LAYERS = 1000
+
+COLLAPSE = "Without normalization a deep linear network ends in rank one"
+RELU = "Without normalization a deep ReLU network ends in rank one"
+AVOIDS = "Batch normalization keeps the rank of linear and of ReLU networks from collapsing"
+ROOT = "Batch normalization keeps r ≥ c √d in deep linear residual networks"
+BOUND = "The soft rank of every layer is at least (1 - τ)² r, τ relative to the mean eigenvalue"
+RELU_ROOT = "The same order, √d, holds for ReLU networks (the paper asks)"
+
+
+def wish(seed: int, **fields: Any) -> Any:
+    return experiment(
+        kind="rank", rounds=LAYERS, eval_every=250, samples=64, seed=seed, **{"gamma": 0.5, "width": 32, **fields}
+    )
+
+
+def record(store: Memory, seed: int, rank: Callable[[int], float | None], **fields: Any) -> None:
+    """One finished draw whose rank after a layer is as given; its soft rank is just what eq. 5 allows."""
+    run = wish(seed, **fields)
+    lines = []
+    for layer in (0, 250, 500, 750, 1000):
+        value = rank(layer)
+        soft = None if value is None else math.ceil(0.25 * value)
+        lines.append({"round": layer, "rank": value, "first_share": 0.5, "soft_rank_0.5": soft, "seconds": 0.0})
+    store.finish(run, lines)
+
+
+def gather(store: Memory) -> tuple[Chapter, Collection]:
+    collection = store.collection()
+    (chapter,) = chapters_of(collection)
+    return chapter, collection
+
+
+def holding(chapter: Chapter, text: str) -> str:
+    return next(claim.holding for claim in chapter.claims if claim.text == text)
+
+
+def evidence(chapter: Chapter, text: str) -> str:
+    return next(claim.evidence for claim in chapter.claims if claim.text == text)
+
+
+def collapsing(layer: int) -> float:
+    return 1 + 20 * math.exp(-layer / 50)
+
+
+def test_a_network_that_collapses_and_one_that_does_not() -> None:
+    store = Memory()
+    for seed in range(3):
+        record(store, seed, collapsing)
+        record(store, seed, lambda _: 5.0, normalized="bn-rms")
+    chapter, _ = gather(store)
+    assert {claim.text: claim.holding for claim in chapter.claims} == {
+        COLLAPSE: "holds", RELU: "not run", AVOIDS: "holds", ROOT: "inconclusive", BOUND: "holds", RELU_ROOT: "not run",
+    }  # fmt: skip
+    assert "γ 0.5: r = 1.00 ± 0.00 at the end, at most 1.00 (d = 32, 1000 layers, n=3)" in evidence(chapter, COLLAPSE)
+    assert "0.88 ± 0.00 √d at d = 32 only (n=3)" in evidence(chapter, ROOT)
+
+
+def test_networks_that_do_not_collapse_refute_the_lemma() -> None:
+    store = Memory()
+    for seed in range(3):
+        record(store, seed, lambda _: 7.0)
+        record(store, seed, lambda layer: 5.0 if layer < 700 else 1.1, normalized="bn")
+    chapter, _ = gather(store)
+    assert holding(chapter, COLLAPSE) == holding(chapter, AVOIDS) == "does not hold"
+    assert "it collapses for γ 0.5, d = 32" in evidence(chapter, AVOIDS)
+
+
+def test_what_is_not_deep_enough_is_not_judged() -> None:
+    """At gamma = 0.01 and d = 32 rank one takes some 25,000 layers."""
+    store = Memory()
+    record(store, 0, lambda _: 4.6, gamma=0.01)
+    chapter, _ = gather(store)
+    assert holding(chapter, COLLAPSE) == "inconclusive"
+    assert "not deep enough to judge: γ 0.01, r = 4.60" in evidence(chapter, COLLAPSE)
+    record(store, 0, collapsing)
+    assert holding(gather(store)[0], COLLAPSE) == "holds"
+
+
+@pytest.mark.parametrize(("power", "expected"), [(0.5, "holds"), (0.6, "holds"), (0.3, "does not hold")])
+def test_the_exponent_over_the_width_decides_on_theorem_2(power: float, expected: str) -> None:
+    store = Memory()
+    for seed in range(3):
+        for width in (8, 16, 32, 64):
+            found = (1 + 0.01 * (seed - 1)) * width**power
+            record(store, seed, lambda _, found=found: found, normalized="bn-rms", width=width)  # type: ignore[misc]
+    chapter, _ = gather(store)
+    assert holding(chapter, ROOT) == expected
+    assert f"exponent {power:.2f} [" in evidence(chapter, ROOT)
+    assert holding(chapter, AVOIDS) == "not run", "without networks that have no normalization"
+
+
+def test_a_violated_bound_is_told() -> None:
+    store = Memory()
+    lines = [{"round": LAYERS, "rank": 9.0, "first_share": 0.5, "soft_rank_0.5": 2, "soft_rank_0.1": 8, "seconds": 0.0}]
+    store.finish(wish(0), lines)
+    chapter, _ = gather(store)
+    assert holding(chapter, BOUND) == "does not hold"
+    assert evidence(chapter, BOUND) == "1 of 2 pairs of a layer and a τ violate it"
+
+
+def test_dead_networks_and_missing_draws_are_told() -> None:
+    store = Memory()
+    record(store, 0, lambda layer: 3.0 if layer < 500 else None, activation="relu", normalized="bn-rms")
+    record(store, 1, lambda _: 3.0, activation="relu", normalized="bn-rms")
+    record(store, 0, collapsing, activation="relu")
+    chapter, _ = gather(store)
+    assert holding(chapter, AVOIDS) == "does not hold", "one draw of two ended in nothing"
+    grid: Any = chapter.blocks[0]
+    (row,) = [row for row in grid.rows if row[2].text == "bn-rms"]
+    assert [row[-2].text, row[-1].text] == ["1", "1 of 2 draws unfinished, or of rank 0"]
+
+
+def test_figures_over_depth_and_over_width() -> None:
+    store = Memory()
+    for seed in range(2):
+        for width in (8, 16, 32):
+            record(store, seed, collapsing, width=width)
+            record(store, seed, lambda _, root=width**0.5: root, normalized="bn", width=width)  # type: ignore[misc]
+    _, collection = gather(store)
+    drawings = list(draw(build(collection), collection, "rank"))
+    assert [drawing.name for drawing in drawings] == ["rank-depth", "rank-width"]
+    assert all(drawing.place == ("study", "rank") for drawing in drawings)
+    depth, width_figure = (drawing.figure.axes[0] for drawing in drawings)
+    assert depth.get_title() == "linear, γ 0.5"
+    assert depth.lines[0].get_xdata().tolist() == [250, 500, 750, 1000], "the first layers have no logarithm"  # type: ignore[union-attr]
+    assert "exponent 0.50 [0.50, 0.50]" in width_figure.texts[0].get_text()
+
+
+def test_a_single_record_is_no_line() -> None:
+    store = Memory()
+    store.finish(wish(0), [{"round": LAYERS, "rank": 1.0, "first_share": 1.0, "seconds": 0.0}])
+    _, collection = gather(store)
+    assert list(draw(build(collection), collection, "rank")) == []
