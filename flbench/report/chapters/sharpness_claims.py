@@ -51,20 +51,21 @@ def claims(lines: Sequence[Line]) -> tuple[Claim, ...]:
             _is_flat,
         ),
         _claim(
-            "So does batch normalization of the outputs.",
+            "Batch normalization of the outputs makes it independent of the width, too.",
             "eq. 19",
             _of(single, "bn-last"),
             _is_flat,
         ),
         _claim(
-            "Batch normalization in the middle layers does not, where activations are not negative.",
+            "Batch normalization in the middle layers does not: it stays of the order of the width where activations are not "
+            "negative.",
             "theorem 3.4",
             non_negative,
             _grows_above,
             "".join(f" Outside the theorem: {_trend(line)}." for line in controls),
         ),
         _claim(
-            "Layer normalization does not: lambda_max stays of the order of the width.",
+            "Layer normalization in all layers does not: it stays of the order of the width.",
             "theorem 4.1",
             _of(many, "ln-all"),
             _grows_between,

@@ -46,7 +46,7 @@ def claims(descents: Sequence[Descent]) -> tuple[Claim, ...]:
             centred,
         ),
         _claim(
-            "There the line 2 / (rho alpha (kappa_1 - kappa_2)) marks where training fails.",
+            "With subtracted means, the line 2 / (rho alpha (kappa_1 - kappa_2)) marks where training fails.",
             "figure 2, right",
             _line,
             centred,

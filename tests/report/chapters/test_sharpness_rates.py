@@ -157,7 +157,7 @@ def test_the_line_of_mean_subtraction_is_held_against_what_survived(
         return 2 * 1.8 / (times * line)  # 1.8 is the last factor that survives
 
     descend(store, centred, normalized="mean-last", lambda_max=lambda_max)
-    assert claim_on(store, "There the line").holding == holding
+    assert claim_on(store, "subtracted means").holding == holding
 
 
 def test_lines_of_theory() -> None:
