@@ -57,8 +57,8 @@ def claims(lines: Sequence[Line]) -> tuple[Claim, ...]:
             _is_flat,
         ),
         _claim(
-            "Batch normalization in the middle layers does not: it stays of the order of the width where activations are not "
-            "negative.",
+            "Batch normalization in the middle layers does not: it stays of the order of the width where activations "
+            "are not negative.",
             "theorem 3.4",
             non_negative,
             _grows_above,
