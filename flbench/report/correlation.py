@@ -3,7 +3,8 @@
 Spearman's rho is Pearson's correlation of ranks, equal values sharing the mean of theirs. With strata, ranks are taken
 within each stratum and divided by its size, and their deviations from the stratum's mean are pooled: differences
 between strata say nothing. The interval is a percentile bootstrap that draws whole groups with replacement (as many as
-there are) and ranks anew, since cells of one group rise and fall together.
+there are) and ranks anew, since cells of one group rise and fall together. It covers the correlation in 92 to 95 % of
+cases from 6 groups on (simulated: ``tests/report/test_correlation.py``).
 
 Shape suffixes: R resamples, N values, G groups, K distinct values.
 """

@@ -41,6 +41,7 @@ def test_a_folder_gets_svg_and_png(here: Path, monkeypatch: pytest.MonkeyPatch) 
         (["lr"], "these runs do not support a figure of the metric over the learning rate"),
         (["curves", "--out", "figure.gif"], "cannot draw figure.gif: expected a folder or a name that ends in .png"),
         (["curves", "--out", "tiny.yaml/figure.png"], "cannot write tiny.yaml"),
+        (["overfit"], "these runs do not support a figure of class accuracies before and after local steps"),
         (["cost"], "these runs do not support a figure of bytes until the target"),
     ],
 )

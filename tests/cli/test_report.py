@@ -250,3 +250,30 @@ def test_published_numbers_appear_with_their_data_set_and_model(here: Path, monk
     before = text.encode()
     assert flbench(monkeypatch, "report") == 0
     assert Path("leaderboard.md").read_bytes() == before
+
+
+def test_why_is_answered_on_request(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(here / "runs")
+    probes = {"features": {"norm": 2.0, "rank": 3.0, "first_share": 0.5, "singular": [2.0, 1.0], "head_norms": [1.0]}}
+    for wish in load_sweep("tiny.yaml", ["probes={features: 10}"]).experiments:
+        finish(store, wish, accuracy(wish), probes=probes)
+    words = ["report", "tiny.yaml", "--set", "probes={features: 10}", "--why"]
+    assert flbench(monkeypatch, *words, "--figures", "figures") == 0
+    text = Path("leaderboard.md").read_text()
+    why = text[text.index("\n## Why\n") : text.index("## How to read this")]
+    assert "**Does accuracy follow the rank of the features?** The data do not tell" in why
+    assert "](figures/why-digits-mlp.png)" in why and "](figures/features-digits-mlp-fedavg" in why
+    assert "](figures/why-digits-mlp.png)" not in text.replace(why, "")
+    assert "tiny.yaml --set 'probes={features: 10}' --why --figures figures\n" in text
+    assert "Does accuracy follow the rank of the features?" in capsys.readouterr().out
+    assert flbench(monkeypatch, *words, "--json") == 0
+    (plain,) = json.loads(capsys.readouterr().out)["why"]
+    assert plain["runs_with_probes"] == 8 and plain["cells"][0]["growth"] == 1.0
+
+
+def test_why_without_probes_says_how_to_have_them(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--why") == 0
+    assert "No finished run recorded probes" in Path("leaderboard.md").read_text()

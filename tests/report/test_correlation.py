@@ -52,14 +52,19 @@ def test_copies_of_a_cell_do_not_narrow_the_interval() -> None:
 
 
 @pytest.mark.slow
-def test_it_covers_no_correlation_about_as_often_as_it_says() -> None:
-    draw = np.random.default_rng(2)
-    misses = 0
+@pytest.mark.parametrize(("count", "rho"), [(6, 0.0), (10, 0.6), (20, 0.0)])
+def test_the_interval_covers_the_correlation_of_cells_in_groups(count: int, rho: float) -> None:
+    """Seven cells a group, which share four fifths of their variance; Spearman's rho of a normal is 6/pi asin(r/2)."""
+    draw = np.random.default_rng(count)
+    covered = 0
     for _ in range(300):
-        x, y = draw.normal(size=(2, 20))
-        low, high = spearman(x.tolist(), y.tolist(), range(20)).interval or (0, 0)
-        misses += not low <= 0 <= high
-    assert misses / 300 < 0.1
+        shared, own = draw.normal(size=(2, count, 1)), draw.normal(size=(2, count, 7))
+        x, noise = np.sqrt(0.8) * shared + np.sqrt(0.2) * own
+        y = rho * x + np.sqrt(1 - rho**2) * noise
+        groups = [i // 7 for i in range(7 * count)]
+        low, high = spearman(x.ravel().tolist(), y.ravel().tolist(), groups).interval or (1, -1)
+        covered += low <= 6 / np.pi * np.arcsin(rho / 2) <= high
+    assert 0.89 < covered / 300 < 0.98
 
 
 def test_a_mean_over_groups() -> None:
