@@ -49,6 +49,5 @@ def _row(arm: Arm, epochs: Sequence[int]) -> tuple[Entry, ...]:
 
 def _remarks(arm: Arm) -> str:
     diverged = [f"{trial.diverged}/{len(trial.runs)} at lr {trial.lr:g}" for trial in arm.trials if trial.diverged]
-    waiting = sum(run.result is None for trial in arm.trials for run in trial.runs)
     parts = [f"diverged: {', '.join(diverged)}"] if diverged else []
-    return "; ".join([*parts, *([f"{waiting} unfinished"] if waiting else [])])
+    return "; ".join([*parts, *([f"{arm.unfinished} unfinished"] if arm.unfinished else [])])

@@ -113,6 +113,16 @@ class Arm:
         return self.accuracy(self.epochs)
 
     @property
+    def unfinished(self) -> int:
+        """Runs without a result."""
+        return sum(run.result is None for trial in self.trials for run in trial.runs)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing of it is left in the end: all that was run diverged."""
+        return not self.final and not self.unfinished and any(trial.diverged for trial in self.trials)
+
+    @property
     def recorded(self) -> list[int]:
         """Epochs that some seed recorded, the beginning apart."""
         found = {epoch for trial in self.trials for epochs in trial.records.values() for epoch in epochs}

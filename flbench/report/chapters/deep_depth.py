@@ -112,14 +112,15 @@ def _crucial(settings: Sequence[Setting]) -> Claim:
         arms = [arm for arm in setting.arms if arm.final and arm.initial_rank]
         if len(arms) < 3:
             continue
-        holding, evidence = _predicts(arms)
+        lost = [arm for arm in setting.arms if arm.lost and min(arm.initial_rank.values(), default=0.0) > HIGH]
+        holding, evidence = _predicts(arms, lost)
         holdings.append(holding)
         said.append(f"{setting.title}: {evidence}")
     holding = holdings[0] if len(set(holdings)) == 1 else ("in part" if holdings else "not run")
     return Claim(text, f"{PAPER}, contributions", holding, "; ".join(said))
 
 
-def _predicts(arms: Sequence[Arm]) -> tuple[Holding, str]:
+def _predicts(arms: Sequence[Arm], lost: Sequence[Arm]) -> tuple[Holding, str]:
     from flbench.report.correlation import spearman
 
     pairs = [
@@ -131,7 +132,7 @@ def _predicts(arms: Sequence[Arm]) -> tuple[Holding, str]:
     ranks, accuracies, places = zip(*pairs, strict=True)
     found = spearman(ranks, accuracies, places)
     low, high = found.interval or (None, None)
-    against = [_told(arm) for arm in arms if _contradicts(arm, arms)]
+    against = [_told(arm) for arm in [*(arm for arm in arms if _contradicts(arm, arms)), *lost]]
     rho = "undefined" if found.rho is None else f"{found.rho:.2f}{interval(low, high)}"
     evidence = f"rank correlation {rho} (n={found.n} in {found.groups} arms)"
     if against:
@@ -152,7 +153,8 @@ def _contradicts(arm: Arm, arms: Sequence[Arm]) -> bool:
 
 
 def _told(arm: Arm) -> str:
-    return f"{arm.name} at {arm.experiment.depth} layers, r = {_ranks_of(arm)}, {percent(arm.final.values())} %"
+    end = "diverged" if arm.lost else f"{percent(arm.final.values())} %"
+    return f"{arm.name} at {arm.experiment.depth} layers, r = {_ranks_of(arm)}, {end}"
 
 
 def _breaks(setting: Setting) -> list[Finding]:

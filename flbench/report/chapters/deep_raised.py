@@ -94,8 +94,7 @@ def _against(setting: Setting, wanted: Callable[[Arm], bool]) -> list[Finding]:
         if other is None or not other.final or not any(trial.records for trial in arm.trials):
             continue
         if not arm.final:
-            waiting = any(run.result is None for trial in arm.trials for run in trial.runs)
-            found.append((None if waiting else False, f"{arm.name}: {_fate(arm)}"))
+            found.append((False if arm.lost else None, f"{arm.name}: {_fate(arm)}"))
             continue
         gaps = ((epoch, paired(arm.accuracy(epoch), other.accuracy(epoch))) for epoch in setting.shown_epochs())
         said = ", ".join(f"{epoch}: {points(gap)}" for epoch, gap in gaps if gap)

@@ -39,12 +39,13 @@ def sign(found: Difference | None) -> int:
 
 def verdict(outcomes: Sequence[bool | None]) -> Holding:
     """Of all, some or none of the settings; None: a setting that leaves it open. Without any it was not run."""
-    decided = [outcome for outcome in outcomes if outcome is not None]
-    if not decided:
-        return "inconclusive" if outcomes else "not run"
-    if all(decided):
+    if not outcomes:
+        return "not run"
+    if all(outcomes):
         return "holds"
-    return "in part" if any(decided) else "does not hold"
+    if any(outcomes):
+        return "in part"
+    return "does not hold" if False in outcomes else "inconclusive"
 
 
 def percent(values: Iterable[float]) -> str:

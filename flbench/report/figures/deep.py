@@ -64,7 +64,7 @@ def _over_layers(setting: Setting) -> Iterator[Drawing]:
     rank_axis(after, f"ranks after {arms[0].epochs} epochs")
     for panel, name in ((accuracy, "epoch"), (last_rank, "epoch"), (before, "hidden layer"), (after, "hidden layer")):
         panel.set_xlabel(name)
-    gone = [arm.name for arm in arms if not arm.final and any(trial.diverged for trial in arm.trials)]
+    gone = [arm.name for arm in arms if arm.lost]
     caption = (
         f"{setting.title}, {setting.depths[-1]} hidden layers: accuracy on the training set and rank of the last "
         "hidden layer over epochs, ranks of all layers before and after training."

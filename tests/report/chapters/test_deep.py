@@ -150,6 +150,10 @@ def test_pre_training_against_batch_norm_and_the_control() -> None:
     assert "BN: 14.0 to 5.0 in 20 epochs (n=3)" in evidence(raised(), PRESERVED)
 
 
+def test_a_high_rank_that_diverges_speaks_against_the_rank() -> None:
+    assert "25 steps on the rank at 32 layers, r = 37.00 ± 0.00, diverged" in evidence(raised(), CRUCIAL)
+
+
 def test_pre_training_that_the_rescaling_explains() -> None:
     assert holdings(raised(light=0.95, control=0.98))[CONTROL] == "does not hold"
 
