@@ -56,7 +56,7 @@ def _row(family: Family, point: Point) -> tuple[Entry, ...]:
     summary, predicted = point.summary, point.predicted
     bounded = predicted is not None and predicted.lower is not None
     return (
-        Entry(family.network),
+        Entry(family.label),
         Entry(str(family.outputs)),
         Entry(family.normalized),
         Entry("M" if family.samples is None else str(family.samples)),
@@ -117,7 +117,7 @@ def _network_row(same: Sequence[Network]) -> tuple[Entry, ...]:
         for lost in (lambda run: run.grew, lambda run: run.peaked, lambda run: run.exploded)
     )
     return (
-        Entry(family.network),
+        Entry(family.label),
         Entry(family.normalized),
         Entry(str(family.samples_at(width))),
         Entry(str(width)),

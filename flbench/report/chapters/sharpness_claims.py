@@ -78,9 +78,18 @@ def _of(lines: Sequence[Line], normalized: str) -> list[Line]:
 
 
 def _claim(text: str, source: str, lines: Sequence[Line], judge: Callable[[Line], Part], more: str = "") -> Claim:
-    parts = [judge(line) if _enough(line) else _too_little(line) for line in lines]
-    evidence = " ".join(f"{line.family.network}: {said}." for line, (_, said) in zip(lines, parts, strict=True))
+    parts = [_judged(line, judge) for line in lines]
+    evidence = " ".join(f"{line.family.label}: {said}." for line, (_, said) in zip(lines, parts, strict=True))
     return Claim(text, source, together([holding for holding, _ in parts]), evidence + more)
+
+
+def _judged(line: Line, judge: Callable[[Line], Part]) -> Part:
+    """A verdict from the widths with draws enough, where they are enough."""
+    full = tuple(point for point in line.points if len(point.values) >= FEWEST_DRAWS)
+    if len(full) >= FEWEST_WIDTHS:
+        return judge(Line(line.family, full))
+    said = f"{len(full)} widths with {FEWEST_DRAWS} draws or more; a verdict needs {FEWEST_WIDTHS} of them"
+    return "inconclusive", said
 
 
 def together(parts: Sequence[Holding]) -> Holding:
@@ -92,17 +101,6 @@ def together(parts: Sequence[Holding]) -> Holding:
     if "holds" in parts or "in part" in parts:
         return "in part"
     return "inconclusive"
-
-
-def _enough(line: Line) -> bool:
-    full = [point for point in line.points if len(point.values) >= FEWEST_DRAWS]
-    return len(full) >= FEWEST_WIDTHS
-
-
-def _too_little(line: Line) -> Part:
-    fewest = min(len(point.values) for point in line.points)
-    said = f"{len(line.points)} widths with {fewest} draws or more; a verdict needs {FEWEST_WIDTHS} with {FEWEST_DRAWS}"
-    return "inconclusive", said
 
 
 def _follows(line: Line) -> Part:
@@ -205,7 +203,7 @@ def _admitted(line: Line) -> str:
 
 
 def _trend(line: Line) -> str:
-    return f"{line.family.network}, {_exponent(line)}, {_median(line.points[-1])}"
+    return f"{line.family.label}, {_exponent(line)}, {_median(line.points[-1])}"
 
 
 def spread(values: Sequence[float]) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ORDER = get_args(Sharpness.model_fields["normalized"].annotation)
 _ACTIVATIONS = get_args(Sharpness.model_fields["activation"].annotation)
+_LAYERS = Sharpness.model_fields["layers"].default
 _SPELLED = {"relu": "ReLU"}
 
 
@@ -56,6 +57,11 @@ class Family:
         """What theory calls it: activation and (sigma_w^2, sigma_b^2)."""
         name = _SPELLED.get(self.activation, self.activation)
         return f"{name} ({self.sigma_w2:g}, {self.sigma_b2:g})"
+
+    @property
+    def label(self) -> str:
+        """The same, and the depth where it is not the paper's."""
+        return self.network if self.layers == _LAYERS else f"{self.network}, L = {self.layers}"
 
     def samples_at(self, width: int) -> int:
         """T."""

@@ -108,7 +108,23 @@ def test_little_data_are_inconclusive(store: Memory, widths: Sequence[int], seed
     draw(store, theory, widths=widths, seeds=seeds)
     found = claim(store, "theorem 2.2")
     assert found.holding == "inconclusive"
-    assert "a verdict needs 3 with 3" in found.evidence
+    assert "widths with 3 draws or more; a verdict needs 3 of them" in found.evidence
+
+
+def test_widths_with_few_draws_do_not_judge(store: Memory) -> None:
+    draw(store, theory)
+    draw(store, lambda wish: 9 * theory(wish), widths=(800,), seeds=(0,))
+    found = claim(store, "theorem 2.2")
+    assert found.holding == "holds"
+    assert "800" not in found.evidence
+
+
+def test_other_depths_are_named(store: Memory) -> None:
+    draw(store, theory)
+    draw(store, theory, layers=5)
+    evidence = claim(store, "theorem 2.2").evidence
+    assert evidence.startswith("ReLU (2, 0): ")
+    assert " ReLU (2, 0), L = 5: " in evidence
 
 
 def test_unfinished_and_foreign_runs_are_no_draws(store: Memory) -> None:
