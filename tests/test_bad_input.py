@@ -117,6 +117,24 @@ CASES = [
     case("E and local_steps", "base: {E: 1, local_steps: 2}", "given twice: as E and as local_steps"),
     case("a seed in base", "base: {seed: 1}", "base.seed: seeds are given by 'seeds:"),
     case("a sub-field of a number", "base: {lr.x: 1}", "'lr' has no fields of its own"),
+    # Studies.
+    case("a study near one", "base: {kind: sharpnes}", "base.kind: unknown kind 'sharpnes'; did you mean 'sharpness'?"),
+    case(
+        "a normalization of another kind", "base: {kind: sharpness, normalized: bn}", "got 'bn'; did you mean 'bn-all'"
+    ),
+    case(
+        "a norm in a study",
+        "grids: [{set: {kind: sharpness}, axes: {norm: [ln]}}]",
+        "grids[0].axes.norm[0]: unknown field 'norm' of a sharpness experiment; did you mean 'normalized'?",
+    ),
+    case("steps without a rate", "base: {kind: sharpness, rounds: 5}", "base.rounds: nothing trains without lr"),
+    case("layer norm of one output", "base: {kind: sharpness, normalized: ln-all}", "at least 3 outputs, got 1"),
+    case("a batch of one sample", "base: {kind: rank, width: 1, normalized: bn}", "bn is over samples", "only 1"),
+    case("probes in a study", "base: {kind: rank, probes: [drift]}", "unknown field 'probes' of a rank experiment"),
+    case("a rate where nothing trains", "base: {kind: rank, lr: 0.1}", "unknown field 'lr' of a rank experiment"),
+    case("half a unit", "axes: {width: [10, 2.5]}\nbase: {kind: rank}", "axes.width[1]: expected a whole number"),
+    case("a way to draw", "base: {kind: deep, init: hee}", "base.init: expected 'torch' or 'he'", "did you mean 'he'?"),
+    case("a study's data set", "base: {kind: deep, dataset: digit}", "did you mean 'digits'?"),
     # Components.
     case("an unknown method", "base: {method: fedavgg}", "base.method: ", "did you mean 'fedavg'? known: fedavg, "),
     case("an unknown norm", "axes: {norm: [ln, lnn]}", "axes.norm[1]: unknown norm 'lnn'; did you mean 'ln'?"),
@@ -269,6 +287,8 @@ def test_a_directory_is_no_sweep_file(
         (("seed=-1",), "seed=-1: seed: expected a value of at least 0"),
         (("model=cnn",), "model=cnn: model: cnn on digits: images of 8x8 pixels are too small"),
         (("kind=x",), "kind=x: kind: unknown kind 'x'"),
+        (("kind=sharpness", "norm=ln"), "norm=ln: norm: unknown field 'norm' of a sharpness experiment"),
+        (("kind=sharpness", "rounds=3"), "rounds=3: rounds: nothing trains without lr"),
     ],
 )
 def test_bad_arguments_of_a_single_run(

@@ -312,9 +312,9 @@ def test_on_a_gpu_everything_is_held_against_one_peak() -> None:
 
 
 def test_probes_beside_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: rounds of 2 s, looks of 10 s, the one that needs the clients on top of a round of its own."""
-    names = ["a round", "a round between looks", *EVERY]
-    told = {name: [2.0, 2.0] for name in names[:2]} | {name: [10.0, 10.0] for name in EVERY}
+    """By hand: rounds of 2 s, looks of 10 s."""
+    names = ["a round", "a round between looks", "a round that keeps models", *EVERY]
+    told = {name: [2.0, 2.0] for name in names[:3]} | {name: [10.0, 10.0] for name in EVERY}
     asked: list[Variant] = []
 
     def turns(variants: list[Variant], **_: Any) -> dict[str, list[float]]:
@@ -333,11 +333,10 @@ def test_probes_beside_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     looks = {look.probe: look for look in done.looks}
     assert {name: look.every for name, look in looks.items()} == EVERY
-    assert (looks["features"].seconds.median, looks["features"].rounds.median) == (10.0, 5.0)
-    assert (looks["drift"].seconds.median, looks["drift"].rounds.median) == (8.0, 4.0)
-    # 50 rounds take 100 s, the looks 10 + 8 + 10 + 10.
-    assert looks["drift"].share == pytest.approx(8 / 138)
-    assert done.share == pytest.approx(38 / 138)
+    assert (looks["drift"].seconds.median, looks["drift"].rounds.median) == (10.0, 5.0)
+    # 50 rounds take 100 s, the four looks 40 s.
+    assert looks["drift"].share == pytest.approx(10 / 140)
+    assert done.share == pytest.approx(40 / 140)
 
 
 def test_a_round_after_which_no_probe_looks_keeps_no_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,5 +349,5 @@ def test_a_round_after_which_no_probe_looks_keeps_no_models(monkeypatch: pytest.
 
     monkeypatch.setattr(FederatedTrainer, "step", watched)
     probe_costs(TINY, Settings(repeats=1), note=silent)
-    # A round, one between looks, and the one before drift's look; first to warm up.
-    assert kept == [False, False, True] * 2
+    # The one that is looked at; then in turns a round, one between looks and one that keeps them, first to warm up.
+    assert kept == [True, *[False, False, True] * 2]

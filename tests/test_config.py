@@ -14,10 +14,12 @@ from flbench.config import (
     InvalidExperiment,
     canonical_json,
     digest,
+    headline_of,
     parse_experiment,
     parse_field,
 )
 from flbench.registry import METHODS
+from flbench.report.numbers import METRICS
 
 #: A change here retires every result that anybody has: it must be meant, and come with a new component version.
 GOLDEN_IDS: dict[str, dict[str, Any]] = {
@@ -36,6 +38,23 @@ GOLDEN_IDS: dict[str, dict[str, Any]] = {
         "norm": "bn",
         "model": {"name": "mlp", "widths": [64, 32]},
         "precision": "fp64",
+    },
+    "f50b559baddddce5": {"kind": "sharpness"},
+    "2291f4036f7ae0cb": {
+        **{"kind": "sharpness", "activation": "tanh", "sigma_w2": 3, "sigma_b2": 0.64, "width": 200},
+        **{"normalized": "bn-last", "seed": 1},
+    },
+    "66c4435018cc119c": {
+        **{"kind": "sharpness", "lr": 0.001, "rounds": 100, "samples": 1000, "precision": "fp32", "spectrum": True},
+    },
+    "9b9cdab1eec48f42": {"kind": "rank"},
+    "b8a6d41b96e33d58": {
+        **{"kind": "rank", "activation": "relu", "gamma": 0.1, "normalized": "bn-rms", "rounds": 100},
+    },
+    "4567d22919c376c6": {"kind": "deep"},
+    "e49963e68647906f": {
+        **{"kind": "deep", "dataset": "fashion_mnist", "depth": 8, "init": "he", "lr": 0.1, "rounds": 5},
+        **{"pretrain_steps": 25, "rescale": True},
     },
 }
 
@@ -64,6 +83,8 @@ def test_the_identity_in_full() -> None:
         ({"partition": "dirichlet:1"}, {"partition": {"name": "dirichlet", "beta": 1.0}}),
         ({"dataset": "cifar10", "augment": "flip-crop"}, {"dataset": "cifar10"}),
         ({"rounds": 10, "eval_every": 1}, {}),
+        ({"kind": "rank", "rounds": 1000, "eval_every": 100}, {"kind": "rank"}),
+        ({"kind": "sharpness", "sigma_w2": 2, "samples": None, "lr": None}, {"kind": "sharpness"}),
     ],
 )
 def test_the_same_numbers_have_one_id(raw: dict[str, Any], same: dict[str, Any]) -> None:
@@ -149,6 +170,32 @@ def test_evaluated_rounds_end_with_the_last() -> None:
     assert parse_experiment({"rounds": 5, "eval_every": 10}).evaluated_rounds() == {5}
 
 
+def test_studies_are_also_looked_at_before_their_first_round() -> None:
+    assert parse_experiment({"kind": "rank", "rounds": 25}).evaluated_rounds() == {0, 10, 20, 25}
+    assert parse_experiment({"kind": "sharpness"}).evaluated_rounds() == {0}
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        ({}, "acc"),
+        ({"kind": "centralized"}, "acc"),
+        ({"kind": "sharpness"}, "lambda_max"),
+        ({"kind": "sharpness", "lr": 0.1, "rounds": 5}, "lambda_max"),
+        ({"kind": "rank"}, "rank"),
+        ({"kind": "deep"}, "rank"),
+        ({"kind": "deep", "lr": 0.1}, "test_acc"),
+    ],
+)
+def test_every_kind_names_its_headline_number(raw: dict[str, Any], name: str) -> None:
+    assert headline_of(parse_experiment(raw).to_json()) == name
+    assert name in METRICS
+
+
+def test_a_plan_may_outlive_a_kind() -> None:
+    assert headline_of({"kind": "gone"}) == "acc"
+
+
 def test_experiments_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Federated().lr = 1.0
@@ -177,6 +224,26 @@ def test_experiments_are_frozen() -> None:
         ({"model": "cnn"}, "model: cnn on digits: images of 8x8 pixels are too small"),
         ({"partition": "classes:11"}, "partition: classes:11 of digits among 10 clients"),
         ({"probes": "drift"}, "probes: expected a list of probes"),
+        ({"kind": "sharpnes"}, "kind: unknown kind 'sharpnes'; did you mean 'sharpness'?"),
+        ({"kind": "sharpness", "rounds": 5}, "rounds: nothing trains without lr: rounds must be 0, got 5"),
+        ({"kind": "deep", "rounds": 5}, "rounds: nothing trains without lr: rounds must be 0, got 5"),
+        (
+            {"kind": "sharpness", "normalized": "ln-all", "outputs": 2},
+            "outputs: ln-all needs at least 3 outputs, got 2",
+        ),
+        (
+            {"kind": "sharpness", "normalized": "bn-last", "samples": 1},
+            "samples: bn-last is over samples, and there is",
+        ),
+        ({"kind": "rank", "normalized": "bn", "width": 1}, "samples: bn is over samples, and there is only 1"),
+        ({"kind": "sharpness", "normalized": "bn"}, "normalized: expected 'none', 'mean-last'"),
+        (
+            {"kind": "sharpness", "norm": "ln"},
+            "unknown field 'norm' of a sharpness experiment; did you mean 'normalized'",
+        ),
+        ({"kind": "rank", "probes": ["drift"]}, "unknown field 'probes' of a rank experiment"),
+        ({"kind": "rank", "activation": "tanh"}, "activation: expected 'linear' or 'relu', got 'tanh'"),
+        ({"kind": "deep", "batch_size": 1}, "batch_size: expected a value of at least 2, got 1"),
     ],
 )
 def test_wrong_experiments_name_the_field(raw: dict[str, Any], message: str) -> None:

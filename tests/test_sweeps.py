@@ -370,6 +370,34 @@ def test_fast_experiments_equal_slow_ones(load: Load) -> None:
         assert fast.to_json() == slow.to_json()
 
 
+STUDIES = """
+base: {eval_every: 5}
+grids:
+  - set: {kind: sharpness, sigma_w2: 4}
+    axes: {width: {linspace: [50, 100, 2]}, normalized: [none, bn-last], activation: [relu, tanh], samples: [20, 1e2]}
+    zip: {lr: [0.1, 1e-3], rounds: [10, 20]}
+  - set: {kind: sharpness, outputs: 10}
+    axes: {normalized: [ln-all, mean-last], spectrum: [true, false], precision: [fp32, fp64]}
+  - set: {kind: rank, rounds: 100}
+    axes: {normalized: [none, bn-rms, bn], gamma: [0.1, 1], activation: [linear, relu]}
+  - set: {kind: deep}
+    axes: {dataset: [digits, fashion_mnist], depth: [1, 32], init: [torch, he], shift: [0, 0.1], rescale: [true, false]}
+overrides: [{if: {kind: deep, depth: 1}, set: {lr: 0.1, rounds: 5}}]
+seeds: [0, 3]
+"""
+
+
+def test_fast_studies_equal_slow_ones(load: Load) -> None:
+    sweep = load(STUDIES)
+    assert len(sweep.experiments) == 2 * (2 * 2 * 2 * 2 * 2 + 2 * 2 * 2 + 3 * 2 * 2 + 2**5)
+    for fast in sweep.experiments:
+        slow = parse_experiment(fast.to_json())
+        assert fast == slow
+        assert (fast.run_id, fast.cell_id, hash(fast)) == (slow.run_id, slow.cell_id, hash(slow))
+        assert fast.to_json() == slow.to_json()
+        assert fast.evaluated_rounds() == slow.evaluated_rounds()
+
+
 def test_fast_experiments_fill_in_the_augmentation_like_slow_ones(load: Load) -> None:
     for fast in load(WIDE).experiments[::31]:
         assert parse_experiment(raw_of(fast)).augment == fast.augment or fast.kind == "centralized"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
+from torch import nn
+
 from flbench.bench.compare import Settings
 from flbench.bench.measure import Note, Spread, Variant, take_turns
 from flbench.bench.workloads import Workload, data_for
@@ -20,6 +22,7 @@ EVERY: Mapping[str, int] = {"features": 50, "drift": 50, "sharpness": 50, "overf
 
 ROUND = "a round"
 BETWEEN = "a round between looks"
+KEEPING = "a round that keeps models"
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Look:
 
     Attributes:
         every: rounds between two looks.
-        seconds: of a look; where it looks at what the clients sent, what keeping that costs is in it.
+        seconds: of a look.
         rounds: the same in rounds of training, each ratio taken within one turn.
         share: of the time of training and all looks.
     """
@@ -47,6 +50,7 @@ class ProbeCosts:
     Attributes:
         round_s: seconds of a round without probes.
         between: how a round with probes, of which none is due, compares with it, turn by turn.
+        keeping: likewise a round that keeps what the clients sent, for a probe that wants to see it.
         share: of all looks together.
     """
 
@@ -58,6 +62,7 @@ class ProbeCosts:
     executor: str
     round_s: Spread
     between: Spread
+    keeping: Spread
     looks: Sequence[Look]
     share: float
 
@@ -78,12 +83,12 @@ def probe_costs(workload: Workload, settings: Settings, *, note: Note) -> ProbeC
     rounds = settings.rounds or workload.turn(settings.device)
     variant = partial(Variant, precision=settings.precision, cores=settings.threads)
     with matmul_precision_restored():
-        watched = trainer()
-        network = make_network(plain, data, settings.device)
+        seen = _observation(trainer(), make_network(plain, data, settings.device), plain.lr)
         variants = [
             variant(ROUND, partial(trainer().step, wait=True), rounds=rounds),
             variant(BETWEEN, partial(_round_between, trainer(), probes), rounds=rounds),
-            *(variant(one.name, partial(_look, watched, one, Lens(watched, network, plain.lr))) for one in probes),
+            variant(KEEPING, partial(trainer().step, keep_clients=True, wait=True), rounds=rounds),
+            *(variant(probe.name, partial(probe.measure, seen)) for probe in probes),
         ]
         seconds = take_turns(variants, repeats=settings.repeats, note=_named(workload.name, note))
     looks = _looks(probes, seconds)
@@ -95,7 +100,8 @@ def probe_costs(workload: Workload, settings: Settings, *, note: Note) -> ProbeC
         device=settings.device,
         executor=executor,
         round_s=Spread.of(seconds[ROUND]),
-        between=Spread.of([after / before for after, before in zip(seconds[BETWEEN], seconds[ROUND], strict=True)]),
+        between=_ratios(seconds[BETWEEN], seconds[ROUND]),
+        keeping=_ratios(seconds[KEEPING], seconds[ROUND]),
         looks=looks,
         share=sum(look.share for look in looks),
     )
@@ -111,35 +117,31 @@ def _round_between(trainer: FederatedTrainer, probes: Sequence[Probe]) -> None:
     trainer.step(keep_clients=any(probe.needs_clients for probe in due), wait=True)
 
 
-def _look(trainer: FederatedTrainer, probe: Probe, lens: Lens) -> None:
-    """A look, and before it a round whose participants' models are kept, if the probe wants to see them."""
-    before, clients, weights = trainer.x, None, None
-    if probe.needs_clients:
-        report = trainer.step(keep_clients=True, wait=True)
-        clients, weights = report.client_params, report.weights_S
-    probe.measure(Observation(trainer.round, before, trainer.x, clients, weights, lens))
+def _observation(trainer: FederatedTrainer, network: nn.Module, lr: float) -> Observation:
+    """What there is to see after one round."""
+    before = trainer.x
+    report = trainer.step(keep_clients=True, wait=True)
+    lens = Lens(trainer, network, lr)
+    return Observation(trainer.round, before, trainer.x, report.client_params, report.weights_S, lens)
 
 
 def _looks(probes: Sequence[Probe], seconds: Mapping[str, Sequence[float]]) -> list[Look]:
     """The looks' costs, and what share they are of ``every`` rounds and all looks that fall into these."""
     rounds = seconds[ROUND]
-    costs = {probe.name: _costs(probe, seconds[probe.name], rounds) for probe in probes}
-    spreads = {name: Spread.of(values) for name, values in costs.items()}
-    each_round = {probe.name: spreads[probe.name].median / EVERY[probe.name] for probe in probes}
+    a_look = {probe.name: Spread.of(seconds[probe.name]) for probe in probes}
+    each_round = {name: spread.median / EVERY[name] for name, spread in a_look.items()}
     whole = Spread.of(rounds).median + sum(each_round.values())
     return [
         Look(
             probe=name,
             every=EVERY[name],
-            seconds=spreads[name],
-            rounds=Spread.of([look / round for look, round in zip(values, rounds, strict=True)]),
+            seconds=spread,
+            rounds=_ratios(seconds[name], rounds),
             share=each_round[name] / whole,
         )
-        for name, values in costs.items()
+        for name, spread in a_look.items()
     ]
 
 
-def _costs(probe: Probe, seconds: Sequence[float], rounds: Sequence[float]) -> list[float]:
-    """Seconds of a look alone, turn by turn."""
-    trained = rounds if probe.needs_clients else [0.0] * len(rounds)
-    return [max(0.0, look - round) for look, round in zip(seconds, trained, strict=True)]
+def _ratios(values: Sequence[float], to: Sequence[float]) -> Spread:
+    return Spread.of([value / other for value, other in zip(values, to, strict=True)])

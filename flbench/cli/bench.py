@@ -256,6 +256,7 @@ def _print_probes(console: Console, done: ProbeCosts) -> None:
     n = done.round_s.n
     say(console, f"a round without probes: {_spread(done.round_s.times(1000))} ms. n = {n} turns, medians")
     say(console, f"a round of a run with probes, between two looks: x {_spread(done.between)}")
+    say(console, f"one that keeps what the clients sent, for a probe that looks at it: x {_spread(done.keeping)}")
     table = Table("probe", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("ms a look (min to max)", "rounds a look", "every", "share of the time"):
         table.add_column(column, justify="right")

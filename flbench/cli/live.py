@@ -116,7 +116,8 @@ class PlainView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._flush()
+        if self._news:
+            self._flush()
 
     def show(self, progress: Progress) -> None:
         """Print what is new, if the last lines are a second old."""

@@ -105,7 +105,8 @@ def test_probes_in_tables_and_in_json() -> None:
     assert set(told) == {"schema", "machine", "settings", "probes"}
     (costs,) = told["probes"]
     assert set(costs) == {
-        "workload", "what", "norm", "data", "device", "executor", "round_s", "between", "looks", "share"
+        "workload", "what", "norm", "data", "device", "executor", "round_s", "between", "keeping",
+        "looks", "share",
     }  # fmt: skip
     assert [set(look) for look in costs["looks"]] == [{"probe", "every", "seconds", "rounds", "share"}] * 4
     assert costs["share"] == pytest.approx(sum(look["share"] for look in costs["looks"]))
