@@ -37,7 +37,7 @@ def _over_depth(setting: Setting) -> Iterator[Drawing]:
         panel.set_xticks(depths, [str(depth) for depth in depths])
         panel.minorticks_off()
         panel.set_xlabel("hidden layers")
-    rank_axis(left, "rank of the last one at initialization")
+    rank_axis(left, "last hidden layer's rank before training")
     accuracy_axis(right, f"training accuracy after {setting.arms[0].epochs} epochs")
     caption = (
         f"{setting.title}: rank of the last hidden layer before training (left) and accuracy on the training set after "
@@ -59,7 +59,7 @@ def _over_layers(setting: Setting) -> Iterator[Drawing]:
         draw(before, _ranks_over_layers(list(arm.initial.values())), place, arm.name, every=_MARK_EVERY)
         draw(after, _ranks_over_layers(_ends(arm)), place, arm.name, every=_MARK_EVERY)
     accuracy_axis(accuracy, "training accuracy")
-    rank_axis(last_rank, "rank of the last hidden layer")
+    rank_axis(last_rank, "last hidden layer's rank")
     rank_axis(before, "ranks before training")
     rank_axis(after, f"ranks after {arms[0].epochs} epochs")
     for panel, name in ((accuracy, "epoch"), (last_rank, "epoch"), (before, "hidden layer"), (after, "hidden layer")):
@@ -104,7 +104,7 @@ def _over_shift(setting: Setting) -> Iterator[Drawing]:
     draw(ranks, {x: [end["rank"] for end in _ends(arm)] for x, arm in placed}, 1, "after training")
     for place, (name, title) in enumerate((("train_acc", "training set"), ("test_acc", "test set")), start=2):
         draw(accuracies, {x: percent(arm.accuracy(arm.epochs, name).values()) for x, arm in placed}, place, title)
-    rank_axis(ranks, "rank of the last hidden layer")
+    rank_axis(ranks, "last hidden layer's rank")
     accuracy_axis(accuracies, f"accuracy after {arms[0].epochs} epochs")
     for panel in (ranks, accuracies):
         panel.set_xticks(range(len(shifts)), [f"{shift:g}" for shift in shifts])
