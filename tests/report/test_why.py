@@ -172,6 +172,16 @@ def test_a_gain_that_has_nothing_to_do_with_growth() -> None:
     assert answer("norms", shrinking).verdict == "no"
 
 
+def test_growth_can_explain_one_partition() -> None:
+    def acc(wish: Any) -> float:
+        skewed = wish.partition.name == "classes"
+        return 0.7 + 0.05 * math.log10(wish.lr) - (loss_of(wish) if skewed else 0.02 * (wish.norm.name == "none"))
+
+    found = answer("norms", grows(acc), methods=METHODS)
+    assert found.verdict == "in part"
+    assert "(by partition, iid: cannot be told, classes:1: rises with it)" in found.text
+
+
 def test_longer_features_from_the_start_are_told() -> None:
     law = lambda wish: Saw(0.5 + wiggle(wish), norm=8, born_norm=0.5 if wish.norm.name == "none" else 8)  # noqa: E731
     found = answer("norms", law)

@@ -39,6 +39,9 @@ NOTABLE = 0.005
 BOUNDED = 1.05
 
 
+_INSIDE = "norm none, at the same lr"
+
+
 @dataclass(frozen=True)
 class _Pair:
     """A normalized cell and the one that differs from it by the normalization alone."""
@@ -71,21 +74,54 @@ def answer(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Answer:
     if not pairs:
         lack = "no cells with fn and with none, else alike, have the features probe (also at round 0)"
         return Answer("norms", QUESTION, "not measured", f"Not measured: {lack}.")
-    at_best = _pairs(tuned, lambda one: (one.column, one.method_label), "fn")
-    findings = [_gain(some, where) for where, some in partitions(pairs, lambda pair: pair.plain.partition)]
-    same_rate = _gain(pairs, "everywhere, at the same lr", by_rate=True)
-    best = _gain(at_best, "everywhere, at the best lr of each row")
-    others = _others(grown, tuned)
-    more = [same_rate, best, *others]
-    overall, unbounded = _mean(at_best), _mean([pair for pair in pairs if (pair.growth or 0) < GROWTHS[0][1]])
-    verdict = _verdict(overall, unbounded, same_rate)
+    found = _evidence(grown, pairs, _pairs(tuned, lambda one: (one.column, one.method_label), "fn"), tuned)
+    verdict = _verdict(found)
+    places = partitions(pairs, lambda pair: pair.plain.partition)
+    findings = [*(_gain(some, where) for where, some in places), *found.places, found.same_rate, found.best]
     return Answer(
         "norms",
         QUESTION,
         verdict,
-        _text(verdict, pairs, overall, unbounded, same_rate, best, others[:3]),
-        (*findings, *(one for one in more if one.correlation.rho is not None)),
+        _text(verdict, found, pairs),
+        (*findings, *(one for one in found.others if one.correlation.rho is not None)),
         tuple(filter(None, [_by_growth(pairs), _by_norm(tuned)])),
+    )
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What the answer rests on.
+
+    Attributes:
+        overall: gain at the best learning rates.
+        without: gain at equal learning rates where the norms of none hardly grow.
+        same_rate: gain against growth at equal learning rates; ``places``: the same in each partition, if several.
+        best: the same at the best learning rates.
+        others: whether ln gains where fn does; accuracy against growth within none, the second at equal learning rates.
+    """
+
+    overall: Mean | None
+    without: Mean | None
+    same_rate: Finding
+    places: Sequence[Finding]
+    best: Finding
+    others: Sequence[Finding]
+
+
+def _evidence(
+    grown: Sequence[Probed], pairs: Sequence[_Pair], at_best: Sequence[_Pair], tuned: Sequence[Probed]
+) -> _Evidence:
+    *places, same_rate = (
+        _gain(some, f"{where}, at the same lr", by_rate=True)
+        for where, some in partitions(pairs, lambda pair: pair.plain.partition)
+    )
+    return _Evidence(
+        overall=_mean(at_best),
+        without=_mean([pair for pair in pairs if (pair.growth or 0) < GROWTHS[0][1]]),
+        same_rate=same_rate,
+        places=places,
+        best=_gain(at_best, "everywhere, at the best lr of each row"),
+        others=_others(grown, tuned),
     )
 
 
@@ -115,7 +151,7 @@ def _others(grown: Sequence[Probed], tuned: Sequence[Probed]) -> list[Finding]:
     best = [one for one in tuned if one.norm_label == "none"]
     lines: list[tuple[Sequence[Probed], str, Callable[[Probed], Hashable]]] = [
         (plain, "norm none", lambda one: one.column),
-        (plain, "norm none, at the same lr", lambda one: (one.column, one.lr)),
+        (plain, _INSIDE, lambda one: (one.column, one.lr)),
         (best, "norm none, methods at their best lr", lambda one: one.column),
     ]
     alike = correlate(
@@ -145,40 +181,45 @@ def _mean(pairs: Sequence[_Pair]) -> Mean | None:
     return mean([pair.gain for pair in pairs], list(map(group, pairs)))
 
 
-def _verdict(overall: Mean | None, bounded: Mean | None, same_rate: Finding) -> Verdict:
-    """Explained: the gain grows with the norms that it bounds, and is gone where they do not grow."""
-    way = leaning(same_rate.correlation)
-    if overall is None or overall.interval is None or way == "open":
+def _verdict(found: _Evidence) -> Verdict:
+    """Explained: the gain grows with the norms that it bounds, and is gone where they do not grow.
+
+    Where it grows with them in some partitions alone, it is explained in part. Where it does not grow with them although
+    without normalization long features are bad features, the evidence contradicts itself.
+    """
+    way, overall = leaning(found.same_rate.correlation), found.overall
+    if overall is None or overall.interval is None:
         return "does not tell"
-    if way != "rises" or overall.interval[0] <= 0:
+    if overall.interval[0] <= 0:
         return "no"
-    if bounded is None or bounded.interval is None:
+    if way == "rises":
+        left = found.without.interval if found.without else None
+        return "yes" if left is not None and left[0] <= NOTABLE else "in part"
+    if any(leaning(one.correlation) == "rises" for one in found.places):
         return "in part"
-    return "in part" if bounded.interval[0] > NOTABLE else "yes"
+    inside = [one for one in found.others if one.where == _INSIDE]
+    contradicts = any(leaning(one.correlation) == "falls" for one in inside)
+    return "does not tell" if way == "open" or contradicts else "no"
 
 
-def _text(
-    verdict: Verdict,
-    pairs: Sequence[_Pair],
-    overall: Mean | None,
-    bounded: Mean | None,
-    same_rate: Finding,
-    best: Finding,
-    others: Sequence[Finding],
-) -> str:
+_WAYS = {"rises": "rises with it", "falls": "falls with it", "flat": "hardly depends on it", "open": "cannot be told"}
+
+
+def _text(verdict: Verdict, found: _Evidence, pairs: Sequence[_Pair]) -> str:
     says = {"yes": "Yes", "in part": "In part", "no": "No"}.get(verdict, "The data do not tell")
-    shown = overall is not None and overall.interval is not None
-    gains = "gains" if overall is None or overall.mean >= 0 else "loses"
-    doubt = "" if not shown or overall is None or overall.interval is None else _doubt(overall.interval)
+    gains = "gains" if found.overall is None or found.overall.mean >= 0 else "loses"
+    interval = found.overall.interval if found.overall else None
+    ways = ", ".join(f"{one.where.split(', ')[0]}: {_WAYS[leaning(one.correlation)]}" for one in found.places)
     sentences = [
-        f"{says}: at the best learning rates fn {gains} {mean_text(overall)} over none{doubt}.",
+        f"{says}: at the best learning rates fn {gains} {mean_text(found.overall)} over none{_doubt(interval)}.",
         f"The gain against the growth of none's norms: at the same learning rate "
-        f"{number_text(same_rate.correlation, same_rate.unit)}, at the best ones "
-        f"{number_text(best.correlation, best.unit)}.",
-        f"Where none's norms grow less than twofold the gain is {mean_text(bounded)} at the same learning rate."
-        if bounded
+        f"{number_text(found.same_rate.correlation, found.same_rate.unit)}"
+        + (f" (by partition, {ways})" if ways else "")
+        + f", at the best ones {number_text(found.best.correlation, found.best.unit)}.",
+        f"Where none's norms grow less than twofold the gain is {mean_text(found.without)} at the same learning rate."
+        if found.without
         else "Nowhere do none's norms grow less than twofold.",
-        *(_other_text(one) for one in others if one.correlation.rho is not None),
+        *(_other_text(one) for one in found.others[:3] if one.correlation.rho is not None),
         _lengths(pairs),
     ]
     return " ".join(filter(None, sentences))
@@ -190,8 +231,8 @@ def _other_text(one: Finding) -> str:
     return f"{one.what[0].upper()}{one.what[1:]}{where}: {number_text(one.correlation, one.unit)}."
 
 
-def _doubt(interval: tuple[float, float]) -> str:
-    return "" if interval[0] > 0 or interval[1] < 0 else ", which is not told apart from nothing"
+def _doubt(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None or interval[0] > 0 or interval[1] < 0 else ", which is not told apart from nothing"
 
 
 def _lengths(pairs: Sequence[_Pair]) -> str:
