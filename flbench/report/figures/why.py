@@ -25,6 +25,9 @@ _COLUMNS: tuple[tuple[str, Callable[[Probed], float | None]], ...] = (
     (_STABLE, lambda one: one.used),
 )
 
+#: Drawn with the first looks.
+_FIRST = ("none", "ln", "fn")
+
 _PANEL = (2.9, 2.1)
 
 
@@ -43,8 +46,9 @@ def _draw(
     from matplotlib.figure import Figure
 
     partitions = _in_order(cells, "partition")
-    styles = {label: _look(place) for place, label in enumerate(_in_order(cells, "norm"))}
-    size = (_PANEL[0] * len(columns) + 1.5, _PANEL[1] * len(partitions) + 0.8)
+    styles = {label: _look(place) for place, label in enumerate(_norms(cells))}
+    height = max(_PANEL[1] * len(partitions) + 0.8, 0.2 * len(styles) + 0.8)
+    size = (_PANEL[0] * len(columns) + 1.5, height)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(partitions), len(columns), squeeze=False, sharex="col", sharey=True)
     metric = cells[0].cell.metric
@@ -78,6 +82,12 @@ def _in_order(cells: Sequence[Probed], axis: str) -> list[str]:
     """The labels on an axis in its order."""
     ticks: set[Tick] = {one.cell.tick(axis) for one in cells}
     return [tick.label if tick.label != "–" else "all data" for tick in sorted(ticks)]
+
+
+def _norms(cells: Sequence[Probed]) -> list[str]:
+    """Those that everything is about first, so that they have filled marks."""
+    labels = _in_order(cells, "norm")
+    return sorted(labels, key=lambda label: (label not in _FIRST, labels.index(label)))
 
 
 def _look(place: int) -> Look:

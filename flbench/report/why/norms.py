@@ -184,8 +184,8 @@ def _mean(pairs: Sequence[_Pair]) -> Mean | None:
 def _verdict(found: _Evidence) -> Verdict:
     """Explained: the gain grows with the norms that it bounds, and is gone where they do not grow.
 
-    Where it grows with them in some partitions alone, it is explained in part. Where it does not grow with them although
-    without normalization long features are bad features, the evidence contradicts itself.
+    Where it grows with them in some partitions alone, it is explained in part. Where it does not grow with them, but
+    without normalization accuracy falls with growth, the evidence contradicts itself.
     """
     way, overall = leaning(found.same_rate.correlation), found.overall
     if overall is None or overall.interval is None:
