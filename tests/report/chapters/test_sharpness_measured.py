@@ -1,0 +1,67 @@
+"""Verdicts on the sharpness paper from networks that are measured: theory and experiment within their spread."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from flbench.report.chapters import Claim, chapters_of
+from flbench.studies.setup import make_study
+from tests.report.chapters.memory import Memory
+from tests.report.chapters.test_sharpness import VARIANCES
+from tests.report.stores import experiment
+
+torch.set_num_threads(1)  # more wait for each other beside other tests
+
+
+def measure(memory: Memory, **fields: Any) -> float:
+    """Execute a study and keep its records; returns its first lambda_max."""
+    wish: Any = experiment(kind="sharpness", **fields)
+    study, _, _ = make_study(wish, None, "cpu")
+    lines = [study.evaluate()]
+    for _ in range(wish.rounds):
+        study.step()
+        if study.diverged_in() is not None:
+            memory.finish(wish, lines, status="diverged")
+            return float(lines[0]["lambda_max"])
+    memory.finish(wish, [*lines, study.evaluate()] if wish.rounds else lines)
+    return float(lines[0]["lambda_max"])
+
+
+def claims(memory: Memory) -> dict[str, Claim]:
+    (chapter,) = chapters_of(memory.collection())
+    return {claim.source: claim for claim in chapter.claims}
+
+
+@pytest.mark.slow
+def test_random_networks_bear_out_the_theorems() -> None:
+    """Widths 50, 100 and 200, 10 draws of each, both activations: a value, flat lines, growing lines, bounds."""
+    memory = Memory()
+    for activation, width, seed in product(VARIANCES, (50, 100, 200), range(10)):
+        shared = {"rounds": 0, "activation": activation, **VARIANCES[activation], "width": width, "seed": seed}
+        for normalized in ("none", "mean-last", "bn-last", "bn-middle"):
+            measure(memory, normalized=normalized, **shared)
+        measure(memory, normalized="ln-all", outputs=10, **shared)
+    found = claims(memory)
+    verdicts = {source: found[source].holding for source in ("theorem 2.2", "theorem 3.3", "theorem 3.4")}
+    assert verdicts == dict.fromkeys(verdicts, "holds"), {source: found[source].evidence for source in verdicts}
+    for scattered in ("eq. 19", "theorem 4.1"):  # by the outputs' own scale: ten draws may leave these open
+        assert found[scattered].holding in ("holds", "in part", "inconclusive"), found[scattered].evidence
+    assert "tanh (3, 0.64), exponent 0.0" in found["theorem 3.4"].evidence, "the control is flat"
+
+
+@pytest.mark.slow
+def test_descents_grow_above_their_line_and_come_back() -> None:
+    """Two networks, T = 200, eight rates around 2 / lambda_max: growth at the line, no explosion just above it."""
+    memory = Memory()
+    network = {"sigma_w2": 4.0, "sigma_b2": 1.0, "samples": 200, "precision": "fp32", "width": 100}
+    for seed in (0, 1):
+        top = measure(Memory(), rounds=0, seed=seed, **network)
+        for factor in (0.3, 0.6, 0.9, 1.3, 1.6, 2.0, 2.5, 3.0):
+            measure(memory, rounds=60, eval_every=60, seed=seed, lr=2 * factor / top, **network)
+    found = claims(memory)
+    assert found["eq. 23"].holding == "holds", found["eq. 23"].evidence
+    assert found["figure 2, left"].holding == "does not hold", found["figure 2, left"].evidence
