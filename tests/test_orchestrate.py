@@ -10,7 +10,7 @@ import pytest
 from flbench.config import parse_experiment
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
-from flbench.orchestrate import Orchestrator, Progress, Watch, common_fields, label, leaderboard
+from flbench.orchestrate import Orchestrator, Progress, Watch, common_fields, joined_common, label, leaderboard
 from flbench.store import Entry, Lease, Store
 from flbench.worker import Options
 from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
@@ -228,6 +228,35 @@ def test_nobody_waits_for_the_rounds_of_what_failed(store: Store, monkeypatch: p
     progress = watch.look()
     assert (progress.rounds_given_up, progress.rounds_per_second, progress.eta) == (60, 10.0, 4.0)
     assert [(index, seen.outcome) for index, seen in progress.ended.items()] == [(1, "error")]
+
+
+def test_plans_without_rounds_are_measured_in_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 10.0])
+    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    plan = [parse_experiment({"kind": "sharpness", "width": 8, "seed": seed}) for seed in range(6)]
+    watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=1)
+    watch.look()
+    for experiment in plan[:2]:
+        attempt = store.claim(experiment, Lease.here())
+        assert attempt is not None
+        attempt.record({"round": 0, "lambda_max": 7.5})
+        attempt.publish(status="done", rounds=0, seconds=1.0, fingerprint="gaussian", numerics={})
+        attempt.end("ok")
+    progress = watch.look()
+    assert (progress.rounds_per_second, progress.runs_per_second, progress.eta) == (None, 0.2, 20.0)
+    assert (progress.runs_per_hour, progress.share) == (720.0, pytest.approx(1 / 3))
+    assert [(seen.metric, seen.value, seen.label) for seen in progress.news] == [
+        ("lambda_max", 7.5, "none s0"),
+        ("lambda_max", 7.5, "none s1"),
+    ]
+
+
+def test_what_parts_have_in_common() -> None:
+    left = {"rank": {"kind": "rank", "width": 8, "gamma": None}}
+    right = {"rank": {"kind": "rank", "width": 9, "gamma": None}, "deep": {"depth": 3}}
+    assert joined_common([left, left]) == left
+    assert joined_common([left, right]) == {"rank": {"gamma": None}, "deep": {"depth": 3}}
+    assert joined_common([{}, left]) == left
 
 
 def labels(plan: list[Entry]) -> list[str]:

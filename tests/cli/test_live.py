@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from flbench.cli.curve import curve
-from flbench.cli.live import LiveView, PlainView, live_table, news_line, summary_line, view_for
+from flbench.cli.live import LiveView, PlainView, headlines, live_table, news_line, summary_line, view_for
 from flbench.cli.numbers import duration, handy, pace
 from flbench.cli.overview import Overview
 from flbench.config import Experiment, parse_experiment
@@ -51,6 +51,25 @@ def test_lines_about_single_runs() -> None:
     assert news_line(long, whole=True) == "fedavg ln s1: error: no data.\nLooked for them in:\n  here"
 
 
+def test_lines_about_studies() -> None:
+    sharp = Seen(
+        "id", "sharpness none s0", 0, RunState("done", result=result(rounds=0)), 0, 36.6234, None, "lambda_max"
+    )
+    assert news_line(sharp) == "sharpness none s0: lambda_max 36.62, 2.5 s"
+    deep = Seen("id", "deep bn s0", 20, RunState("done", result=result()), 20, 0.912, None, "test_acc")
+    assert news_line(deep) == "deep bn s0: test_acc 91.2 %, 20 rounds, 2.5 s"
+    assert headlines([deep, deep]) == ("test accuracy", ["91.2 %", "91.2 %"])
+    assert headlines([sharp, RUNNING]) == ("reached", ["lambda_max 36.62", "acc 50.0 %"])
+
+
+def test_plans_without_rounds_are_told_in_runs() -> None:
+    none = {"rounds_done": 0, "rounds_total": 0, "rounds_per_second": None}
+    counted = progress(**none, runs_per_second=2.0)
+    assert summary_line(counted) == "12/36 done, 1 running, 2 workers, 7,200 runs/h, ETA 12.0 s"
+    assert (counted.share, progress().share) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert summary_line(progress(**none)) == "12/36 done, 1 running, 2 workers"
+
+
 def test_summary_line() -> None:
     # 20 rounds/s of 25 rounds a run: 2880 runs/h; 600 rounds are left.
     assert summary_line(progress()) == "12/36 done, 1 running, 2 workers, 20 rounds/s, 2,880 runs/h, ETA 30.0 s"
@@ -70,6 +89,7 @@ def test_pace_has_a_handy_unit(speed: float, text: str) -> None:
 
 def test_handy_numbers() -> None:
     assert [handy(number) for number in (0.01234, 3.14159, 99.96, 12345.6)] == ["0.0123", "3.14", "100", "12,346"]
+    assert handy(1.234e30) == "1.23e+30"
 
 
 @pytest.mark.parametrize(
@@ -257,3 +277,10 @@ def test_curve_goes_from_its_first_to_its_last_point() -> None:
 def test_curve_of_nothing_and_of_one_point() -> None:
     assert len(curve([], 100, height=3)) == 5
     assert sum(ord(c) > 0x2800 for c in "".join(curve([(100, 0.5)], 100, width=10, height=3))) == 1
+
+
+def test_curve_of_another_number_has_its_own_scale() -> None:
+    lines = curve([(0, 2000.0), (10, 1000.0)], 10, width=5, height=4, top=2000.0, text=handy)
+    assert [line.partition(" ┤")[0] for line in lines[:4]] == ["2,000", "     ", "1,000", "    0"]
+    wide = curve([(0, 1e12)], 10, width=5, height=4, top=1e12, text=handy)
+    assert {line.index("┤") for line in wide[:4]} == {6}

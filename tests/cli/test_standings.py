@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flbench.cli.sparkline import Curves, sparklines
+from flbench.cli.sparkline import Curves, mixed_sparklines, sparklines
 from flbench.cli.standings import Cell, Standings, best, common_names, names
 from flbench.config import parse_experiment
 from flbench.orchestrate import Seen
@@ -59,6 +59,34 @@ def test_the_best_of_each_problem() -> None:
     assert best([], 6).cells == []
 
 
+def test_studies_compete_by_their_own_numbers() -> None:
+    plan = [
+        parse_experiment(raw)
+        for raw in (
+            {"kind": "sharpness", "width": 50},
+            {"kind": "sharpness", "width": 50, "normalized": "mean-last"},
+            {"kind": "sharpness", "width": 80},
+            {"kind": "rank"},
+            {"kind": "rank", "normalized": "bn"},
+        )
+    ]
+    told = Standings([one.cell_id for one in plan], lambda index: plan[index].to_json())
+    values = (20.0, 5.0, 40.0, 1.5, 6.0)
+    told.update(
+        {
+            index: Seen(one.run_id, "", 0, RunState("done"), 0, value)
+            for index, (one, value) in enumerate(zip(plan, values, strict=True))
+        }
+    )
+    leaders = best(told.cells.values(), 5).cells
+    # The least sharp and the highest rank first; networks of different widths do not compete.
+    assert [(cell.metric, cell.mean) for cell in leaders] == [("lambda_max", 5.0), ("lambda_max", 40.0), ("rank", 6.0)]
+    assert [cell.mean for cell in best(told.cells.values(), 6).cells] == [5.0, 20.0, 40.0, 6.0, 1.5]
+    common = common_names(plan)
+    assert names(plan[1].to_json(), common) == ("sharpness width=50", "mean-last")
+    assert names(plan[4].to_json(), common) == ("rank", "bn")
+
+
 def test_a_cell_is_called_by_what_it_competes_in_and_with() -> None:
     common = common_names(PLAN[:3])
     agreed = set(common["federated"])  # type: ignore[call-overload]
@@ -85,6 +113,16 @@ def test_small_differences_stay_small() -> None:
     assert sparklines([[0.90, 0.91]]) == ("from 86 to 91 %", ["▇█"])
     assert sparklines([[0.0, 0.01]]) == ("from 0 to 5 %", ["▁▂"])
     assert sparklines([[], []]) == ("over rounds", ["", ""])
+
+
+def test_other_numbers_have_scales_of_their_own() -> None:
+    assert sparklines([[10.0, 20.0], [40.0]], metric="lambda_max") == ("from 10 to 40", ["▁▃", "█"])
+    assert sparklines([[100.0, 101.0]], metric="rank") == ("from 96 to 101", ["▇█"]), "a twentieth of the greatest"
+    assert sparklines([[0.0]], metric="lambda_max") == ("from 0 to 1", ["▁"])
+    mixed = [("acc", [0.2, 1.0]), ("lambda_max", [10.0, 40.0]), ("acc", [0.61])]
+    assert mixed_sparklines(mixed) == ("over rounds", ["▁█", "▁█", "▅"])
+    assert mixed_sparklines(mixed[:1]) == ("from 20 to 100 %", ["▁█"])
+    assert mixed_sparklines([]) == ("over rounds", [])
 
 
 def test_long_curves_show_the_last_value_of_each_share() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from flbench.cli.tracked import name_of
+from flbench.config import parse_experiment
 from flbench.store import Store
 from flbench.tracking.memory import Memory, Told
 from flbench.tracking.view import Viewer
@@ -39,6 +40,21 @@ def test_names_tell_what_is_not_as_usual() -> None:
     assert "momentum=0.9" in name_of(experiment(momentum=0.9).to_json())
     assert "clients=20" in name_of(experiment(clients=20).to_json())
     assert "centralized" in name_of(experiment(kind="centralized").to_json())
+
+
+def test_studies_are_told_by_their_kind_and_normalization(store: Store) -> None:
+    study = parse_experiment({"kind": "sharpness", "width": 50, "normalized": "bn-last", "seed": 2})
+    assert name_of(study.to_json()) == "sharpness bn-last width=50 s2"
+    assert name_of(parse_experiment({"kind": "rank"}).to_json()) == "rank none s0"
+    assert name_of(parse_experiment({"kind": "deep", "lr": 0.1}).to_json()) == "deep none lr=0.1 s0"
+    attempt = claim(store, study)
+    attempt.record({"round": 0, "lambda_max": 7.5, "spectrum": [7.5, 1.0]})
+    attempt.publish(status="done", rounds=0, seconds=1.0, fingerprint="gaussian", numerics={})
+    attempt.end("ok")
+    found = Viewer(name_of, {study.run_id: ("why",)}).finished(store.run(study.run_id))
+    assert found is not None
+    assert (found[0].job_type, found[0].tags, found[0].exit_code) == ("sharpness", ("why", "bn-last"), 0)
+    assert found[0].config == study.to_json()
 
 
 def test_an_extended_run_is_another_view_and_the_longest_result_counts(store: Store) -> None:
