@@ -398,6 +398,30 @@ def test_fast_studies_equal_slow_ones(load: Load) -> None:
         assert fast.evaluated_rounds() == slow.evaluated_rounds()
 
 
+def test_rules_take_what_any_kind_may_have(load: Load) -> None:
+    text = """
+grids:
+  - set: {kind: sharpness}
+    axes: {normalized: [none, bn-last]}
+  - set: {kind: sharpness, lr: 0.1, rounds: 5}
+  - set: {kind: rank}
+    axes: {normalized: [none, bn, bn-rms]}
+exclude: [{kind: rank, normalized: bn}]
+overrides: [{if: {rounds: 0}, set: {width: 7}}]
+"""
+    found = [(run.kind, run.to_json()["normalized"], run.to_json()["width"]) for run in load(text).experiments]
+    assert found == [
+        ("sharpness", "none", 7),
+        ("sharpness", "bn-last", 7),
+        ("sharpness", "none", 100),
+        ("rank", "none", 32),
+        ("rank", "bn-rms", 32),
+    ]
+    assert [run.kind for run in load(text, only=("normalized=bn-rms",)).experiments] == ["rank"]
+    with pytest.raises(SpecError, match=r"normalized: expected 'none', .*, got 'bm'"):
+        load(text, only=("normalized=bm",))
+
+
 def test_fast_experiments_fill_in_the_augmentation_like_slow_ones(load: Load) -> None:
     for fast in load(WIDE).experiments[::31]:
         assert parse_experiment(raw_of(fast)).augment == fast.augment or fast.kind == "centralized"

@@ -59,15 +59,11 @@ def _test(path: str, raw: Any) -> Test:
         raise ValueError("probes cannot be matched: they observe a run and do not define it")
     registry = registry_of(field)
     if registry is None:
-        kind = next(kind for kind, model in KINDS.items() if field in model.model_fields)
         if field == "kind":
             if raw not in KINDS:
                 raise ValueError(unknown("kind", str(raw), KINDS))
             return lambda value: bool(value == raw)
-        try:
-            wanted = parse_field(kind, field, raw)
-        except FieldProblem as problem:
-            raise ValueError(str(problem)) from None
+        wanted = _value_of_any_kind(field, raw)
         return lambda value: _same(value, wanted)
     if sub:
         return lambda component: hasattr(component, sub) and _same(plain(getattr(component, sub)), raw)
@@ -78,6 +74,19 @@ def _test(path: str, raw: Any) -> Test:
     except KeyError as error:
         raise ValueError(str(error)) from None
     return lambda component: component.name == cls.name and _has(component, settings)
+
+
+def _value_of_any_kind(field: str, raw: Any) -> Any:
+    """A field's typed value in the first kind of experiment that can have it; raises ValueError where none can."""
+    problems = []
+    for kind, model in KINDS.items():
+        if field not in model.model_fields:
+            continue
+        try:
+            return parse_field(kind, field, raw)
+        except FieldProblem as problem:
+            problems.append(str(problem))
+    raise ValueError(problems[0])
 
 
 def _has(component: Component, settings: Mapping[str, Any]) -> bool:
