@@ -16,6 +16,7 @@ from flbench.report.correlation import Correlation
 from flbench.report.figures import draw
 from flbench.report.why import Answer, Synthesis, synthesize
 from flbench.report.why.answers import leaning
+from flbench.sweeps import load_sweep
 from tests.report.stores import experiment
 from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, world
 
@@ -337,6 +338,16 @@ def test_claims_that_the_runs_contradict() -> None:
         fn=lambda seed: Saw(0.1, norm=2, share=0.9 + 0.001 * seed, overfit=(0.8, 0.1)),
     )
     assert [one.holding for one in found] == ["does not hold"] * 4
+
+
+def test_the_sweep_of_the_claims() -> None:
+    sweep = load_sweep(str(Path(__file__).parents[2] / "sweeps" / "feature_collapse.yaml"))
+    wishes = cast(list[Any], sweep.experiments)
+    assert len(wishes) == 18 and {wish.partition.label() for wish in wishes} == {"classes:1"}
+    assert {(wish.method.name, wish.norm.name) for wish in wishes} == {
+        (method, norm) for method in ("local-only", "fedavg") for norm in ("none", "fn", "ln")
+    }
+    assert [probe.name for probe in wishes[0].probes] == ["features", "overfit"]
 
 
 @pytest.mark.parametrize("norm", ["none", "fn"])
