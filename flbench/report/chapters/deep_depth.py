@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from flbench.report.chapters.chapter import Claim, Holding
 from flbench.report.chapters.deep_arms import Arm, Setting
 from flbench.report.chapters.words import interval, percent, points, sign, spread, verdict
 from flbench.report.stats import paired
+
+if TYPE_CHECKING:
+    from flbench.report.correlation import Correlation
 
 PAPER = "Daneshmand et al. 2020"
 
@@ -16,7 +20,7 @@ PAPER = "Daneshmand et al. 2020"
 COLLAPSED, HIGH = 1.5, 5.0
 
 #: How near to the best arm of its depth an accuracy has to be so that the network trains, as a fraction.
-NEAR = 0.05
+NEAR = 0.1
 
 #: A fall of accuracy that is none, as a fraction.
 NO_FALL = 0.01
@@ -124,17 +128,18 @@ def _predicts(arms: Sequence[Arm], lost: Sequence[Arm]) -> tuple[Holding, str]:
     from flbench.report.correlation import spearman
 
     pairs = [
-        (arm.initial_rank[seed], accuracy, place)
+        (arm.initial_rank[seed], accuracy, place, arm.experiment.depth)
         for place, arm in enumerate(arms)
         for seed, accuracy in arm.final.items()
         if seed in arm.initial_rank
     ]
-    ranks, accuracies, places = zip(*pairs, strict=True)
+    ranks, accuracies, places, depths = zip(*pairs, strict=True)
     found = spearman(ranks, accuracies, places)
     low, high = found.interval or (None, None)
     against = [_told(arm) for arm in [*(arm for arm in arms if _contradicts(arm, arms)), *lost]]
-    rho = "undefined" if found.rho is None else f"{found.rho:.2f}{interval(low, high)}"
-    evidence = f"rank correlation {rho} (n={found.n} in {found.groups} arms)"
+    evidence = f"rank correlation {_rho(found)} (n={found.n} in {found.groups} arms)"
+    if len(set(depths)) > 1:
+        evidence += f", among arms of equal depth {_rho(spearman(ranks, accuracies, places, strata=depths))}"
     if against:
         evidence += f"; against it: {', '.join(against)}"
     positive = low is not None and low > 0
@@ -143,6 +148,10 @@ def _predicts(arms: Sequence[Arm], lost: Sequence[Arm]) -> tuple[Holding, str]:
     if against or (high is not None and high < 0):
         return "does not hold", evidence
     return "inconclusive", evidence
+
+
+def _rho(found: Correlation) -> str:
+    return "undefined" if found.rho is None else f"{found.rho:.2f}{interval(*(found.interval or (None, None)))}"
 
 
 def _contradicts(arm: Arm, arms: Sequence[Arm]) -> bool:
