@@ -71,6 +71,8 @@ def run(
 ) -> pd.DataFrame:
     """Run one experiment in this process, unless the store has it, and return its evaluations, one a row.
 
+    ``kind="rank"`` (or ``sharpness``, ``deep``) runs a study, whose rows hold what it measures.
+
     Args:
         store: where it is kept; None: $FLBENCH_STORE, else ``runs``.
         data: folder of the data sets; None: the usual one.

@@ -192,11 +192,11 @@ def _table_of(sweep: Sweep, cells: Sequence[_Numbered], finished: Mapping[str, f
     from rich.markup import escape
     from rich.table import Table
 
-    from flbench.sweeps import label, short_name
+    from flbench.sweeps import short_name
 
     firsts = [runs[0] for _, _, runs in cells]
     own = [field for field in sweep.varying if field in type(firsts[0]).model_fields]
-    fields = [name for name in own if len(cells) == 1 or len({label(getattr(one, name)) for one in firsts}) > 1]
+    fields = [name for name in own if len(cells) == 1 or _differ(getattr(one, name) for one in firsts)]
     table = Table("#", title_justify="left", title_style="", box=None, pad_edge=False)
     for field in fields:
         table.add_column(short_name(field), overflow="fold")
@@ -210,6 +210,12 @@ def _table_of(sweep: Sweep, cells: Sequence[_Numbered], finished: Mapping[str, f
         values = [escape(cell["values"].get(field, "-")) for field in fields]
         table.add_row(f"{number:,}", *values, f"{cell['done']}/{cell['runs']}")
     return table
+
+
+def _differ(values: Iterator[Any]) -> bool:
+    first = next(values)
+    # The cells of a sweep share their values: nearly always there is nothing to compare.
+    return any(value is not first and value != first for value in values)
 
 
 def _estimate_line(facts: dict[str, Any], workers: int) -> str:
