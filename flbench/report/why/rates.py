@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flbench.config import Federated
 from flbench.report.robustness import Ranges
 from flbench.report.why.answers import (
     STRONG,
@@ -72,13 +71,13 @@ def answer(ranges: Sequence[Ranges], cells: Sequence[Probed], tuned: Sequence[Pr
     ]
     whole, *others = [finding for finding in findings if finding.where == "everywhere"]
     verdict = _verdict(whole)
-    ratios = [row.high / row.rate for row in measured if row.rate]
+    ratios = [(row.any.norm_label, row.high / row.rate) for row in measured if row.rate]
     sentences = [
         f"{_SAYS[verdict]}: the highest learning rate that works against 2 / lambda_max of the untrained global model: "
         f"{number_text(whole.correlation, whole.unit)}"
         + "".join(f"; of the sharpest client: {number_text(one.correlation, one.unit)}" for one in others)
-        + f". That rate is {spread_text(ratios)} times 2 / lambda_max (median and middle half of {len(ratios)} rows; "
-        "following would be the same factor everywhere).",
+        + f". That rate is {spread_text([ratio for _, ratio in ratios])} times 2 / lambda_max (median and middle half of "
+        f"{len(ratios)} rows; following would be the same factor everywhere; by norm: {_by_norm(ratios)}).",
         at_end,
         _open(measured),
         f"Left out: {idle} rows whose best rate is not {OVER_CHANCE:g} times better than guessing." if idle else "",
@@ -139,28 +138,23 @@ def _finding(rows: Sequence[_Row], name: str, where: str, *, local: bool) -> Fin
 
 def _at_end(tuned: Sequence[Probed]) -> str:
     """Where the chosen learning rates stand against 2 / lambda_max of the trained network."""
-    used = {norm: values for norm, values in _by_norm(tuned).items() if values}
-    everything = [value for values in used.values() for value in values]
-    if not everything:
+    used = [(one.norm_label, one.used) for one in tuned if one.used is not None]
+    if not used:
         return ""
-    below = sum(value < 1 for value in everything)
-    parts = ", ".join(f"{norm} {spread_text(values)}" for norm, values in used.items())
+    chosen = " at their best learning rates" if any("lr" in one.cell.chosen for one in tuned) else ""
+    below = sum(value < 1 for _, value in used)
     return (
-        f"At the end of training lr x lambda_max / 2 is {spread_text(everything)}, below 1 in {below} of "
-        f"{len(everything)} cells{_chosen(tuned)} (by norm: {parts})."
+        f"At the end of training lr x lambda_max / 2 is {spread_text([value for _, value in used])}, below 1 in {below} "
+        f"of {len(used)} cells{chosen} (by norm: {_by_norm(used)})."
     )
 
 
-def _chosen(tuned: Sequence[Probed]) -> str:
-    return " at their best learning rates" if any("lr" in one.cell.chosen for one in tuned) else ""
-
-
-def _by_norm(tuned: Sequence[Probed]) -> dict[str, list[float]]:
+def _by_norm(values: Sequence[tuple[str, float]]) -> str:
+    """``none 0.07 (0.06 to 0.2), fn 4 (3.8 to 4.3)``."""
     found: dict[str, list[float]] = {}
-    for one in tuned:
-        if one.used is not None and isinstance(one.cell.experiment, Federated):
-            found.setdefault(one.norm_label, []).append(one.used)
-    return found
+    for norm, value in values:
+        found.setdefault(norm, []).append(value)
+    return ", ".join(f"{norm} {spread_text(own)}" for norm, own in found.items())
 
 
 def _open(rows: Sequence[_Row]) -> str:
