@@ -144,8 +144,16 @@ def _legend(figure: Figure) -> None:
     from matplotlib.patches import Patch
 
     handles = [
-        Line2D([], [], color=_LINE, linestyle="--", linewidth=1.8, label="2/lambda_max, theory"),
-        Line2D([], [], linestyle="", marker="o", markerfacecolor=_POINTS, markeredgecolor="#000000", label="measured"),
+        Line2D([], [], color=_LINE, linestyle="--", linewidth=1.8, label=r"$2/\lambda_\mathrm{max}$, theory"),
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker="o",
+            markerfacecolor=_POINTS,
+            markeredgecolor="#000000",
+            label="measured at the start",
+        ),
         Patch(label=f"exploded (above {EXPLODED:g})", linewidth=0, **_EXPLODED),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
