@@ -20,6 +20,7 @@ PAPER = "Zhang et al. 2024"
 
 #: Features of which the first singular value has a larger share than this are called collapsed.
 COLLAPSED = 0.99
+_LIMIT = f"{100 * COLLAPSED:g} %"
 
 #: Norms that grow by less than this factor are called bounded.
 _BOUNDED = 1.05
@@ -57,15 +58,20 @@ def _growth(cells: Sequence[Probed]) -> Claim:
 
 
 def _share(cells: Sequence[Probed]) -> Claim:
-    text = "Local training on one class without normalization makes features collapse onto one direction"
-    plain = [one for one in cells if one.norm_label == "none" and one.share is not None]
-    collapsed = [(one.share or 0) > COLLAPSED for one in plain]
-    ranks = [one.rank for one in plain if one.rank is not None]
-    evidence = (
-        f"share of the first singular value {_shares(plain)}, above {100 * COLLAPSED:g} % in {sum(collapsed)} of "
-        f"{_settings(plain)}; effective rank {_range(ranks)}."
+    text = "Local training on one class makes features collapse onto one direction without normalization, not with FN"
+    plain, normalized = (
+        [one for one in cells if one.norm_label == norm and one.share is not None] for norm in ("none", "fn")
     )
-    return Claim(text, f"{PAPER}, figure 3, middle right", _holding(collapsed), evidence)
+    collapsed, kept = ([(one.share or 0) > COLLAPSED for one in some] for some in (plain, normalized))
+    ranks = _range([one.rank for one in plain if one.rank is not None])
+    evidence = (
+        f"share of the first singular value, none: {_shares(plain)}, above {_LIMIT} in {sum(collapsed)} of "
+        f"{_settings(plain)}, effective rank {ranks}"
+    )
+    if normalized:
+        evidence += f"; fn: {_shares(normalized)}, above {_LIMIT} in {sum(kept)} of {_settings(normalized)}"
+    facts = [*collapsed, *(not one for one in kept)]
+    return Claim(text, f"{PAPER}, figure 3, middle right and right", _holding(facts), evidence + ".")
 
 
 def _mitigates(cells: Sequence[Probed]) -> Claim:

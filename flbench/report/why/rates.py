@@ -76,8 +76,8 @@ def answer(ranges: Sequence[Ranges], cells: Sequence[Probed], tuned: Sequence[Pr
         f"{_SAYS[verdict]}: the highest learning rate that works against 2 / lambda_max of the untrained global model: "
         f"{number_text(whole.correlation, whole.unit)}"
         + "".join(f"; of the sharpest client: {number_text(one.correlation, one.unit)}" for one in others)
-        + f". That rate is {spread_text([ratio for _, ratio in ratios])} times 2 / lambda_max (median and middle half of "
-        f"{len(ratios)} rows; following would be the same factor everywhere; by norm: {_by_norm(ratios)}).",
+        + f". That rate is {spread_text([ratio for _, ratio in ratios])} times 2 / lambda_max (median and middle half "
+        f"of {len(ratios)} rows; following would be the same factor everywhere; by norm: {_by_norm(ratios)}).",
         at_end,
         _open(measured),
         f"Left out: {idle} rows whose best rate is not {OVER_CHANCE:g} times better than guessing." if idle else "",
@@ -144,8 +144,8 @@ def _at_end(tuned: Sequence[Probed]) -> str:
     chosen = " at their best learning rates" if any("lr" in one.cell.chosen for one in tuned) else ""
     below = sum(value < 1 for _, value in used)
     return (
-        f"At the end of training lr x lambda_max / 2 is {spread_text([value for _, value in used])}, below 1 in {below} "
-        f"of {len(used)} cells{chosen} (by norm: {_by_norm(used)})."
+        f"At the end of training lr x lambda_max / 2 is {spread_text([value for _, value in used])}, below 1 in "
+        f"{below} of {len(used)} cells{chosen} (by norm: {_by_norm(used)})."
     )
 
 
