@@ -176,15 +176,21 @@ class Setting:
 
 
 def settings_of(runs: Sequence[Run], collection: Collection) -> list[Setting]:
-    """What was compared; learning rates that not all arms of a setting were to have are left out."""
+    """What was compared; learning rates that not all arms of a depth were to have are left out."""
     found = []
     for members in grouped(runs, _setting):
         arms = [_arm(same, collection) for same in grouped(members, lambda run: _place(_deep(run)))]
-        common = set.intersection(*({trial.lr for trial in arm.trials} for arm in arms))
-        if common:
-            arms = [Arm(tuple(trial for trial in arm.trials if trial.lr in common)) for arm in arms]
-        found.append(Setting(tuple(arms)))
+        depths = grouped(arms, lambda arm: arm.experiment.depth)
+        found.append(Setting(tuple(arm for same in depths for arm in _at_common_rates(same))))
     return found
+
+
+def _at_common_rates(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms with equal chances; as they are where they have no rate in common."""
+    common = set.intersection(*({trial.lr for trial in arm.trials} for arm in arms))
+    if not common:
+        return list(arms)
+    return [Arm(tuple(trial for trial in arm.trials if trial.lr in common)) for arm in arms]
 
 
 def _arm(runs: Sequence[Run], collection: Collection) -> Arm:
