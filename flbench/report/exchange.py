@@ -168,9 +168,13 @@ def _ends_of(whole: Exported) -> Exported:
     if len(records) > 1 and records[0] == records[1]:
         del records[1]
     metrics = files.join_lines(records)
-    evaluated = frozenset(record["round"] for record in records)
-    seen = {"evaluated": evaluated, "metrics_sha256": _sha256(metrics), "metrics_bytes": len(metrics)}
-    return dataclasses.replace(whole, metrics=metrics, result=dataclasses.replace(whole.result, **seen))
+    result = dataclasses.replace(
+        whole.result,
+        evaluated=frozenset(record["round"] for record in records),
+        metrics_sha256=_sha256(metrics),
+        metrics_bytes=len(metrics),
+    )
+    return dataclasses.replace(whole, metrics=metrics, result=result)
 
 
 def _published(result: Result) -> Result:
