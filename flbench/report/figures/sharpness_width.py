@@ -55,7 +55,8 @@ def _caption(lines: Sequence[Line]) -> str:
     return (
         f"lambda_max of the Fisher information of random networks over their width M, mean ± sd over {draws} draws, "
         "with C outputs on T samples; dashed: theory, dotted: its lower bounds (theorems 2.2, 3.3, 3.4 and 4.1 of "
-        "Karakida et al. 2019). At the right, the fitted exponent of M."
+        "Karakida et al. 2019; dashed for layer normalization: a mean-field value that is not the paper's). At the "
+        "right, the fitted exponent of M."
     )
 
 
