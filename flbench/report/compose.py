@@ -53,8 +53,10 @@ def document(board: Leaderboard) -> list[Block]:
     blocks += [Paragraph(_introduction(board))] if board.sections else []
     if board.unfinished:
         total, wished = sum(board.unfinished.values()), board.provenance.wished - len(_studies(board))
-        text = f"{total} of {wished} runs have no value: {listing(board.unfinished)}."
-        blocks.append(Paragraph(f"**Incomplete:** {text}", warning=True))
+        # A run that diverged is over: it is a result, though no value.
+        word = "Diverged" if board.unfinished.keys() == {"diverged"} else "Incomplete"
+        text = f"{total:,} of {wished:,} runs have no value: {listing(board.unfinished)}."
+        blocks.append(Paragraph(f"**{word}:** {text}", warning=True))
     blocks += [Paragraph(f"Left out: {note}.", warning=True) for note in board.left_out]
     if board.overall is not None:
         blocks += _overall(board.overall)

@@ -340,6 +340,13 @@ def test_json_is_plain_and_complete(tmp_path: Path) -> None:
     assert plain["provenance"]["data"] == {"digits feedfacecafebeef": 2}
 
 
+def test_runs_that_diverged_are_over(tmp_path: Path) -> None:
+    store, wishes = Store(tmp_path), [experiment(seed=seed) for seed in range(2)]
+    finish(store, wishes[0], 0.5)
+    finish(store, wishes[1], status="diverged")
+    assert "> **Diverged:** 1 of 2 runs have no value: 1 diverged." in board(store, wishes).markdown()
+
+
 def everything(path: Path) -> tuple[Store, list[Experiment]]:
     """A store with every kind of cell."""
     store, wishes = Store(path), small_sweep()
