@@ -47,12 +47,13 @@ class Costs:
 def costs_of(cell: Cell, collection: Collection, targets: Targets | None) -> Costs:
     """The costs of a cell; ``targets`` makes its runs' records be read."""
     records = [run.record for run in cell.runs if run.record is not None]
+    watched = any(run.has_curve for run in cell.runs)
     return Costs(
         bytes=_mean([bytes_of(record) for record in records]),
         worst=_mean([value_of(record, "acc_worst") for record in records]),
         spread=_mean([value_of(record, "acc_sd") for record in records]),
         recall=_recall(records),
-        reached=None if targets is None else _reached(cell, collection, targets),
+        reached=_reached(cell, collection, targets) if targets is not None and watched else None,
     )
 
 

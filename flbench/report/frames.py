@@ -114,6 +114,11 @@ class Run:
         return self.experiment.cell_id, self.rounds
 
     @property
+    def has_curve(self) -> bool:
+        """Whether anything is known between its beginning and its end (not so in an export of the ends)."""
+        return self.result is not None and (len(self.result.evaluated) > 2 or 0 not in self.result.evaluated)
+
+    @property
     def fingerprint(self) -> str | None:
         """Content hash of the data it ran on, where it is finished."""
         return self.result.fingerprint if self.result else None

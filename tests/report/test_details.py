@@ -21,7 +21,9 @@ from tests.report.stores import experiment, finish, records
 GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
 #: Enough of a finished run's result for provenance.
-RESULT = SimpleNamespace(fingerprint="feedfacecafebeef", numerics={}, environment={}, status="done")
+RESULT = SimpleNamespace(
+    fingerprint="feedfacecafebeef", numerics={}, environment={}, status="done", evaluated=frozenset({50, 100})
+)
 
 
 def run(acc: float | None, state: str = "done", more: dict[str, Any] | None = None, **fields: Any) -> Run:

@@ -92,6 +92,11 @@ def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
     (one,), _ = exchange.gather(store, store.run_ids(), ends=True)
     assert [record["round"] for record in one.records] == [0, 20], "with what was seen before the first round"
     assert exchange.Exported.from_row(one.to_row()).result.final == one.records[-1]
+    exchange.write(path, [one])
+    found = [
+        frames.collect(source).runs[0].has_curve for source in (frames.StoreSource(store), exchange.FilesSource([path]))
+    ]
+    assert found == [True, False]
 
 
 def test_files_of_the_first_layout_are_read(tmp_path: Path) -> None:

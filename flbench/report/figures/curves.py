@@ -49,7 +49,7 @@ def over_rounds(board: Leaderboard, collection: Collection) -> Iterator[Drawing]
         seen: Counter[str] = Counter()
         for details in section.details:
             table = details.table
-            if any(run.result for cell in table.cells.values() for run in cell.runs):
+            if any(run.has_curve for cell in table.cells.values() for run in cell.runs):
                 name = file_name("curves", title_of(section, table))
                 seen[name] += 1
                 name += f"-part{seen[name]}" if seen[name] > 1 else ""
