@@ -206,14 +206,13 @@ class _Execution:
         self._last_save = time.monotonic()
         self._checkpoint_seconds = settings.checkpoint_seconds
         self._wanted = experiment.evaluated_rounds()
-        self._is_new = resumed is None
         self._before = self.subject.x
         self._look_at = self.subject.round + 1
         self._last_look = self.subject.round, time.monotonic()
 
     def begin(self) -> Outcome | None:
         """Look before the first round, where that is wished for; returns the outcome where no round is to follow."""
-        if self._is_new and 0 in self._wanted:
+        if self._saved_at is None and 0 in self._wanted:
             self._record(self.subject.x, RoundReport(float("nan")))
         return self._at_end()
 

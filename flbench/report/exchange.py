@@ -164,9 +164,8 @@ def _gather_one(run: RunDir, result: Result) -> Exported:
 
 def _ends_of(whole: Exported) -> Exported:
     """What had been recorded with as many rounds between evaluations as there are rounds."""
-    records = [record for record in whole.records if record["round"] == 0] + whole.records[-1:]
-    if len(records) > 1 and records[0] == records[1]:
-        del records[1]
+    ends = {0, *(record["round"] for record in whole.records[-1:])}
+    records = [record for record in whole.records if record["round"] in ends]
     metrics = files.join_lines(records)
     result = dataclasses.replace(
         whole.result,
