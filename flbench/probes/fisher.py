@@ -5,7 +5,8 @@ matrix K = J J^T / T, which has T C rows in place of P. Outputs may depend on ot
 J is that of the whole batch, taken as it is, so what a normalization does to the landscape is seen and not frozen.
 
 Products with J^T are backward passes; those with J are backward passes through backward passes, which every layer
-allows, also batch normalization that updates its buffers (torch.func's forward mode does not).
+allows, also batch normalization that updates its buffers (torch.func's forward mode does not). Where outputs come from
+readouts whose gradients' products are known, nothing passes through the network any more.
 
 Shape suffixes: T samples, C outputs, R = T * C.
 """
@@ -13,6 +14,7 @@ Shape suffixes: T samples, C outputs, R = T * C.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +45,42 @@ class Spectrum:
     nonzero: Array | None = None
 
 
-class Jacobian:
+class DualGram(ABC):
+    """K = J J^T / T, as products.
+
+    Attributes:
+        samples: T.
+        rows: R.
+        parameters: P.
+    """
+
+    samples: int
+    rows: int
+    parameters: int
+
+    #: Of the dtype and on the device of K.
+    _like: Tensor
+
+    @abstractmethod
+    def gram_times(self, v_R: Tensor) -> Tensor:
+        """K v: (R,)."""
+
+    def gram(self) -> Tensor:
+        """K, whole, in float64: (R, R)."""
+        columns = torch.stack([self.gram_times(unit) for unit in torch.eye(self.rows).to(self._like)])
+        return ((columns + columns.mT) / 2).double()
+
+    def operator(self) -> LinearOperator:
+        """K for scipy."""
+
+        def product(v: NDArray[Any]) -> NDArray[Any]:
+            given = torch.from_numpy(np.ascontiguousarray(v.reshape(-1))).to(self._like)
+            return self.gram_times(given).double().cpu().numpy()
+
+        return LinearOperator((self.rows, self.rows), matvec=product, dtype=np.float64)
+
+
+class Jacobian(DualGram):
     """J of outputs (T, C) with respect to parameters, as products only.
 
     Args:
@@ -62,6 +99,7 @@ class Jacobian:
             # J^T u as a function of u, whose derivative is J^T.
             self._pulled = self._grad(self._f_R, self._leaves, self._u_R, create_graph=True)
         self.parameters = sum(leaf.numel() for leaf in self._leaves)
+        self._like = self._f_R.detach()
 
     def transposed_times(self, v_R: Tensor) -> tuple[Tensor, ...]:
         """J^T v, leaf by leaf."""
@@ -77,20 +115,6 @@ class Jacobian:
         """K v = J J^T v / T."""
         return self.times(self.transposed_times(v_R)) / self.samples
 
-    def gram(self) -> Tensor:
-        """K, whole, in float64: (R, R)."""
-        columns = torch.stack([self.gram_times(unit) for unit in torch.eye(self.rows).to(self._f_R)])
-        return ((columns + columns.mT) / 2).double()
-
-    def operator(self) -> LinearOperator:
-        """K for scipy."""
-
-        def product(v: NDArray[Any]) -> NDArray[Any]:
-            given = torch.from_numpy(np.ascontiguousarray(v.reshape(-1))).to(self._f_R)
-            return self.gram_times(given).double().cpu().numpy()
-
-        return LinearOperator((self.rows, self.rows), matvec=product, dtype=np.float64)
-
     @staticmethod
     def _grad(of: Any, by: list[Tensor], with_: Any, *, create_graph: bool = False) -> tuple[Tensor, ...]:
         return torch.autograd.grad(
@@ -98,35 +122,50 @@ class Jacobian:
         )
 
 
-def spectrum(outputs: Callable[[Tree], Tensor], params: Tree) -> Spectrum:
-    """All nonzero eigenvalues, exactly, through the dual Gram matrix.
+class OfReadouts(DualGram):
+    """K of one output f(u) a sample behind readouts u with a known tangent kernel: K = A kernel A^T / T, A = df/du.
 
     Args:
-        outputs: maps parameters to all outputs (T, C).
-        params: where the Fisher information is taken.
+        outputs: maps readouts (T, 1) to outputs (T, 1).
+        u_T1: the readouts.
+        kernel_TT: products of the readouts' gradients by the parameters, of every two samples.
+        parameters: P.
     """
-    jacobian = Jacobian(outputs, params)
-    values = np.linalg.eigvalsh(jacobian.gram().cpu().numpy())[::-1]
-    return Spectrum(float(values[0]), float(values.sum() / jacobian.parameters), values)
+
+    def __init__(
+        self, outputs: Callable[[Tensor], Tensor], u_T1: Tensor, kernel_TT: Tensor, *, parameters: int
+    ) -> None:
+        self._by_readouts = Jacobian(lambda leaves: outputs(leaves["u"]), {"u": u_T1})
+        self._kernel_TT, self._like = kernel_TT, u_T1
+        self.samples, self.rows, self.parameters = len(u_T1), len(u_T1), parameters
+
+    def gram_times(self, v_R: Tensor) -> Tensor:
+        """K v = A kernel A^T v / T."""
+        (pulled_T1,) = self._by_readouts.transposed_times(v_R)
+        return self._by_readouts.times((self._kernel_TT @ pulled_T1,)) / self.samples
 
 
-def largest_eigenvalue(outputs: Callable[[Tree], Tensor], params: Tree, *, tolerance: float = 1e-6) -> float:
-    """lambda_max without any matrix, by Lanczos iterations on the dual Gram matrix (whole where it is small).
+def spectrum(dual: DualGram) -> Spectrum:
+    """All nonzero eigenvalues, exactly, through the whole dual Gram matrix."""
+    values = np.linalg.eigvalsh(dual.gram().cpu().numpy())[::-1]
+    return Spectrum(float(values[0]), float(values.sum() / dual.parameters), values)
+
+
+def largest_eigenvalue(dual: DualGram, *, tolerance: float = 1e-6) -> float:
+    """lambda_max by Lanczos iterations on the dual Gram matrix (of the whole matrix where it is small).
 
     It is not a number where the outputs are none.
 
     Args:
-        outputs: maps parameters to all outputs (T, C).
-        params: where the Fisher information is taken.
+        dual: the matrix.
         tolerance: relative.
     """
-    jacobian = Jacobian(outputs, params)
-    if jacobian.rows <= 3:  # too few for Lanczos
-        return float(np.linalg.eigvalsh(jacobian.gram().cpu().numpy())[-1])
+    if dual.rows <= 3:  # too few for Lanczos
+        return float(np.linalg.eigvalsh(dual.gram().cpu().numpy())[-1])
     # A fixed beginning with no symmetry: the same network has the same answer, and no eigenvector is missed for being
     # orthogonal to it (a constant one is, where the outputs' means are subtracted).
-    start = np.random.default_rng(0).standard_normal(jacobian.rows)
-    operator = jacobian.operator()
+    start = np.random.default_rng(0).standard_normal(dual.rows)
+    operator = dual.operator()
     first = operator.matvec(start)
     if not np.isfinite(first).all():
         return math.nan
@@ -135,5 +174,5 @@ def largest_eigenvalue(outputs: Callable[[Tree], Tensor], params: Tree, *, toler
     try:
         values = eigsh(operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)
     except ArpackNoConvergence:  # a spectrum without a gap at its end
-        values = np.linalg.eigvalsh(jacobian.gram().cpu().numpy())[-1:]
+        values = np.linalg.eigvalsh(dual.gram().cpu().numpy())[-1:]
     return float(values[0])

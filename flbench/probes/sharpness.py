@@ -60,7 +60,7 @@ class Sharpness(Probe):
             p_MY = logits_MY.detach().softmax(1)
             return p_MY.sqrt() * (logits_MY - (p_MY * logits_MY).sum(1, keepdim=True))
 
-        return fisher.largest_eigenvalue(outputs, params)
+        return fisher.largest_eigenvalue(fisher.Jacobian(outputs, params))
 
 
 def _finite(value: float) -> float | None:

@@ -7,7 +7,7 @@ Shape suffixes: T samples, D units of a layer, C outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -65,18 +65,50 @@ class Deep:
             tree[f"b{layer}"] = torch.from_numpy(bias).to(dtype)
         return tree
 
+    @property
+    def keeps_samples_apart(self) -> bool:
+        """Whether a sample's readouts depend on no other sample."""
+        kind, _, where = self.normalized.partition("-")
+        return kind in ("none", "ln") or where == "last"
+
     def outputs(self, params: Tree, x_TD: Tensor) -> Tensor:
         """F (T, C)."""
-        return self._normalize(self.readout(params, x_TD), "last")
+        return self.of_readout(self.readout(params, x_TD))
+
+    def of_readout(self, u_TC: Tensor) -> Tensor:
+        """F (T, C) of u^L."""
+        return self._normalize(u_TC, "last")
 
     def readout(self, params: Tree, x_TD: Tensor) -> Tensor:
         """u^L (T, C): the outputs before the last layer's normalization."""
+        *_, (_, u_TC) = self._layers(params, x_TD)
+        return u_TC
+
+    def tangent_kernel(self, params: Tree, x_TD: Tensor) -> Tensor:
+        """Products of the gradients by the parameters of the one readout at every two samples: (T, T).
+
+        The gradient by W^l at a sample is delta^l h^(l-1)^T with delta^l = du^L/du^l, that by b^l is delta^l, so the
+        products are sum_l (delta^l(s) . delta^l(t)) (h^(l-1)(s) . h^(l-1)(t) + 1): a few products of matrices in place
+        of passes through the network. Samples must be kept apart, and C be 1.
+        """
+        assert self.keeps_samples_apart and self.widths[-1] == 1
+        with torch.enable_grad():
+            leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+            inputs, readouts = zip(*self._layers(leaves, x_TD), strict=True)
+            deltas = torch.autograd.grad(readouts[-1].sum(), readouts)
+        with torch.no_grad():
+            terms = ((delta @ delta.T) * (h @ h.T + 1) for delta, h in zip(deltas, inputs, strict=True))
+            return sum(terms, start=torch.zeros(()).to(x_TD))
+
+    def _layers(self, params: Tree, x_TD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each layer's inputs h^(l-1) and what its weights and biases make of them, u^l."""
         phi, last = ACTIVATIONS[self.activation], len(self.widths) - 1
         h = x_TD
         for layer in range(1, last):
             u = F.linear(h, params[f"w{layer}"], params[f"b{layer}"])
+            yield h, u
             h = phi(self._normalize(u, "middle"))
-        return F.linear(h, params[f"w{last}"], params[f"b{last}"])
+        yield h, F.linear(h, params[f"w{last}"], params[f"b{last}"])
 
     def _normalize(self, u_TD: Tensor, place: str) -> Tensor:
         kind, _, where = self.normalized.partition("-")

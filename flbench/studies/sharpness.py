@@ -23,6 +23,9 @@ from flbench.theory.fisher import LayerNormConstants, largest_with_layer_norm
 from flbench.theory.gaussian import ACTIVATIONS
 from flbench.theory.order import layer_normalized
 
+#: Of more samples no matrix of every two is held in memory (128 MiB).
+MOST_SAMPLES = 4096
+
 
 class SharpnessOfDraw(Study):
     """One draw of a network.
@@ -94,9 +97,8 @@ class SharpnessOfDraw(Study):
         return error_TC.square().sum(1).mean() / 2
 
     def _measure(self) -> Record:
-        outputs = partial(self._network.outputs, x_TD=self._x_TD)
         if self._spectrum:
-            found = fisher.spectrum(outputs, self.x)
+            found = fisher.spectrum(self._dual_gram())
             assert found.nonzero is not None
             record: Record = {
                 "lambda_max": found.largest,
@@ -104,7 +106,7 @@ class SharpnessOfDraw(Study):
                 "spectrum": [float(value) for value in found.nonzero],
             }
         else:
-            record = {"lambda_max": fisher.largest_eigenvalue(outputs, self.x)}
+            record = {"lambda_max": fisher.largest_eigenvalue(self._dual_gram())}
         record |= self._constants()
         if self._lr is None:
             return record
@@ -112,6 +114,16 @@ class SharpnessOfDraw(Study):
             loss = self._loss(self.x).item()
         # Runs above 2/lambda_max mostly come back from a peak: whether one "explodes" depends on which is asked.
         return {**record, "loss": loss, **self._extremes(loss)}
+
+    def _dual_gram(self) -> fisher.DualGram:
+        """K of this draw, in the cheapest way."""
+        network, x_TD = self._network, self._x_TD
+        if len(x_TD) > MOST_SAMPLES or network.widths[-1] > 1 or not network.keeps_samples_apart:
+            return fisher.Jacobian(partial(network.outputs, x_TD=x_TD), self.x)
+        with torch.no_grad():
+            u_T1 = network.readout(self.x, x_TD)
+        parameters = sum(leaf.numel() for leaf in self.x.values())
+        return fisher.OfReadouts(network.of_readout, u_T1, network.tangent_kernel(self.x, x_TD), parameters=parameters)
 
     def _constants(self) -> Record:
         """What the bounds of eq. 19 and of theorem 4.1 need of this draw's outputs before they are normalized."""

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from flbench.probes import fisher
+from flbench.studies import sharpness
 from flbench.studies.deep import Deep, Normalized, gaussian_inputs
 from flbench.studies.sharpness import SharpnessOfDraw
 from flbench.theory import fisher as theory
@@ -109,6 +111,37 @@ def _before_the_last_norm(network: Deep, params: dict[str, torch.Tensor], x: tor
         h = torch.relu((u - u.mean(1, keepdim=True)) / u.std(1, keepdim=True, unbiased=False))
     raw: np.ndarray[Any, Any] = (h @ params["w3"].T + params["b3"]).numpy()
     return raw
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "erf"])
+@pytest.mark.parametrize("normalized", ["none", "mean-last", "bn-last"])
+def test_the_way_through_readouts_agrees_with_the_way_through_the_network(
+    activation: str, normalized: Normalized
+) -> None:
+    network = Deep((7, 11, 5, 1), activation, normalized, sigma_w2=2.0, sigma_b2=0.3)
+    x, params = gaussian_inputs(13, 7, 0, torch.float64), network.draw(0, "student", torch.float64)
+    slow = fisher.Jacobian(lambda leaves: network.outputs(leaves, x), params)
+    kernel = network.tangent_kernel(params, x)
+    fast = fisher.OfReadouts(
+        network.of_readout, network.readout(params, x), kernel, parameters=sum(leaf.numel() for leaf in params.values())
+    )
+    assert (fast.samples, fast.rows, fast.parameters) == (slow.samples, slow.rows, slow.parameters)
+    torch.testing.assert_close(fast.gram(), slow.gram(), rtol=1e-12, atol=1e-12)
+    assert fisher.largest_eigenvalue(fast) == pytest.approx(fisher.largest_eigenvalue(slow), rel=1e-9)
+
+
+def test_studies_take_the_way_through_readouts_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def way(normalized: Normalized, outputs: int = 1, samples: int = 6) -> type[fisher.DualGram]:
+        study = SharpnessOfDraw(deep(8, "tanh", normalized, outputs), samples=samples, lr=None, spectrum=False, seed=0)
+        return type(study._dual_gram())
+
+    apart: list[Normalized] = ["none", "mean-last", "bn-last"]
+    together: list[Normalized] = ["mean-middle", "bn-middle", "bn-all"]
+    assert [way(normalized) for normalized in apart] == [fisher.OfReadouts] * 3
+    assert [way(normalized) for normalized in together] == [fisher.Jacobian] * 3
+    assert way("none", outputs=2) is way("ln-all", outputs=9) is fisher.Jacobian
+    monkeypatch.setattr(sharpness, "MOST_SAMPLES", 6)
+    assert way("none") is fisher.OfReadouts and way("none", samples=7) is fisher.Jacobian
 
 
 def test_spectrum_and_lanczos_agree() -> None:
