@@ -147,8 +147,10 @@ def report(
     if as_json:
         print(json.dumps(board.json(), indent=1, ensure_ascii=False, allow_nan=False))
         return
-    drawn = [path for picture in board.pictures if figures for path in (picture.svg, picture.png)]
-    _show(board, collection, [out, *([html] if html else []), *([csv] if csv else []), *drawn])
+    written = [str(path) for path in (out, html, csv) if path is not None]
+    if figures is not None:
+        written.append(f"{len(board.pictures)} figures in {figures} (SVG and PNG)")
+    _show(board, collection, written)
 
 
 def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ()) -> tuple[Leaderboard, Collection]:
@@ -235,7 +237,7 @@ def _with_figures(
     return dataclasses.replace(board, pictures=with_links(pictures, out) if out else pictures)
 
 
-def _show(board: Leaderboard, collection: Collection, written: list[Path]) -> None:
+def _show(board: Leaderboard, collection: Collection, written: Sequence[str]) -> None:
     from rich.console import Console
 
     console = Console()
@@ -243,4 +245,4 @@ def _show(board: Leaderboard, collection: Collection, written: list[Path]) -> No
         console.print(part)
     for note in collection.left_out:
         console.print(f"left out: {note}", markup=False)
-    console.print(f"wrote {', '.join(map(str, written))}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"wrote {', '.join(written)}", markup=False, highlight=False, soft_wrap=True)

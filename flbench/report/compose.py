@@ -58,8 +58,9 @@ def document(board: Leaderboard) -> list[Block]:
         text = f"{total:,} of {wished:,} runs have no value: {listing(board.unfinished)}."
         blocks.append(Paragraph(f"**{word}:** {text}", warning=True))
     blocks += [Paragraph(f"Left out: {note}.", warning=True) for note in board.left_out]
-    if board.overall is not None:
-        blocks += _overall(board.overall)
+    for found in board.overall:
+        blocks += [Paragraph(f"**{found.title}**")] if found.title else []
+        blocks += _overall(found)
     if board.published is not None:
         blocks.append(Paragraph(compose_published.summary_line(board.published)))
     blocks += _pictures(picture for picture in board.pictures if picture.place is None)
@@ -269,12 +270,16 @@ def _reading(board: Leaderboard) -> list[Block]:
         f"corrected for the number of cells in the column (Holm), does not tell the cell from the best at {level}; "
         "that is no proof of equality. With three seeds almost everything ties; five tell more apart.",
     ]
-    found = board.overall
-    if found is not None and len(found.columns) > 1 and found.ranked > 1:
+    compared = [found for found in board.overall if len(found.columns) > 1 and found.ranked > 1]
+    if compared:
+        columns, rows = (
+            " or ".join(str(count) for count in dict.fromkeys(counts))
+            for counts in ([len(found.columns) for found in compared], [found.ranked for found in compared])
+        )
         texts.append(
-            f"mean of {len(found.columns)}: mean over the columns, below it its {confidence} interval by a bootstrap "
-            f"of {RESAMPLES:,} resamples, stratified by column; mean rank: among the {found.ranked} rows that are "
-            "complete in every column, 1 is the best."
+            f"mean of {columns}: mean over the columns, below it its {confidence} interval by a bootstrap of "
+            f"{RESAMPLES:,} resamples, stratified by column; mean rank: among the {rows} rows that are complete in "
+            "every column, 1 is the best."
         )
     return [Heading(2, "How to read this"), Items((*texts, *filter(None, [points])))]
 

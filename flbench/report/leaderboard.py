@@ -25,7 +25,7 @@ from flbench.report.contrasts import Contrast
 from flbench.report.costs import Costs, costs_of, targets_of
 from flbench.report.frames import Collection, Run
 from flbench.report.numbers import METRICS, Metric, value_of
-from flbench.report.overall import Overall, overall
+from flbench.report.overall import Overall, overalls
 from flbench.report.provenance import Provenance
 from flbench.report.robustness import Ranges, ranges
 from flbench.report.tables import SECTION, Position, Table, axes_of, has_axis, lay_out, varies
@@ -172,7 +172,7 @@ class Leaderboard:
     unfinished: Mapping[str, int]
     left_out: tuple[str, ...]
     published: Published | None = None
-    overall: Overall | None = None
+    overall: tuple[Overall, ...] = ()
     pictures: tuple[Picture, ...] = ()
     runs: tuple[Run, ...] = ()
     chapters: tuple[Chapter, ...] = ()
@@ -230,7 +230,7 @@ def build(collection: Collection, options: Options | None = None) -> Leaderboard
     return Leaderboard(
         options=options,
         sections=sections,
-        overall=overall([(one.title, [details.table for details in one.details]) for one in sections]),
+        overall=overalls([(one.title, [details.table for details in one.details]) for one in sections]),
         runs=collection.runs,
         chapters=chapters_of(collection),
         provenance=Provenance.of(collection.runs),

@@ -6,10 +6,23 @@ from collections.abc import Iterable, Sequence
 
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
 
+#: Most bytes of a file: GitHub shows Markdown of more than 512 KB as plain text.
+LARGEST = 500_000
+
 
 def write(blocks: Sequence[Block]) -> str:
-    """The whole text, which ends with a line break."""
-    return "\n\n".join(filter(None, map(_block, blocks))) + "\n"
+    """The whole text, which ends with a line break; where it is too large to be shown, the largest folds give way."""
+    texts = [_block(block) for block in blocks]
+    folds = [(index, block) for index, block in enumerate(blocks) if isinstance(block, Fold)]
+    for index, fold in sorted(folds, key=lambda at: len(texts[at[0]]), reverse=True):
+        if len(_joined(texts).encode()) <= LARGEST:
+            break
+        texts[index] = f"{fold.summary}: left out, since GitHub shows a larger file as plain text; `--html` has them."
+    return _joined(texts) + "\n"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, texts))
 
 
 def _block(block: Block) -> str:
@@ -30,7 +43,7 @@ def _block(block: Block) -> str:
 
 def _fold(fold: Fold) -> str:
     """GitHub reads Markdown inside of HTML where empty lines surround it."""
-    inside = write(fold.blocks).rstrip("\n")
+    inside = _joined(map(_block, fold.blocks))
     return f"<details>\n<summary>{fold.summary}</summary>\n\n{inside}\n\n</details>" if inside else ""
 
 

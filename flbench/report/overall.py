@@ -1,7 +1,8 @@
-"""The answer in one table: every row over all the columns of a leaderboard."""
+"""The answer in one table: every row over all the columns of a leaderboard, or of each of its sections."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from flbench.report.cells import Cell, Tick, axis_label
 from flbench.report.numbers import METRICS
 from flbench.report.stats import bootstrap_interval, ranks, summarize
-from flbench.report.tables import Position, Table
+from flbench.report.tables import MAX_COLUMNS, Position, Table
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,38 @@ class OverallRow:
 
 @dataclass(frozen=True)
 class Overall:
-    """Rows, the best first, and the names of the columns; ``ranked`` rows are complete in every column."""
+    """Rows, the best first, and the names of the columns.
+
+    Attributes:
+        row_axes: what the rows are.
+        columns: their names.
+        rows: the best first.
+        metric: of the values.
+        ranked: rows that are complete in every column.
+        title: the section whose columns these are; empty where they are all of the leaderboard's.
+    """
 
     row_axes: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[OverallRow, ...]
     metric: str
     ranked: int
+    title: str = ""
+
+
+def overalls(sections: Sequence[tuple[str, Sequence[Table]]]) -> tuple[Overall, ...]:
+    """One table over all columns, or one a section, since few rows are in all sections, where they are many.
+
+    Args:
+        sections: titles and ranked tables.
+    """
+    whole = overall(sections)
+    if whole is None:
+        return ()
+    if len(sections) == 1 or len(whole.columns) <= MAX_COLUMNS:
+        return (whole,)
+    each = ((title, overall([(title, tables)])) for title, tables in sections)
+    return tuple(dataclasses.replace(found, title=title) for title, found in each if found is not None)
 
 
 def overall(sections: Sequence[tuple[str, Sequence[Table]]]) -> Overall | None:

@@ -14,7 +14,7 @@ from flbench.report.overall import Overall
 from flbench.report.tables import Table
 
 #: Version of the form; raised when a reader of the old one would misread the new one.
-JSON_SCHEMA = 1
+JSON_SCHEMA = 2
 
 
 def write(board: Leaderboard) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def write(board: Leaderboard) -> dict[str, Any]:
         "title": board.options.title,
         "metric": board.options.metric,
         "cells": [_plain_cell(table, at) for table in board.all_tables() for at in sorted(table.cells)],
-        "overall": _overall(board.overall) if board.overall else None,
+        "overall": [_overall(found) for found in board.overall],
         "details": [line for section in board.sections for line in _details_of(section)],
         "lr_ranges": [line for section in board.sections for line in _ranges_of(section)],
         "unfinished": dict(board.unfinished),
@@ -79,6 +79,7 @@ def _plain_cell(table: Table, at: tuple[int, int]) -> dict[str, Any]:
 
 def _overall(found: Overall) -> dict[str, Any]:
     return {
+        "title": found.title,
         "columns": list(found.columns),
         "rows": [
             {

@@ -94,9 +94,11 @@ def test_without_a_spec_everything_is_reported(here: Path, monkeypatch: pytest.M
     assert not Path("leaderboard.md").exists()
 
 
-def test_csv_and_figures(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv_and_figures(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "tiny.yaml", "--csv", "out/runs.csv", "--figures", "out/figures") == 0
+    said = "wrote leaderboard.md, out/runs.csv, 3 figures in out/figures (SVG and PNG)\n"
+    assert capsys.readouterr().out.endswith(said)
     with Path("out/runs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
@@ -106,7 +108,7 @@ def test_csv_and_figures(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert files == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
     text = Path("leaderboard.md").read_text()
     assert (
-        "\n\n![digits, mlp: accuracy (%) over rounds, mean ± sd over seeds.](out/figures/curves-digits-mlp.png)\n"
+        "\n\n![digits, mlp: accuracy (%) over rounds, mean ± sd over seeds.](out/figures/curves-digits-mlp.svg)\n"
         in text
     )
     assert "```sh\nflbench report tiny.yaml --figures out/figures\n```" in text
@@ -264,8 +266,8 @@ def test_why_is_answered_on_request(
     text = Path("leaderboard.md").read_text()
     why = text[text.index("\n## Why\n") : text.index("## How to read this")]
     assert "**Does accuracy follow the rank of the features?** The data do not tell" in why
-    assert "](figures/why-digits-mlp.png)" in why and "](figures/features-digits-mlp-fedavg" in why
-    assert "](figures/why-digits-mlp.png)" not in text.replace(why, "")
+    assert "](figures/why-digits-mlp.svg)" in why and "](figures/features-digits-mlp-fedavg" in why
+    assert "](figures/why-digits-mlp.svg)" not in text.replace(why, "")
     assert "tiny.yaml --set 'probes={features: 10}' --why --figures figures\n" in text
     assert "Does accuracy follow the rank of the features?" in capsys.readouterr().out
     assert flbench(monkeypatch, *words, "--json") == 0

@@ -61,7 +61,7 @@ def test_the_best_learning_rate_of_each_row_and_column() -> None:
         "fedavg none classes:1": (0.3, "lr 1, best of 3"),
     }
     assert sum(len(table.cells) for table in found.sections[0].tables) == 9, "all cells are still told"
-    assert found.overall is not None and found.overall.columns == ("iid", "classes:1")
+    assert [one.columns for one in found.overall] == [("iid", "classes:1")]
     assert "### Best lr of each row" in found.markdown() and "flatters every row" in found.markdown()
 
 
@@ -210,8 +210,7 @@ def test_rows_over_all_columns() -> None:
         for p, acc in zip(("iid", "classes:1"), two, strict=True)
         for seed in range(3)
     ]
-    found = board(*runs).overall
-    assert found is not None
+    (found,) = board(*runs).overall
     told = {row.row[1].label: (row.mean, row.rank, row.complete) for row in found.rows}
     assert list(told) == ["ln", "fn", "none", "gn"], "the best first, incomplete rows last"
     assert told["ln"] == (pytest.approx(0.81), 1.5, 2)
@@ -230,6 +229,27 @@ def test_many_columns_are_summed_up() -> None:
     text = board(*runs).markdown()
     assert "| method | norm | mean of 8 | mean rank | complete in | best or tied in |" in text
     assert "| fedavg | ln | **60.00** | 1.00 | 8/8 | 8/8 |" in text
+
+
+def test_few_columns_of_two_data_sets_stand_in_one_table_and_many_in_one_each() -> None:
+    digits, cifar = {"dataset": "digits"}, {"dataset": "cifar10", "model": "cnn"}
+    partitions = [f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)]
+
+    def runs(of: dict[str, Any], norms: str, count: int) -> list[Run]:
+        return [
+            run(0.5, norm=norm, partition=partition, **of) for norm in norms.split() for partition in partitions[:count]
+        ]
+
+    (found,) = board(*runs(digits, "none ln fn", 3), *runs(cifar, "none ln", 4)).overall
+    assert found.title == "" and len(found.columns) == 7 and found.columns[-1] == "cifar10, cnn, dirichlet:0.3"
+    told = board(*runs(digits, "none ln fn", 8), *runs(cifar, "none ln", 2))
+    assert [(one.title, len(one.columns), len(one.rows)) for one in told.overall] == [
+        ("digits, mlp", 8, 3),
+        ("cifar10, cnn", 2, 2),
+    ]
+    text = told.markdown()
+    assert text.index("\n**digits, mlp**\n") < text.index("\n**cifar10, cnn**\n") < text.index("\n## digits, mlp\n")
+    assert "- mean of 8 or 2: " in text and "among the 3 or 2 rows" in text
 
 
 def tuned_board() -> Leaderboard:
@@ -265,7 +285,7 @@ def test_golden_tuned_leaderboard() -> None:
 def test_json_tells_what_the_tables_tell() -> None:
     plain = tuned_board().json()
     json.dumps(plain, allow_nan=False)
-    by_norm = {row["norm"]: row for row in plain["overall"]["rows"]}
+    by_norm = {row["norm"]: row for row in plain["overall"][0]["rows"]}
     assert by_norm["ln"]["mean_rank"] == 1.0 and by_norm["ln"]["complete"] == 2
     details = next(one for one in plain["details"] if one["best"])
     assert details["chosen"] == "lr 0.1, best of 3" and details["to_best"] is None

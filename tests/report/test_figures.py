@@ -105,9 +105,10 @@ def test_over_dirichlets_beta(tmp_path: Path) -> None:
 def test_federated_and_centralized_training_over_the_samples_seen(tmp_path: Path) -> None:
     wishes = [experiment(clients=10, E=5, batch_size=32), experiment(kind="centralized", E=5, batch_size=320)]
     (drawing,) = drawings(filled(tmp_path, wishes), "data")
-    (panel,) = axes_of(drawing)
+    federated, centralized = axes_of(drawing)
+    assert centralized.get_title() == "centralized"
     # 10 rounds of 10 clients x 5 steps x 32 samples are as many as 10 rounds of 5 steps x 320
-    assert [line.get_xdata().tolist() for line in panel.lines] == [[16_000, 32_000]] * 2
+    assert [line.get_xdata().tolist() for line in (*federated.lines, *centralized.lines)] == [[16_000, 32_000]] * 2
     assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg none", "centralized none"]
 
 
@@ -166,9 +167,9 @@ def test_kinds_without_support_draw_nothing(tmp_path: Path) -> None:
 def test_links_are_seen_from_the_leaderboard(tmp_path: Path) -> None:
     picture = Picture("curves", "a caption", tmp_path / "docs" / "figures" / "a-0.1.svg")
     (linked,) = with_links((picture,), tmp_path / "leaderboard.md")
-    assert linked.link == "docs/figures/a-0.1.png"
+    assert linked.link == "docs/figures/a-0.1.svg"
     (above,) = with_links((picture,), tmp_path / "docs" / "boards" / "b.md")
-    assert above.link == "../figures/a-0.1.png"
+    assert above.link == "../figures/a-0.1.svg"
 
 
 def test_neighbouring_colours_differ_in_grey() -> None:

@@ -331,7 +331,7 @@ def test_json_is_plain_and_complete(tmp_path: Path) -> None:
     fail(store, wishes[2], "oom")
     plain = board(store, wishes).json()
     (only,) = plain["cells"]
-    assert plain["schema"] == 1
+    assert plain["schema"] == 2
     assert (only["mean"], only["n"], only["wished"], only["values"]) == (0.5, 2, 3, [0.4, 0.6])
     assert only["sd"] == pytest.approx(0.141421356)
     assert only["gaps"] == {"failed (oom)": 1}

@@ -73,9 +73,9 @@ def write_figures(
 
 
 def with_links(pictures: tuple[Picture, ...], leaderboard: Path) -> tuple[Picture, ...]:
-    """The pictures with links to their PNG files, seen from where the leaderboard lies."""
+    """The pictures with links to their SVG files, seen from where the leaderboard lies."""
     here = leaderboard.resolve().parent
-    return tuple(dataclasses.replace(one, link=_relative(one.png.resolve(), here)) for one in pictures)
+    return tuple(dataclasses.replace(one, link=_relative(one.svg.resolve(), here)) for one in pictures)
 
 
 def _relative(path: Path, start: Path) -> str:

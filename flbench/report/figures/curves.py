@@ -6,7 +6,8 @@ The latter are figures 4 and 6 of Zhang et al. 2024 (arXiv 2308.09565v2).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flbench.config import Federated, Training
@@ -81,51 +82,62 @@ def _draw_table(section: Section, table: Table, collection: Collection, name: st
 
 
 def over_data(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
-    """One figure a section with centralized runs: federated and centralized training over the samples seen.
+    """One figure a section with centralized runs: a panel a column, and one of centralized training, over samples seen.
 
     A round shows clients x participation x local steps x batch size samples to federated training, and local steps x
     batch size to centralized training. Runs of whole local epochs have no such number and are left out.
     """
     for section in board.sections:
         tables = [details.table for details in section.details]
-        lines = [line for table in tables for line in _lines(table)]
-        if any(table.kind == "centralized" for table in tables) and lines:
-            yield _draw_data(section, lines, collection)
+        shown = [lines for table in tables for lines in _columns(table) if lines.cells]
+        if any(table.kind == "centralized" for table in tables) and shown:
+            yield _draw_data(section, shown, collection)
 
 
-def _lines(table: Table) -> list[tuple[str, Tick, Cell]]:
-    """The table's cells with a value: a name, the last of the row's names, the cell."""
-    found = []
-    for (r, c), cell in sorted(table.cells.items()):
-        if cell.values and _samples(cell.training):
-            col = place_name(table.col_axes, table.cols[c])
-            kind = "centralized" if table.kind == "centralized" else ""
-            where = "" if len(table.cols) == 1 else f" ({col})"
-            found.append((f"{kind} {row_name(table.rows[r])}".strip() + where, table.rows[r][-1], cell))
-    return found
+@dataclass(frozen=True)
+class _Lines:
+    """What a panel over the samples seen shows: cells by a name and the last of the row's names."""
+
+    title: str
+    cells: Mapping[tuple[str, Tick], Cell]
 
 
-def _draw_data(section: Section, lines: Sequence[tuple[str, Tick, Cell]], collection: Collection) -> Drawing:
+def _columns(table: Table) -> Iterator[_Lines]:
+    """The table's cells with a value, column by column."""
+    kind = "centralized" if table.kind == "centralized" else ""
+    for c, col in enumerate(table.cols):
+        cells = {
+            (f"{kind} {row_name(row)}".strip(), row[-1]): table.cells[r, c]
+            for r, row in enumerate(table.rows)
+            if (r, c) in table.cells and table.cells[r, c].values and _samples(table.cells[r, c].training)
+        }
+        yield _Lines(", ".join(filter(None, [kind, place_name(table.col_axes, col)])), cells)
+
+
+def _draw_data(section: Section, shown: Sequence[_Lines], collection: Collection) -> Drawing:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     # The kind of line tells who trains, the colour the normalization.
-    groups = {name: index for index, name in enumerate(dict.fromkeys(_group(name, hue) for name, hue, _ in lines))}
-    rows = [(Tick((groups[_group(name, hue)],), ""), hue) for name, hue, _ in lines]
-    styles = looks(rows)
-    metric = lines[0][2].metric
-    figure, (panel,) = panels(1, panel=(4.6, 3.2))
-    for number, ((_, _, cell), look) in enumerate(zip(lines, styles, strict=True)):
-        _draw_line(panel, _points(cell, collection, _samples), look, number, scale_of(metric))
-    tell_gaps(panel, [(name, cell) for name, _, cell in lines if not cell.complete])
-    panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-    panel.set_xlim(left=0)
-    panel.set_xlabel("training samples seen")
-    panel.set_ylabel(metric_label(metric))
-    entitle(figure, 1, section.title, "mean ± sd over seeds")
-    handles = [Line2D([], [], **look) for look in styles]
-    figure.legend(handles, [name for name, _, _ in lines], loc="outside right center", handlelength=3.5)
+    keys = list(dict.fromkeys(key for lines in shown for key in lines.cells))
+    groups = {name: index for index, name in enumerate(dict.fromkeys(_group(*key) for key in keys))}
+    styles = dict(zip(keys, looks([(Tick((groups[_group(*key)],), ""), key[1]) for key in keys]), strict=True))
+    metric = next(iter(shown[0].cells.values())).metric
+    figure, axes = panels(len(shown), sharex=True, sharey=True)
+    for c, (panel, lines) in enumerate(zip(axes, shown, strict=True)):
+        for number, (key, cell) in enumerate(lines.cells.items()):
+            _draw_line(panel, _points(cell, collection, _samples), styles[key], number, scale_of(metric))
+        tell_gaps(panel, [(name, cell) for (name, _), cell in lines.cells.items() if not cell.complete])
+        panel.set_title(lines.title)
+        panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        panel.set_xlim(left=0)
+        if is_lowest(c, len(axes)):
+            panel.set_xlabel("training samples seen")
+    figure.supylabel(metric_label(metric), fontsize="medium")
+    entitle(figure, len(axes), section.title, "mean ± sd over seeds")
+    handles = [Line2D([], [], **look) for look in styles.values()]
+    figure.legend(handles, [name for name, _ in keys], loc="outside right center", handlelength=3.5)
     caption = f"{section.title}: federated and centralized training over the samples seen, mean ± sd over seeds."
     return Drawing("data", file_name("data", section.title), caption, figure, section.place)
 
