@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -35,23 +36,41 @@ app = typer.Typer(
     help="Which normalization and which federated method survive label skew, and why?\n\n"
     "Start with: flbench sweep sweeps/quickstart.yaml",
 )
-app.command("sweep")(sweep_command)
-app.command("report")(report_command)
-app.command("plot")(plot_command)
-app.command("run")(run_command)
-app.command("status")(status_command)
-app.command("logs")(logs_command)
-app.command("cancel")(cancel_command)
-app.command("retry")(retry_command)
-app.command("sync")(sync_command)
-app.command("gc")(gc_command)
-app.command("verify")(verify_command)
-app.command("show")(show_command)
-app.command("schema")(schema_command)
-app.command("export")(export_command)
-app.command("import")(import_command)
-app.command("bench")(bench_command)
-app.command("doctor")(doctor_command)
+
+
+def _show_version(wished: bool) -> None:
+    if wished:
+        from importlib.metadata import version
+
+        typer.echo(f"flbench {version('flbench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+app.command("sweep", short_help="Run what is missing of a sweep.")(sweep_command)
+app.command("report", short_help="Write leaderboard.md, pages, figures and tables.")(report_command)
+app.command("plot", short_help="Draw one kind of figure.")(plot_command)
+app.command("run", short_help="Run one experiment and watch it.")(run_command)
+app.command("status", short_help="Show how sweeps stand and who works on what.")(status_command)
+app.command("logs", short_help="Print what runs or the workers of a sweep said.")(logs_command)
+app.command("cancel", short_help="Stop sweeps or single runs; nothing is lost.")(cancel_command)
+app.command("retry", short_help="Let failed and cancelled runs be tried again.")(retry_command)
+app.command("sync", short_help="Mirror finished runs to Weights & Biases.")(sync_command)
+app.command("gc", short_help="Remove what nobody needs any more.")(gc_command)
+app.command("verify", short_help="Check a store; compute runs again.")(verify_command)
+app.command("show", short_help="List methods, norms, data sets and the like.")(show_command)
+app.command("schema", short_help="Print the JSON Schema of sweep files.")(schema_command)
+app.command("export", short_help="Write finished runs into one compact file.")(export_command)
+app.command("import", short_help="Add exported runs to a store.")(import_command)
+app.command("bench", short_help="Time training, and what probes cost.")(bench_command)
+app.command("doctor", short_help="Check what works here, and say what to do.")(doctor_command)
 app.add_typer(data_commands, name="data")
 app.add_typer(partition_commands, name="partition")
 

@@ -1,0 +1,28 @@
+"""What somebody sees who calls flbench without a command."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flbench.cli import app
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def test_version_is_the_projects() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output == f"flbench {tomllib.loads(PROJECT.read_text())['project']['version']}\n"
+
+
+def test_help_says_whole_sentences_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    commands = result.output.partition("Commands:\n")[2].splitlines()
+    assert len(commands) == len(app.registered_commands) + len(app.registered_groups)
+    assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
