@@ -260,11 +260,12 @@ def test_run_longer_than_its_walltime_takes_several_turns(cluster: Cluster, tmp_
     attempts = cluster.attempts(experiment)
     assert len(attempts) >= 3
     assert [end["kind"] for end in attempts] == ["timeout"] * (len(attempts) - 1) + ["ok"]
+    # The job that was warned comes back. On a loaded machine the warning may come before a worker listens: it dies, in
+    # the midst of an attempt or before it began one, and another job is submitted.
     restarts = [end["restart"] for end in attempts]
-    assert restarts[:3] == [0, 1, 2]
-    # On a loaded machine the warning may come before a worker listens: it dies, and another job is submitted.
+    assert restarts[:2] == [0, 1]
     assert all(after in (before + 1, 0) for before, after in pairwise(restarts))
-    assert len(cluster.submissions()) == 1
+    assert len(cluster.submissions()) >= restarts.count(0)
 
     elsewhere = Store(tmp_path / "undisturbed")
     assert flbench("sweep", str(spec), "--store", str(elsewhere.root), "--backend", "inline").returncode == 0
