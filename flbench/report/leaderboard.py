@@ -156,11 +156,6 @@ class Picture:
     place: tuple[str, str] | None = None
     link: str = ""
 
-    @property
-    def png(self) -> Path:
-        """The same picture in pixels."""
-        return self.svg.with_name(self.svg.name.removesuffix(".svg") + ".png")
-
 
 @dataclass(frozen=True)
 class Leaderboard:

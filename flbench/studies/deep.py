@@ -84,8 +84,8 @@ class Deep:
         *_, (_, u_TC) = self._layers(params, x_TD)
         return u_TC
 
-    def tangent_kernel(self, params: Tree, x_TD: Tensor) -> Tensor:
-        """Products of the gradients by the parameters of the one readout at every two samples: (T, T).
+    def tangent_kernel(self, params: Tree, x_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """The one readout u^L (T, 1), and the products of its gradients by the parameters at every two samples: (T, T).
 
         The gradient by W^l at a sample is delta^l h^(l-1)^T with delta^l = du^L/du^l, that by b^l is delta^l, so the
         products are sum_l (delta^l(s) . delta^l(t)) (h^(l-1)(s) . h^(l-1)(t) + 1): a few products of matrices in place
@@ -98,7 +98,7 @@ class Deep:
             deltas = torch.autograd.grad(readouts[-1].sum(), readouts)
         with torch.no_grad():
             terms = ((delta @ delta.T) * (h @ h.T + 1) for delta, h in zip(deltas, inputs, strict=True))
-            return sum(terms, start=torch.zeros(()).to(x_TD))
+            return readouts[-1].detach(), sum(terms, start=torch.zeros(()).to(x_TD))
 
     def _layers(self, params: Tree, x_TD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each layer's inputs h^(l-1) and what its weights and biases make of them, u^l."""

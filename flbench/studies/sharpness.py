@@ -120,10 +120,9 @@ class SharpnessOfDraw(Study):
         network, x_TD = self._network, self._x_TD
         if len(x_TD) > MOST_SAMPLES or network.widths[-1] > 1 or not network.keeps_samples_apart:
             return fisher.Jacobian(partial(network.outputs, x_TD=x_TD), self.x)
-        with torch.no_grad():
-            u_T1 = network.readout(self.x, x_TD)
+        u_T1, kernel_TT = network.tangent_kernel(self.x, x_TD)
         parameters = sum(leaf.numel() for leaf in self.x.values())
-        return fisher.OfReadouts(network.of_readout, u_T1, network.tangent_kernel(self.x, x_TD), parameters=parameters)
+        return fisher.OfReadouts(network.of_readout, u_T1, kernel_TT, parameters=parameters)
 
     def _constants(self) -> Record:
         """What the bounds of eq. 19 and of theorem 4.1 need of this draw's outputs before they are normalized."""

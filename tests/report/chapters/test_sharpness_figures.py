@@ -110,7 +110,7 @@ def test_figures_are_written_and_linked_with_their_chapter(store: Memory, tmp_pa
         "sharpness-losses-ReLU-4-1-L-3-C-1-T-1000.svg",
     ]
     for picture in pictures:
-        assert imread(picture.png).std() > 0.05
+        assert imread(picture.svg.with_suffix(".png")).std() > 0.05
         assert picture.place == ("study", "sharpness")
 
 
