@@ -10,6 +10,7 @@ import typer
 
 from flbench.cli.completion import sweep_files
 from flbench.cli.options import DEFAULT_STORE, StoreOption
+from flbench.cli.report import LimitOption, OnlyOption, SetsOption
 from flbench.errors import UserError
 
 
@@ -26,6 +27,9 @@ def export(
         bool,
         typer.Option("--ends", help="Only the first and last evaluation of each run: half the size, no curves."),
     ] = False,
+    sets: SetsOption = None,
+    only: OnlyOption = None,
+    limit: LimitOption = None,
 ) -> None:
     """Write finished runs into one compact file, which `flbench report --results` and `flbench import` read.
 
@@ -35,12 +39,13 @@ def export(
     """
     from flbench.report import exchange
     from flbench.store import Store
-    from flbench.sweeps import load_sweep
+    from flbench.sweeps import load_sweeps
 
     if file.suffix != ".parquet":
         raise UserError(f"{file}: expected a name that ends in .parquet")
     there = Store(store, create=False)
-    wishes = [experiment.run_id for spec in specs or () for experiment in load_sweep(spec).experiments]
+    sweeps = load_sweeps(specs or [], sets or (), only or (), limit)
+    wishes = [experiment.run_id for sweep in sweeps for experiment in sweep.experiments]
     exported, problems = exchange.gather(there, wishes if specs else there.run_ids(), ends=ends)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)

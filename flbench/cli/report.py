@@ -56,7 +56,12 @@ TargetOption = Annotated[
     typer.Option(help="Value to which rounds and bytes are counted (default: what the baseline ends with)."),
 ]
 SetsOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the sweep, as in `flbench sweep`.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="[NAME:]PATH=VALUE",
+        help="Change the sweeps, as in `flbench sweep`, or only the one of the file NAME.yaml.",
+    ),
 ]
 OnlyOption = Annotated[
     list[str] | None,
@@ -165,13 +170,11 @@ def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ())
         UserError: there is nothing to report, or an option fits nothing.
     """
     from flbench.report import frames, leaderboard
-    from flbench.sweeps import load_sweep
+    from flbench.sweeps import load_sweeps
 
     files = [Path(spec) for spec in choice.specs if spec.endswith(".parquet")]
     names = [spec for spec in choice.specs if not spec.endswith(".parquet")]
-    sweeps = [load_sweep(name, choice.sets, choice.only, choice.limit) for name in names]
-    if not sweeps and (choice.sets or choice.only or choice.limit):
-        raise UserError("--set, --only and --limit change a sweep: name its file")
+    sweeps = load_sweeps(names, choice.sets, choice.only, choice.limit)
     is_given = choice.results is not None or bool(files)
     source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
     words = [word for name in named for word in ("--results", name)] + _arguments(given)

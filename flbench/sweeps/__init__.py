@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from flbench.sweeps.assemble import Assembler, label
 from flbench.sweeps.expand import Arithmetic, GridCount, expand, short_name
 from flbench.sweeps.grid import normal_path, read_layer
 from flbench.sweeps.match import Rule
-from flbench.sweeps.options import apply_sets, read_fields, read_only
+from flbench.sweeps.options import addressee, apply_sets, read_fields, read_only
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import SweepSpec
 
@@ -36,6 +36,7 @@ __all__ = [
     "experiment_from",
     "label",
     "load_sweep",
+    "load_sweeps",
     "short_name",
 ]
 
@@ -79,17 +80,44 @@ def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] =
 
     Args:
         path: the YAML file.
-        sets: ``PATH=VALUE`` changes, applied in order (paths of the file; a bare field means ``base``).
+        sets: ``PATH=VALUE`` changes, applied in order (paths of the file; a bare field means ``base``);
+            ``NAME:PATH=VALUE`` names the file, too.
         only: ``FIELD=VALUE`` conditions; cells that do not meet all of them are left out.
         limit: keep the first so many runs.
 
     Raises:
         SpecError: anything wrong with the file or the options; the message says where and what to do.
     """
+    (sweep,) = load_sweeps([path], sets, only, limit)
+    return sweep
+
+
+def load_sweeps(
+    paths: Sequence[Path | str], sets: Iterable[str] = (), only: Iterable[str] = (), limit: int | None = None
+) -> list[Sweep]:
+    """Read several sweep files, in order; options are for all of them, ``NAME:PATH=VALUE`` for NAME.yaml alone.
+
+    Raises:
+        SpecError: as for ``load_sweep``, or options are for a file that is not among them.
+    """
     sets, only = tuple(sets), tuple(only)
     if limit is not None and limit < 1:
         raise SpecError(f"--limit {limit}: expected at least 1 run")
-    source = Source.open(Path(path))
+    names = [Path(path).stem for path in paths]
+    if not names and (sets or only or limit):
+        raise SpecError("--set, --only and --limit change a sweep: name its file")
+    for text in sets:
+        name = addressee(text)
+        if name is not None and name not in names:
+            raise SpecError(f"--set {text}: {unknown('sweep file', name, names)}")
+    return [
+        _load(Path(path), tuple(text for text in sets if addressee(text) in (None, name)), only, limit)
+        for path, name in zip(paths, names, strict=True)
+    ]
+
+
+def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int | None) -> Sweep:
+    source = Source.open(path)
     apply_sets(source, sets)
     conditions = read_only(only)
     spec = _validate(source)
@@ -104,7 +132,7 @@ def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] =
         varying=expansion.varying,
         arithmetic=expansion.arithmetic,
         spec_hash=_plan_hash(expansion.experiments),
-        path=Path(path),
+        path=path,
         source=source.text,
         options=(*options, *([f"--limit {limit}"] if limit is not None else [])),
     )

@@ -36,6 +36,11 @@ def test_a_spec_chooses_the_runs(monkeypatch: pytest.MonkeyPatch, capsys: Output
     fail(store, wishes[3])
     assert flbench(monkeypatch, "export", "tiny.parquet", "tiny.yaml") == 0
     assert capsys.readouterr().out.startswith("wrote tiny.parquet: 3 of 8 runs, ")
+    assert (
+        flbench(monkeypatch, "export", "one.parquet", "tiny.yaml", "--set", "tiny:seeds=[0]", "--only", "norm=none")
+        == 0
+    )
+    assert capsys.readouterr().out.startswith("wrote one.parquet: 2 of 2 runs, ")
 
 
 @pytest.mark.usefixtures("here")

@@ -87,6 +87,17 @@ def test_the_command_in_it_makes_it_again(here: Path, monkeypatch: pytest.Monkey
     assert "`loss`: cross-entropy" in text and "classes:1" not in text
 
 
+def test_a_change_of_one_of_two_sweeps(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(here / "runs")
+    Path("other.yaml").write_text(SPEC.replace("tiny", "other").replace("iid", "classes:2"))
+    for wish in load_sweep("other.yaml", ["rounds=40"]).experiments:
+        finish(Store(here / "runs"), wish, accuracy(wish))
+    flbench(monkeypatch, "report", "tiny.yaml", "other.yaml", "--set", "other:rounds=40", "--set", "seeds=[0]")
+    text = Path("leaderboard.md").read_text()
+    assert "- Rounds: 20, 40\n- " in text and "incomplete" not in text
+    assert "flbench report tiny.yaml other.yaml --set 'seeds=[0]' --set other:rounds=40\n" in text
+
+
 def test_without_a_spec_everything_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(here / "elsewhere", [experiment(), experiment(lr=0.5)])
     assert flbench(monkeypatch, "report", "--store", "elsewhere", "--out", "sub/board.md") == 0
@@ -198,6 +209,16 @@ def test_an_extended_store_answers_old_and_new_wishes(here: Path, monkeypatch: p
             ["report", "--store", "full", "--set", "rounds=3"],
             2,
             "--set, --only and --limit change a sweep: name its file",
+        ),
+        (
+            ["report", "tiny.yaml", "--set", "tyni:rounds=3"],
+            2,
+            "--set tyni:rounds=3: unknown sweep file 'tyni'; did you mean 'tiny'? known: tiny",
+        ),
+        (
+            ["report", "tiny.yaml", "--set", "tiny:round=3"],
+            2,
+            "--set tiny:round=3: unknown path 'round'; did you mean 'rounds'?",
         ),
     ],
 )
