@@ -112,6 +112,20 @@ def test_federated_and_centralized_training_over_the_samples_seen(tmp_path: Path
     assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg none", "centralized none"]
 
 
+@pytest.mark.parametrize("kind", ["curves", "data"])
+def test_columns_of_different_length_have_axes_of_their_own(tmp_path: Path, kind: str) -> None:
+    stores = [Store(tmp_path / name) for name in "ab"]
+    for store in stores:
+        for wish in (experiment(E=5), experiment(partition="iid", E=5), experiment(kind="centralized", E=50)):
+            finish(store, wish, lines=records([10, 20], 0.5))
+    finish(stores[1], experiment(E=1, rounds=1000, eval_every=500), lines=records([500, 1000], 0.5))
+    (alike, *_), (apart, *_) = (drawings(store, kind) for store in stores)
+    assert len({panel.get_xlim() for panel in axes_of(alike) if panel.lines}) == 1
+    for panel in axes_of(apart):
+        last = max(line.get_xdata()[-1] for line in panel.lines)
+        assert last <= panel.get_xlim()[1] < 1.2 * last, "the whole line is seen, and fills its panel"
+
+
 def test_the_cost_of_the_target(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for norm, accs in (("none", (0.2, 0.4)), ("ln", (0.5, 0.6)), ("fn", (0.1, 0.1))):

@@ -62,7 +62,8 @@ def _draw_table(section: Section, table: Table, collection: Collection, name: st
 
     alike = [other.rows for other in section.tables if other.row_axes == table.row_axes]
     styles = looks(table.rows, [row for rows in alike for row in rows])
-    figure, axes = panels(len(table.cols), sharex=True, sharey=True)
+    as_long = len({cell.training.rounds for cell in table.cells.values()}) == 1
+    figure, axes = panels(len(table.cols), sharex=as_long, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
         cells = [(r, table.cells[r, c]) for r in range(len(table.rows)) if (r, c) in table.cells]
         for r, cell in cells:
@@ -71,9 +72,9 @@ def _draw_table(section: Section, table: Table, collection: Collection, name: st
         panel.set_title(place_name(table.col_axes, col))
         if scale_of(table.metric) == 100:
             panel.set_ylim(0, 101)
+        panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         if is_lowest(c, len(axes)):
             panel.set_xlabel("round")
-            panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     figure.supylabel(metric_label(table.metric), fontsize="medium")
     entitle(figure, len(axes), title_of(section, table), "mean ± sd over seeds")
     legend(figure, table.rows, styles, table.row_axes)
@@ -123,7 +124,8 @@ def _draw_data(section: Section, shown: Sequence[_Lines], collection: Collection
     groups = {name: index for index, name in enumerate(dict.fromkeys(_group(*key) for key in keys))}
     styles = dict(zip(keys, looks([(Tick((groups[_group(*key)],), ""), key[1]) for key in keys]), strict=True))
     metric = next(iter(shown[0].cells.values())).metric
-    figure, axes = panels(len(shown), sharex=True, sharey=True)
+    as_long = len({_fed(cell.training) for lines in shown for cell in lines.cells.values()}) == 1
+    figure, axes = panels(len(shown), sharex=as_long, sharey=True)
     for c, (panel, lines) in enumerate(zip(axes, shown, strict=True)):
         for number, (key, cell) in enumerate(lines.cells.items()):
             _draw_line(panel, _points(cell, collection, _samples), styles[key], number, scale_of(metric))
@@ -151,6 +153,11 @@ def _samples(experiment: Training) -> float:
     """Training samples that a round feeds; 0 where it depends on the clients' data."""
     clients = max(1, round(experiment.clients * experiment.participation)) if isinstance(experiment, Federated) else 1
     return float(clients * (experiment.local_steps or 0) * experiment.batch_size)
+
+
+def _fed(experiment: Training) -> float:
+    """Training samples that all its rounds feed."""
+    return experiment.rounds * _samples(experiment)
 
 
 def _draw_line(panel: Axes, points: Points, look: Look, number: int, scale: int) -> None:
