@@ -227,7 +227,7 @@ def test_interrupted_orchestrator_drains_its_jobs(cluster: Cluster) -> None:
 SPEC = """
 version: 1
 name: real
-base: {dataset: digits, model: {name: mlp, widths: [64, 64]}, method: scaffold, rounds: 250, eval_every: 10}
+base: {dataset: digits, model: {name: mlp, widths: [64, 64]}, method: scaffold, rounds: 400, eval_every: 10}
 axes: {norm: [ln]}
 seeds: [0]
 """
@@ -252,18 +252,18 @@ def metrics(store: Store, experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def test_run_longer_than_its_walltime_takes_several_turns(cluster: Cluster, tmp_path: Path) -> None:
-    """Real training of at least 25 s; a job is to end 15 s after it began."""
+    """Real training of at least 40 s; a job is to end 20 s after it began."""
     (spec := tmp_path / "real.yaml").write_text(SPEC)
     experiment = load_sweep(spec).experiments[0]
-    outcome = orchestrate(cluster.store, [experiment], replace(N1, seconds=60, grace=45), 1, command=PACED)
+    outcome = orchestrate(cluster.store, [experiment], replace(N1, seconds=60, grace=40), 1, command=PACED)
     assert outcome.exit_code == 0
     attempts = cluster.attempts(experiment)
-    assert len(attempts) >= 2
+    assert len(attempts) >= 3
     assert [end["kind"] for end in attempts] == ["timeout"] * (len(attempts) - 1) + ["ok"]
-    # The job that was warned comes back. On a loaded machine the warning may come before a worker listens: it dies, in
-    # the midst of an attempt or before it began one, and another job is submitted.
     restarts = [end["restart"] for end in attempts]
-    assert 1 in restarts
+    assert restarts[:3] == [0, 1, 2]
+    # On a loaded machine the warning may come before a worker listens: it dies, in the midst of an attempt or before it
+    # began one, and another job is submitted.
     assert all(after in (before + 1, 0) for before, after in pairwise(restarts))
     assert len(cluster.submissions()) >= restarts.count(0)
 
