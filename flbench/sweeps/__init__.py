@@ -21,7 +21,7 @@ from flbench.sweeps.assemble import Assembler, label
 from flbench.sweeps.expand import Arithmetic, GridCount, expand, short_name
 from flbench.sweeps.grid import normal_path, read_layer
 from flbench.sweeps.match import Rule
-from flbench.sweeps.options import addressee, apply_sets, read_fields, read_only
+from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import SweepSpec
 
@@ -106,13 +106,13 @@ def load_sweeps(
     names = [Path(path).stem for path in paths]
     if not names and (sets or only or limit):
         raise SpecError("--set, --only and --limit change a sweep: name its file")
-    for text in sets:
-        name = addressee(text)
+    addressed = [(split_address(text)[0], text) for text in sets]
+    for name, text in addressed:
         if name is not None and name not in names:
             raise SpecError(f"--set {text}: {unknown('sweep file', name, names)}")
     return [
-        _load(Path(path), tuple(text for text in sets if addressee(text) in (None, name)), only, limit)
-        for path, name in zip(paths, names, strict=True)
+        _load(Path(path), tuple(text for name, text in addressed if name in (None, stem)), only, limit)
+        for path, stem in zip(paths, names, strict=True)
     ]
 
 

@@ -19,17 +19,17 @@ _OF_FIELDS = ("base", "axes", "zip", "set", "if", "baseline")
 _SECTIONS = (*_OF_FIELDS, "resources", "retry", "backend", "wandb", "report")
 
 
-def addressee(change: str) -> str | None:
-    """NAME of a ``NAME:PATH=VALUE``, which changes the file NAME.yaml alone; None of a ``PATH=VALUE`` for all files."""
-    name, colon, _ = change.partition("=")[0].partition(":")
-    return name.strip() if colon else None
+def split_address(text: str) -> tuple[str | None, str]:
+    """NAME and ``PATH=VALUE`` of a ``NAME:PATH=VALUE``, for the file NAME.yaml alone; no name where all are meant."""
+    name, colon, change = text.partition(":")
+    return (name.strip(), change) if colon and "=" not in name else (None, text)
 
 
 def apply_sets(source: Source, sets: Iterable[str]) -> None:
     """Change a sweep's data as each ``PATH=VALUE`` says, whoever it is addressed to; raises SpecError."""
     for text in sets:
         option = f"--set {text}"
-        change = text if addressee(text) is None else text.partition(":")[2]
+        _, change = split_address(text)
         path, value = _split(option, change, "PATH=VALUE, as in axes.lr=[0.1,0.3] or base.rounds=50")
         source.replace(_find(source, option, path), value, option)
 
