@@ -410,8 +410,7 @@ class Stop:
 
     def __call__(self) -> bool:
         """Whether to stop at the end of the round."""
-        short = self.job is not None and self.job.runs_short()
-        return short or self._signalled.is_set() or self._warned.is_set()
+        return self._signalled.is_set() or self._why_job_stops() is not None
 
     def kind(self) -> Literal["interrupted", "timeout", "preempted"]:
         """Why, in the words of exit.json."""
@@ -419,9 +418,13 @@ class Stop:
 
     @cached_property
     def _kind(self) -> Literal["interrupted", "timeout", "preempted"]:
-        if self.job is None or self._signalled.is_set():
-            return "interrupted"
-        return self.job.why_warned() if self._warned.is_set() else "timeout"
+        return "interrupted" if self._signalled.is_set() else self._why_job_stops() or "interrupted"
+
+    def _why_job_stops(self) -> Literal["timeout", "preempted"] | None:
+        if self.job is not None and self._warned.is_set():
+            self._warned.clear()
+            self.job = self.job.warned()
+        return self.job.why_stop() if self.job is not None else None
 
 
 def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine] = load_engine) -> int:

@@ -48,6 +48,10 @@ ARRAY_SIZE = 1000
 #: What of SLURM's environment a job may inherit from a launcher that is itself in a job.
 KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
+#: What a shell does before it becomes the worker: a warning that came while Python starts would kill it. It need not be
+#: heard then: the worker knows when the walltime ends, and what follows a preemption's warning is SIGTERM.
+DEAF = 'trap "" USR2; exec "$0" "$@"'
+
 #: What sbatch says when the same call may succeed later.
 PASSING = ("timed out", "Unable to contact", "temporarily", "Connection refused", "SubmitJob")
 
@@ -256,7 +260,7 @@ class Worker:
     def command(self) -> str:
         """A shell command, in which each task begins elsewhere in the plan."""
         options = [option for option in self.options.to_argv() if not option.startswith("--offset=")]
-        command = [*self.program, str(self.store.absolute()), self.plan, *options]
+        command = ["sh", "-c", DEAF, *self.program, str(self.store.absolute()), self.plan, *options]
         return f'{shlex.join(command)} "--offset=$(({self.begin} + SLURM_ARRAY_TASK_ID))"'
 
 

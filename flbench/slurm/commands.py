@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -103,7 +104,8 @@ def ask(*command: str) -> str | None:
 
 def attempt(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
     """A command, run to its end; None where it hangs or is not there."""
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # a user's own would show times in another way
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
     except (OSError, subprocess.SubprocessError):
         return None

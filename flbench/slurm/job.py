@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -28,36 +29,49 @@ class Job:
     Attributes:
         job_id: SLURM's own number; an array's task has one, too.
         restart: how often it was requeued.
-        stop_at: when to come to an end, on the monotonic clock.
+        ends_at: when SLURM ends it, on the monotonic clock.
+        grace: how many seconds before that a worker comes to its own end.
         log: the file that holds its output.
+        preempted: whether SLURM has announced that it makes room for another.
     """
 
     job_id: str
     restart: int
-    stop_at: float
+    ends_at: float
+    grace: float
     log: Path
+    preempted: bool = False
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Job | None:
         """The job around this process; None outside of SLURM, and in jobs of the user's own, which are left alone."""
         try:
-            seconds = float(environment[JOB_END]) - float(environment[GRACE]) - time.time()
+            ends_at, grace = on_monotonic_clock(float(environment[JOB_END])), float(environment[GRACE])
             job_id, log = environment["SLURM_JOB_ID"], Path(environment[LOG])
         except KeyError:
             return None
-        restart = int(environment.get("SLURM_RESTART_COUNT", "0"))
-        return cls(job_id, restart, time.monotonic() + seconds, log)
+        return cls(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), ends_at, grace, log)
 
-    def runs_short(self) -> bool:
-        """Whether the walltime is nearly over."""
-        return time.monotonic() >= self.stop_at
+    def why_stop(self) -> Literal["timeout", "preempted"] | None:
+        """Why to come to an end now, if so: the walltime is nearly over, or another job is to have the node."""
+        if self.preempted:
+            return "preempted"
+        return "timeout" if time.monotonic() >= self.ends_at - self.grace else None
 
-    def why_warned(self) -> Literal["timeout", "preempted"]:
-        """Why SLURM sent the warning signal: the same one announces the walltime's end and a preemption."""
-        if self.runs_short():
-            return "timeout"
-        preempted_at = read_pairs(ask("scontrol", "show", "job", "--oneliner", self.job_id) or "").get("PreemptTime")
-        return "timeout" if preempted_at in (None, "None", "N/A") else "preempted"
+    def warned(self) -> Job:
+        """The same job, after SLURM's warning: it is preempted, or ends when SLURM says.
+
+        One signal announces both. That of a walltime's end comes up to a minute early, by a clock that has run for
+        longer than that of the job's script. Where SLURM does not answer, the end is now.
+        """
+        shown = read_pairs(ask("scontrol", "show", "job", "--oneliner", self.job_id) or "")
+        if shown.get("PreemptTime", "None") not in ("None", "N/A"):
+            return replace(self, preempted=True)
+        try:
+            end = on_monotonic_clock(datetime.fromisoformat(shown["EndTime"]).timestamp())
+        except (KeyError, ValueError):
+            end = time.monotonic()
+        return replace(self, ends_at=min(self.ends_at, end))
 
     def requeue(self) -> str:
         """Ask SLURM for another turn of this job; return what went wrong, or nothing."""
@@ -65,3 +79,8 @@ class Job:
         if done is None:
             return "scontrol does not answer"
         return done.stderr.strip() if done.returncode else ""
+
+
+def on_monotonic_clock(moment: float) -> float:
+    """A time in seconds since 1970 on the clock that nobody sets."""
+    return time.monotonic() + moment - time.time()

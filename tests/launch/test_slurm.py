@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from flbench.errors import UserError
 from flbench.launch import WorkersCrash
 from flbench.launch.cancel import cancel
-from flbench.launch.slurm import Request, SlurmLauncher, script
+from flbench.launch.slurm import Request, SlurmLauncher, Worker, script
 from flbench.launch.submissions import Submission
 from flbench.store import Lease, Store, files
 from flbench.worker import Options
@@ -93,12 +95,26 @@ def test_script_asks_for_what_the_profile_says(tmp_path: Path) -> None:
     assert lines.index("module load cuda") < next(i for i, line in enumerate(lines) if line.startswith("srun "))
     assert "FLBENCH_JOB_END=$(($(date +%s) + 5400)) FLBENCH_JOB_GRACE=120" in text
     worker = f"{sys.executable} -m flbench.worker {tmp_path}/store {PLAN} --device=cuda"
-    assert worker in lines[-1]
+    assert f"""sh -c 'trap "" USR2; exec "$0" "$@"' {worker}""" in lines[-1]
     assert "--cpus-per-task=4 " in lines[-1]
     assert "--workers=10" in lines[-1]
     assert "--memory=usual" in lines[-1]
     assert lines[-1].endswith('"--offset=$((0 + SLURM_ARRAY_TASK_ID))"')
     assert "pickle" not in text and "submitit.core" not in text
+
+
+def test_warning_that_comes_while_a_worker_starts_does_not_kill_it(tmp_path: Path) -> None:
+    program = (
+        sys.executable,
+        "-c",
+        "import os, signal, sys; os.kill(os.getpid(), signal.SIGUSR2); print(sys.argv[1:])",
+    )
+    command = Worker(tmp_path / "a store", PLAN, Options(device="cuda"), 4, program).command()
+    environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "3"}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0
+    argv = literal_eval(done.stdout)
+    assert (argv[:2], argv[-1]) == ([f"{tmp_path}/a store", PLAN], "--offset=7")
 
 
 def test_arrays_are_split_and_go_on_counting(store: Store, bin: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +211,11 @@ def test_lease_of_an_older_store_is_read(tmp_path: Path) -> None:
     assert lease is not None and lease.slurm_restart == 0 and lease.host == socket.gethostname()
 
 
+def local_time(seconds: float) -> str:
+    """That many seconds from now, as SLURM writes it."""
+    return datetime.fromtimestamp(time.time() + seconds).isoformat(timespec="seconds")
+
+
 def test_job_knows_when_to_stop() -> None:
     assert Job.here({}) is None
     assert Job.here({"SLURM_JOB_ID": "17"}) is None  # somebody's own job: flbench does not requeue it
@@ -217,16 +224,43 @@ def test_job_knows_when_to_stop() -> None:
     job = Job.here(environment)
     assert job is not None
     assert (job.job_id, job.restart, job.log) == ("17", 0, Path("/logs/17.out"))
-    assert abs(job.stop_at - time.monotonic() - 70) < 2
-    assert not job.runs_short()
+    assert abs(job.ends_at - time.monotonic() - 100) < 2
+    assert job.why_stop() is None
     late = Job.here(environment | {"FLBENCH_JOB_GRACE": "200", "SLURM_RESTART_COUNT": "3"})
-    assert late is not None and late.restart == 3 and late.runs_short()
+    assert late is not None and late.restart == 3 and late.why_stop() == "timeout"
 
 
-@pytest.mark.parametrize(("preempted", "kind"), [("None", "timeout"), ("2026-11-20T14:07:49", "preempted")])
-def test_warning_is_read_with_the_help_of_the_controller(bin: Path, preempted: str, kind: str) -> None:
-    says(bin, "scontrol", f"JobId=17 JobState=RUNNING Restarts=0 PreemptTime={preempted} TimeLimit=00:10:00")
-    assert Job("17", 0, time.monotonic() + 100, Path("log")).why_warned() == kind
+@pytest.mark.parametrize(
+    ("preempted", "end", "kind"),
+    [
+        ("None", 100, None),  # SLURM warns early: the grace of 30 s has not begun
+        ("None", 20, "timeout"),  # earlier than the job's script thought
+        ("None", 1000, None),
+        ("None", None, "timeout"),
+        ("2026-11-20T14:07:49", 100, "preempted"),
+    ],
+)
+def test_warning_is_read_with_the_help_of_the_controller(
+    bin: Path, preempted: str, end: int | None, kind: str | None
+) -> None:
+    ends = "Unknown" if end is None else local_time(end)
+    says(bin, "scontrol", f"JobId=17 JobState=RUNNING Restarts=0 PreemptTime={preempted} EndTime={ends}")
+    job = Job("17", 0, time.monotonic() + 100, 30, Path("log"))
+    warned = job.warned()
+    assert job.why_stop() is None
+    assert warned.why_stop() == kind
+    assert warned.ends_at <= job.ends_at
+
+
+def test_warning_that_nobody_explains_is_taken_at_its_word(bin: Path) -> None:
+    program(bin, "scontrol", "exit 1")
+    assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).warned().why_stop() == "timeout"
+
+
+def test_times_are_asked_for_in_the_form_in_which_they_are_read(bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    program(bin, "scontrol", f'[[ $SLURM_TIME_FORMAT == standard ]] && echo "EndTime={local_time(100)}"')
+    assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).warned().why_stop() is None
 
 
 class InJob:
@@ -236,10 +270,13 @@ class InJob:
         self.store, self._calls = store, bin / "calls"
         monkeypatch.setenv("SLURM_JOB_ID", "17")
         monkeypatch.setenv("PREEMPTED", "None")
+        monkeypatch.setenv("END", local_time(60))
         monkeypatch.setenv("FLBENCH_JOB_END", str(time.time() + 1000))
         monkeypatch.setenv("FLBENCH_JOB_GRACE", "90")
         monkeypatch.setenv("FLBENCH_JOB_LOG", str(bin / "17.out"))
-        program(bin, "scontrol", f'echo "$@" >> {self._calls}; echo "JobState=RUNNING PreemptTime=$PREEMPTED"')
+        program(
+            bin, "scontrol", f'echo "$@" >> {self._calls}; echo "JobState=RUNNING PreemptTime=$PREEMPTED EndTime=$END"'
+        )
 
     def work(self, plan: list[Experiment], during: Callable[[int], object] = lambda round: None) -> int:
         def run(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
@@ -282,8 +319,8 @@ def send(number: signal.Signals) -> Callable[[int], None]:
 
 def test_worker_stops_before_the_walltime_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(1)
-    short = iter([False] * 8 + [True] * 100)  # the walltime runs short in mid-run
-    monkeypatch.setattr("flbench.slurm.job.Job.runs_short", lambda job: next(short))
+    short = chain([None] * 8, repeat("timeout"))  # the walltime runs short in mid-run
+    monkeypatch.setattr("flbench.slurm.job.Job.why_stop", lambda job: next(short))
     assert in_job.work(plan) == REQUEUE
     assert in_job.kinds(plan[0]) == ["timeout"]
     assert in_job.store.run(plan[0].run_id).state(plan[0]).status == "pending"
@@ -297,6 +334,14 @@ def test_worker_goes_on_in_its_next_turn(in_job: InJob, monkeypatch: pytest.Monk
     assert in_job.work(plan) == 0
     assert in_job.store.run(plan[0].run_id).metrics() == undisturbed(plan[0])
     assert in_job.kinds(plan[0]) == ["timeout", "ok"]
+
+
+def test_early_warning_costs_nothing(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("END", local_time(1000))
+    plan = experiments(1)
+    assert in_job.work(plan, send(signal.SIGUSR2)) == 0
+    assert in_job.kinds(plan[0]) == ["ok"]
+    assert not in_job.requeued
 
 
 def test_preempted_worker_says_so_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
