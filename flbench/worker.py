@@ -421,10 +421,12 @@ class Stop:
         return "interrupted" if self._signalled.is_set() else self._why_job_stops() or "interrupted"
 
     def _why_job_stops(self) -> Literal["timeout", "preempted"] | None:
-        if self.job is not None and self._warned.is_set():
+        if self.job is None:
+            return None
+        if self._warned.is_set() and self.job.why_stop() is None:
             self._warned.clear()
             self.job = self.job.warned()
-        return self.job.why_stop() if self.job is not None else None
+        return self.job.why_stop()
 
 
 def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine] = load_engine) -> int:

@@ -344,6 +344,21 @@ def test_early_warning_costs_nothing(in_job: InJob, monkeypatch: pytest.MonkeyPa
     assert not in_job.requeued
 
 
+def test_warning_at_the_end_of_the_walltime_takes_no_time(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that takes a minute to answer would take it from the grace."""
+    monkeypatch.setattr("flbench.slurm.job.Job.warned", lambda job: pytest.fail("asked"))
+    plan = experiments(1)
+
+    def warn_late(round: int) -> None:
+        if round == 6:
+            monkeypatch.setattr("flbench.slurm.job.Job.why_stop", lambda job: "timeout")
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    assert in_job.work(plan, warn_late) == REQUEUE
+    assert in_job.kinds(plan[0]) == ["timeout"]
+    assert in_job.requeued
+
+
 def test_preempted_worker_says_so_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREEMPTED", "2026-11-20T14:07:49")
     plan = experiments(1)
