@@ -342,8 +342,10 @@ class Orchestrator:
         """Start workers for what nobody has claimed, as far as there is room on this machine."""
         self._end_hanging()
         here = self._adopt(launcher)
-        on_plan = launcher.alive() + len(self._living_adopted())
-        room = launcher.slots - launcher.alive() - len(here)
+        alive = launcher.alive()
+        # Who has ended since workers were counted may have ended his run as well: what looks pending need not be.
+        on_plan = max(progress.workers, alive + len(self._living_adopted()))
+        room = launcher.slots - alive - len(here)
         if not on_plan:
             room = max(room, 1)  # workers of another plan shall not keep this one waiting for ever
         idle = max(0, on_plan - len(progress.active))

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flbench.config import parse_experiment
+from flbench.config import Experiment, parse_experiment
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator, Progress, Watch, common_fields, joined_common, label, leaderboard
 from flbench.store import Entry, Lease, Store
+from flbench.store.runs import ending
 from flbench.worker import Options
 from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
 
@@ -93,6 +96,45 @@ def test_worker_that_dies_with_its_run_is_replaced_until_the_run_is_given_up(sto
     outcome = orchestrate(store, experiments(1, lr=0.106), attempts=2)
     assert (outcome.exit_code, outcome.launched) == (1, 2)
     assert outcome.failures[0].outcome in ("signal", "lost")  # lost: seen before its worker's end was told
+
+
+class Dying:
+    """Launches a worker that is killed between two looks: after it was counted, and before its run is looked at."""
+
+    def __init__(self, store: Store, experiment: Experiment) -> None:
+        self.slots = 1
+        self._store, self._experiment = store, experiment
+        self._counts: Iterator[int] | None = None
+        self._lease = replace(Lease.here(), pid_start="not this process")
+
+    def start(self, count: int, starved: int = 0) -> None:
+        assert self._store.run(self._experiment.run_id).claim(self._experiment, self._lease) is not None
+        self._counts = iter([1])
+
+    def alive(self) -> int:
+        if self._counts is None:
+            return 0
+        if next(self._counts, 0):
+            return 1
+        self._store.bury(self._lease.token, ending("oom", "killed for want of memory", mendable=True))
+        return 0
+
+    def tokens(self) -> set[str]:
+        return {self._lease.token}
+
+    def drain(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def last_words(self) -> str:
+        return ""
+
+
+def test_no_worker_is_sent_to_a_run_whose_end_is_told_a_moment_later(store: Store) -> None:
+    (greedy,) = experiments(1)
+    outcome = Orchestrator(store, "toy/abc", [greedy], lambda: Dying(store, greedy)).run()
+    assert (outcome.exit_code, outcome.launched) == (1, 1)
+    assert [seen.outcome for seen in outcome.failures] == ["oom"]
 
 
 def test_crash_loop_ends_with_the_workers_last_words(store: Store) -> None:
