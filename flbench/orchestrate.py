@@ -343,7 +343,7 @@ class Orchestrator:
         self._end_hanging()
         here = self._adopt(launcher)
         alive = launcher.alive()
-        # Who has ended since workers were counted may have ended his run as well: what looks pending need not be.
+        # A worker that ended after the count may have ended its run as well: what looked pending need not be.
         on_plan = max(progress.workers, alive + len(self._living_adopted()))
         room = launcher.slots - alive - len(here)
         if not on_plan:
