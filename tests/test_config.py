@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import islice, product
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from flbench.config import (
     KINDS,
     Centralized,
+    EvaluatedRounds,
     Federated,
     FieldProblem,
     InvalidExperiment,
@@ -168,6 +170,54 @@ def test_json_and_back(raw: dict[str, Any]) -> None:
 def test_evaluated_rounds_end_with_the_last() -> None:
     assert parse_experiment({"rounds": 25, "eval_every": 10}).evaluated_rounds() == {10, 20, 25}
     assert parse_experiment({"rounds": 5, "eval_every": 10}).evaluated_rounds() == {5}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_evaluated_rounds_are_the_set_that_they_stand_for(before: bool) -> None:
+    for rounds, every in product(range(13), range(1, 15)):
+        expected = frozenset((*range(0 if before else every, rounds + 1, every), rounds))
+        lazy = EvaluatedRounds(rounds, every, before)
+        assert lazy == expected
+        assert hash(lazy) == hash(expected)
+        assert list(lazy) == sorted(expected)
+        assert len(lazy) == len(expected)
+        assert {round for round in range(-1, 15) if round in lazy} == expected
+        assert lazy <= expected
+        assert expected >= lazy
+        assert lazy - expected == frozenset()
+
+
+def test_evaluated_rounds_take_no_room() -> None:
+    rounds = EvaluatedRounds(10**12, 1, before_the_first=True)
+    assert (len(rounds), 10**11 in rounds, 10**12 + 1 in rounds) == (10**12 + 1, True, False)
+    assert list(islice(rounds, 3)) == [0, 1, 2]
+    assert not rounds <= frozenset({0, 1})
+    assert rounds != frozenset({0, 1})
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({"rounds": 10**12}, "rounds: expected a value of at most 10000000, got 1000000000000"),
+        ({"rounds": 1e300}, "rounds: expected a value "),
+        ({"kind": "rank", "rounds": 10**7 + 1}, "rounds: expected a value of at most 10000000"),
+        ({"kind": "sharpness", "lr": 0.1, "rounds": 10**8}, "rounds: expected a value of at most"),
+        ({"eval_every": 10**8}, "eval_every: expected a value of at most 10000000"),
+        ({"clients": 1e300}, "clients: expected a value less than 9223372036854775808"),
+        (
+            {"rounds": 10**7, "eval_every": 1},
+            "eval_every: every 1 of 10,000,000 rounds is more than the 100,000 evaluations that a run may have: use at "
+            "least 100",
+        ),
+        ({"kind": "rank", "rounds": 10**6, "eval_every": 9}, "eval_every: every 9 of 1,000,000 rounds is more than"),
+        ({"kind": "deep", "lr": 0.1, "rounds": 10**6, "eval_every": 1}, "use at least 10"),
+    ],
+)
+def test_rounds_and_evaluations_are_bounded(raw: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidExperiment) as caught:
+        parse_experiment(raw)
+    assert says in str(caught.value)
+    assert parse_experiment({"rounds": 10**7, "eval_every": 100}).rounds == 10**7
 
 
 def test_studies_are_also_looked_at_before_their_first_round() -> None:

@@ -6,18 +6,21 @@ What defines the numbers is in the run id; how long to run (``rounds``) and what
 """
 
 from flbench.config.base import (
+    MAX_EVALUATIONS,
+    MAX_ROUNDS,
     WISHES,
     BaseExperiment,
     Check,
+    EvaluatedRounds,
     FieldProblem,
     InvalidExperiment,
     asks_why,
     canonical_json,
     digest,
     digest_text,
-    evaluated_rounds,
     parse_components,
     registry_of,
+    request_problem,
 )
 from flbench.config.kinds import (
     ALIASES,
@@ -35,11 +38,14 @@ __all__ = [
     "ALIASES",
     "FUSABLE",
     "KINDS",
+    "MAX_EVALUATIONS",
+    "MAX_ROUNDS",
     "WISHES",
     "BaseExperiment",
     "Centralized",
     "Check",
     "Deep",
+    "EvaluatedRounds",
     "Experiment",
     "Federated",
     "FieldProblem",
@@ -52,7 +58,6 @@ __all__ = [
     "canonical_json",
     "digest",
     "digest_text",
-    "evaluated_rounds",
     "fields_of_all_kinds",
     "headline_of",
     "implied_by",
@@ -60,4 +65,5 @@ __all__ = [
     "parse_experiment",
     "parse_field",
     "registry_of",
+    "request_problem",
 ]

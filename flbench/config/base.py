@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import (
@@ -32,6 +34,12 @@ from flbench.registry import (
     Registry,
     plain,
 )
+
+#: Most rounds of a run. Result files are named by eight digits, and 10**7 rounds already take an hour or more.
+MAX_ROUNDS = 10**7
+
+#: Most evaluations of a run. Each is a line of about 500 bytes in ``metrics.jsonl``, which readers load whole.
+MAX_EVALUATIONS = 100_000
 
 #: Fields that say how long and what to observe; they are no part of the run id.
 WISHES = frozenset({"rounds", "eval_every", "probes"})
@@ -80,7 +88,71 @@ def _whole(raw: Any) -> Any:
     return int(raw) if isinstance(raw, float) and raw.is_integer() else raw
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+#: A whole number that a signed integer of 64 bits can hold.
+Whole = Annotated[int, BeforeValidator(_whole), Field(lt=2**63)]
+
+#: A number of rounds.
+Rounds = Annotated[Whole, Field(le=MAX_ROUNDS)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluatedRounds(Set[int]):
+    """The rounds after which a run is evaluated: every so many rounds and the last, as a set of constant size.
+
+    Attributes:
+        rounds: the last round, which is always evaluated.
+        every: rounds between two evaluations, at least 1.
+        before_the_first: whether round 0, the state before training, is evaluated as well.
+    """
+
+    rounds: int
+    every: int
+    before_the_first: bool
+
+    @property
+    def _regular(self) -> range:
+        return range(0 if self.before_the_first else self.every, self.rounds + 1, self.every)
+
+    def __contains__(self, round: object) -> bool:
+        return round == self.rounds or round in self._regular
+
+    def __iter__(self) -> Iterator[int]:
+        regular = self._regular
+        return chain(regular, () if self.rounds in regular else (self.rounds,))
+
+    def __len__(self) -> int:
+        regular = self._regular
+        return len(regular) + (self.rounds not in regular)
+
+    def __hash__(self) -> int:
+        return self._hash()
+
+    @classmethod
+    def _from_iterable(cls, rounds: Iterable[Any]) -> frozenset[Any]:
+        """Make the result of set operations a plain set."""
+        return frozenset(rounds)
+
+
+def _few_evaluations(rounds: int, eval_every: int) -> str | None:
+    if rounds // eval_every <= MAX_EVALUATIONS:
+        return None
+    fewest = -(-rounds // MAX_EVALUATIONS)
+    return (
+        f"every {eval_every:,} of {rounds:,} rounds is more than the {MAX_EVALUATIONS:,} evaluations that a run may "
+        f"have: use at least {fewest:,}"
+    )
+
+
+def request_problem(raw: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with ``rounds``, ``eval_every`` or ``probes`` of an experiment as plain JSON, or None."""
+    for field, least in (("rounds", 0), ("eval_every", 1)):
+        value = raw.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_ROUNDS:
+            return f"{field}: expected a whole number from {least} to {MAX_ROUNDS}, got {value!r:.40}"
+    if not isinstance(raw.get("probes", []), list):
+        return f"probes: expected a list, got {raw['probes']!r:.40}"
+    problem = _few_evaluations(raw["rounds"], raw["eval_every"])
+    return f"eval_every: {problem}" if problem else None
 
 
 class BaseExperiment(BaseModel):
@@ -94,12 +166,17 @@ class BaseExperiment(BaseModel):
     #: Raise when the numbers of every run of this kind change (a mended engine, other random streams).
     version: ClassVar[int] = 1
     #: Values that fit alone and may not fit together; the components know their own limits.
-    checks: ClassVar[tuple[Check, ...]] = ()
+    checks: ClassVar[tuple[Check, ...]] = (Check(("rounds", "eval_every"), "eval_every", _few_evaluations),)
 
     kind: str
-    rounds: Whole
-    eval_every: Whole = Field(default=10, ge=1, description="rounds between evaluations; the last round always has one")
-    seed: Whole = Field(default=0, ge=0, lt=2**63, description="the root of every random choice")
+    rounds: Rounds
+    eval_every: Rounds = Field(
+        default=10,
+        ge=1,
+        description=f"rounds between evaluations, of which a run may have {MAX_EVALUATIONS:,}; the last round always "
+        "has one",
+    )
+    seed: Whole = Field(default=0, ge=0, description="the root of every random choice")
 
     @field_validator("dataset", "model", "norm", "method", "partition", "probes", mode="plain", check_fields=False)
     @classmethod
@@ -148,23 +225,14 @@ class BaseExperiment(BaseModel):
         """Every field as plain JSON; ``parse_experiment`` reads it back to an equal experiment."""
         return {field: _plain(getattr(self, field)) for field in type(self).model_fields}
 
-    def evaluated_rounds(self) -> frozenset[int]:
+    def evaluated_rounds(self) -> EvaluatedRounds:
         """The rounds after which this experiment wants an evaluation."""
-        return evaluated_rounds(self.rounds, self.eval_every, before_the_first=asks_why(self.to_json()))
+        return EvaluatedRounds(self.rounds, self.eval_every, asks_why(self.to_json()))
 
 
 def asks_why(raw: Mapping[str, Any]) -> bool:
     """Whether an experiment, as plain JSON, is also looked at before its first round: with probes, and every study."""
     return bool(raw.get("probes", True))
-
-
-@lru_cache(1000)
-def evaluated_rounds(rounds: int, every: int, *, before_the_first: bool) -> frozenset[int]:
-    """Every so many rounds and the last; whoever asks why (with probes, or in a study) also looks at the beginning.
-
-    The experiments of a sweep share the few sets that there are.
-    """
-    return frozenset((*range(0 if before_the_first else every, rounds + 1, every), rounds))
 
 
 def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:

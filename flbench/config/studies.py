@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.config.base import BaseExperiment, Check, Whole
+from flbench.config.base import BaseExperiment, Check, Rounds, Whole
 from flbench.registry import Component
 
 Positive = Annotated[Whole, Field(ge=1)]
@@ -36,13 +36,14 @@ class Sharpness(BaseExperiment):
     """
 
     checks: ClassVar[tuple[Check, ...]] = (
+        *BaseExperiment.checks,
         Check(("lr", "rounds"), "rounds", _something_to_train),
         Check(("normalized", "outputs"), "outputs", _enough_outputs),
         Check(("normalized", "samples", "width"), "samples", _enough_samples),
     )
 
     kind: Literal["sharpness"] = "sharpness"
-    rounds: Whole = Field(default=0, ge=0, description="steps of gradient descent; 0: the network as it is drawn")
+    rounds: Rounds = Field(default=0, ge=0, description="steps of gradient descent; 0: the network as it is drawn")
     activation: Literal["relu", "tanh", "linear", "erf", "sigmoid", "leaky-relu"] = Field(
         default="relu", description="activation function of the hidden layers"
     )
@@ -72,10 +73,13 @@ class Rank(BaseExperiment):
     Daneshmand et al. 2020, Batch Normalization Provably Avoids Rank Collapse for Randomly Initialised Deep Networks.
     """
 
-    checks: ClassVar[tuple[Check, ...]] = (Check(("normalized", "samples", "width"), "samples", _enough_samples),)
+    checks: ClassVar[tuple[Check, ...]] = (
+        *BaseExperiment.checks,
+        Check(("normalized", "samples", "width"), "samples", _enough_samples),
+    )
 
     kind: Literal["rank"] = "rank"
-    rounds: Whole = Field(default=32, ge=0, description="layers; raising it extends finished networks")
+    rounds: Rounds = Field(default=32, ge=0, description="layers; raising it extends finished networks")
     activation: Literal["linear", "relu"] = Field(default="linear", description="activation function")
     normalized: Literal["none", "bn-rms", "bn"] = Field(
         default="none",
@@ -100,9 +104,12 @@ class Deep(BaseExperiment):
     """
 
     kind: Literal["deep"] = "deep"
-    checks: ClassVar[tuple[Check, ...]] = (Check(("lr", "rounds"), "rounds", _something_to_train),)
+    checks: ClassVar[tuple[Check, ...]] = (
+        *BaseExperiment.checks,
+        Check(("lr", "rounds"), "rounds", _something_to_train),
+    )
 
-    rounds: Whole = Field(default=0, ge=0, description="epochs of training; 0: the network as it is drawn")
+    rounds: Rounds = Field(default=0, ge=0, description="epochs of training; 0: the network as it is drawn")
     dataset: Component = Field(default="digits", validate_default=True, description="data set")
     samples: Positive | None = Field(default=None, description="training samples used; default: all")
     normalized: Literal["none", "bn"] = Field(default="none", description="batch normalization before every ReLU")

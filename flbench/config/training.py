@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from flbench.config.base import BaseExperiment, Check, Whole
+from flbench.config.base import BaseExperiment, Check, Rounds, Whole
 from flbench.registry import DATASETS, Component
 
 #: Fields in which runs that are trained together may differ, besides the wishes and numbers of the method.
@@ -68,6 +68,7 @@ class _Training(BaseExperiment):
     """What federated and centralized training share: the data, the network, plain SGD, and the wishes."""
 
     checks: ClassVar[tuple[Check, ...]] = (
+        *BaseExperiment.checks,
         Check(("dataset", "model"), "model", _image_fits),
         Check(("dataset", "model", "norm"), "norm", _norm_fits),
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
@@ -89,7 +90,7 @@ class _Training(BaseExperiment):
     local_epochs: Annotated[Whole, Field(ge=1)] | None = Field(
         default=None, description="passes through a client's own data in a round, in place of local_steps"
     )
-    rounds: Whole = Field(default=200, ge=1, description="how many rounds to run; raising it extends finished runs")
+    rounds: Rounds = Field(default=200, ge=1, description="how many rounds to run; raising it extends finished runs")
     augment: Augmentation = Field(default="none", description="training augmentation; default: the data set's own")
     precision: Precision = Field(default="fp32", description="arithmetic of training and evaluation")
     val_fraction: float = Field(default=0.0, ge=0, lt=1, description="share of each client's training data held out")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from flbench.config import Experiment, parse_experiment
+from flbench.config import Experiment, parse_experiment, request_problem
 from flbench.errors import StoreUnusable
 from flbench.store import files
 from flbench.store.names import is_run_id
@@ -130,7 +130,10 @@ def parse_plan(path: Path, data: bytes) -> list[Entry]:
         entries = [Entry(**line) for line in records]
         if strange := next((entry.run_id for entry in entries if not is_run_id(entry.run_id)), None):
             raise TypeError(f"{strange!r:.80} is no run's id")
-    except TypeError as error:
+        for entry in entries:
+            if problem := request_problem(dict(entry.experiment)):
+                raise TypeError(f"run {entry.run_id}: {problem}")
+    except (TypeError, ValueError) as error:
         raise _unreadable(path, error) from None
     return entries
 

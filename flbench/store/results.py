@@ -6,13 +6,13 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from flbench.config import Experiment, asks_why, canonical_json, evaluated_rounds
+from flbench.config import EvaluatedRounds, Experiment, asks_why, canonical_json
 from flbench.store import files
 from flbench.store.files import SCHEMA
 
@@ -22,7 +22,7 @@ class Wish:
     """How far a run is wanted, and what is to be recorded on the way."""
 
     rounds: int
-    evaluated: frozenset[int]
+    evaluated: Set[int]
     probes: frozenset[str]
 
     @classmethod
@@ -30,7 +30,7 @@ class Wish:
         """The wish in an experiment, typed or as its plain JSON."""
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
         probes = frozenset(canonical_json(probe) for probe in raw.get("probes", ()))
-        evaluated = evaluated_rounds(raw["rounds"], raw["eval_every"], before_the_first=asks_why(raw))
+        evaluated = EvaluatedRounds(raw["rounds"], raw["eval_every"], asks_why(raw))
         return cls(raw["rounds"], evaluated, probes)
 
     def until(self, round: int) -> set[int]:

@@ -65,7 +65,7 @@ class Store:
     def planned_ids(self, directory: Path) -> set[str]:
         """The ids in a plan, without taking it apart."""
         data = (directory / "plan.jsonl").read_bytes()
-        return set(re.findall(r'^\{"run_id":"([0-9a-f]{16})"', data.decode(), re.MULTILINE))
+        return {found.decode() for found in re.findall(rb'^\{"run_id":"([0-9a-f]{16})"', data, re.MULTILINE)}
 
     def planned(self, run_id: str) -> Iterator[Entry]:
         """What the plans of this store wish of one run."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flbench.config import evaluated_rounds, parse_experiment
+from flbench.config import EvaluatedRounds, parse_experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.store import files
 from flbench.store.attempts import AttemptDir, Checkpoint
@@ -210,9 +210,9 @@ class Audit:
         self.problems.append(Problem(path, what))
 
 
-def _without_gaps(result: Result) -> frozenset[int]:
+def _without_gaps(result: Result) -> Set[int]:
     """The evaluations of a finished run: every so many rounds, and after the last."""
-    return evaluated_rounds(result.rounds, result.eval_every(), before_the_first=0 in result.evaluated)
+    return EvaluatedRounds(result.rounds, result.eval_every(), 0 in result.evaluated)
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -22,7 +22,7 @@ from flbench.cli.sparkline import sparklines
 from flbench.cli.status import SweepStatus
 from flbench.cli.survey import STATES, Tally, survey
 from flbench.errors import StoreUnusable, UserError
-from flbench.store import Lease, Store, encode_plan
+from flbench.store import Lease, Store, encode_plan, files
 from flbench.sweeps import load_sweep
 from tests.faults.stub import execute, experiments, undisturbed
 
@@ -220,6 +220,36 @@ def test_every_state_fits_into_eighty_columns(store: Store, monkeypatch: pytest.
     head, row, *_ = drawn(store, monkeypatch, 80)
     assert head.split() == ["sweep", "runs", *STATES, "rounds"]
     assert row.split() == ["toy", "74070", *["12345"] * 6, "10.0", "%"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rounds": 10**12, "eval_every": 1}, "rounds: expected a whole number from 0 to 10000000, got 1000000000000"),
+        ({"rounds": 10**7, "eval_every": 1}, "eval_every: every 1 of 10,000,000 rounds is more than the 100,000"),
+        ({"rounds": "x"}, "rounds: expected a whole number"),
+        ({"eval_every": 0}, "eval_every: expected a whole number from 1"),
+        ({"probes": 3}, "probes: expected a list, got 3"),
+    ],
+)
+def test_a_plan_beyond_all_bounds_does_not_hide_the_others(store: Store, change: dict[str, Any], says: str) -> None:
+    (one,) = experiments(1, norm="fn")
+    directory = store.sweep_dir("endless", "abc")
+    directory.mkdir(parents=True)
+    entry = {"run_id": one.run_id, "cell_id": one.cell_id, "experiment": {**one.to_json(), **change}}
+    (directory / "plan.jsonl").write_bytes(files.join_lines([entry]))
+    result = status()
+    assert result.exit_code == StoreUnusable.exit_code
+    named = [line for line in result.stdout.splitlines() if f"{directory}/plan.jsonl" in line]
+    assert len(named) == 1
+    assert f"the plan cannot be read (run {one.run_id}: {says}" in named[0]
+    assert re.search(r"^toy +4 ", result.stdout, re.MULTILINE)
+    for arguments in (["logs", "toy"], ["cancel", "toy"], ["retry", "toy"], ["gc", "--dry-run"], ["show", "methods"]):
+        assert CliRunner().invoke(app, arguments).exit_code == 0, arguments
+    for arguments in (["verify"], ["logs", "endless"], ["retry", "endless"]):
+        other = CliRunner().invoke(app, arguments)
+        assert other.exit_code in (1, StoreUnusable.exit_code), (arguments, other.output)
+        assert other.exception is None or isinstance(other.exception, (SystemExit, StoreUnusable))
 
 
 def test_plans_of_one_name_are_told_apart(store: Store) -> None:
