@@ -44,6 +44,11 @@ def option(what: str, options: tuple[str, ...], *says: str) -> Case:
     return Case(what, AXES, says, options)
 
 
+def merge_bomb() -> str:
+    pairs = ", ".join(f"k{index}: 1" for index in range(300))
+    return f"a: &a {{{pairs}}}\nb: {{<<: [{', '.join(['*a'] * 1000)}]}}\n"
+
+
 def bomb() -> str:
     levels = [
         f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]"
@@ -70,7 +75,12 @@ CASES = [
     whole("an anchor in itself", "version: 1\nbase: &b [*b]\n", "spec.yaml:2: ", "contains itself"),
     whole("an alias bomb", bomb(), "unfolds to more than"),
     whole("deep nesting", "base: " + "[" * 60 + "]" * 60, "nested more than 50 levels"),
-    whole("endless nesting", "[" * 20_000, "not valid YAML"),
+    whole("endless nesting", "[" * 200_000, "spec.yaml:1: nested more than 50 levels"),
+    whole("endless blocks", "- " * 100_000, "nested more than 50 levels"),
+    whole("nesting by anchors", f"a: &a {'[' * 40}{']' * 40}\nb: {'[' * 20}*a{']' * 20}\n", "more than 50 levels"),
+    whole("a list of 10 MB", "axes: {lr: [" + "0.1, " * 2_000_000 + "]}", "at most 256 KiB", "{linspace: ...}"),
+    whole("a merge of a list of lists", "a: &a {x: 1}\nb: {<<: [[*a]]}\n", "takes a mapping or a list of mappings"),
+    whole("a merge bomb", merge_bomb(), "unfolds to more than"),
     whole("a number as a key", "version: 1\n3: x\n", "spec.yaml:2: ", "expected text as a key"),
     whole("a key given twice", "version: 1\nname: a\nname: b\n", "spec.yaml:3: name: ", "twice (first in line 2)"),
     case("a field given twice", "base: {lr: 1, E: 2, lr: 3}", "base.lr: ", "twice"),
@@ -109,6 +119,16 @@ CASES = [
     case("too much participation", "base: {participation: 2}", "base.participation: ", "at most 1, got 2"),
     case("momentum of one", "base: {momentum: 1}", "base.momentum: ", "less than 1"),
     case("no rounds", "base: {rounds: 0}", "base.rounds: ", "at least 1"),
+    case("endless rounds", "base: {rounds: 1000000000000}", "base.rounds: expected a value of at most 10000000, got"),
+    case(
+        "endless evaluations",
+        "base: {rounds: 1000000, eval_every: 1}",
+        "base.eval_every: every 1 of 1,000,000 rounds",
+        "at least 10",
+    ),
+    case("a number beyond 64 bits", "base: {clients: 9223372036854775808}", "base.clients: ", "64 bits"),
+    case("a number of 5,000 digits", f"base: {{lr: 0x{'f' * 5000}}}", "base.lr: ", "64 bits, got '0xffff"),
+    case("too many clients as a float", "base: {clients: 1e300}", "base.clients: expected a value less than"),
     case("an unknown precision", "base: {precision: fp8}", "base.precision: ", "did you mean 'fp"),
     case("an unknown augmentation", "base: {augment: flip}", "did you mean 'flip-crop'?"),
     case("nothing for a value", "base: {lr: ~}", "base.lr: expected a number, got None"),

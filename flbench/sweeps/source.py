@@ -1,7 +1,7 @@
 """A sweep file as plain data in which every value knows its line.
 
 YAML 1.2 through ruamel.yaml's node graph: no tag constructs an object, a key given twice is an error, anchors and merge
-keys work, and a file that unfolds without end is refused.
+keys work, and the size of a file, of what it unfolds to, its depth and its numbers are bounded.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -19,6 +20,9 @@ from flbench.errors import UserError
 #: Where a value stands: keys and positions from the top of the file.
 Where = tuple[str | int, ...]
 
+#: Bytes of a file. The parser is pure Python and takes a second for about 100 KB.
+_MOST_BYTES = 256 * 1024
+#: Values that a file may unfold to by anchors and merge keys.
 _MOST_VALUES = 200_000
 _DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
@@ -55,7 +59,9 @@ class Source:
     def open(cls, path: Path) -> Source:
         """Read a file; raises SpecError."""
         try:
-            text = path.read_bytes().decode("utf-8-sig")
+            with path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+            text = data.decode("utf-8-sig") if len(data) <= _MOST_BYTES else None
         except FileNotFoundError:
             nearby = sorted(str(p) for p in path.parent.glob("*.yaml"))[:20]
             there = f"; there are {', '.join(nearby)}" if nearby else ""
@@ -66,6 +72,11 @@ class Source:
             raise SpecError(f"{path}: expected text in UTF-8, got byte 0x{error.object[error.start]:02x}") from None
         except OSError as error:
             raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+        if text is None:
+            raise SpecError(
+                f"{path}: expected a YAML file of at most {_MOST_BYTES >> 10} KiB, got more: write long lists of "
+                "numbers as {range: ...}, {linspace: ...} or {logspace: ...}, or split the sweep"
+            )
         return cls(str(path), text)
 
     def replace(self, where: Where, value: Any, option: str) -> None:
@@ -94,8 +105,13 @@ class Source:
         return f"{self.name}:1"
 
     def _load(self, text: str) -> Any:
+        yaml = YAML(typ="safe", pure=True)
+        yaml.max_depth = _DEEPEST  # stop there: scanning deeper brackets takes quadratic time
         try:
-            node = YAML(typ="safe", pure=True).compose(text)
+            node = yaml.compose(text)
+        except MaxDepthExceededError as error:
+            line = error.problem_mark.line + 1
+            raise SpecError(f"{self.name}:{line}: nested more than {_DEEPEST} levels deep") from None
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             hint = " (indent with spaces, not with tabs)" if "\\t" in str(error.problem) else ""
@@ -126,14 +142,20 @@ class _Reader:
         self.name, self.lines = name, lines
         self.scalars = YAML(typ="safe", pure=True).constructor
         self.open: set[int] = set()  # nodes whose content is being read: to meet one again is a cycle
+        self.values = 0
+
+    def count(self, node: Node) -> None:
+        """Count a value, or a pair that a merge key brings in, against the limit."""
+        self.values += 1
+        if self.values > _MOST_VALUES:
+            raise self.error(node, f"the file unfolds to more than {_MOST_VALUES} values")
 
     def value(self, node: Node, where: Where) -> Any:
         """Plain data of a node."""
         self.lines.setdefault(where, self.line(node))
-        if len(self.lines) > _MOST_VALUES:
-            raise self.error(node, f"the file unfolds to more than {_MOST_VALUES} values")
+        self.count(node)
         if isinstance(node, ScalarNode):
-            return self.scalar(node)
+            return self.scalar(node, where)
         if node.tag not in (_TAG + "map", _TAG + "seq"):
             raise self.error(node, f"the tag {node.tag!r} is not allowed: only plain mappings, lists and values are")
         if id(node) in self.open:
@@ -169,34 +191,35 @@ class _Reader:
 
     def merged(self, node: Node) -> Iterator[tuple[str, tuple[Node, Node]]]:
         """The pairs that a merge key brings in, the ones that win first."""
-        if isinstance(node, SequenceNode):
-            for item in node.value:
-                yield from self.merged(item)
-        elif isinstance(node, MappingNode):
-            for key, item in node.value:
+        for mapping in node.value if isinstance(node, SequenceNode) else [node]:
+            if not isinstance(mapping, MappingNode):
+                raise self.error(node, "a merge key (<<) takes a mapping or a list of mappings")
+            for key, item in mapping.value:
                 if key.tag == _TAG + "merge":
                     raise self.error(
                         key, "a merge key inside a merged mapping is not supported; merge a list: <<: [*a, *b]"
                     )
+                self.count(key)
                 yield self.key(key), (key, item)
-        else:
-            raise self.error(node, "a merge key (<<) takes a mapping or a list of mappings")
 
     def key(self, node: Node) -> str:
         if isinstance(node, ScalarNode) and isinstance(name := self.scalar(node), str):
             return name
         raise self.error(node, f"expected text as a key, got {node.value!r:.80}")
 
-    def scalar(self, node: ScalarNode) -> Any:
+    def scalar(self, node: ScalarNode, where: Where = ()) -> Any:
         kind = str(node.tag).removeprefix(_TAG)
         if kind in ("str", "timestamp"):
             return node.value
         if kind not in ("int", "float", "bool", "null"):
             raise self.error(node, f"the tag {node.tag!r} is not allowed: only plain mappings, lists and values are")
         try:
-            return getattr(self.scalars, f"construct_yaml_{kind}")(node)
+            value = getattr(self.scalars, f"construct_yaml_{kind}")(node)
         except (ValueError, KeyError):
             raise self.error(node, f"expected a value of type {kind}, got {node.value!r:.80}") from None
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise self.error(node, f"expected a whole number of at most 64 bits, got {node.value!r:.80}", where)
+        return value
 
     def line(self, node: Node) -> int:
         return int(node.start_mark.line) + 1
