@@ -47,19 +47,28 @@ class Network(StackableLayer):
 def build(
     model: Model, image: Shape, classes: int, norm: Norm, bias: bool, *, seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """A network with initial weights that depend only on the seed and on each module's name.
+    """Return a network whose initial weights depend only on the seed and on the network itself.
 
-    Each module runs torch's own ``reset_parameters`` under a CPU generator keyed by (seed, module name). Layers that
-    two networks share therefore start equal, whatever else (a norm) stands between them.
+    Each module runs torch's own ``reset_parameters`` with torch's CPU generator keyed by (seed, module name). Layers
+    that two networks share therefore start equal, whatever else (a norm) stands between them. Weights that no module
+    resets (a parameter that the model itself creates) keep what ``model.build`` drew, after a seed of its own. The
+    generator's state is restored at the end.
     """
     with torch.random.fork_rng(devices=[]):
+        _seed_torch(seed, "build")
         network = model.build(image, classes, norm, bias)
         for name, module in network.named_modules():
-            reset = getattr(module, "reset_parameters", None)
+            # Attention and transformers of torch have only the private form.
+            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
             if reset is not None:
-                torch.manual_seed(int(stream(seed, f"init/{name}").integers(2**63)))
+                _seed_torch(seed, f"init/{name}")
                 reset()
     return network.to(dtype=dtype)
+
+
+def _seed_torch(seed: int, purpose: str) -> None:
+    # torch.manual_seed would seed the GPU's generators, too, which are not restored.
+    torch.default_generator.manual_seed(int(stream(seed, purpose).integers(2**63)))
 
 
 def pure_forward(network: nn.Module) -> Forward:

@@ -1,0 +1,84 @@
+"""Conformance of models: initial weights are a function of the seed and the network, and of nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flbench.models.base import Model, Shape
+from flbench.models.network import build
+from flbench.models.norms import Norm
+from flbench.registry import MODELS, NORMS
+from flbench.streams import stream
+
+IMAGE: Shape = (3, 32, 32)
+
+
+class Attention(nn.Module):
+    """Modules without ``reset_parameters``, and parameters that the model itself creates."""
+
+    def __init__(self, pixels: int, classes: int) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(pixels))
+        self.register_buffer("places", torch.rand(pixels))
+        self.attention = nn.MultiheadAttention(pixels, 4, batch_first=True)
+        self.head = nn.Linear(pixels, classes)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        x = images.flatten(2) + self.token
+        features = self.attention(x, x, x)[0].mean(1)
+        return features, self.head(features)
+
+
+@dataclass(frozen=True)
+class SelfBuilt(Model):
+    """A model from elsewhere: it builds its own torch modules."""
+
+    def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
+        return Attention(image[1] * image[2], classes)
+
+
+def weights(model: Model, seed: int, norm: str = "bn") -> dict[str, Tensor]:
+    return build(model, IMAGE, 10, NORMS.parse(norm), True, seed=seed).state_dict()
+
+
+def assert_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    assert left.keys() == right.keys()
+    for name, leaf in left.items():
+        assert torch.equal(leaf, right[name]), name
+
+
+@pytest.mark.parametrize("model", [*map(MODELS.parse, MODELS.names()), SelfBuilt()], ids=lambda model: type(model).__name__)
+def test_equal_seeds_give_equal_weights_whatever_was_drawn_before(model: Model) -> None:
+    first = weights(model, seed=3)
+    torch.rand(1234)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(99)
+        assert_same_bits(weights(model, seed=3), first)
+    other = weights(model, seed=4)
+    drawn = [name for name, leaf in first.items() if leaf.is_floating_point() and leaf.unique().numel() > 1]
+    assert drawn
+    assert all(not torch.equal(first[name], other[name]) for name in drawn)
+
+
+def test_a_self_built_model_draws_every_weight_from_the_seed() -> None:
+    drawn = weights(SelfBuilt(), seed=0)
+    assert {"token", "places", "attention.in_proj_weight", "attention.out_proj.weight"} <= drawn.keys()
+    state = torch.get_rng_state()
+    weights(SelfBuilt(), seed=0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", MODELS.names())
+def test_modules_that_can_reset_themselves_do_so_with_a_generator_of_their_own_name(name: str) -> None:
+    model = MODELS.parse(name)
+    with torch.random.fork_rng(devices=[]):
+        network = model.build(IMAGE, 10, NORMS.parse("bn"), True)
+        for path, module in network.named_modules():
+            if hasattr(module, "reset_parameters"):
+                torch.manual_seed(int(stream(3, f"init/{path}").integers(2**63)))
+                module.reset_parameters()
+    assert_same_bits(weights(model, seed=3), network.state_dict())
