@@ -82,18 +82,19 @@ def run(
     Raises:
         UserError: a field that does not fit, or the run failed.
     """
-    from flbench.config import parse_experiment
+    from flbench.config import parse_experiment, require_device
     from flbench.launch.inline import InlineLauncher
     from flbench.launch.local import usable_cores
     from flbench.report import frames
     from flbench.store import Store
 
     experiment = parse_experiment(fields)
+    options = _options(data, "cuda" if device == "auto" and _has_cuda() else device, usable_cores(), max_attempts=1)
+    require_device([experiment], lambda: options.device)
     opened = Store(_store_path(store))
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):
         found.forgive()
-    options = _options(data, "cuda" if device == "auto" and _has_cuda() else device, usable_cores(), max_attempts=1)
     _execute(opened, "", [experiment], lambda: InlineLauncher(opened, f"run {found.run_id}", [experiment], options), 1)
     source = frames.StoreSource(opened)
     return frames.curves(source, frames.collect(source, [experiment]).runs)
@@ -119,12 +120,14 @@ def sweep(
     Raises:
         UserError: anything wrong with the file. Runs that fail raise nothing: their ``state`` says so.
     """
+    from flbench.config import require_device
     from flbench.orchestrate import write_plan
     from flbench.report import frames
     from flbench.store import Store
     from flbench.sweeps import load_sweep
 
     loaded = load_sweep(path, sets)
+    require_device(loaded.experiments, lambda: _device_of(loaded))
     opened = Store(_store_path(store))
     directory = write_plan(opened, loaded)
     plan = str(directory.relative_to(opened.root / "sweeps"))
@@ -159,9 +162,12 @@ def _launcher(store: Store, plan: str, loaded: Sweep, data: str | Path | None, w
     from flbench.launch.local import LocalLauncher
 
     resources = loaded.spec.resources
-    device: Device = "cuda" if resources.gpus else "cpu"
-    options = _options(data, device, resources.cpus, loaded.spec.retry.max_attempts, fuse=resources.fuse)
+    options = _options(data, _device_of(loaded), resources.cpus, loaded.spec.retry.max_attempts, fuse=resources.fuse)
     return LocalLauncher(store, plan, options, workers=workers, cpus=resources.cpus, gpus=resources.gpus)
+
+
+def _device_of(loaded: Sweep) -> Device:
+    return "cuda" if loaded.spec.resources.gpus else "cpu"
 
 
 def _options(data: str | Path | None, device: str, pool: int, max_attempts: int, **more: Any) -> Options:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal, Protocol, cast
 import torch
 
 from flbench import metrics
-from flbench.config import Experiment, Training
+from flbench.config import Experiment, Training, require_device
 from flbench.data.datasets import Data, Dataset, load
 from flbench.engine.fused import step_together
 from flbench.engine.lens import Lens
@@ -103,7 +103,8 @@ def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], b
     recorded in the attempt, a checkpoint is written now and then and at the end, and the result is published.
 
     Raises:
-        flbench.errors.UserError: the data set is missing, or the partition cannot be drawn.
+        flbench.errors.UserError: the data set is missing, the partition cannot be drawn, or the device cannot compute
+            in the precision.
     """
     ends: list[Outcome | Exception] = []
     Runner(settings).execute([attempt], should_stop=should_stop, ended=lambda _, end: ends.append(end))
@@ -186,6 +187,7 @@ class _Execution:
     def __init__(self, attempt: Attempt, settings: Settings) -> None:
         self.attempt = attempt
         experiment = attempt.experiment
+        require_device([experiment], lambda: settings.device)
         self.subject: Subject
         self._probes: tuple[Probe, ...] = ()
         if isinstance(experiment, Training):

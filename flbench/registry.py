@@ -75,9 +75,14 @@ class Component:
                 out[field.name] = plain(value)
         return out
 
+    def canonical(self) -> Component:
+        """Return the component that computes the same and gives both their run id: this one, unless it says another."""
+        return self
+
     def identity(self) -> dict[str, Any]:
-        """What of this component defines a run's numbers: name, version and the settings."""
-        return {"name": self.name, "version": self.version, **self.settings()}
+        """What of this component defines a run's numbers: name, version and the settings of its canonical form."""
+        same = self.canonical()
+        return {"name": same.name, "version": same.version, **same.settings()}
 
     def label(self) -> str:
         """The shortest YAML form, for people: ``gn``, ``dirichlet:0.1``, ``fedprox(mu=0.1)``."""

@@ -77,7 +77,7 @@ def test_mistakes_and_failures_are_raised(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="norm: unknown norm 'lm'"):
         flbench.run(store=tmp_path, norm="lm")
     with pytest.raises(UserError, match=r"run [0-9a-f]{16} failed \(error\)"):
-        flbench.run(store=tmp_path, device="cpu", **{**TINY, "min_size": 10_000})
+        flbench.run(store=tmp_path, device="cpu", **{**TINY, "partition": "dirichlet:1", "min_size": 10_000})
 
 
 def test_a_sweep_runs_what_is_missing(tmp_path: Path) -> None:

@@ -87,6 +87,23 @@ def test_the_identity_in_full() -> None:
         ({"rounds": 10, "eval_every": 1}, {}),
         ({"kind": "rank", "rounds": 1000, "eval_every": 100}, {"kind": "rank"}),
         ({"kind": "sharpness", "sigma_w2": 2, "samples": None, "lr": None}, {"kind": "sharpness"}),
+        ({"kind": "sharpness", "samples": 100, "width": 100}, {"kind": "sharpness"}),
+        ({"kind": "rank", "samples": 8, "width": 8}, {"kind": "rank", "width": 8}),
+        ({"kind": "deep", "pretrain_lr": 0.5, "pretrain_optimizer": "sgd"}, {"kind": "deep"}),
+        ({"norm": {"name": "ln", "order": "before"}}, {"norm": "ln-before"}),
+        ({"norm": {"name": "gn", "groups": 1}}, {"norm": "ln-channel"}),
+        (
+            {"norm": {"name": "gn", "groups": 1, "order": "before"}},
+            {"norm": {"name": "ln-channel", "order": "before"}},
+        ),
+        ({"norm": {"name": "gn-static", "groups": 1}}, {"norm": "ln-static"}),
+        ({"participation": 0.24}, {"participation": 0.2}),
+        ({"participation": 0.04}, {"participation": 0.1}),
+        ({"participation": 0.999}, {}),
+        (
+            {"participation": 0.1, "clients": 3, "partition": "iid"},
+            {"participation": 1 / 3, "clients": 3, "partition": "iid"},
+        ),
     ],
 )
 def test_the_same_numbers_have_one_id(raw: dict[str, Any], same: dict[str, Any]) -> None:
@@ -104,13 +121,30 @@ def test_the_same_numbers_have_one_id(raw: dict[str, Any], same: dict[str, Any])
         {"kind": "centralized"},
         {"augment": "flip-crop"},
         {"val_fraction": 0.1},
-        {"min_size": 2},
+        {"partition": "dirichlet:0.1", "min_size": 2},
+        {"participation": 0.26},
+        {"norm": {"name": "gn", "groups": 1}},
         {"local_epochs": 1},
         {"kind": "centralized", "local_epochs": 1},
     ],
 )
 def test_other_numbers_have_another_id(raw: dict[str, Any]) -> None:
     assert parse_experiment(raw).run_id != parse_experiment({}).run_id
+
+
+def test_both_spellings_keep_their_own_name() -> None:
+    grouped = parse_experiment({"norm": {"name": "gn", "groups": 1}, "participation": 0.24})
+    assert isinstance(grouped, Federated)
+    assert (grouped.norm.label(), grouped.participation, grouped.cohort_size) == ("gn(groups=1)", 0.24, 2)
+    assert parse_experiment(grouped.to_json()) == grouped
+
+
+@pytest.mark.parametrize("partition", ["classes:1", "iid", "shards:2"])
+def test_min_size_is_refused_where_the_partition_is_not_drawn_again(partition: str) -> None:
+    with pytest.raises(InvalidExperiment, match=r"^min_size: .*is drawn once, so that min_size cannot change the size"):
+        parse_experiment({"partition": partition, "min_size": 2})
+    assert parse_experiment({"partition": partition, "min_size": 1}).run_id
+    assert parse_experiment({"partition": "dirichlet:0.5", "min_size": 2}).run_id
 
 
 def test_augmentation_is_the_data_sets_own() -> None:

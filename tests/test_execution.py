@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment, parse_experiment
+from flbench.errors import UserError
 from flbench.execution import Outcome, Settings, execute
 from flbench.store import Lease, Store
 
@@ -166,3 +167,8 @@ def test_augmentation_changes_the_numbers(store: Store) -> None:
     _, plain = run(store, experiment())
     _, augmented = run(store, experiment(augment="flip-crop"))
     assert plain[-1]["loss"] != augmented[-1]["loss"]
+
+
+def test_tf32_is_not_computed_on_a_cpu(store: Store) -> None:
+    with pytest.raises(UserError, match="precision: fp32"):
+        run(store, experiment(precision="tf32"))

@@ -348,12 +348,12 @@ grids:
       dataset: [digits, cifar10]
       lr: {logspace: [1e-3, 1, 4]}
     zip: {E: [1, 10], eval_every: [20, 10]}
-  - set: {method: fedyogi, participation: 0.5}
-    axes: {method.tau: [0.001, 0.01], norm: [gn], norm.groups: [2, 4], momentum: [0, 0.9], bias: [true, false]}
+  - set: {method: fedyogi, participation: 0.52}
+    axes: {method.tau: [0.001, 0.01], norm: [gn], norm.groups: [1, 4], momentum: [0, 0.9], bias: [true, false]}
   - set: {kind: centralized, precision: fp64}
     axes: {norm: [ln, bn], batch_size: [8, 32], augment: [none, flip-crop]}
 exclude: [{method: scaffold, norm: bn}]
-overrides: [{if: {partition: iid}, set: {min_size: 5, val_fraction: 0.1}}]
+overrides: [{if: {partition: "dirichlet:0.1"}, set: {min_size: 5, val_fraction: 0.1}}]
 seeds: [0, 1, 12345678901234567]
 """
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flbench.config import Experiment, Training
+from flbench.config import Experiment, Federated, Training
+from flbench.registry import format_scalar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -129,11 +130,11 @@ def _work(run: Experiment) -> int:
     """Samples that a round goes through, about; a study's rounds are measured whole."""
     if not isinstance(run, Training):
         return 1
-    participation = getattr(run, "participation", 1.0)
+    clients, cohort = (run.clients, run.cohort_size) if isinstance(run, Federated) else (1, 1)
     if run.local_epochs is not None:
         whole: tuple[int, int] = getattr(run.dataset, "counts", None) or (1, 1)
-        return math.ceil(whole[0] * participation) * run.local_epochs
-    return math.ceil(getattr(run, "clients", 1) * participation) * (run.local_steps or 1) * run.batch_size
+        return math.ceil(whole[0] * cohort / clients) * run.local_epochs
+    return cohort * (run.local_steps or 1) * run.batch_size
 
 
 def _cell(sweep: Sweep, cell_id: str, runs: list[Experiment], finished: Mapping[str, float]) -> dict[str, Any]:
@@ -164,6 +165,16 @@ def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
     yield f"total: {_many(count.cells, 'cell')} x {_many(count.seeds, 'seed')} = {possible}"
     if count.beyond_limit:
         yield f"--limit keeps the first {_many(count.runs, 'run')}"
+    yield from _rounded(sweep.experiments)
+
+
+def _rounded(runs: Collection[Experiment]) -> Iterator[str]:
+    """A line for each participation that is no whole number of clients."""
+    shares = {(run.clients, run.participation): run.cohort_size for run in runs if isinstance(run, Federated)}
+    for (clients, participation), cohort in shares.items():
+        if not math.isclose(clients * participation, cohort, rel_tol=1e-9):
+            of = format_scalar(participation)
+            yield f"participation {of} of {_many(clients, 'client')} is rounded to {cohort} of {clients:,} in a round"
 
 
 def _many(count: int, noun: str) -> str:

@@ -53,11 +53,13 @@ def run(
     """
     from rich.console import Console
 
+    from flbench.config import require_device
     from flbench.orchestrate import Orchestrator
     from flbench.store import Store
     from flbench.sweeps import experiment_from
 
     experiment = experiment_from(fields or ())
+    require_device([experiment], lambda: _resolve(device))
     console = Console(stderr=as_json)
     opened = Store(store)
     found = opened.run(experiment.run_id)

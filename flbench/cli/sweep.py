@@ -82,10 +82,12 @@ def sweep(
 
     Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
     """
+    from flbench.config import require_device
     from flbench.sweeps import load_sweep
 
     loaded = load_sweep(spec, set_, only, limit)
     wanted = _wanted(loaded, backend, profile, workers, data)
+    require_device(loaded.experiments, lambda: wanted.options.device)
     if dry_run:
         from flbench.cli.dry_run import print_dry_run
 

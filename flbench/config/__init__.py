@@ -14,6 +14,7 @@ from flbench.config.base import (
     EvaluatedRounds,
     FieldProblem,
     InvalidExperiment,
+    Spelling,
     asks_why,
     canonical_json,
     digest,
@@ -30,9 +31,10 @@ from flbench.config.kinds import (
     headline_of,
     parse_experiment,
     parse_field,
+    require_device,
 )
 from flbench.config.studies import Deep, Rank, Sharpness
-from flbench.config.training import FUSABLE, Centralized, Federated, Precision, Training, implied_by
+from flbench.config.training import FUSABLE, Centralized, Federated, Precision, Training, cohort_size, implied_by
 
 __all__ = [
     "ALIASES",
@@ -53,9 +55,11 @@ __all__ = [
     "Precision",
     "Rank",
     "Sharpness",
+    "Spelling",
     "Training",
     "asks_why",
     "canonical_json",
+    "cohort_size",
     "digest",
     "digest_text",
     "fields_of_all_kinds",
@@ -66,4 +70,5 @@ __all__ = [
     "parse_field",
     "registry_of",
     "request_problem",
+    "require_device",
 ]

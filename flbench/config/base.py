@@ -83,6 +83,17 @@ class Check(NamedTuple):
     find: Callable[..., str | None]
 
 
+class Spelling(NamedTuple):
+    """How the identity spells a field whose effect depends on other fields.
+
+    ``find`` takes the values of ``fields`` and returns the value of ``field`` that all equal computations share.
+    """
+
+    field: str
+    fields: tuple[str, ...]
+    find: Callable[..., Any]
+
+
 def _whole(raw: Any) -> Any:
     """Let 1e4 and the points of a linspace stand where a whole number is expected."""
     return int(raw) if isinstance(raw, float) and raw.is_integer() else raw
@@ -167,6 +178,8 @@ class BaseExperiment(BaseModel):
     version: ClassVar[int] = 1
     #: Values that fit alone and may not fit together; the components know their own limits.
     checks: ClassVar[tuple[Check, ...]] = (Check(("rounds", "eval_every"), "eval_every", _few_evaluations),)
+    #: Fields of which several values are one computation: they share a run id.
+    spellings: ClassVar[tuple[Spelling, ...]] = ()
 
     kind: str
     rounds: Rounds
@@ -206,9 +219,12 @@ class BaseExperiment(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """What defines the run's numbers: kind, version, every component, and what differs from its default."""
+        values = {field: getattr(self, field) for field in type(self).model_fields}
+        for spelling in self.spellings:
+            values[spelling.field] = spelling.find(*(getattr(self, field) for field in spelling.fields))
         out: dict[str, Any] = {"version": self.version}
-        for field in type(self).model_fields:
-            out |= self.identity_of(field, getattr(self, field))
+        for field, value in values.items():
+            out |= self.identity_of(field, value)
         return out
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, cast
 
@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from flbench.config.base import FieldProblem, InvalidExperiment, parse_components, registry_of
 from flbench.config.studies import Deep, Rank, Sharpness
 from flbench.config.training import Centralized, Federated
+from flbench.errors import UserError
 from flbench.registry import explain, unknown
 
 #: Short names a user may write, and the field each stands for.
@@ -67,6 +68,18 @@ def _field_adapter(kind: str, field: str) -> TypeAdapter[Any]:
     info = KINDS[kind].model_fields[field]
     annotation: Any = Annotated[cast(Any, info.annotation), info]
     return TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))
+
+
+def require_device(experiments: Iterable[Experiment], device: Callable[[], str]) -> None:
+    """Raise UserError where a device (``cpu`` or ``cuda``) lacks the precision of an experiment.
+
+    ``device`` is called only where that matters: to find CUDA imports torch, which takes seconds.
+    """
+    if any(getattr(experiment, "precision", None) == "tf32" for experiment in experiments) and device() == "cpu":
+        raise UserError(
+            "precision: tf32 exists on GPUs only: on a CPU it would be fp32 under another run id. Use precision: fp32, "
+            "or a GPU (`flbench run --device cuda`; in a sweep `--set resources.gpus=1`)"
+        )
 
 
 def headline_of(raw: Mapping[str, Any]) -> str:

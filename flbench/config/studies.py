@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.config.base import BaseExperiment, Check, Rounds, Whole
+from flbench.config.base import BaseExperiment, Check, Rounds, Spelling, Whole
 from flbench.registry import Component
 
 Positive = Annotated[Whole, Field(ge=1)]
@@ -28,6 +29,17 @@ def _enough_samples(normalized: str, samples: int | None, width: int) -> str | N
     return f"{normalized} is over samples, and there is only {count}" if over_samples and count < 2 else None
 
 
+def _samples(samples: int | None, width: int) -> int | None:
+    return None if samples == width else samples
+
+
+def _if_pretrained(default: Any, value: Any, steps: int) -> Any:
+    return value if steps else default
+
+
+_SAMPLES = Spelling("samples", ("samples", "width"), _samples)
+
+
 class Sharpness(BaseExperiment):
     """The Fisher information of a random network of equal widths, as drawn or followed through gradient descent.
 
@@ -41,6 +53,7 @@ class Sharpness(BaseExperiment):
         Check(("normalized", "outputs"), "outputs", _enough_outputs),
         Check(("normalized", "samples", "width"), "samples", _enough_samples),
     )
+    spellings: ClassVar[tuple[Spelling, ...]] = (_SAMPLES,)
 
     kind: Literal["sharpness"] = "sharpness"
     rounds: Rounds = Field(default=0, ge=0, description="steps of gradient descent; 0: the network as it is drawn")
@@ -77,6 +90,7 @@ class Rank(BaseExperiment):
         *BaseExperiment.checks,
         Check(("normalized", "samples", "width"), "samples", _enough_samples),
     )
+    spellings: ClassVar[tuple[Spelling, ...]] = (_SAMPLES,)
 
     kind: Literal["rank"] = "rank"
     rounds: Rounds = Field(default=32, ge=0, description="layers; raising it extends finished networks")
@@ -107,6 +121,10 @@ class Deep(BaseExperiment):
     checks: ClassVar[tuple[Check, ...]] = (
         *BaseExperiment.checks,
         Check(("lr", "rounds"), "rounds", _something_to_train),
+    )
+    spellings: ClassVar[tuple[Spelling, ...]] = (
+        Spelling("pretrain_optimizer", ("pretrain_optimizer", "pretrain_steps"), partial(_if_pretrained, "adam")),
+        Spelling("pretrain_lr", ("pretrain_lr", "pretrain_steps"), partial(_if_pretrained, 1e-3)),
     )
 
     rounds: Rounds = Field(default=0, ge=0, description="epochs of training; 0: the network as it is drawn")

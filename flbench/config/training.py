@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from flbench.config.base import BaseExperiment, Check, Rounds, Whole
+from flbench.config.base import BaseExperiment, Check, Rounds, Spelling, Whole
 from flbench.registry import DATASETS, Component
 
 #: Fields in which runs that are trained together may differ, besides the wishes and numbers of the method.
@@ -57,6 +57,24 @@ def _partition_fits(dataset: Any, partition: Any, clients: int) -> str | None:
         return None
     problem = partition.misfit(dataset.classes, clients, len(dataset.domains))
     return f"{partition.label()} of {dataset.label()} among {clients} clients: {problem}" if problem else None
+
+
+def _min_size_is_reached(partition: Any, min_size: int) -> str | None:
+    if min_size == 1 or partition.draws > 1:
+        return None
+    return (
+        f"{partition.label()} is drawn once, so that min_size cannot change the size of any client; drop it here "
+        "(only partitions that are drawn again until every client is large enough take it, such as dirichlet:BETA)"
+    )
+
+
+def cohort_size(clients: int, participation: float) -> int:
+    """Return how many clients train in a round: the share of all, rounded (half to even), and at least one."""
+    return max(1, round(clients * participation))
+
+
+def _whole_cohort(clients: int, participation: float) -> float:
+    return cohort_size(clients, participation) / clients
 
 
 def implied_by(given: Container[str]) -> dict[str, None]:
@@ -122,15 +140,28 @@ class Federated(_Training):
     checks: ClassVar[tuple[Check, ...]] = (
         *_Training.checks,
         Check(("dataset", "partition", "clients"), "partition", _partition_fits),
+        Check(("partition", "min_size"), "min_size", _min_size_is_reached),
         Check(("method", "batch_size"), "batch_size", _batch_fits),
+    )
+    spellings: ClassVar[tuple[Spelling, ...]] = (
+        Spelling("participation", ("clients", "participation"), _whole_cohort),
     )
 
     kind: Literal["federated"] = "federated"
     method: Component = Field(default="fedavg", validate_default=True, description="federated algorithm")
     partition: Component = Field(default="classes:1", validate_default=True, description="how data meets clients")
-    min_size: Whole = Field(default=1, ge=1, description="fewest training samples a client may have")
+    min_size: Whole = Field(
+        default=1, ge=1, description="fewest training samples a client may have; dirichlet only: redrawn until it holds"
+    )
     clients: Whole = Field(default=10, ge=1, description="number of clients")
-    participation: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
+    participation: float = Field(
+        default=1.0, gt=0, le=1, description="share of the clients that train in a round, to a whole number of them"
+    )
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients that train in a round."""
+        return cohort_size(self.clients, self.participation)
 
 
 class Centralized(_Training):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flbench import metrics
+from flbench.config import cohort_size
 from flbench.data.batches import Rows
 from flbench.engine.draws import Draws, Weights
 from flbench.engine.executors import Client, Executor, StackedExecutor
@@ -93,7 +94,7 @@ class FederatedTrainer(Trainer):
             rows=clients.train,
             steps=steps,
             batch_size=batch_size,
-            cohort_size=max(1, round(count * participation)),
+            cohort_size=cohort_size(count, participation),
             images=images,
             seed=seed,
         )

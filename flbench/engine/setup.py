@@ -108,7 +108,7 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
         return 1
     network = partial(make_network, experiment, data, device)
     most = CHUNK if device == "cpu" else fitting(network(), _image(data), experiment.batch_size)
-    return max(1, most // max(1, round(experiment.clients * experiment.participation)))
+    return max(1, most // experiment.cohort_size)
 
 
 def executor_for(

@@ -56,7 +56,7 @@ def build(
     """
     with torch.random.fork_rng(devices=[]):
         _seed_torch(seed, "build")
-        network = model.build(image, classes, norm, bias)
+        network = model.build(image, classes, norm.canonical(), bias)
         for name, module in network.named_modules():
             # Attention and transformers of torch have only the private form.
             reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)

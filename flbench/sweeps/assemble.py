@@ -14,6 +14,7 @@ from flbench.config import (
     Check,
     Experiment,
     FieldProblem,
+    Spelling,
     canonical_json,
     digest_text,
     implied_by,
@@ -93,6 +94,7 @@ class Assembler:
         self._parsed: dict[Choice | tuple[Choice, ...], Known] = {}
         self._augment: dict[Known, Known] = {}
         self._sound: dict[tuple[Known, ...], Check] = {}
+        self._spelled: dict[tuple[Known, ...], str] = {}
 
     def read(self, layer: Layer) -> Cell:
         """The typed values of a cell, each valid by itself; raises SpecError."""
@@ -117,6 +119,8 @@ class Assembler:
         texts = self._texts.copy()
         for field, known in cell.items():
             texts[field] = known.text
+        for spelling in self.model.spellings:
+            texts[spelling.field] = self._spell(spelling, cell)
         texts["seed"] = _SEED
         before, _, after = ",".join(filter(None, texts.values())).partition(_SEED + ",")
         return SealedCell(self, cell, digest_text(f"{{{before}{after}}}"), before, after)
@@ -182,6 +186,13 @@ class Assembler:
     def _text(self, field: str, value: Any) -> str:
         identity = self.model.identity_of(field, value)
         return canonical_json(identity)[1:-1] if identity else ""
+
+    def _spell(self, spelling: Spelling, cell: Cell) -> str:
+        involved = tuple([cell.get(field) or self.defaults[field] for field in spelling.fields])
+        if involved not in self._spelled:
+            value = spelling.find(*(known.value for known in involved))
+            self._spelled[involved] = self._text(spelling.field, value)
+        return self._spelled[involved]
 
     def _usual_augmentation(self, dataset: Known) -> Known:
         if dataset not in self._augment:

@@ -50,6 +50,21 @@ def test_the_arithmetic_is_spelled_out(sweep: Sweep, tmp_path: Path, capsys: pyt
     assert any(line.endswith("0 of 12 runs; to run: 12") for line in lines)
 
 
+def test_a_participation_that_is_no_whole_number_of_clients_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(
+        "version: 1\nname: part\naxes: {clients: [10, 25, 30], participation: [0.1, 0.3, 1], lr: [0.1, 0.2]}\n"
+    )
+    print_dry_run(load_sweep(path), tmp_path / "store", workers=2)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.startswith("participation ")] == [
+        "participation 0.1 of 25 clients is rounded to 2 of 25 in a round",
+        "participation 0.3 of 25 clients is rounded to 8 of 25 in a round",
+    ]
+
+
 def test_the_command_writes_nothing(sweep: Sweep, tmp_path: Path) -> None:
     store = tmp_path / "store"
     done = CliRunner().invoke(app, ["sweep", str(sweep.path), "--dry-run", "--json", "--store", str(store)])

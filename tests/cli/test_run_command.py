@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from flbench.cli import app
 from flbench.cli.run import picture
+from flbench.errors import UserError
 from flbench.launch.inline import InlineLauncher
 from flbench.store import Store
 from flbench.sweeps import experiment_from
@@ -82,6 +83,13 @@ def test_the_curve_and_the_newest_numbers_fit_the_terminal(width: int) -> None:
     assert lines[-2:] == ["round 80/100, acc 40.0 %, loss 2.0000, 1.5 s", "12 rounds/s, ETA 1.7 s"]
     assert [line[:7] for line in lines[:11:5]] == ["100 % ┤", " 50 % ┤", "      └"]
     assert shown([], width)[-1] == "preparing data and model ..."
+
+
+def test_tf32_on_a_cpu_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+    refused = run("precision=tf32")
+    assert isinstance(refused.exception, UserError)
+    assert "precision: fp32" in str(refused.exception)
+    assert not (tmp_path / "store").exists()
 
 
 def test_unknown_field_names_the_nearest() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import flbench
 from flbench.cli import app
 from flbench.config import Experiment
 from flbench.errors import UserError
@@ -185,6 +186,21 @@ def test_a_cancelled_sweep_says_so(spec: Path, tmp_path: Path, monkeypatch: pyte
     result = sweep(spec)
     assert result.exit_code == 3
     assert "\nCancelled; call the same command again to go on.\n" in result.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_tf32_on_a_cpu_is_refused_before_anything_is_stored(spec: Path, tmp_path: Path, options: list[str]) -> None:
+    refused = sweep(spec, "--set", "precision=tf32", *options)
+    assert isinstance(refused.exception, UserError)
+    assert "resources.gpus=1" in str(refused.exception)
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(UserError, match="precision: fp32"):
+        flbench.sweep(spec, store=tmp_path / "store", sets=["precision=tf32"])
+    with pytest.raises(UserError, match="precision: fp32"):
+        flbench.run(store=tmp_path / "store", device="cpu", precision="tf32")
+    assert not (tmp_path / "store").exists()
+    on_gpus = sweep(spec, "--set", "precision=tf32", "--set", "resources.gpus=1", "--dry-run")
+    assert on_gpus.exit_code == 0
 
 
 def test_dry_run_writes_nothing(spec: Path, tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def assert_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
         assert torch.equal(leaf, right[name]), name
 
 
-@pytest.mark.parametrize("model", [*map(MODELS.parse, MODELS.names()), SelfBuilt()], ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize(
+    "model", [*map(MODELS.parse, MODELS.names()), SelfBuilt()], ids=lambda model: type(model).__name__
+)
 def test_equal_seeds_give_equal_weights_whatever_was_drawn_before(model: Model) -> None:
     first = weights(model, seed=3)
     torch.rand(1234)

@@ -281,6 +281,42 @@ def test_what_does_not_fit_is_told(norm: Any, model: str, image: tuple[int, int,
     assert message in (NORMS.parse(norm).problem(MODELS.parse(model), image) or "")
 
 
+SPELLINGS: list[tuple[dict[str, Any], Any]] = [
+    ({"name": "ln", "order": "before"}, "ln-before"),
+    ({"name": "gn", "groups": 1}, "ln-channel"),
+    ({"name": "gn", "groups": 1, "order": "before"}, {"name": "ln-channel", "order": "before"}),
+    ({"name": "gn-static", "groups": 1}, "ln-static"),
+    ({"name": "gn-static", "groups": 1, "order": "before"}, {"name": "ln-static", "order": "before"}),
+]
+
+
+@pytest.mark.parametrize("model", SMALL)
+@pytest.mark.parametrize(("written", "canonical"), SPELLINGS)
+def test_two_spellings_of_one_norm_compute_the_same(written: dict[str, Any], canonical: Any, model: str) -> None:
+    norm = NORMS.parse(written)
+    assert norm.canonical() == NORMS.parse(canonical)
+    assert norm.identity() == NORMS.parse(canonical).identity()
+    x = images_for(model, 5)
+    expected = small(model, canonical)
+    assert torch.equal(small(model, written)(x)[1], expected(x)[1])
+    # The layers of the written form, which ``build`` replaces by those of the canonical one, agree up to rounding.
+    spec, image = SMALL[model]
+    literal = MODELS.parse(spec).build(image, 3, norm, False).to(torch.float64)
+    literal.load_state_dict(expected.state_dict())
+    torch.testing.assert_close(literal(x)[1], expected(x)[1], rtol=1e-9, atol=1e-12)
+    for left, right in zip(gradients(literal, x), gradients(expected, x), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-10)
+
+
+def gradients(network: torch.nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(network(x)[1].square().sum(), list(network.parameters()))
+
+
+def test_a_norm_with_settings_of_its_own_is_its_own_canonical_form() -> None:
+    for name in ("ln", "gn", "gn-static", "ln-static", "ln-channel", "ln-before", "none"):
+        assert NORMS.parse(name).canonical() == NORMS.parse(name)
+
+
 def test_statistics_over_a_batch_need_two_samples() -> None:
     needs_two = {name for name in NORMS.names() if NORMS[name].smallest_batch == 2}
     assert needs_two == {"bn", "bn-static", "mean-last", "bn-last"}

@@ -69,7 +69,6 @@ def test_an_experiment_knows_its_configuration() -> None:
         {"seed": 7},
         {"eval_every": 3},
         {"precision": "tf32"},
-        {"min_size": 20},
         {"method": {"name": "fedavg", "server_lr": 1.0}},
     ],
 )

@@ -35,6 +35,10 @@ class Norm(Component):
         """The module at ``site``, or None where this norm does not sit."""
         return None
 
+    def canonical(self) -> Norm:
+        """Return the norm that computes the same and gives both their run id."""
+        return self
+
     def problem(self, model: Model, image: Shape) -> str | None:
         """Why this norm does not fit the model on images of this shape, or None."""
         return None

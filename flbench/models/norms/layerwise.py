@@ -60,6 +60,10 @@ class LayerNorm(Layerwise):
 
         return LayerNorm(shape, eps=EPS)
 
+    def canonical(self) -> Norm:
+        """Before the activations it is ``ln-before``."""
+        return LayerNormBefore() if type(self) is LayerNorm and self.order == "before" else self
+
 
 @NORMS.register("ln-static")
 @dataclass(frozen=True)
@@ -138,6 +142,11 @@ class GroupNorm(Grouped):
     def groups_of(self, channels: int) -> int:
         """The same everywhere."""
         return self.groups
+
+    def canonical(self) -> Norm:
+        """With one group it is ``ln-channel``, without the affine map ``ln-static``."""
+        with_one_group = {GroupNorm: ChannelLayerNorm, StaticGroupNorm: StaticLayerNorm}.get(type(self))
+        return with_one_group(order=self.order) if with_one_group and self.groups == 1 else self
 
     def problem(self, model: Model, image: Shape) -> str | None:
         """The groups must divide the channels of every activation."""

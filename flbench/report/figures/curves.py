@@ -151,7 +151,7 @@ def _group(name: str, hue: Tick) -> str:
 
 def _samples(experiment: Training) -> float:
     """Training samples that a round feeds; 0 where it depends on the clients' data."""
-    clients = max(1, round(experiment.clients * experiment.participation)) if isinstance(experiment, Federated) else 1
+    clients = experiment.cohort_size if isinstance(experiment, Federated) else 1
     return float(clients * (experiment.local_steps or 0) * experiment.batch_size)
 
 
