@@ -141,34 +141,37 @@ class _Recording:
 
     def __init__(self, function: Function, record: Record, trees: Sequence[Tree], feedback: int) -> None:
         self._inputs = [_Packed(tree) for tree in trees]
-        self._feedback = feedback
-        self._returned: list[Tree] = []
+        self._fixed = len(trees) - feedback
+        #: The tree that each input holds already, where that is what the last call returned.
+        self._held: list[Tree | None] = [None] * len(trees)
         self._launch, self._outputs = record(self._once(function))
 
     def _once(self, function: Function) -> Callable[[], list[Tree]]:
         """One call: its outputs packed, those that are fed back also put in the place of the inputs."""
-        inputs, first = self._inputs, len(self._inputs) - self._feedback
+        fed_back = self._inputs[self._fixed :]
 
         def call() -> list[Tree]:
-            outputs = function([packed.tree for packed in inputs])
-            own = len(outputs) - self._feedback
+            outputs = function([packed.tree for packed in self._inputs])
+            own = len(outputs) - len(fed_back)
             packs = [_Packed(tree) for tree in outputs[:own]]
-            for packed, tree in zip(inputs[first:], outputs[own:], strict=True):
-                packs.append(_Packed(packed.ordered(tree)))
-                packed.fill(packs[-1])
+            packs += [_Packed(packed.ordered(tree)) for packed, tree in zip(fed_back, outputs[own:], strict=True)]
+            # Any output may be a view of any input: copy all outputs before the first input is overwritten.
+            for packed, pack in zip(fed_back, packs[own:], strict=True):
+                packed.fill(pack)
             self._layouts = packs
             return [pack.flat for pack in packs]
 
         return call
 
     def __call__(self, trees: Sequence[Tree]) -> list[Tree]:
-        in_place = {id(tree) for tree in self._returned[len(self._returned) - self._feedback :]}
-        for packed, tree in zip(self._inputs, trees, strict=True):
-            if id(tree) not in in_place:
+        for packed, tree, held in zip(self._inputs, trees, self._held, strict=True):
+            if tree is not held:
                 packed.put(tree)
         self._launch()
-        self._returned = [layout.like(flat) for layout, flat in zip(self._layouts, self._outputs, strict=True)]
-        return self._returned
+        returned = [layout.like(flat) for layout, flat in zip(self._layouts, self._outputs, strict=True)]
+        fed_back = len(self._inputs) - self._fixed
+        self._held = [*[None] * self._fixed, *returned[len(returned) - fed_back :]]
+        return returned
 
 
 class _Packed:

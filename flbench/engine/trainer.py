@@ -120,12 +120,15 @@ class Trainer(ABC):
         return {**record, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 4)}
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
+        """Everything that the next round depends on: tensors, numbers, dicts and lists only.
+
+        The tensors are the trainer's own, so they are valid until its next step.
+        """
         counters = {"round": self.round, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
         return {**counters, "seconds": self.seconds, "loss": float(self._loss), "trees": self._trees()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Go on from a copy of what ``state`` returned."""
         self.round, self.seconds, self._loss = state["round"], state["seconds"], state["loss"]
         self.bytes_up, self.bytes_down = state["bytes_up"], state["bytes_down"]
         self._watch = {}
@@ -133,7 +136,8 @@ class Trainer(ABC):
             saved = state["trees"][name]
             if name != "velocity" and {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in tree.items()}:
                 raise ValueError(f"the checkpoint's {name} has other tensors than this experiment's")
-            setattr(self, name, {key: leaf.to(self.images.train_MCHW.device) for key, leaf in saved.items()})
+            device = self.images.train_MCHW.device  # a copy: rounds write into the clients' states
+            setattr(self, name, {key: leaf.to(device, copy=True) for key, leaf in saved.items()})
 
     @abstractmethod
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport: ...

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from flbench.engine.local import Sgd
 from flbench.engine.memory import client_bytes, fitting, is_out_of_memory
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_trainer
-from flbench.methods.base import Method, Tree
+from flbench.methods.base import Context, Method, Tree
 from flbench.registry import METHODS
 from tests.recording import NoWaiting, rerun
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
@@ -388,6 +388,80 @@ def test_what_is_fed_back_stays_in_place_and_anything_else_is_copied_in() -> Non
     other = {"k": torch.tensor(7), "n": torch.tensor([1.0])}
     assert graphed(0, [{"by": torch.tensor([5.0])}, other])[1]["n"].item() == 6
     assert graphed(0, [by, state])[1]["k"].item() == 4, "an earlier state is untouched by what came after it"
+
+
+@dataclass(frozen=True)
+class Remembering(Method):
+    """A method whose states hold the very tensors of another tree: the x, and the client's end, of the round before."""
+
+    elementwise: ClassVar[bool] = True
+
+    def init_server(self, x: Tree) -> Tree:
+        return {"round": next(iter(x.values())).new_zeros(()), **{f"before/{name}": leaf for name, leaf in x.items()}}
+
+    def init_client(self, x: Tree) -> Tree:
+        return x
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return w, ctx.client
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+        pulled = {name: leaf + delta[name] + 0.1 * (message[name] - leaf) for name, leaf in x.items()}
+        return pulled, {"round": state["round"] + 1, **{f"before/{name}": leaf for name, leaf in x.items()}}
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.67])
+def test_a_state_may_hold_the_tensors_of_another(participation: float, caplog: pytest.LogCaptureFixture) -> None:
+    whole, loop = both(Remembering(), participation=participation)
+    stacked = toy_trainer(Remembering(), executor="stacked", participation=participation)
+    for _ in range(3):
+        before = {f"before/{name}": leaf.clone() for name, leaf in whole.x.items()}
+        for trainer in (whole, stacked, loop):
+            trainer.step()
+        assert largest_difference(before, {name: leaf for name, leaf in whole.server.items() if name != "round"}) == 0
+    agree(whole, loop)
+    agree(stacked, loop)
+    assert not caplog.records
+
+
+def test_runs_trained_together_may_hold_the_tensors_of_another() -> None:
+    together, alone = (
+        [toy_trainer(Remembering(), executor="stacked", record=record, **member) for member in MEMBERS]
+        for record in (rerun, None)
+    )
+    for _ in range(3):
+        step_together(together, [False] * 3)
+        for trainer in alone:
+            trainer.step()
+    for one, other in zip(together, alone, strict=True):
+        agree(one, other)
+
+
+def test_outputs_that_are_views_of_inputs_are_copied_before_those_are_overwritten() -> None:
+    def shift(trees: Sequence[Tree]) -> list[Tree]:
+        return [{"n": trees[0]["n"] + 1}, {"before": trees[0]["n"]}]
+
+    graphed = Graphed(shift, rerun, "shifting", feedback=2)
+    state: list[Tree] = [{"n": torch.tensor([2.0, 12.0])}, {"before": torch.zeros(2)}]
+    for number in (0, 1):
+        state = graphed(0, state)
+        assert state[1]["before"].tolist() == [2 + number, 12 + number]
+
+
+def test_a_returned_tree_given_in_another_place_is_copied_in() -> None:
+    graphed = Graphed(lambda trees: [{"n": 1 * tree["n"]} for tree in trees], rerun, "copying", feedback=2)
+    one, two = graphed(0, [{"n": torch.tensor([1.0])}, {"n": torch.tensor([2.0])}])
+    assert [tree["n"].item() for tree in graphed(0, [two, one])] == [2, 1]
+
+
+def test_a_trainer_shares_no_tensor_with_the_state_that_it_was_loaded_from() -> None:
+    source, expected = toy_trainer(METHODS.parse("scaffold")), toy_trainer(METHODS.parse("scaffold"))
+    source.step(), expected.step()
+    target = toy_trainer(METHODS.parse("scaffold"))
+    target.load(source.state())
+    target.step(), source.step(), expected.step()
+    assert largest_difference(everything(source), everything(expected)) == 0
+    assert largest_difference(everything(target), everything(expected)) == 0
 
 
 def test_a_state_that_changes_its_shape_is_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
