@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Literal
+
+#: How CUDA's runtime, cuBLAS and cuDNN report that a GPU's memory does not suffice. cuDNN finds no engine where the
+#: workspace of every engine is larger than what is free.
+_GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "unable to find an engine")
+
+#: How torch's CPU allocator reports that the machine's memory does not suffice.
+_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+
 
 class UserError(Exception):
     """Something the user can put right; the command line prints the message and exits with ``exit_code``."""
@@ -17,3 +27,17 @@ class StoreUnusable(UserError):
     """The store cannot be read or written, or was written by a newer flbench."""
 
     exit_code = 4
+
+
+def out_of_memory(error: BaseException) -> Literal["oom", "cuda_oom"] | None:
+    """Return which memory ran out, the machine's or a GPU's; None for any other error.
+
+    An error that another one led to counts as that one: a recording that runs out of memory ends with a second error.
+    """
+    text = str(error)
+    if type(error).__name__ == "OutOfMemoryError" or any(known in text for known in _GPU_MEMORY):
+        return "cuda_oom"
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM or _HOST_MEMORY in text:
+        return "oom"
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None if cause is None else out_of_memory(cause)

@@ -43,6 +43,7 @@ class Settings:
         device: ``cpu`` or ``cuda``.
         executor: how clients are mapped (see ``flbench.engine.executors``).
         pool: threads of the loop executor.
+        neighbours: workers that share the memory, this one among them.
         checkpoint_seconds: most seconds of training that a kill may cost.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     device: Literal["cpu", "cuda"] = "cpu"
     executor: Literal["auto", "loop", "stacked"] = "auto"
     pool: int = 1
+    neighbours: int = 1
     checkpoint_seconds: float = 30.0
 
 
@@ -126,7 +128,9 @@ class Runner:
             return 1
         data = load(cast(Dataset, experiment.dataset), self.settings.data_root)
         settings = self.settings
-        return runs_worth_fusing(experiment, data, device=settings.device, executor=settings.executor)
+        return runs_worth_fusing(
+            experiment, data, device=settings.device, executor=settings.executor, neighbours=settings.neighbours
+        )
 
     def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Ended) -> None:
         """Execute runs together: each with the numbers, the files and the end that it has alone.
@@ -193,7 +197,12 @@ class _Execution:
         if isinstance(experiment, Training):
             data = load(cast(Dataset, experiment.dataset), settings.data_root)
             trainer, self._numerics = make_trainer(
-                experiment, data, device=settings.device, executor=settings.executor, pool=settings.pool
+                experiment,
+                data,
+                device=settings.device,
+                executor=settings.executor,
+                pool=settings.pool,
+                neighbours=settings.neighbours,
             )
             self.subject, self._fingerprint = trainer, data.fingerprint
             self._probes = cast(tuple[Probe, ...], experiment.probes)

@@ -27,7 +27,7 @@ from threading import Event
 from typing import Any, Literal, Protocol
 
 from flbench.config import FUSABLE, WISHES, Experiment, canonical_json
-from flbench.errors import StoreUnusable, UserError
+from flbench.errors import StoreUnusable, UserError, out_of_memory
 from flbench.slurm import Job, explain
 from flbench.store import CANCELLED, Attempt, Entry, Glance, Lease, Plan, Queue, RunState, Store, Wish, open_plan
 from flbench.store.secrets import redact
@@ -121,9 +121,8 @@ def load_engine(options: Options) -> Engine:
 
     # Several torch threads in each of several workers are slower than one, and the sums depend on their number.
     torch.set_num_threads(1)
-    return Runner(
-        Settings(data_root=options.data_root, device=options.device, executor=options.executor, pool=options.pool)
-    )
+    shared = {name: getattr(options, name) for name in ("data_root", "device", "executor", "pool", "neighbours")}
+    return Runner(Settings(**shared))
 
 
 def work(
@@ -300,12 +299,9 @@ def _has_all(kind: str, options: Options) -> bool:
 
 def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_full"]:
     """What sort of failure an exception is."""
-    text = str(error)
-    if type(error).__name__ == "OutOfMemoryError" or "CUDA out of memory" in text:
-        return "cuda_oom"
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
-        return "oom"
-    if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in text:
+    if memory := out_of_memory(error):
+        return memory
+    if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in str(error):
         return "disk_full"
     return "error"
 

@@ -34,10 +34,8 @@ LOADER = "plain, DataLoader"
 #: On a GPU, rounds that are launched as one graph each.
 GRAPH = "stacked, one graph a round"
 
-#: Precisions in which long trainings are projected on a GPU, and most runs that are trained together in any of these
-#: measurements.
+#: Precisions in which long trainings are projected on a GPU.
 GPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
-GPU_RUNS = 8
 
 #: Clients with which the memory of a large network is stated.
 MANY_CLIENTS = 200
@@ -230,10 +228,9 @@ class _Bench:
     def _runs_fused(self) -> int:
         """Runs that are trained together: as wished, or as many as fill a stack."""
         settings = self._settings
-        if settings.fuse:
-            return settings.fuse
-        runs = runs_worth_fusing(self.experiment, self.data, device=settings.device, executor=self.auto)
-        return runs if settings.device == "cpu" else min(runs, GPU_RUNS)
+        return settings.fuse or runs_worth_fusing(
+            self.experiment, self.data, device=settings.device, executor=self.auto
+        )
 
     def _series(self, name: str, points: Sequence[tuple[int, Variant]], note: Note) -> Iterator[Point]:
         repeats = self._settings.repeats

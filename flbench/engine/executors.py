@@ -24,8 +24,8 @@ from torch.func import vmap
 from flbench.engine.graphs import Graphed, Record
 from flbench.engine.images import Batch, Images
 from flbench.engine.local import Finish, Start, Task, autocast, local_train
-from flbench.engine.memory import is_out_of_memory
 from flbench.engine.tuning import Tuner
+from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
 
@@ -215,7 +215,7 @@ class StackedExecutor:
             try:
                 finish = self._train_stack(chunk)
             except RuntimeError as error:
-                if len(chunk) == 1 or not is_out_of_memory(error):
+                if len(chunk) == 1 or not out_of_memory(error):
                     raise
                 self.halve(len(chunk))
                 continue

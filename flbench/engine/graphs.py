@@ -9,14 +9,16 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flbench.engine.memory import is_out_of_memory
+from flbench.errors import out_of_memory
 from flbench.methods.base import Tree
 
 _log = logging.getLogger(__name__)
@@ -32,18 +34,45 @@ Record = Callable[[Callable[[], list[Tree]]], tuple[Callable[[], object], list[T
 SHAPES = 8
 
 
-class CudaRecord:
-    """Records as ``torch.cuda.graph``; all graphs of one recorder share a pool of memory.
+class _Pool:
+    """Memory that only graphs can use; free for all again once nothing refers to this object any more."""
 
-    That is safe as they are launched one after another in one stream, and each one's outputs are copied at once.
+    def __init__(self, stream: Any) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self._anchor = torch.cuda.CUDAGraph()  # torch lets no graph into a pool that all others have left
+        with warnings.catch_warnings(), torch.cuda.graph(self._anchor, pool=self.handle, stream=stream):
+            warnings.simplefilter("ignore")  # that it is empty
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """Launches a graph, and keeps the pool that the graph works in."""
+
+    graph: Any
+    pool: _Pool
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+class CudaRecord:
+    """Records as ``torch.cuda.graph``; all graphs of one recorder that exist at once share a pool of memory.
+
+    That is safe as they are launched one after another in one stream, and each one's outputs are copied at once. With
+    the last graph the pool goes too: its memory is free for the trials of the next recording.
     """
 
     def __init__(self) -> None:
         # Trials run on the stream of the recording: libraries keep a handle and a workspace for each stream.
-        self._where: dict[str, Any] = {"pool": torch.cuda.graph_pool_handle(), "stream": torch.cuda.Stream()}
-        self._anchor = torch.cuda.CUDAGraph()  # torch lets no graph into a pool that all others have left
-        with warnings.catch_warnings(), torch.cuda.graph(self._anchor, **self._where):
-            warnings.simplefilter("ignore")  # that it is empty
+        self._stream = torch.cuda.Stream()
+        self._newest: Callable[[], _Pool | None] = lambda: None  # a weak reference
+
+    def _pool(self) -> _Pool:
+        pool = self._newest()
+        if pool is None:
+            pool = _Pool(self._stream)
+            self._newest = weakref.ref(pool)
+        return pool
 
     def __call__(self, call: Callable[[], list[Tree]]) -> tuple[Callable[[], object], list[Tree]]:
         """Call it twice on a side stream, then record it.
@@ -51,7 +80,7 @@ class CudaRecord:
         Raises:
             RuntimeError: something in it waits for the device or cannot be recorded.
         """
-        side, own = self._where["stream"], torch.cuda.current_stream()
+        pool, side, own = self._pool(), self._stream, torch.cuda.current_stream()
         side.wait_stream(own)
         try:
             with torch.cuda.stream(side):
@@ -62,9 +91,10 @@ class CudaRecord:
             own.wait_stream(side)  # after a failure too: what the calls read and wrote is freed on this stream
         graph = torch.cuda.CUDAGraph()
         # Other threads of this process may allocate as they like; the backward pass runs in one of torch's.
-        with _no_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local", **self._where):
+        where: dict[str, Any] = {"pool": pool.handle, "stream": side, "capture_error_mode": "thread_local"}
+        with _no_garbage_collection(), torch.cuda.graph(graph, **where):
             outputs = call()
-        return graph.replay, outputs
+        return _Launch(graph, pool), outputs
 
 
 @contextmanager
@@ -119,6 +149,10 @@ class Graphed:
         recording = self._recordings[shape]
         return self._function(trees) if recording is None else recording(trees)
 
+    def forget(self) -> None:
+        """Let go of all that was recorded, and of its memory."""
+        self._recordings.clear()
+
     def _recorded(self, trees: Sequence[Tree]) -> _Recording | None:
         if not any(self._recordings.values()) and self._recordings:
             return None  # it was said before that it cannot be
@@ -129,7 +163,7 @@ class Graphed:
         try:
             return _Recording(self._function, self._record, trees, self._feedback)
         except Exception as error:
-            if is_out_of_memory(error):
+            if out_of_memory(error):
                 raise
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             _log.warning("%s cannot be one CUDA graph and is computed step by step (%s)", self._what, reason)

@@ -1,17 +1,17 @@
-"""What fits: recognising that memory has run out, and foreseeing what training takes of it."""
+"""How many clients fit into a GPU's memory."""
 
 from __future__ import annotations
 
 import copy
+import gc
 
 import torch
 from torch import Tensor, nn
 
-#: How torch's CPU allocator, cuBLAS and cuDNN say it.
-ALLOCATION_FAILED = ("DefaultCPUAllocator: can't allocate memory", "_STATUS_ALLOC_FAILED")
-
-#: Of the memory that is free on a GPU, what stacks of clients may take; the rest is for workspaces and fragments.
-SHARE = 0.7
+#: Share of a GPU's free memory that a stack of clients may take. Recorded graphs keep that much in a pool of their own,
+#: and what is computed beside them (a trial of the next recording, a round that a probe looks into) takes as much again
+#: outside of it; the rest is for workspaces and fragments.
+SHARE = 0.35
 
 #: Tensors as large as all of a client's weights at once: beginning, weights, leaves' gradients, direction, velocity,
 #: state, message, end.
@@ -19,14 +19,6 @@ COPIES = 8
 
 #: Activations at once in units of those that the backward pass keeps: their gradients, and what is copied on the way.
 KEPT = 2
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch could not allocate, on a GPU or on a CPU; also where that spoiled the recording of a graph."""
-    if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in ALLOCATION_FAILED):
-        return True
-    cause = error.__cause__ or error.__context__
-    return cause is not None and is_out_of_memory(cause)
 
 
 def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: int) -> int:
@@ -56,8 +48,19 @@ def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: in
     return int(KEPT * activations + COPIES * model)
 
 
-def fitting(network: nn.Module, image: tuple[int, int, int], batch_size: int) -> int:
-    """How many clients are worth one stack on the current GPU: as many as its free memory holds, at least one."""
-    reusable = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    free = torch.cuda.mem_get_info()[0] + reusable
-    return max(1, int(SHARE * free) // client_bytes(network, image, batch_size))
+def fitting(network: nn.Module, image: tuple[int, int, int], batch_size: int, neighbours: int = 1) -> int:
+    """Return how many clients fit into one stack on the current GPU, at least one.
+
+    Args:
+        network: a client's network, on the GPU.
+        image: (C, H, W).
+        batch_size: samples in a batch.
+        neighbours: processes that share the GPU, this one among them.
+    """
+    each = client_bytes(network, image, batch_size)
+    # Hand back what nothing uses any more. What torch holds after that is in use, or belongs to the pool of graphs that
+    # still exist, and does not count as free: no stack could be allocated there.
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    return max(1, int(SHARE * free / neighbours) // each)

@@ -36,6 +36,11 @@ from flbench.streams import stream
 STACK_BELOW_FLOPS = 20e6
 
 
+#: Most clients in a stack of fused runs on a GPU: with 30 to 60 of them its throughput is saturated, and further runs
+#: would only take memory and make others wait.
+SATURATED = 60
+
+
 @dataclass(frozen=True)
 class Numerics:
     """What bit-identity is promised within: a resumed run keeps it or starts over."""
@@ -51,7 +56,13 @@ class Numerics:
 
 
 def make_trainer(
-    experiment: Training, data: Data, *, device: str, executor: Literal["auto", "loop", "stacked"], pool: int
+    experiment: Training,
+    data: Data,
+    *,
+    device: str,
+    executor: Literal["auto", "loop", "stacked"],
+    pool: int,
+    neighbours: int = 1,
 ) -> tuple[Trainer, Numerics]:
     """A trainer before its first round, and the numerics it computes with.
 
@@ -61,6 +72,7 @@ def make_trainer(
         device: ``cpu`` or ``cuda``.
         executor: how clients are mapped; ``auto`` decides by the device and the FLOPs of a local step alone.
         pool: threads of the loop executor; it changes the speed and not a bit of the result.
+        neighbours: processes that share the GPU, this one among them.
     """
     set_matmul_precision(experiment.precision)
     autocast = torch.bfloat16 if experiment.precision == "bf16" else None
@@ -68,7 +80,7 @@ def make_trainer(
     first = network()
     name = executor_for(experiment, data, device=device, wanted=executor)
     on_gpu = device == "cuda" and name == "stacked"
-    chunk = fitting(first, _image(data), experiment.batch_size) if on_gpu else None
+    chunk = fitting(first, _image(data), experiment.batch_size, neighbours) if on_gpu else None
     tuner = _gpu_tuner() if on_gpu else None
     record = tuner.record if tuner else None
     runner = make_executor(name, network, pool=pool, autocast=autocast, chunk=chunk, record=record, tuner=tuner)
@@ -89,7 +101,7 @@ def make_trainer(
 
 @lru_cache(maxsize=1)
 def _gpu_tuner() -> Tuner:
-    """One for the process: all graphs share a pool of memory, and no shape is measured twice."""
+    """One for the process: all graphs that exist at once share a pool of memory, and no shape is measured twice."""
     return Tuner(CudaRecord(), cuda_clock, "cuda")
 
 
@@ -100,14 +112,16 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
     return build(model, _image(data), data.classes, norm, experiment.bias, **options).to(device)
 
 
-def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: str) -> int:
-    """How many runs like this one are worth training together: as many as fill a stack, on a GPU as fit into it."""
+def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: str, neighbours: int = 1) -> int:
+    """Return how many runs like this one are worth training together: as many as fill a stack, and fit into memory."""
     wanted = cast(Literal["auto", "loop", "stacked"], executor)
     stacked = executor_for(experiment, data, device=device, wanted=wanted) == "stacked"
     if not isinstance(experiment, Federated) or not stacked:
         return 1
-    network = partial(make_network, experiment, data, device)
-    most = CHUNK if device == "cpu" else fitting(network(), _image(data), experiment.batch_size)
+    most = CHUNK
+    if device != "cpu":
+        network = make_network(experiment, data, device)
+        most = min(SATURATED, fitting(network, _image(data), experiment.batch_size, neighbours))
     return max(1, most // experiment.cohort_size)
 
 

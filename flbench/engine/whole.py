@@ -24,8 +24,8 @@ from flbench.engine.executors import StackedExecutor
 from flbench.engine.graphs import Graphed, Record
 from flbench.engine.images import Images
 from flbench.engine.local import Finish, Sgd, Start, Task
-from flbench.engine.memory import is_out_of_memory
 from flbench.engine.trainer import watched
+from flbench.errors import out_of_memory
 from flbench.methods.base import Tree
 
 #: Trains a stack: what its clients share, where they begin, and for each step images and labels.
@@ -99,7 +99,7 @@ class WholeRounds:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Begin with stacks as large as the executor says; what was recorded before is let go."""
+        """Begin with stacks as large as the executor says."""
         chunk, draws = min(self._executor.chunk, self._clients), self.members[0].draws
         self._executor.tune(chunk, (draws.batch_size, *draws.images.train_MCHW.shape[1:]))
         self._function = RoundFunction(self.members, self._executor.train_stack, chunk)
@@ -131,10 +131,11 @@ class WholeRounds:
                     return self._function(trees, keep_clients=True)
                 return self._graphed(steps, trees)
             except RuntimeError as error:
-                if self._function.chunk == 1 or not is_out_of_memory(error):
+                if self._function.chunk == 1 or not out_of_memory(error):
                     raise
             # Outside of the handler, whose traceback still holds what was allocated.
             self._executor.halve(self._function.chunk)
+            self._graphed.forget()
             if torch.cuda.is_initialized():
                 torch.cuda.empty_cache()
             self._prepare()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,11 +24,13 @@ from flbench.engine.draws import AHEAD, Feed, draw_together
 from flbench.engine.fused import step_together
 from flbench.engine.graphs import SHAPES, CudaRecord, Graphed
 from flbench.engine.local import Sgd
-from flbench.engine.memory import client_bytes, fitting, is_out_of_memory
+from flbench.engine.memory import client_bytes, fitting
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_trainer
+from flbench.errors import out_of_memory
 from flbench.methods.base import Context, Method, Tree
 from flbench.registry import METHODS
+from flbench.worker import kind_of
 from tests.recording import NoWaiting, rerun
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
@@ -307,7 +312,8 @@ class ImaginedCuda:
         for name in ("stream", "graph", "set_sync_debug_mode"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: self._mode)
-        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+        self.pools = [f"pool {number}" for number in range(9, 0, -1)]
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", self.pools.pop)
         monkeypatch.setattr(torch.cuda, "Stream", lambda: self._stream("side"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: self._stream(self._streams[-1]))
         monkeypatch.setattr(
@@ -325,8 +331,8 @@ class ImaginedCuda:
 
     @contextmanager
     def graph(self, graph: Any, *, pool: str, stream: Any, **_: Any) -> Iterator[None]:
-        assert (pool, stream.name) == ("pool", "side")
-        self.notes.append("recording")
+        assert stream.name == "side"
+        self.notes.append(f"recording in {pool}")
         yield
         self.notes.append("recorded")
 
@@ -340,14 +346,78 @@ class ImaginedCuda:
 
 def test_a_recording_is_tried_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = ImaginedCuda(monkeypatch)
-    record = CudaRecord()
-    assert cuda.notes == ["recording", "recorded"], "an empty graph keeps the pool"
-    cuda.notes.clear()
-    launch, outputs = record(cuda.call)
+    launch, outputs = CudaRecord()(cuda.call)
     launch()
+    empty = ["recording in pool 1", "recorded"]  # it keeps the pool
     trial = ["side waits for own", "call, mode 0", "call, mode error", "own waits for side"]
-    assert cuda.notes == [*trial, "recording", "call, mode 0", "recorded", "launch"]
+    assert cuda.notes == [*empty, *trial, "recording in pool 1", "call, mode 0", "recorded", "launch"]
     assert outputs == [{}]
+
+
+def test_a_pool_lives_as_long_as_a_graph_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, record = ImaginedCuda(monkeypatch), CudaRecord()
+
+    def pools() -> list[str]:
+        return [note.removeprefix("recording in ") for note in cuda.notes if note.startswith("recording in ")]
+
+    one, _ = record(cuda.call)
+    two, _ = record(cuda.call)
+    assert pools() == ["pool 1"] * 3, "an empty graph, and two that share its pool"
+    pool = weakref.ref(one.pool)  # type: ignore[attr-defined]
+    del one
+    assert pool() is not None
+    del two
+    assert pool() is None, "nothing holds the memory between two groups"
+    cuda.notes.clear()
+    _ = record(cuda.call)
+    assert pools() == ["pool 2"] * 2
+
+
+def test_runs_that_end_let_their_graphs_go() -> None:
+    class Launch:
+        def __init__(self, launch: Callable[[], object]) -> None:
+            self._launch = launch
+
+        def __call__(self) -> None:
+            self._launch()
+
+    launches: list[weakref.ref[Launch]] = []
+
+    def recorded(call: Callable[[], list[Tree]]) -> tuple[Callable[[], object], list[Tree]]:
+        launch, outputs = rerun(call)
+        own = Launch(launch)
+        launches.append(weakref.ref(own))
+        return own, outputs
+
+    trainers = group("scaffold", record=recorded)
+    step_together(trainers, [False] * 3)
+    trainers[0].evaluate()
+    del trainers[0]
+    step_together(trainers, [False] * 2)
+    trainers[0].evaluate()
+    gc.collect()
+    alive = [launch() is not None for launch in launches]
+    assert alive == [False, True, True], "of the larger group's round nothing is left; its evaluation is that of all"
+    del trainers
+    gc.collect()
+    assert all(launch() is None for launch in launches)
+
+
+def test_a_stack_is_halved_after_its_graphs_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = toy_trainer(Method(), executor="stacked", record=rerun)
+    trainer.step()
+    whole = trainer._whole
+    assert whole is not None
+    graphed, held = whole._graphed, []
+
+    def no_room(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Graphed, "__call__", lambda self, *given: no_room() if self is graphed else [{}])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: held.append(len(graphed._recordings)))
+    assert whole._call(4, [], keep_clients=False) == [{}]
+    assert held == [0], "when torch's cache is handed back, the graphs are gone"
 
 
 def test_a_failed_trial_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +433,7 @@ def test_a_failed_trial_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
         record(waiting)
     assert cuda.notes[-1] == "own waits for side"
     assert torch.cuda.get_sync_debug_mode() == 0
-    assert cuda.notes.count("recording") == 1, "that of the empty graph"
+    assert cuda.notes.count("recording in pool 1") == 1, "that of the empty graph"
 
 
 def test_leaves_are_matched_by_name() -> None:
@@ -556,6 +626,16 @@ def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
     assert expected["weights_4N"][:, :3].T.tolist()[1] == pytest.approx([14 / 60, 14 / 60, 1 / 3, 4])
 
 
+WAYS_TO_RUN_OUT = {
+    "CUDA out of memory. Tried to allocate 2.00 GiB": "cuda_oom",
+    "CUDA error: out of memory": "cuda_oom",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)": "cuda_oom",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED": "cuda_oom",
+    "FIND was unable to find an engine to execute this computation": "cuda_oom",
+    "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate": "oom",
+}
+
+
 def test_ways_to_run_out_of_memory() -> None:
     def spoiled() -> Exception:
         try:
@@ -566,22 +646,70 @@ def test_ways_to_run_out_of_memory() -> None:
         except RuntimeError as error:
             return error
 
-    assert is_out_of_memory(spoiled())
-    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"))
-    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert out_of_memory(spoiled()) == "cuda_oom"
+    assert kind_of(spoiled()) == "cuda_oom"
+    for text, kind in WAYS_TO_RUN_OUT.items():
+        assert out_of_memory(RuntimeError(text)) == kind_of(RuntimeError(text)) == kind
+    assert out_of_memory(OSError(errno.ENOMEM, "Cannot allocate memory")) == "oom"
+    for other in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), OSError(errno.EACCES, "denied")):
+        assert out_of_memory(other) is None
+        assert kind_of(other) == "error"
+
+
+def test_what_is_raised_instead_of_an_error_of_memory_is_none() -> None:
+    def translated() -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        except RuntimeError:
+            raise ValueError("too large a picture") from None
+
+    with pytest.raises(ValueError) as raised:
+        translated()
+    assert out_of_memory(raised.value) is None
+
+
+@pytest.mark.parametrize("record", [None, rerun])
+def test_a_stack_without_a_workspace_for_cudnn_is_halved(
+    record: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fits = executors.local_train
+
+    def crowded(forward: Any, lift: Any, task: Any, start: Any, batches: Any) -> Any:
+        if len(start.counts_Y) > 1:
+            raise RuntimeError("GET was unable to find an engine to execute this computation")
+        return fits(forward, lift, task, start, batches)
+
+    monkeypatch.setattr(executors, "local_train", crowded)
+    toy_trainer(Method(), executor="stacked", record=record).step()
+    assert [record.args for record in caplog.records] == [(3, 1)]
 
 
 def test_a_stack_holds_as_many_clients_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     network, image = toy_network("toy-cnn", "bn", image=(2, 8, 8)), (2, 8, 8)
     statistics = {name: leaf.clone() for name, leaf in network.named_buffers()}
     each = client_bytes(network, image, 5)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100 * each, 400 * each))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 50 * each)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 10 * each)
-    assert fitting(network, image, 5) == 0.7 * 140
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 400 * each))
+    FakeMemory(monkeypatch, total=400 * each, allocated=10 * each, cached=50 * each, in_pool=240 * each)
+    assert fitting(network, image, 5) == 52, "0.35 of the 150 that are free once torch's cache is handed back"
+    assert fitting(network, image, 5, neighbours=2) == 26, "half of that where two workers share the GPU"
     assert fitting(network, image, 50_000) == 1
     assert largest_difference(statistics, dict(network.named_buffers())) == 0
+
+
+class FakeMemory:
+    """The memory of a GPU in bytes: ``in_pool`` belongs to graphs, and only they can use it, in use or not."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, total: int, allocated: int, cached: int, in_pool: int
+    ) -> None:
+        self.cached = cached
+        own = allocated + in_pool
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (total - own - self.cached, total))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: own + self.cached)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocated)
+        monkeypatch.setattr(torch.cuda, "empty_cache", self.empty)
+
+    def empty(self) -> None:
+        self.cached = 0
 
 
 def test_memory_of_a_client_grows_with_its_batch() -> None:

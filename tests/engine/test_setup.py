@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
 from flbench.data.partition import shards_of
 from flbench.engine import setup
+from flbench.engine.executors import StackedExecutor
 from flbench.engine.rounds import FederatedTrainer
-from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.engine.trainer import Trainer
 from flbench.registry import METHODS
+from flbench.store import Lease, Store
+from flbench.worker import Options, load_engine
 
 SMALL = {"model": {"name": "mlp", "widths": [8]}, "precision": "fp64", "clients": 4, "batch_size": 32}
 
@@ -65,12 +69,51 @@ def test_every_method_trains_on_real_data_in_epochs_of_its_clients(method: str) 
 
 def test_on_a_gpu_as_many_runs_are_fused_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "make_network", lambda experiment, data, _: make_network(experiment, data, "cpu"))
-    monkeypatch.setattr(setup, "fitting", lambda *_: 55)
+    neighbours: list[int] = []
+
+    def fitting(*given: Any) -> int:
+        neighbours.append(given[3])
+        return fits
+
+    monkeypatch.setattr(setup, "fitting", fitting)
     experiment = parse_experiment({"clients": 20, "participation": 0.5})
     data = load(experiment.dataset)  # type: ignore[arg-type]
-    worth = {device: runs_worth_fusing(experiment, data, device=device, executor="auto") for device in ("cpu", "cuda")}
-    assert worth == {"cpu": 3, "cuda": 5}
-    assert runs_worth_fusing(experiment, data, device="cuda", executor="loop") == 1
+
+    def worth(device: str, executor: str = "auto") -> int:
+        return runs_worth_fusing(experiment, data, device=device, executor=executor, neighbours=2)
+
+    fits = 35
+    assert (worth("cpu"), worth("cuda"), worth("cuda", "loop")) == (3, 3, 1)
+    fits = 5
+    assert worth("cuda") == 1
+    fits = 10_000
+    assert worth("cuda") * 10 == 60, "more clients than that in a stack are no faster, however many fit"
+    assert neighbours == [2] * 3
+
+
+def test_a_worker_takes_its_share_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers at ``gpus: 0.5`` fill one GPU between them: in the size of a group, and in that of a stack."""
+    to_device, stacks = setup._on_device, []
+    monkeypatch.setattr(setup, "make_network", lambda experiment, data, _: make_network(experiment, data, "cpu"))
+    monkeypatch.setattr(setup, "_on_device", lambda arrays, _: to_device(arrays, "cpu"))
+    monkeypatch.setattr(setup, "_gpu_tuner", lambda: None)
+    monkeypatch.setattr(setup, "fitting", lambda network, image, batch_size, neighbours: 12 // neighbours)
+
+    def made(*given: Any, **wanted: Any) -> tuple[Trainer, Numerics]:
+        trainer, numerics = make_trainer(*given, **wanted)
+        assert isinstance(trainer.executor, StackedExecutor)
+        stacks.append(trainer.executor.chunk)
+        return trainer, numerics
+
+    monkeypatch.setattr("flbench.execution.make_trainer", made)
+    experiment = parse_experiment({**SMALL, "partition": "iid", "rounds": 1})
+    for neighbours in (1, 2):
+        engine = load_engine(Options(device="cuda", neighbours=neighbours))
+        assert engine.group_size(experiment) == 3 // neighbours, "runs of 4 clients each"
+        attempt = Store(tmp_path / str(neighbours)).claim(experiment, Lease.here(), 1)
+        assert attempt is not None
+        engine.execute([attempt], should_stop=lambda: False, ended=lambda *_: None)
+    assert stacks == [12, 6]
 
 
 def test_tf32_is_allowed_where_it_is_asked_for_and_nowhere_after() -> None:
