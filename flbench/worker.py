@@ -265,7 +265,8 @@ def _execute(
 def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_as: Callable[[], str]) -> str:
     """Write down how an attempt ended; return the kind of its end."""
     if isinstance(end, UserError):
-        attempt.log(f"error: {end}")
+        # What led to it is the user's own code, if anything.
+        attempt.log(f"error: {end}" if end.__cause__ is None else "".join(traceback.format_exception(end)))
         attempt.end("error", str(end), mendable=True)
         return "error"
     if isinstance(end, Exception):

@@ -63,6 +63,7 @@ class ToyCnn(Model):
 #: Small versions of the networks; any other name is the network itself.
 TOY_MODELS: dict[str, Model] = {
     "mlp": MODELS.parse({"name": "mlp", "widths": [8, 6]}),
+    "square": MODELS.parse({"name": "mlp", "widths": [6, 6, 6]}),
     "toy-cnn": ToyCnn(),
     "toy-resnet18": MODELS.parse({"name": "resnet18", "width": 4, "blocks": [1, 2]}),
 }
@@ -114,7 +115,7 @@ def toy_trainer(
         method=method,
         sgd=sgd or Sgd(lr=0.1),
         autocast=None,
-        local_names=method.local_names(first),
+        network=first,
         clients=clients,
         steps=[steps] * len(clients.train) if isinstance(steps, int) else steps,
         batch_size=batch_size,

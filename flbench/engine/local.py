@@ -135,7 +135,8 @@ def local_train(
             if sgd.momentum:
                 moved = {n: sgd.momentum * velocity[n] + d if velocity else d for n, d in direction.items()}
                 velocity = direction = _where(training, moved, velocity)
-            _descend(weights, list(_where(training, direction).values()), rates)
+            steps = _where(training, direction)
+            _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
             buffers = _where(training, buffers, buffers_before)
         losses.append(_where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
@@ -223,7 +224,9 @@ class _LiftedHooks:
 
         def one_client(own: dict[str, Any], hyperparameters: dict[str, Any], *mine: Any) -> Any:
             method = replace(self._method, **hyperparameters)
-            return getattr(method, hook)(*mine, replace(self._context, **own))
+            value = getattr(method, hook)(*mine, replace(self._context, **own))
+            # A penalty may be a number, but vmap takes tensors only.
+            return mine[-1].new_full((), value) if isinstance(value, float | int) else value
 
         return self._lift(one_client)(self._own_context, self._hyperparameters, *trees)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flbench import metrics
 from flbench.config import cohort_size
@@ -20,6 +20,7 @@ from flbench.data.batches import Rows
 from flbench.engine.draws import Draws, Weights
 from flbench.engine.executors import Client, Executor, StackedExecutor
 from flbench.engine.graphs import Record
+from flbench.engine.hooks import checked
 from flbench.engine.images import Images
 from flbench.engine.local import Finish, Sgd, Start, Task
 from flbench.engine.trainer import RoundReport, Trainer
@@ -70,7 +71,7 @@ class FederatedTrainer(Trainer):
         method: Method,
         sgd: Sgd,
         autocast: torch.dtype | None,
-        local_names: frozenset[str],
+        network: nn.Module,
         clients: Clients,
         steps: Sequence[int],
         batch_size: int,
@@ -82,6 +83,8 @@ class FederatedTrainer(Trainer):
         seed: int,
         record: Record | None = None,
     ) -> None:
+        method = checked(method)
+        local_names = method.local_names(network)
         shared = {name: leaf for name, leaf in params.items() if name not in local_names}
         shared_buffers = {name: leaf for name, leaf in buffers.items() if name not in local_names}
         super().__init__(images=images, executor=executor, x=shared, buffers=shared_buffers, seed=seed, record=record)

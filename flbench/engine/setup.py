@@ -148,11 +148,10 @@ def _image(data: Data) -> tuple[int, int, int]:
 def _trainer(experiment: Training, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
     match experiment:
         case Federated():
-            method = cast(Method, experiment.method)
             shards = shards_of(experiment, data)
             return FederatedTrainer(
-                method=method,
-                local_names=method.local_names(network),
+                method=cast(Method, experiment.method),
+                network=network,
                 clients=Clients(shards.train, shards.val, shards.test),
                 steps=[_steps(experiment, rows) for rows in shards.train],
                 participation=experiment.participation,

@@ -19,6 +19,7 @@ from flbench.engine.executors import StackedExecutor
 from flbench.engine.local import Sgd
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.whole import Member, RoundFunction
+from flbench.errors import UserError
 from flbench.methods.base import Method, Tree
 from flbench.models.convolutions import CONVOLUTIONS
 from flbench.registry import METHODS
@@ -108,7 +109,7 @@ class Careless(Method):
 
 
 def test_what_is_left_on_the_cpu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="same device"):
+    with pytest.raises(UserError, match=r"the hook server_step of the method 'Careless' raised .* same device"):
         round_on_gpu([toy_trainer(Careless(), executor="stacked")], monkeypatch, chunk=3)
 
 

@@ -15,6 +15,7 @@ from flbench.engine import executors
 from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor, _Seat
 from flbench.engine.local import Sgd
 from flbench.engine.rounds import FederatedTrainer
+from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree
 from flbench.models.network import pure_forward
 from flbench.registry import METHODS, NORMS
@@ -179,7 +180,7 @@ def test_an_error_in_a_client_reaches_the_caller() -> None:
             raise RuntimeError("broken hook")
 
     trainer = toy_trainer(Failing(), pool=2)
-    with pytest.raises(RuntimeError, match="broken hook"):
+    with pytest.raises(UserError, match="raised RuntimeError: broken hook"):
         trainer.step()
 
 

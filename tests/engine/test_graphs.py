@@ -27,7 +27,7 @@ from flbench.engine.local import Sgd
 from flbench.engine.memory import client_bytes, fitting
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_trainer
-from flbench.errors import out_of_memory
+from flbench.errors import UserError, out_of_memory
 from flbench.methods.base import Context, Method, Tree
 from flbench.registry import METHODS
 from flbench.worker import kind_of
@@ -272,7 +272,8 @@ def test_what_cannot_be_recorded_is_computed_step_by_step(caplog: pytest.LogCapt
         loop.step()
     agree(whole, loop)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("a round (3 clients) cannot be one CUDA graph and is computed step by step (RuntimeError: ")
+    assert line.startswith("a round (3 clients) cannot be one CUDA graph and is computed step by step (UserError: ")
+    assert "the hook server_step of the method 'Peeking' raised RuntimeError: " in line
 
 
 def test_a_mistake_in_a_method_is_not_hidden() -> None:
@@ -280,7 +281,7 @@ def test_a_mistake_in_a_method_is_not_hidden() -> None:
         def logits(self, z_BY: Tensor, ctx: Any) -> Tensor:
             raise ValueError("broken hook")
 
-    with pytest.raises(ValueError, match="broken hook"):
+    with pytest.raises(UserError, match="the hook logits of the method 'Broken' raised ValueError: broken hook"):
         toy_trainer(Broken(), executor="stacked", record=rerun).step()
 
 

@@ -62,6 +62,36 @@ def test_an_outside_method_and_norm_reach_the_leaderboard(tmp_path: Path) -> Non
     assert len(accuracies) > 2  # they do something of their own
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+@pytest.mark.parametrize(
+    ("method", "line", "problem"),
+    [
+        (
+            "forgetful",
+            15,
+            "hook server_step of the method 'forgetful' returned dict; expected a pair: (the server's next",
+        ),
+        ("misspelt", 25, "the hook penalty of the method 'misspelt' raised KeyError: 'haed.weight'"),
+    ],
+)
+def test_a_mistake_in_a_hook_is_one_message(
+    method: str, line: int, problem: str, executor: str, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    install("flbench_mistaken", site)
+    small = ["clients=4", "partition=iid", "rounds=2", "model={name: mlp, widths: [8]}"]
+    store = ["--store", str(tmp_path / "runs"), "--executor", executor]
+    done = flbench(site, "run", f"method={method}", *small, *store)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1
+    assert f"flbench_mistaken.py:{line}: " in said
+    assert problem in said
+    assert "Traceback" not in said
+    (log,) = (tmp_path / "runs").rglob("log.txt")
+    assert "Traceback" in log.read_text() if method == "misspelt" else problem in log.read_text()
+
+
 def test_an_outside_component_is_shown_with_its_fields(tmp_path: Path) -> None:
     install("flbench_demo", tmp_path / "site")
     shown = flbench(tmp_path / "site", "show", "methods", "--json")

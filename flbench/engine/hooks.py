@@ -1,0 +1,207 @@
+"""What a method's hooks must return, checked the first time that each is called; a mistake names hook, file and line.
+
+Checks read types, names, shapes and dtypes, never a value, so they wait for no device and see every client of a stack.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Sequence, Set
+from dataclasses import fields
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from flbench.errors import UserError, out_of_memory
+from flbench.methods.base import Context, Method, Tree
+
+_TREE = "a dict of tensors by name"
+_PAIR = "a pair: (the {}, the {})"
+
+#: How torch's messages begin where a hook that is mapped over clients reads a number.
+_READS_A_VALUE = "vmap: It looks like"
+
+
+def checked(method: Method) -> Method:
+    """Return the method with a check around every hook that is its own.
+
+    Raises (from the returned method's hooks):
+        UserError: a hook failed, or returned what the engine cannot use.
+    """
+    cls = type(method)
+    own = [hook for hook in _CHECKS if getattr(cls, hook) is not getattr(Method, hook)]
+    seen: set[str] = set()
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    hooks = {hook: _checked(cls, hook, seen) for hook in own}
+    guarded: type[Method] = type(cls.__name__, (cls,), {**names, **hooks})
+    return guarded(**{field.name: getattr(method, field.name) for field in fields(method)})
+
+
+def _checked(cls: type[Method], hook: str, seen: set[str]) -> Callable[..., Any]:
+    """The hook as a function that says which hook failed, and checks the first value of this one."""
+    original, check = inspect.getattr_static(cls, hook), _CHECKS[hook]
+
+    def call(self: Method, *given: Any) -> Any:
+        try:
+            value = original.__get__(self)(*given)
+        except UserError:
+            raise
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            raise UserError(f"{_place(cls, hook, error)} raised {_reason(error)}") from error
+        if hook not in seen:
+            if problem := check(value, *given):
+                raise UserError(f"{_place(cls, hook)} returned {problem}")
+            seen.add(hook)
+        return value
+
+    return call
+
+
+def _place(cls: type[Method], hook: str, error: Exception | None = None) -> str:
+    """File and line of the hook, or of the last line of its file that led to the error; then its name."""
+    code = getattr(inspect.unwrap(getattr(cls, hook)), "__code__", None)
+    where = cls.__module__
+    if code is not None:
+        line = code.co_firstlineno
+        for frame, number in traceback.walk_tb(error.__traceback__ if error else None):
+            line = number if frame.f_code.co_filename == code.co_filename else line
+        where = f"{code.co_filename}:{line}"
+    return f"{where}: the hook {hook} of the method {vars(cls).get('name', cls.__name__)!r}"
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    if text.startswith(_READS_A_VALUE):
+        text = (
+            "it reads the value of a tensor (.item(), float(...) or a branch), but is mapped over the clients of a "
+            "stack; use tensor operations such as torch.where"
+        )
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _what(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"{value!r:.40}" if isinstance(value, str | Real) else type(value).__name__
+
+
+def _tree(value: Any, what: str = "") -> str | None:
+    if not isinstance(value, dict):
+        return f"{_what(value)}{what}; expected {_TREE}"
+    for name, leaf in value.items():
+        if not isinstance(leaf, Tensor):
+            return f"{_what(leaf)} as {name!r}{what}; expected {_TREE}"
+    return None
+
+
+def _like(value: Any, expected: Tree, what: str = "") -> str | None:
+    """The same names, shapes and dtypes as another tree."""
+    if problem := _tree(value, what):
+        return problem
+    if missing := sorted(expected.keys() - value.keys()):
+        return f"no {missing[0]!r}{what}; expected {_names(expected)}"
+    if unknown := sorted(value.keys() - expected.keys()):
+        return f"{unknown[0]!r}{what}; expected {_names(expected)}"
+    for name, leaf in expected.items():
+        new = value[name]
+        if (new.shape, new.dtype) != (leaf.shape, leaf.dtype):
+            return f"{_leaf(new)} as {name!r}{what}; expected {_leaf(leaf)}"
+    return None
+
+
+def _names(tree: Tree) -> str:
+    return f"the names {', '.join(map(repr, list(tree)[:6]))}{', ...' if len(tree) > 6 else ''}" if tree else "no names"
+
+
+def _leaf(leaf: Tensor) -> str:
+    return f"{_what(leaf)} and {leaf.dtype}"
+
+
+def _pair(value: Any, first: str, second: str) -> str | None:
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return None
+    return f"{_what(value)}; expected {_PAIR.format(first, second)}"
+
+
+def _state(value: Any, x: Tree) -> str | None:
+    return _tree(value)
+
+
+def _logits(value: Any, z_BY: Tensor, ctx: Context) -> str | None:
+    if isinstance(value, Tensor) and value.shape == z_BY.shape:
+        return None
+    return f"{_what(value)}; expected {_what(z_BY)}, that of its first argument"
+
+
+def _penalty(value: Any, w: Tree, feats_BD: Tensor, ctx: Context) -> str | None:
+    if isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0):
+        return None
+    return f"{_what(value)}; expected a number or a tensor of shape ()"
+
+
+def _direction(value: Any, g: Tree, ctx: Context) -> str | None:
+    return _like(value, g)
+
+
+def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
+    if problem := _pair(value, "client's next state", "message to the server"):
+        return problem
+    state, message = value
+    if problem := _like(state, ctx.client, " in the client's state") or _tree(message, " in the message"):
+        return problem
+    stacked = next((len(w[name]) for name, leaf in ctx.x.items() if w[name].dim() > leaf.dim()), None)
+    for name, leaf in message.items():
+        if stacked is not None and leaf.shape[:1] != (stacked,):
+            return (
+                f"{_what(leaf)} as {name!r} in the message of a stack of {stacked} clients; expected ({stacked}, ...): "
+                "with elementwise = True every value must depend on the client's own"
+            )
+    return None
+
+
+def _server_step(value: Any, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> str | None:
+    return (
+        _pair(value, "server's next parameters", "server's next state")
+        or _like(value[0], x, " in the parameters")
+        or _like(value[1], state, " in the server's state")
+    )
+
+
+def _weights(value: Any, share: Sequence[float], *_: Any) -> str | None:
+    expected = f"{len(share)} numbers, one for each participant"
+    if not hasattr(value, "__len__") or not hasattr(value, "__iter__"):
+        return f"{_what(value)}; expected {expected}"
+    if len(value) != len(share):
+        return f"{len(value)} values; expected {expected}"
+    wrong = [each for each in value if not isinstance(each, Real)]
+    return f"{_what(wrong[0])} among its values; expected {expected}" if wrong else None
+
+
+def _local_names(value: Any, model: Any) -> str | None:
+    known = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if not isinstance(value, Set):
+        return f"{_what(value)}; expected a frozenset of names of parameters and buffers"
+    unknown = sorted(map(str, value - known.keys()))
+    return f"{unknown[0]!r}; expected some of {_names(known)}" if unknown else None
+
+
+#: What is wrong with the value of each hook, from the value and the arguments of the call; None: nothing.
+_CHECKS: dict[str, Callable[..., str | None]] = {
+    "local_names": _local_names,
+    "init_server": _state,
+    "init_client": _state,
+    "logits": _logits,
+    "penalty": _penalty,
+    "direction": _direction,
+    "finish": _finish,
+    "delta_weights": _weights,
+    "message_weights": _weights,
+    "server_step": _server_step,
+}

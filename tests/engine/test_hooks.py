@@ -1,0 +1,340 @@
+"""What a plug-in method gets to hear about a hook that fails or returns what the engine cannot use."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from flbench.config import parse_experiment
+from flbench.engine import hooks
+from flbench.engine.fused import step_together
+from flbench.engine.rounds import FederatedTrainer
+from flbench.errors import UserError
+from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.registry import METHODS
+from flbench.store import Lease, Plan, Store
+from flbench.worker import Options, work
+from tests.recording import rerun
+from tests.toys import largest_difference, toy_clients, toy_trainer
+
+#: How trainers are made: one run in each of the executors, as one recorded function, and several runs together.
+WAYS: dict[str, dict[str, Any]] = {
+    "loop": {},
+    "loop with threads": {"pool": 2},
+    "stacked": {"executor": "stacked"},
+    "in chunks": {"executor": "stacked", "chunk": 2},
+    "recorded": {"executor": "stacked", "record": rerun},
+}
+TOGETHER = {name: WAYS[name] for name in ("stacked", "recorded")}
+
+
+@dataclass(frozen=True)
+class Every(Method):
+    """Has every hook, and all of them are right."""
+
+    broadcasts_state: ClassVar[bool] = True
+
+    def init_server(self, x: Tree) -> Tree:
+        return {"c": next(iter(x.values())).new_zeros(2)}
+
+    def init_client(self, x: Tree) -> Tree:
+        return tmap(lambda leaf: 0 * leaf, x)
+
+    def logits(self, z_BY: Any, ctx: Context) -> Any:
+        return 2 * z_BY
+
+    def penalty(self, w: Tree, feats_BD: Any, ctx: Context) -> Any:
+        return 0.5
+
+    def direction(self, g: Tree, ctx: Context) -> Tree:
+        return dict(reversed(tmap(lambda leaf: leaf + 0 * ctx.server["c"].sum(), g).items()))
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return tmap(lambda old, new: new, ctx.client, w), {"sum": sum(leaf.sum() for leaf in w.values())}
+
+    def delta_weights(self, share: Any, steps: Any, momentum: float) -> Any:
+        return tuple(share)
+
+    def message_weights(self, share: Any) -> Any:
+        return [1] * len(share)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> Any:
+        return [tmap(lambda a, d: a + d * float("nan"), x, delta), {"c": state["c"] + message["sum"]}]
+
+    def local_names(self, model: Any) -> Any:
+        return {"head.weight"}
+
+
+@dataclass(frozen=True)
+class Elementwise(Every):
+    elementwise: ClassVar[bool] = True
+
+    def direction(self, g: Tree, ctx: Context) -> Tree:
+        return g
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return tmap(lambda old, new: new, ctx.client, w), tmap(lambda x, end: end - x, ctx.x, w)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> Any:
+        return x, state
+
+
+def with_hook(name: str, hook: Callable[..., Any], base: type[Method] = Every) -> Method:
+    """A method with a hook of its own."""
+    return dataclass(frozen=True)(type("Faulty", (base,), {name: hook, "name": "faulty"}))()
+
+
+def train(method: Method, way: dict[str, Any], rounds: int = 1) -> FederatedTrainer:
+    trainer = toy_trainer(method, **way)
+    for _ in range(rounds):
+        trainer.step()
+    return trainer
+
+
+def train_together(method: Method, way: dict[str, Any]) -> None:
+    trainers = [
+        toy_trainer(method, seed=seed, clients=toy_clients(sizes), **way)
+        for seed, sizes in enumerate([(20, 14, 26), (9, 30)])
+    ]
+    step_together(trainers, [False] * 2)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", [Every(), Elementwise()], ids=["mapped", "elementwise"])
+def test_what_is_right_passes_even_where_a_number_is_none(method: Method, way: str) -> None:
+    trainer = train(method, WAYS[way], rounds=2)
+    assert set(trainer.local) == {"head.weight"}
+    train_together(method, TOGETHER["recorded"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_hook_is_checked_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: Counter[str] = Counter()
+
+    def counting(hook: str, check: Callable[..., str | None]) -> Callable[..., str | None]:
+        def count(*given: Any) -> str | None:
+            checks[hook] += 1
+            return check(*given)
+
+        return count
+
+    for hook, check in list(hooks._CHECKS.items()):
+        monkeypatch.setitem(hooks._CHECKS, hook, counting(hook, check))
+    train(Every(), {**WAYS[way], "pool": 1}, rounds=3)
+    assert checks == dict.fromkeys(hooks._CHECKS, 1)
+    train(Method(), WAYS[way])
+    assert checks.total() == len(hooks._CHECKS), "a hook that is FedAvg's own is not checked"
+
+
+def none(*_: Any) -> None:
+    return None
+
+
+WRONG: list[tuple[str, Callable[..., Any], str]] = [
+    *((hook, none, "returned None; expected ") for hook in hooks._CHECKS),
+    ("init_server", lambda self, x: list(x.values()), "returned a list of 2; expected a dict of tensors by name"),
+    ("init_server", lambda self, x: {"round": 0}, "returned 0 as 'round'; expected a dict of tensors by name"),
+    ("init_client", lambda self, x: {"c": None}, "returned None as 'c'; expected a dict of tensors by name"),
+    ("logits", lambda self, z, ctx: z.argmax(-1), "returned a tensor of shape (5,); expected a tensor of shape (5, 3)"),
+    ("logits", lambda self, z, ctx: {}, "returned dict; expected a tensor of shape (5, 3), that of its first argument"),
+    ("penalty", lambda self, w, feats, ctx: feats.mean(1), "of shape (5,); expected a number or a tensor of shape ()"),
+    ("penalty", lambda self, w, feats, ctx: w, "returned dict; expected a number or a tensor of shape ()"),
+    ("direction", lambda self, g, ctx: {}, "returned no 'head.weight'; expected the names 'trunk"),
+    ("direction", lambda self, g, ctx: {**g, "extra": 1 * g["head.weight"]}, "'extra'; expected the"),
+    ("direction", lambda self, g, ctx: [*g.values()], "returned a list of 3; expected a dict"),
+    (
+        "direction",
+        lambda self, g, ctx: tmap(lambda leaf: leaf.float(), g),
+        "and torch.float32 as 'trunk.dense1.weight'; expected a tensor of shape ",
+    ),
+    ("finish", lambda self, w, ctx: ctx.client, "dict; expected a pair: (the client's next state, the message to the"),
+    (
+        "finish",
+        lambda self, w, ctx: (w, {}, {}),
+        "returned a tuple of 3; expected a pair: (the client's next state, the",
+    ),
+    (
+        "finish",
+        lambda self, w, ctx: ({}, {}),
+        "in the client's state; expected the names 'trunk.dense1.weight', 'trunk",
+    ),
+    ("finish", lambda self, w, ctx: (ctx.client, None), "returned None in the message; expected a dict of tensors by"),
+    (
+        "finish",
+        lambda self, w, ctx: (tmap(lambda leaf: leaf.sum(), ctx.client), {}),
+        "returned a tensor of shape () and torch.float64 as 'trunk.dense1.weight' in the client's state; expected",
+    ),
+    (
+        "delta_weights",
+        lambda self, share, *_: share[1:],
+        "returned 2 values; expected 3 numbers, one for each participant",
+    ),
+    ("delta_weights", lambda self, *_: 1.0, "returned 1.0; expected 3 numbers, one for each participant"),
+    ("message_weights", lambda self, share: ["a"] * 3, "returned 'a' among its values; expected 3 numbers"),
+    ("message_weights", lambda self, share: torch.ones(3), "a tensor of shape () among its values; expected 3 numbers"),
+    ("server_step", lambda self, x, *_: x, "expected a pair: (the server's next parameters, the server's next state)"),
+    (
+        "server_step",
+        lambda self, x, delta, message, state, p: ({}, state),
+        "returned no 'trunk.dense1.weight' in the par",
+    ),
+    (
+        "server_step",
+        lambda self, x, delta, message, state, p: (x, {}),
+        "'c' in the server's state; expected the names 'c'",
+    ),
+    (
+        "server_step",
+        lambda self, x, delta, message, state, p: (tmap(lambda a: a[:1], x), state),
+        "as 'trunk.dense1.weight' in the parameters; expected a tensor of shape (8, 64) and torch.float64",
+    ),
+    ("local_names", lambda self, model: "head", "returned 'head'; expected a frozenset of names of parameters and buf"),
+    ("local_names", lambda self, model: {"haed.weight"}, "returned 'haed.weight'; expected some of the names 'trunk"),
+]
+
+
+@pytest.mark.parametrize(("hook", "value", "problem"), WRONG, ids=[f"{hook}{n}" for n, (hook, *_) in enumerate(WRONG)])
+def test_a_wrong_value_is_one_message(hook: str, value: Callable[..., Any], problem: str) -> None:
+    method = with_hook(hook, value)
+    place = f"{__file__}:{value.__code__.co_firstlineno}: the hook {hook} of the method 'faulty' "
+    told = set()
+    for way in WAYS.values():
+        with pytest.raises(UserError) as raised:
+            train(method, way)
+        told.add(str(raised.value))
+    for way in TOGETHER.values():
+        with pytest.raises(UserError) as raised:
+            train_together(method, way)
+        assert str(raised.value).startswith(place)
+    (message,) = told
+    assert message.startswith(place)
+    assert problem in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("hook", hooks._CHECKS)
+def test_an_error_in_a_hook_names_the_line(hook: str) -> None:
+    def fails(self: Method, *_: Any) -> Any:
+        lookup: dict[str, int] = {}
+        return lookup["conv1"]
+
+    for run, ways in ((train, WAYS), (train_together, TOGETHER)):
+        for way in ways.values():
+            with pytest.raises(UserError) as raised:
+                run(with_hook(hook, fails), way)
+            line = fails.__code__.co_firstlineno + 2
+            expected = f"{__file__}:{line}: the hook {hook} of the method 'faulty' raised KeyError: 'conv1'"
+            assert str(raised.value) == expected
+            assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_a_hook_that_takes_other_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    def direction(self: Method, g: Tree) -> Tree:
+        return g
+
+    with pytest.raises(
+        UserError, match=r"the hook direction of the method 'faulty' raised TypeError: .* positional arg"
+    ):
+        train(with_hook("direction", direction), WAYS["stacked"])
+
+
+def test_a_hook_that_reads_a_number_is_explained(caplog: pytest.LogCaptureFixture) -> None:
+    def direction(self: Method, g: Tree, ctx: Context) -> Tree:
+        return g if g["head.weight"].sum().item() > 0 else tmap(lambda leaf: -leaf, g)
+
+    method = with_hook("direction", direction)
+    train(method, WAYS["loop"])
+    for way in TOGETHER.values():
+        with pytest.raises(
+            UserError, match=r"raised RuntimeError: it reads the value of a tensor .* such as torch\.where$"
+        ):
+            train(method, way)
+    assert "bug" not in caplog.text
+
+
+def test_a_message_without_the_axis_of_the_clients_is_found() -> None:
+    """Where N and the first axis of a leaf agree, such a message would be summed over the wrong axis."""
+
+    def finish(self: Method, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return ctx.client, ctx.x
+
+    method = with_hook("finish", finish, Elementwise)
+    train(method, WAYS["loop"])
+    with pytest.raises(
+        UserError, match=r"the message of a stack of 3 clients; expected \(3, \.\.\.\): with elementwise"
+    ):
+        train(method, WAYS["stacked"])
+
+
+def test_memory_that_runs_out_in_a_hook_is_no_mistake_of_the_method(caplog: pytest.LogCaptureFixture) -> None:
+    def logits(self: Method, z_BY: Any, ctx: Context) -> Any:
+        if len(crowded) < 1:
+            crowded.append(1)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return z_BY
+
+    crowded: list[int] = []
+    train(with_hook("logits", logits), WAYS["stacked"])
+    assert [record.args for record in caplog.records] == [(3, 1)]
+
+
+def test_a_number_as_penalty_needs_no_tensor() -> None:
+    trainers = [train(with_hook("penalty", lambda *_: 0.25, Method), WAYS[way]) for way in ("loop", "stacked")]
+    plain = train(Method(), WAYS["loop"])
+    for trainer in trainers:
+        assert torch.allclose(trainer.x["head.weight"], plain.x["head.weight"])
+
+
+def keep(self: Method, g: Tree, ctx: Context) -> Tree:
+    return g
+
+
+def test_a_direction_may_have_another_order() -> None:
+    """Two layers of equal shape would change places without an error."""
+
+    def turn(self: Method, g: Tree, ctx: Context) -> Tree:
+        return dict(reversed(g.items()))
+
+    for way in WAYS.values():
+        there, back = (
+            toy_trainer(with_hook("direction", hook, Method), model="square", **way) for hook in (turn, keep)
+        )
+        there.step(), back.step()
+        assert largest_difference(there.x, back.x) == 0
+
+
+def test_a_checked_method_is_still_itself() -> None:
+    method = METHODS.parse({"name": "scaffold", "variant": "text"})
+    guarded = hooks.checked(method)
+    assert isinstance(guarded, type(method))
+    assert (guarded.name, guarded.label(), guarded.identity()) == (method.name, method.label(), method.identity())
+    assert type(guarded).__name__ == "Scaffold"
+
+
+def test_the_log_of_a_run_has_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def server_step(self: Method, *_: Any) -> Any:
+        raise ZeroDivisionError("no participants")
+
+    monkeypatch.setitem(METHODS.classes, "faulty", type(with_hook("server_step", server_step, Method)))
+    fields: dict[str, Any] = {"model": {"name": "mlp", "widths": [8]}, "clients": 2, "rounds": 2, "partition": "iid"}
+    runs = [parse_experiment({**fields, "method": "faulty", "seed": seed}) for seed in range(2)]
+    store = Store(tmp_path)
+    work(store, Plan.of(runs), Lease.here(), Options(), should_stop=lambda: False)
+    for run in runs:
+        (attempt,) = store.run(run.run_id).attempts()
+        message = (attempt.exit() or {})["message"]
+        line = server_step.__code__.co_firstlineno + 1
+        expected = (
+            f"{__file__}:{line}: the hook server_step of the method 'faulty' raised ZeroDivisionError: no participants"
+        )
+        assert message == expected
+        log = attempt.log_path.read_text()
+        assert "Traceback" in log and 'raise ZeroDivisionError("no participants")' in log and expected in log
+    assert logging.getLogger("flbench").handlers == []
