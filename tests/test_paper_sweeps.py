@@ -94,3 +94,11 @@ def test_other_readings_are_no_published_configurations_but_for_their_variants()
         assert isinstance(run, Federated)
         if configuration_of(run) in configurations:
             assert re.search("variant=", run.method.label()) or run.method.label() in ("feddecorr", "scaffold")
+
+
+@pytest.mark.parametrize("path", sorted(PAPER.parent.glob("*.yaml")), ids=lambda path: path.stem)
+def test_rows_beside_published_numbers_are_in_the_papers_form(path: Path) -> None:
+    configurations = {row.configuration for row in published_rows()}
+    beside = [run for run in load_sweep(path).experiments if configuration_of(run) in configurations]
+    assert {getattr(run.method, "variant", "text") for run in beside if isinstance(run, Federated)} <= {"text"}
+    assert bool(beside) == (path.stem in ("cifar10", "cifar10_one_step"))
