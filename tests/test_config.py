@@ -156,7 +156,7 @@ def test_augmentation_is_the_data_sets_own() -> None:
 def test_epochs_take_the_place_of_steps() -> None:
     epochs = parse_experiment({"local_epochs": 2})
     assert (epochs.local_steps, epochs.local_epochs) == (None, 2)
-    assert epochs.identity() == {**parse_experiment({}).identity(), "local_epochs": 2}
+    assert epochs.identity() == {**parse_experiment({}).identity(), "local_epochs": {"epochs": 2, "version": 2}}
     assert parse_experiment(epochs.to_json()) == epochs
     assert parse_experiment({"E": None, "local_epochs": 2}) == epochs
 

@@ -106,7 +106,9 @@ class _Training(BaseExperiment):
         default=10, description="mini-batch steps in a round (alias: E); not together with local_epochs"
     )
     local_epochs: Annotated[Whole, Field(ge=1)] | None = Field(
-        default=None, description="passes through a client's own data in a round, in place of local_steps"
+        default=None,
+        description="passes through a client's own data in a round, in place of local_steps: full "
+        "batches, the remainder dropped; smaller clients fill batches from pass after pass, the last one rounded up",
     )
     rounds: Rounds = Field(default=200, ge=1, description="how many rounds to run; raising it extends finished runs")
     augment: Augmentation = Field(default="none", description="training augmentation; default: the data set's own")
@@ -115,6 +117,12 @@ class _Training(BaseExperiment):
     probes: tuple[Component, ...] = Field(
         default=(), description="measurements at evaluations: a list, or a mapping such as {features: 10, drift: 50}"
     )
+
+    @classmethod
+    def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
+        """As usual; epochs have a version. Version 1 gave a client smaller than a batch a single step."""
+        own = super().identity_of(field, value)
+        return {field: {"epochs": value, "version": 2}} if own and field == "local_epochs" else own
 
     @model_validator(mode="before")
     @classmethod

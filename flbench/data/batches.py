@@ -23,8 +23,14 @@ CROP_PADDING = 4
 
 
 def steps_of_epochs(size: int, *, epochs: int, batch_size: int) -> int:
-    """Local steps of ``epochs`` passes through ``size`` samples, the remainder of a batch dropped; at least one."""
-    return max(1, size // batch_size * epochs)
+    """Return the local steps of ``epochs`` passes through ``size`` samples; at least one.
+
+    An epoch of floor(size / batch_size) batches drops the remainder. Fewer samples than a batch fill it from one pass
+    after another: they take as many steps as all their passes together fill, the last one rounded up.
+    """
+    if size >= batch_size:
+        return size // batch_size * epochs
+    return max(1, -(-size * epochs // batch_size))
 
 
 def federated_rows(rows: Rows, *, seed: int, client: int, round: int, steps: int, batch_size: int) -> Rows:

@@ -50,7 +50,19 @@ def test_fewer_steps_see_the_first_of_the_same_batches() -> None:
 def test_epochs_as_steps() -> None:
     assert steps_of_epochs(10, epochs=1, batch_size=3) == 3
     assert steps_of_epochs(10, epochs=4, batch_size=3) == 12
-    assert steps_of_epochs(2, epochs=4, batch_size=3) == 1  # not even one batch: still it takes part
+
+
+@pytest.mark.parametrize(
+    ("size", "epochs", "steps"),
+    [(10, 10, 4), (10, 1, 1), (1, 1, 1), (1, 32, 1), (1, 33, 2), (31, 10, 10), (32, 10, 10), (33, 10, 10), (16, 3, 2)],
+)
+def test_an_epoch_of_a_client_smaller_than_a_batch_is_as_many_samples_as_it_has(
+    size: int, epochs: int, steps: int
+) -> None:
+    assert steps_of_epochs(size, epochs=epochs, batch_size=32) == steps
+    if size < 32:
+        seen = rows_of(size=size, steps=steps, batch_size=32).ravel()[: size * epochs]
+        assert set(np.unique(seen, return_counts=True)[1]) == {epochs}  # every row once an epoch
 
 
 def test_rows_given_are_not_changed() -> None:

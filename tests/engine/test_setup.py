@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,32 @@ def test_epochs_follow_the_size_of_each_client() -> None:
     sizes = [len(rows) for rows in shards_of(experiment, load(experiment.dataset)).train]  # type: ignore[arg-type]
     assert len({size // 32 for size in sizes}) > 1
     assert steps_of(trainer_of(**fields)) == [max(1, size // 32 * 2) for size in sizes]
+
+
+def test_clients_smaller_than_a_batch_train_for_their_epochs() -> None:
+    fields: dict[str, Any] = {"partition": "dirichlet:0.3", "local_epochs": 10, "batch_size": 512, "lr": 0.1}
+    experiment = parse_experiment({**SMALL, **fields})
+    assert isinstance(experiment, Federated)
+    sizes = [len(rows) for rows in shards_of(experiment, load(experiment.dataset)).train]  # type: ignore[arg-type]
+    steps = [size // 512 * 10 if size >= 512 else math.ceil(size * 10 / 512) for size in sizes]
+    assert min(sizes) < 512
+    assert len(set(steps)) > 1
+    scaffold, fednova = (trainer_of(**fields, method=method) for method in ("scaffold", "fednova"))
+    assert steps_of(scaffold) == steps_of(fednova) == steps
+    # SCAFFOLD's new control is c_i - c + (x - w) / (K lr), here of round one: K must be what the client really took.
+    assert isinstance(scaffold, FederatedTrainer)
+    x = scaffold.x
+    report = scaffold.step(keep_clients=True)
+    assert report.client_params is not None
+    for name, leaf in report.client_params.items():
+        for client, k in enumerate(steps):
+            torch.testing.assert_close(scaffold.states[name][client], (x[name] - leaf[client]) / (k * 0.1))
+    # FedNova weighs client k's change by the share of its samples over K_k.
+    assert isinstance(fednova, FederatedTrainer)
+    weights = fednova.draws.weights(fednova.cohort()).deltas
+    share = [size / sum(sizes) for size in sizes]
+    effective = sum(p * k for p, k in zip(share, steps, strict=True))
+    assert list(weights) == pytest.approx([p * effective / k for p, k in zip(share, steps, strict=True)])
 
 
 def test_steps_are_the_same_for_all_clients() -> None:
