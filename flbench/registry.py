@@ -233,7 +233,7 @@ def _coerced(raw: Any, value: Any) -> bool:
     """Whether pydantic turned one kind of scalar into another: the text '1' or the truth value yes into a number."""
     if isinstance(raw, (list, tuple)) and isinstance(value, (list, tuple)):
         return any(map(_coerced, raw, value))
-    return isinstance(value, (bool, int, float, str)) and _type_of(raw) != _type_of(value)
+    return raw is not None and isinstance(value, (bool, int, float, str)) and _type_of(raw) != _type_of(value)
 
 
 def _type_of(value: Any) -> str:

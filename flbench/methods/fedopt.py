@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flbench.methods.base import Method, Tree, tmap
-from flbench.registry import METHODS
+from flbench.registry import METHODS, format_scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,13 +43,39 @@ class Adaptive(Method):
 
     m <- beta1 m + (1 - beta1) delta,   v <- second_moment(v, delta^2),   x <- x + server_lr m / (sqrt(v) + tau)
 
-    m starts at 0 and v at ``v0``; the defaults are those of the label-skew paper for FedYogi.
+    m starts at 0 and v at ``v0``, by default tau^2, the least that Algorithm 2 allows. The defaults are those of the
+    label-skew paper for FedYogi.
     """
 
     server_lr: Annotated[float, Field(gt=0)] = 0.01
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     tau: Annotated[float, Field(gt=0)] = 1e-3
-    v0: Annotated[float, Field(ge=0)] = 1e-6
+    v0: Annotated[float, Field(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        """Write tau^2 where no v0 is given."""
+        if self.v0 is None:
+            object.__setattr__(self, "v0", self.tau * self.tau)
+
+    @model_validator(mode="after")
+    def _check_v0(self) -> Self:
+        if cast(float, self.v0) < self.tau**2 and not self._starts_at_tau_squared():
+            least = format_scalar(self.tau**2)
+            raise ValueError(f"v0 must be at least tau^2 = {least}, its default, got {format_scalar(self.v0)}")
+        return self
+
+    def settings(self) -> dict[str, Any]:
+        """As usual; tau^2 is the default of v0."""
+        settings = super().settings()
+        return {k: v for k, v in settings.items() if k != "v0" or not self._starts_at_tau_squared()}
+
+    def identity(self) -> dict[str, Any]:
+        """As usual; another tau than the default says that v0 follows it: it was 1e-6 for every tau once."""
+        follows = "tau" in self.settings() and self._starts_at_tau_squared()
+        return super().identity() | ({"v0": "tau^2"} if follows else {})
+
+    def _starts_at_tau_squared(self) -> bool:
+        return math.isclose(cast(float, self.v0), self.tau**2)
 
     def init_server(self, x: Tree) -> Tree:
         """The moments, one leaf a parameter each: ``m/<name>`` and ``v/<name>``."""
