@@ -281,11 +281,11 @@ def explain(error: Any) -> str:
 
 
 def format_scalar(value: Any) -> str:
-    """A setting as people write it: 0.1, 1e-05, [128, 128]."""
+    """Return a setting as people write it: 0.1, 1e-05, [128, 128]; two different values are never written the same."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:g}"
+        return short if float(short := f"{value:g}") == value else repr(value)
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(map(format_scalar, value)) + "]"
     return str(value)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Literal
@@ -171,6 +172,14 @@ def test_scalars_for_people() -> None:
         "[128, 64]",
         "a",
     ]
+
+
+@pytest.mark.parametrize("value", [0.3, 1e-5, 1.0, 0.0316227766017, 1e22, 123456.7, 0.1 + 0.2])
+def test_two_numbers_never_read_the_same(value: float) -> None:
+    near = math.nextafter(value, math.inf)
+    assert format_scalar(value) != format_scalar(near)
+    assert (float(format_scalar(value)), float(format_scalar(near))) == (value, near)
+    assert len(format_scalar(value)) <= len(repr(value))
 
 
 def test_messages() -> None:

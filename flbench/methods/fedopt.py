@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 from pydantic import Field, model_validator
 
 from flbench.methods.base import Method, Tree, tmap
-from flbench.registry import METHODS, format_scalar
+from flbench.registry import METHODS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,8 +60,7 @@ class Adaptive(Method):
     @model_validator(mode="after")
     def _check_v0(self) -> Self:
         if cast(float, self.v0) < self.tau**2 and not self._starts_at_tau_squared():
-            least = format_scalar(self.tau**2)
-            raise ValueError(f"v0 must be at least tau^2 = {least}, its default, got {format_scalar(self.v0)}")
+            raise ValueError(f"v0 must be at least tau^2 = {self.tau**2:g}, its default, got {self.v0:g}")
         return self
 
     def settings(self) -> dict[str, Any]:

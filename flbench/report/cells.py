@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -22,6 +22,9 @@ from flbench.report.frames import Run
 from flbench.report.numbers import value_of
 from flbench.report.provenance import describe
 from flbench.report.stats import Summary, summarize
+
+#: Significant digits of a number on an axis, where they tell its values apart.
+DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Cell:
     fingerprint: str | None = None
     elsewhere: int = 0  # runs of this configuration that used other data
     chosen: str = ""  # how its hyper-parameters were chosen, where they were
+    digits: Mapping[str, int] = field(default_factory=dict, compare=False)  # of an axis, where four do not suffice
 
     @property
     def experiment(self) -> Experiment:
@@ -105,7 +109,7 @@ class Cell:
             return Tick((self.fingerprint or "",), f"data {(self.fingerprint or '?')[:8]}")
         if axis == "rounds":
             return Tick((self.runs[0].rounds,), format_scalar(self.runs[0].rounds))
-        return tick(axis, axis_value(self.experiment, axis), tuple(without))
+        return tick(axis, axis_value(self.experiment, axis), tuple(without), self.digits.get(axis, DIGITS))
 
 
 def gap_of(run: Run, metric: str) -> str | None:
@@ -126,7 +130,7 @@ def axis_value(experiment: Experiment, axis: str) -> Any:
 
 
 @lru_cache(10_000, typed=True)  # asked a dozen times a run, for few values; typed, since 1 and 1.0 are shown otherwise
-def tick(axis: str, value: Any, without: tuple[str, ...] = ()) -> Tick:
+def tick(axis: str, value: Any, without: tuple[str, ...] = (), digits: int = DIGITS) -> Tick:
     """A value as a position: components in the order of their registry, numbers by size, what is missing first."""
     if isinstance(value, Component):
         bare = _without(value, [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")])
@@ -134,11 +138,28 @@ def tick(axis: str, value: Any, without: tuple[str, ...] = ()) -> Tick:
         place = names.index(value.name) if value.name in names else len(names)
         settings = tuple(_sortable(getattr(bare, item.name)) for item in dataclasses.fields(bare))
         return Tick((place, value.name, settings), public(bare.label()))
-    return Tick(_sortable(value), "–" if value is None else public(_short(value)))
+    return Tick(_sortable(value), "–" if value is None else public(_short(value, digits)))
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else format_scalar(value)
+def _short(value: Any, digits: int) -> str:
+    return f"{value:.{digits}g}" if isinstance(value, float) else format_scalar(value)
+
+
+def _digits(experiments: Iterable[Experiment]) -> dict[str, int]:
+    """The significant digits that tell the values of an axis apart, where that takes more than ``DIGITS``."""
+    values: dict[str, set[float]] = {}
+    for experiment in experiments:
+        for name in type(experiment).model_fields:
+            value = getattr(experiment, name)
+            parts = {f"{name}.{sub}": one for sub, one in vars(value).items()} if isinstance(value, Component) else {}
+            for axis, one in {name: value, **parts}.items():
+                if isinstance(one, float):
+                    values.setdefault(axis, set()).add(one)
+    return {axis: digits for axis, found in values.items() if (digits := _telling_apart(found)) > DIGITS}
+
+
+def _telling_apart(values: Collection[float]) -> int:
+    return next(n for n in range(DIGITS, 18) if len({f"{value:.{n}g}" for value in values}) == len(values))
 
 
 def _without(component: Component, names: Sequence[str]) -> Component:
@@ -175,14 +196,16 @@ def cells_of(runs: Sequence[Run], metric: str) -> list[Cell]:
     used = Counter(run.fingerprint for run in runs if run.fingerprint)
     usual = max(sorted(used), key=lambda name: used[name]) if used else None
     cells = []
-    for members in grouped(runs, lambda run: run.cell):
+    by_cell = grouped(runs, lambda run: run.cell)
+    digits = _digits(members[0].experiment for members in by_cell)
+    for members in by_cell:
         here = Counter(run.fingerprint for run in members if run.fingerprint)
         home = max(sorted(here), key=lambda name: here[name]) if here else usual
         by_data: dict[str | None, list[Run]] = {}
         for run in members:
             by_data.setdefault(run.fingerprint or home, []).append(run)
         for fingerprint, same in sorted(by_data.items(), key=lambda item: item[0] or ""):
-            cells.append(Cell(tuple(same), metric, fingerprint, elsewhere=len(members) - len(same)))
+            cells.append(Cell(tuple(same), metric, fingerprint, elsewhere=len(members) - len(same), digits=digits))
     return cells
 
 

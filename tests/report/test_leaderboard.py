@@ -93,6 +93,17 @@ def test_every_gap_is_named(tmp_path: Path) -> None:
     assert f"> **Incomplete:** 14 of 21 runs have no value: {why}." in result.markdown()
 
 
+def test_numbers_on_an_axis_have_four_digits_or_as_many_as_tell_them_apart() -> None:
+    def columns(axis: str, experiments: list[Experiment]) -> list[str]:
+        (table,) = build(made_up(experiments), Options(cols=(axis,))).sections[0].tables
+        return [at.label for (at,) in table.cols]
+
+    assert columns("lr", [experiment(lr=lr) for lr in (0.3, 0.0316227766017)]) == ["0.03162", "0.3"]
+    assert columns("lr", [experiment(lr=lr) for lr in (0.3, 0.30000001)]) == ["0.3", "0.30000001"]
+    near = [experiment(method={"name": "fedprox", "mu": mu}) for mu in (0.1, 0.10000002)]
+    assert columns("method.mu", near) == ["0.1", "0.10000002"]
+
+
 def test_a_combination_nobody_asked_for_is_a_dash(tmp_path: Path) -> None:
     wishes = [experiment(norm="none"), experiment(norm="ln", partition="iid")]
     text = board(filled(tmp_path, wishes), wishes).markdown()

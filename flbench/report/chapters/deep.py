@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flbench.registry import format_scalar
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.chapters import deep_depth, deep_raised
 from flbench.report.chapters.chapter import Chapter
@@ -27,7 +28,7 @@ def chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
 
 def _table(setting: Setting) -> Iterator[Block]:
     epochs = setting.shown_epochs()
-    rates = ", ".join(f"{rate:g}" for rate in setting.rates)
+    rates = ", ".join(format_scalar(rate) for rate in setting.rates)
     yield Paragraph(f"**{setting.title}**; learning rates {rates}" if rates else f"**{setting.title}**, not trained")
     accuracies = [f"accuracy at {epoch} (%)" for epoch in epochs]
     head = ("arm", "layers", "r at first", "r in the end", *accuracies, "test (%)", "best lr", "n", "remarks")
@@ -43,11 +44,13 @@ def _row(arm: Arm, epochs: Sequence[int]) -> tuple[Entry, ...]:
         Entry(spread(after)),
         *(Entry(percent(arm.accuracy(epoch).values())) for epoch in epochs),
         Entry(percent(arm.accuracy(arm.epochs, "test_acc").values())),
-        *words(f"{best.lr:g}" if best and best.lr else "–", str(len(arm.final)), _remarks(arm)),
+        *words(format_scalar(best.lr) if best and best.lr else "–", str(len(arm.final)), _remarks(arm)),
     )
 
 
 def _remarks(arm: Arm) -> str:
-    diverged = [f"{trial.diverged}/{len(trial.runs)} at lr {trial.lr:g}" for trial in arm.trials if trial.diverged]
+    diverged = [
+        f"{trial.diverged}/{len(trial.runs)} at lr {format_scalar(trial.lr)}" for trial in arm.trials if trial.diverged
+    ]
     parts = [f"diverged: {', '.join(diverged)}"] if diverged else []
     return "; ".join([*parts, *([f"{arm.unfinished} unfinished"] if arm.unfinished else [])])

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from flbench.config import Deep
+from flbench.registry import format_scalar
 from flbench.report.cells import grouped, public
 from flbench.report.frames import Collection, Run
 
@@ -224,7 +225,7 @@ def arm_name(wish: Deep) -> str:
     if wish.pretrain_steps:
         parts = [f"{wish.pretrain_steps} steps on the rank"]
         parts += [] if wish.pretrain_optimizer == "adam" else [wish.pretrain_optimizer]
-        parts += [] if wish.pretrain_lr == 1e-3 else [f"step size {wish.pretrain_lr:g}"]
+        parts += [] if wish.pretrain_lr == 1e-3 else [f"step size {format_scalar(wish.pretrain_lr)}"]
         parts += [] if wish.rescale else ["not rescaled"]
         usual = "he"
     elif wish.rescale:
@@ -233,4 +234,4 @@ def arm_name(wish: Deep) -> str:
         parts, usual = (["BN"], "torch") if wish.normalized == "bn" else ([init], wish.init)
     parts += [] if wish.init == usual else [init]
     parts += ["BN"] if wish.normalized == "bn" and parts[0] != "BN" else []
-    return ", ".join([*parts, *([f"shift {wish.shift:g}"] if wish.shift else [])])
+    return ", ".join([*parts, *([f"shift {format_scalar(wish.shift)}"] if wish.shift else [])])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from flbench.registry import format_scalar
 from flbench.report.chapters.chapter import Claim, Holding
 from flbench.report.chapters.deep_arms import Arm, Setting
 from flbench.report.chapters.words import interval, percent, points, sign, spread, verdict
@@ -183,7 +184,7 @@ def _breaks(setting: Setting) -> list[Finding]:
         direction = sign(paired(last.final, first.final))
         outcome = lower and direction < 0 if direction or not lower else None
         doses = "; ".join(
-            f"{arm.experiment.shift:g}: r = {_ranks_of(arm)}, {percent(arm.final.values())} %"
+            f"{format_scalar(arm.experiment.shift)}: r = {_ranks_of(arm)}, {percent(arm.final.values())} %"
             for arm in [first, *shifted]
         )
         change = points(paired(last.final, first.final))

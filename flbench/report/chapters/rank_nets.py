@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from flbench.config import Rank
+from flbench.registry import format_scalar
 from flbench.report.cells import grouped
 from flbench.report.frames import Collection, Run
 
@@ -105,7 +106,7 @@ def _order(net: Net) -> tuple[Any, ...]:
 
 def path_name(gamma: float | None) -> str:
     """The residual path in a word: ``plain`` where there is none, else ``γ 0.1``."""
-    return f"γ {gamma:g}" if gamma else "plain"
+    return f"γ {format_scalar(gamma)}" if gamma else "plain"
 
 
 def sizes(nets: Sequence[Net]) -> str:

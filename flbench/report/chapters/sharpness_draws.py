@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, cast, get_args
 
 from flbench.config import Sharpness
+from flbench.registry import format_scalar
 from flbench.report.cells import grouped
 from flbench.report.frames import Run
 from flbench.report.numbers import Record
@@ -56,7 +57,7 @@ class Family:
     def network(self) -> str:
         """What theory calls it: activation and (sigma_w^2, sigma_b^2)."""
         name = _SPELLED.get(self.activation, self.activation)
-        return f"{name} ({self.sigma_w2:g}, {self.sigma_b2:g})"
+        return f"{name} ({format_scalar(self.sigma_w2)}, {format_scalar(self.sigma_b2)})"
 
     @property
     def label(self) -> str:
