@@ -13,14 +13,15 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from flbench.config import WISHES, Experiment, canonical_json, digest, fields_of_all_kinds, headline_of, registry_of
 from flbench.errors import StoreUnusable
@@ -320,13 +321,13 @@ class Orchestrator:
         if progress.finished:
             return self._outcome(progress)
         launcher = None
-        with _terminable():
+        with Interrupts() as interrupts:
             try:
                 launcher = self._make_launcher()
                 while not progress.finished:
                     self._show(progress)
                     if self._store.mark(self._plan).is_put():
-                        self._drain(launcher)
+                        self._drain(launcher, interrupts)
                         return self._outcome(self._watch.look())
                     self._see_to_workers(launcher, progress)
                     if detach:
@@ -335,7 +336,7 @@ class Orchestrator:
                 self._show(progress)
                 self._settle(launcher)
             except KeyboardInterrupt:
-                return self._interrupted(launcher)
+                return self._interrupted(launcher, interrupts)
         return self._outcome(progress)
 
     def _see_to_workers(self, launcher: Launcher, progress: Progress) -> None:
@@ -415,27 +416,28 @@ class Orchestrator:
         while launcher.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _interrupted(self, launcher: Launcher | None) -> Outcome:
+    def _interrupted(self, launcher: Launcher | None, interrupts: Interrupts) -> Outcome:
         """Let every worker of this plan finish its round; a second Ctrl-C does not wait."""
         if launcher is not None:
-            self._drain(launcher)
+            self._drain(launcher, interrupts)
         outcome = self._outcome(self._watch.look())
         outcome.interrupted = not outcome.progress.finished
         return outcome
 
-    def _drain(self, launcher: Launcher) -> None:
-        try:
-            launcher.drain()
-            self._adopt(launcher)
-            for worker in self._living_adopted():
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(worker.lease.pid, signal.SIGTERM)
-            while launcher.alive() or self._living_adopted():
-                progress = self._watch.look(launcher.alive() + len(self._living_adopted()))
-                self._show(replace(progress, stopping=True))
-                time.sleep(PERIOD)
-        except KeyboardInterrupt:
-            launcher.kill()
+    def _drain(self, launcher: Launcher, interrupts: Interrupts) -> None:
+        """Ask the workers of this plan to stop, and wait for them unless the user interrupts a second time."""
+        launcher.drain()
+        self._adopt(launcher)
+        for worker in self._living_adopted():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(worker.lease.pid, signal.SIGTERM)
+        while launcher.alive() or self._living_adopted():
+            if interrupts.count > 1:
+                launcher.kill()
+                return
+            progress = self._watch.look(launcher.alive() + len(self._living_adopted()))
+            self._show(replace(progress, stopping=True))
+            time.sleep(PERIOD)
 
     def _forgive(self) -> bool:
         """Try again what failed for a reason that the user has had the occasion to mend."""
@@ -573,18 +575,32 @@ def _component_label(field: str, raw: str) -> str:
         return raw
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C, so that whoever stops the orchestrator drains its workers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class Interrupts:
+    """While entered, the first SIGINT or SIGTERM raises KeyboardInterrupt, and further ones are only counted.
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    An exception for each signal could strike in the middle of the reaction to the one before. A signal that the caller
+    ignores stays ignored: a script's background job shall not end when the user interrupts the script.
+    """
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # no other thread may set handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._interrupt)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _interrupt(self, *_: object) -> None:
+        self.count += 1
+        if self.count == 1:
+            raise KeyboardInterrupt

@@ -400,10 +400,12 @@ class Stop:
     def __init__(self, job: Job | None) -> None:
         self.job = job
         self._signalled, self._warned = Event(), Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._signalled.set())
+        handlers = {signal.SIGTERM: self._signalled, signal.SIGINT: self._signalled}
         if job is not None:
-            signal.signal(signal.SIGUSR2, lambda *_: self._warned.set())
+            handlers[signal.SIGUSR2] = self._warned
+        for number, event in handlers.items():
+            signal.signal(number, lambda *_, event=event: event.set())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)  # a parent may have started this process with them blocked
 
     def __call__(self) -> bool:
         """Whether to stop at the end of the round."""

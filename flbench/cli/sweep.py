@@ -75,6 +75,9 @@ def sweep(
     """Run a sweep file: launch what is missing, adopt what is running, end with the leaderboard.
 
     Calling it again is always safe: finished runs are never repeated, interrupted ones go on where they stopped.
+    Ctrl-C or SIGTERM lets the workers finish their round, a second one kills them; neither counts as a failed attempt.
+    Where SIGINT is ignored, as in a script's background job, it stays so: use SIGTERM or `flbench cancel`.
+
     Exit codes: 0 all done, 1 some runs failed, 2 bad spec or usage, 3 incomplete or detached, 4 store unusable,
     130 interrupted.
 

@@ -6,6 +6,9 @@ from typing import Protocol
 
 from flbench.errors import UserError
 
+#: Recorded as the end of a worker that the user's second Ctrl-C kills, so that its runs are charged no failed attempt.
+KILLED = "its worker was killed by a second interrupt"
+
 
 class Launcher(Protocol):
     """What the orchestrator needs of any way to start workers."""
@@ -27,7 +30,7 @@ class Launcher(Protocol):
         """Ask them to stop at the end of their round."""
 
     def kill(self) -> None:
-        """Stop them now."""
+        """Stop them now, at the user's request: charge no run with a failed attempt."""
 
     def last_words(self) -> str:
         """Where the worker that crashed last logged, and the end of that log; empty if none did."""

@@ -8,7 +8,9 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from flbench.config import Experiment
+from flbench.launch import KILLED
 from flbench.store import Lease, Plan, Store
+from flbench.store.runs import ending
 from flbench.worker import Engine, Options, load_engine, work
 
 
@@ -50,7 +52,8 @@ class InlineLauncher:
         self._stop.set()
 
     def kill(self) -> None:
-        """End this process: a thread cannot be ended otherwise, and the store needs no goodbye."""
+        """End this process, after recording that the user asked for it: a thread cannot be ended otherwise."""
+        self._store.bury(self._lease.token, ending("interrupted", KILLED))
         os._exit(130)
 
     def last_words(self) -> str:

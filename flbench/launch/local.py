@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from flbench.errors import UserError
-from flbench.launch import WorkersCrash
+from flbench.launch import KILLED, WorkersCrash
 from flbench.launch.memory import oom_kills
 from flbench.store import Store
 from flbench.store.leases import new_token
@@ -117,7 +117,10 @@ class LocalLauncher:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Send SIGKILL, after recording that the user asked for it."""
+        for worker in self._workers:
+            if worker.process.poll() is None:
+                self._store.bury(worker.token, ending("interrupted", KILLED))
         self._signal(signal.SIGKILL)
 
     def last_words(self) -> str:

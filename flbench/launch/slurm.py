@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.errors import UserError
-from flbench.launch import WorkersCrash
+from flbench.launch import KILLED, WorkersCrash
 from flbench.launch.local import ONE_THREAD, WORKER
 from flbench.launch.submissions import Submission
 from flbench.slurm import Row, config_value, scancel, squeue
 from flbench.slurm.job import GRACE, JOB_END, LOG
 from flbench.store import Store
+from flbench.store.runs import ending
 from flbench.store.secrets import is_secret
 from flbench.worker import Options
 
@@ -156,7 +157,10 @@ class SlurmLauncher:
         self._forget()
 
     def kill(self) -> None:
-        """Cancel every job."""
+        """Cancel every job, after recording that the user asked for it: SLURM soon forgets why a job ended."""
+        for worker in self._store.live_workers():
+            if worker.plan == self._plan and worker.lease.slurm_job is not None:
+                self._store.bury(worker.lease.token, ending("interrupted", KILLED))
         if names := self._names():
             scancel(names)
         self._forget()

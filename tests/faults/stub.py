@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from flbench.config import Experiment, digest, parse_experiment
 from flbench.errors import DataMissing
 from flbench.launch.local import LocalLauncher
-from flbench.orchestrate import Orchestrator, Outcome, write_plan
+from flbench.orchestrate import Orchestrator, Outcome, Progress, write_plan
 from flbench.store import Attempt, Store, leases
 from flbench.worker import Options, main
 
@@ -93,7 +93,7 @@ class OneByOne:
     run: Callable[..., Done] = execute
 
     def group_size(self, experiment: Experiment) -> int:
-        return 1
+        return int(os.environ.get("STUB_GROUP", "1"))
 
     def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Callable[..., None]) -> None:
         for attempt in group:
@@ -175,6 +175,7 @@ def orchestrate(
     detach: bool = False,
     command: Sequence[str] = WORKER,
     name: str = "toy",
+    show: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """What ``flbench sweep`` does, with toys."""
     plan_name = write_toy_plan(store, plan, name)
@@ -183,7 +184,7 @@ def orchestrate(
     def launcher() -> LocalLauncher:
         return LocalLauncher(store, plan_name, options, workers=workers, command=command)
 
-    return Orchestrator(store, plan_name, plan, launcher, max_attempts=attempts).run(detach=detach)
+    return Orchestrator(store, plan_name, plan, launcher, max_attempts=attempts, show=show).run(detach=detach)
 
 
 if __name__ == "__main__":
@@ -194,6 +195,8 @@ if __name__ == "__main__":
     path, seeds, rounds = rest
     wanted = experiments(int(seeds), rounds=int(rounds))
     print("begins", flush=True)
-    outcome = orchestrate(Store(Path(path)), wanted, attempts=9)
+    outcome = orchestrate(
+        Store(Path(path)), wanted, attempts=9, show=lambda progress: progress.stopping and print("stopping", flush=True)
+    )
     print(json.dumps({"launched": outcome.launched, "adopted": outcome.adopted, "done": outcome.progress.done}))
     sys.exit(outcome.exit_code)

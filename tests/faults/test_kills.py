@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flbench.config import Experiment
-from flbench.store import Store
+from flbench.store import Lease, Store
 from tests.faults.stub import ROOT, experiments, undisturbed
 
 ROUNDS = 40
@@ -28,10 +29,10 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def start(store: Store, seeds: int, pause: float = 0.01) -> subprocess.Popen[str]:
+def start(store: Store, seeds: int, pause: float = 0.01, **options: Any) -> subprocess.Popen[str]:
     environ = {**os.environ, "STUB_PAUSE": str(pause)}
     command = [*SWEEP, str(store.root), str(seeds), str(ROUNDS)]
-    return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, **options)
 
 
 def finish(store: Store, seeds: int) -> dict[str, int]:
@@ -46,7 +47,7 @@ def outcome_of(out: str) -> dict[str, int]:
     return dict(json.loads(out.splitlines()[-1]))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -216,14 +217,57 @@ def test_two_orchestrators_at_once_share_the_work(store: Store) -> None:
         assert executed(store, experiment.run_id) == [list(range(1, ROUNDS + 1))]
 
 
-def test_second_interrupt_does_not_wait(store: Store) -> None:
-    orchestrator = start(store, 2, pause=30)
-    wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0001"))) == 2)
-    for _ in range(2):
-        orchestrator.send_signal(signal.SIGINT)
-        time.sleep(0.7)
-    orchestrator.communicate(timeout=10)
+def held(store: Store) -> list[list[Path]]:
+    """The open attempts of each live worker."""
+    leases = [(path, Lease.read(path)) for path in store.root.glob("runs/*/*/attempts/[0-9]*/lease.json")]
+    tokens = [worker.lease.token for worker in store.live_workers()]
+    return [[path for path, lease in leases if lease is not None and lease.token == token] for token in tokens]
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_second_interrupt_does_not_wait_and_costs_no_attempt(
+    store: Store, group: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_GROUP", str(group))
+    plan = experiments(4, rounds=ROUNDS)
+    for _ in range(3):  # as often as a run may fail
+        orchestrator = start(store, 4, pause=30)
+        wait_until(lambda: max(map(len, held(store)), default=0) == group)
+        orchestrator.send_signal(number)
+        assert orchestrator.stdout is not None
+        while orchestrator.stdout.readline() != "stopping\n":
+            assert orchestrator.poll() is None
+        orchestrator.send_signal(number)
+        orchestrator.communicate(timeout=20)
+        assert orchestrator.returncode == 130
+        wait_until(lambda: not store.live_workers())
+        states = [store.run(experiment.run_id).state(experiment) for experiment in plan]
+        assert {(state.status, state.charges) for state in states} == {("pending", 0)}
+    finish(store, 4)
+    check_undisturbed(store, plan)
+
+
+def test_ignored_interrupts_stay_ignored_and_termination_drains(store: Store) -> None:
+    """A script's background job ignores SIGINT; the sweep still drains when it is asked to terminate."""
+    orchestrator = start(store, 4, 0.05, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    wait_until(lambda: recorded(store) > 0)
+    orchestrator.send_signal(signal.SIGINT)
+    before = recorded(store)
+    wait_until(lambda: recorded(store) > before + 1)
+    assert orchestrator.poll() is None
+    orchestrator.send_signal(signal.SIGTERM)
+    orchestrator.communicate(timeout=30)
     assert orchestrator.returncode == 130
-    wait_until(lambda: not store.live_workers())
-    finish(store, 2)
-    check_undisturbed(store, experiments(2, rounds=ROUNDS))
+    assert store.live_workers() == []
+
+
+def test_blocked_signals_reach_orchestrator_and_workers(store: Store) -> None:
+    """A parent may start a program with signals blocked."""
+    mask = {signal.SIGINT, signal.SIGTERM}
+    orchestrator = start(store, 4, 0.05, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, mask))
+    wait_until(lambda: recorded(store) > 0)
+    orchestrator.send_signal(signal.SIGTERM)
+    orchestrator.communicate(timeout=30)
+    assert orchestrator.returncode == 130
+    assert store.live_workers() == []

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from flbench.errors import UserError
+from flbench.launch.inline import InlineLauncher
 from flbench.launch.local import LocalLauncher, cgroup_quota, gpu_slots, usable_cores, visible_gpus
 from flbench.launch.memory import oom_kills
 from flbench.store import Store, files
 from flbench.worker import Options
+from tests.faults.stub import experiments
 
 
 @pytest.mark.parametrize(
@@ -144,6 +146,17 @@ def test_end_of_a_worker_is_told_and_memory_costs_a_slot(
     (token,) = launcher.tokens()
     told = files.read_json(store.workers / token / "exit.json")
     assert (told and told["kind"]) == kind
+
+
+def test_inline_worker_killed_by_the_user_costs_no_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, codes = Store(tmp_path / "store"), []
+    monkeypatch.setattr("os._exit", codes.append)
+    launcher = InlineLauncher(store, "toy/abc", experiments(), Options())
+    launcher.kill()
+    assert codes == [130]
+    (token,) = launcher.tokens()
+    end = files.read_json(store.workers / token / "exit.json")
+    assert end is not None and end["kind"] == "interrupted"
 
 
 def test_kernels_counters(tmp_path: Path) -> None:

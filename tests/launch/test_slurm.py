@@ -294,6 +294,17 @@ def test_draining_takes_back_what_is_queued_and_asks_the_rest_to_stop(store: Sto
     ]
 
 
+def test_jobs_killed_by_the_user_cost_no_attempt(store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM forgets an ended job, and need not have accounting: the reason is recorded in the store."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    ours, others = Lease.here(), Lease.here()
+    with store.heartbeat(ours, PLAN), store.heartbeat(others, "other/0123456789abcdef"):
+        launcher(store).kill()
+        end = store.judge.last_words(ours)
+        assert end is not None and end["kind"] == "interrupted"
+        assert store.judge.last_words(others) is None
+
+
 def test_cancel_command_takes_back_what_is_queued(store: Store, bin: Path, tmp_path: Path) -> None:
     (store.root / "sweeps" / PLAN).mkdir(parents=True)
     assert cancel(store, PLAN) == []
