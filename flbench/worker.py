@@ -157,7 +157,11 @@ def work(
                     queue.keep()  # held by somebody; what is done, or given up, never comes back
                 continue
             store.check_room()
-            engine = engine or load(options)
+            if engine is None:
+                # Call git while this process is small: a child counts with all of its parent's memory until it becomes
+                # another program, and SLURM may look at that moment and kill the job for the sum.
+                environment(options.device)
+                engine = load(options)
             queue.keep()
             first = store.claim(entry.parse(), lease, options.max_attempts)
             if first is None:

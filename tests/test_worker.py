@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -183,6 +183,22 @@ def test_environment_names_code_and_machine(store: Store) -> None:
     assert written["torch"]
     assert written["host"]
     assert written["gpu"] is None
+
+
+def test_no_program_is_started_once_the_engine_takes_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM counts a child's memory as much as its parent's until it becomes another program."""
+    environment.cache_clear()
+
+    def load(options: Options) -> OneByOne:
+        def refuse(*_: Any, **options: Any) -> NoReturn:
+            raise AssertionError("a program is started")
+
+        monkeypatch.setattr("subprocess.run", refuse)
+        return OneByOne()
+
+    (experiment,) = experiments(1)
+    work(store, Plan.of([experiment]), Lease.here(), Options(), should_stop=lambda: False, load=load)
+    assert exit_of(store, experiment)["kind"] == "ok"
 
 
 def test_command_line_says_what_options_say() -> None:

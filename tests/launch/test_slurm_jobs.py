@@ -168,6 +168,16 @@ def test_out_of_memory_is_final_where_there_is_no_more(store: Store, bin: Path, 
     assert (state.mendable, state.claimable(3)) == (mendable, not mendable)
 
 
+def test_out_of_memory_is_not_final_where_the_workers_memory_is_unknown(store: Store, bin: Path) -> None:
+    """SLURM killed the job right after the claim, when the attempt had no environment.json yet."""
+    (experiment,) = experiments()
+    run, _ = lost(store, experiment)
+    says(bin, "scontrol", shown("OUT_OF_MEMORY"))
+    assert explain(store, run)
+    state = run.state(experiment)
+    assert (state.kind, state.mendable, state.claimable(3)) == ("oom", False, True)
+
+
 @pytest.mark.parametrize("job", ["--help", "17;true", "", None])
 def test_what_is_no_job_id_reaches_no_command(store: Store, bin: Path, tmp_path: Path, job: str | None) -> None:
     (experiment,) = experiments()
