@@ -312,6 +312,10 @@ class Orchestrator:
         with self._store.usable():
             return self._run(detach)
 
+    def failures(self) -> list[Seen]:
+        """The runs that were given up, as far as is known: also where ``run`` has raised."""
+        return self._watch.failures()
+
     def _run(self, detach: bool) -> Outcome:
         self._store.mark(self._plan).take_away()
         progress = self._watch.look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 #: Columns of the tables where there is no terminal.
 PIPE_WIDTH = 160
 
-#: Kinds of failures told, and runs named of each; more are counted.
-MOST_KINDS = 5
-MOST_FAILURES = 3
+#: Failed runs named at most; further ones are counted.
+MOST_FAILURES = 100
 
 
 def sweep(
@@ -160,16 +160,15 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
         return _launcher(store, plan, loaded, wanted)
 
     mirror = Beside.start(loaded.spec.wandb.mode, store.root, directory, detach=detach)
-    with view_for(console, lambda: Overview.of(store, loaded.experiments)) as view:
-        orchestrator = Orchestrator(
-            store,
-            plan,
-            loaded.experiments,
-            launcher,
-            max_attempts=loaded.spec.retry.max_attempts,
-            show=view.show,
-        )
-        outcome = orchestrator.run(detach=detach)
+    view = view_for(console, lambda: Overview.of(store, loaded.experiments))
+    attempts = loaded.spec.retry.max_attempts
+    orchestrator = Orchestrator(store, plan, loaded.experiments, launcher, max_attempts=attempts, show=view.show)
+    try:
+        with view:
+            outcome = orchestrator.run(detach=detach)
+    except UserError:
+        _report_failures(console, store, loaded, orchestrator.failures())
+        raise
     board = None
     if not detach and not outcome.interrupted:
         board = _leaderboard(console, store, loaded, directory, outcome)
@@ -177,6 +176,7 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
     _conclude(console, store, loaded, directory, board, outcome, seconds)
     if outcome.launched + outcome.adopted and (note := mirror.end()):
         say(console, f"W&B: {note}", fold=True)
+    _report_failures(console, store, loaded, outcome.failures)
     if as_json:
         summary = _summary(store, loaded, directory, board, outcome, seconds)
         print(json.dumps(summary, indent=1))
@@ -224,18 +224,11 @@ def _conclude(
     outcome: Outcome,
     seconds: float,
 ) -> None:
-    """What was done, what failed and why, what to do next."""
+    """Print what was done, what to do next, and where everything is."""
     from flbench.cli.live import say
     from flbench.cli.numbers import duration
 
     progress = outcome.progress
-    _tell_failures(console, outcome.failures)
-    if any(seen.state.mendable for seen in outcome.failures):
-        say(console, "Once that is mended, the same command tries again what failed for it.")
-    if any(not seen.state.mendable for seen in outcome.failures):
-        attempts = loaded.spec.retry.max_attempts
-        again = f"--set retry.max_attempts={2 * attempts}, or first flbench retry {loaded.name}{_elsewhere(store)}"
-        say(console, f"Runs are tried {attempts} times; to try these again: {again}", fold=True)
     started = f"{outcome.launched} workers started" if outcome.launched else "nothing to launch"
     took = f" in {duration(seconds)}" if outcome.launched else ""
     adopted = f", {outcome.adopted} adopted" if outcome.adopted else ""
@@ -250,23 +243,30 @@ def _conclude(
     _tell_places(console, store, loaded, directory, board)
 
 
-def _tell_failures(console: Console, failures: list[Seen]) -> None:
-    """Failures with the same message together, the most frequent first: a mistake in a sweep may break all of it."""
+def _report_failures(console: Console, store: Store, loaded: Sweep, failures: Sequence[Seen]) -> None:
+    """Print what to do about failed runs, then each of them below its reason, the most frequent reason first.
+
+    Call it last: whoever keeps only the end of the output shall know why a sweep failed.
+    """
     from flbench.cli.live import say
 
-    alike: dict[str, list[Seen]] = {}
+    if any(seen.state.mendable for seen in failures):
+        say(console, "Once the reasons below are fixed, the same command tries the runs that failed for them again.")
+    if any(not seen.state.mendable for seen in failures):
+        attempts = loaded.spec.retry.max_attempts
+        again = f"--set retry.max_attempts={2 * attempts}, or first flbench retry {loaded.name}{_elsewhere(store)}"
+        say(console, f"Runs are tried {attempts} times; to try these again: {again}", fold=True)
+    by_reason: dict[str, list[Seen]] = {}
     for seen in failures:
-        alike.setdefault(f"{seen.outcome}: {seen.state.message or 'no message'}", []).append(seen)
-    ranked = sorted(alike.items(), key=lambda item: -len(item[1]))
-    for reason, found in ranked[:MOST_KINDS]:
+        by_reason.setdefault(f"{seen.outcome}: {seen.state.message or 'no message'}", []).append(seen)
+    room = MOST_FAILURES
+    for reason, found in sorted(by_reason.items(), key=lambda item: -len(item[1])):
         say(console, f"{len(found)} failed: {reason}")
-        for seen in found[:MOST_FAILURES]:
-            say(console, f"  {seen.label}{f' (log: {seen.log})' if seen.log else ''}")
-        if len(found) > MOST_FAILURES:
-            say(console, f"  and {len(found) - MOST_FAILURES} more")
-    hidden = sum(len(found) for _, found in ranked[MOST_KINDS:])
-    if hidden:
-        say(console, f"{hidden} failed for other reasons")
+        for seen in found[:room]:
+            say(console, f"  {seen.label} (run {seen.run_id}{f', log: {seen.log}' if seen.log else ''})")
+        room -= len(found[:room])
+    if len(failures) > MOST_FAILURES:
+        say(console, f"{len(failures) - MOST_FAILURES} more: flbench status {loaded.name} --json{_elsewhere(store)}")
 
 
 def _tell_places(console: Console, store: Store, loaded: Sweep, directory: Path, board: Path | None) -> None:

@@ -72,8 +72,8 @@ def explain(store: Store, run: RunDir) -> bool:
     verdict = verdict_on(str(lease.slurm_job), lease.slurm_restart, worker / "log.txt")
     if verdict is None:
         return False
-    # Where no worker can have more memory, to try again would be of no use. A worker that was killed before it described
-    # its environment did not train yet, and its memory is unknown.
+    # Where no worker can have more memory, to try again would be of no use. How much a worker had is unknown where it
+    # was killed before it described its environment.
     environment = attempts[-1].environment()
     final = verdict.kind == "oom" and bool(environment) and environment.get("memory") != "usual"
     words = {"schema": files.SCHEMA, "kind": verdict.kind, "message": verdict.message, "mendable": final}

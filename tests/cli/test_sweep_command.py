@@ -15,8 +15,9 @@ import flbench
 from flbench.cli import app
 from flbench.config import Experiment
 from flbench.errors import UserError
+from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
-from flbench.store import Attempt, Store
+from flbench.store import Attempt, Lease, Store
 from tests.cli.test_control import wait_until
 from tests.faults.stub import OneByOne, execute
 
@@ -157,9 +158,12 @@ def test_failures_are_counted_shown_and_explained(spec: Path) -> None:
     result = sweep(spec, "--set", "axes.lr=[0.01,0.101]")
     assert result.exit_code == 1
     assert "4 of 8 runs done, 4 failed" in result.stdout
-    assert "4 failed: error: RuntimeError: the toy is broken\n  fedavg none lr=0.101 s0 (log: " in result.stdout
-    assert "\n  and 1 more\n" in result.stdout
     assert "--set retry.max_attempts=6" in result.stdout
+    *_, reason, one, two, three, four = result.stdout.splitlines()
+    assert reason == "4 failed: error: RuntimeError: the toy is broken"
+    labels = ["fedavg none lr=0.101 s0", "fedavg none lr=0.101 s1", "fedavg ln lr=0.101 s0", "fedavg ln lr=0.101 s1"]
+    for line, label in zip((one, two, three, four), labels, strict=True):
+        assert re.fullmatch(rf"  {label} \(run [0-9a-f]{{16}}, log: .*/log\.txt\)", line)
     again = facts(sweep(spec, "--set", "axes.lr=[0.01,0.101]", "--json"))
     assert (again["launched"], again["exit_code"], len(again["failures"])) == (0, 1, 4)
     assert again["failures"][0]["kind"] == "error"
@@ -168,8 +172,50 @@ def test_failures_are_counted_shown_and_explained(spec: Path) -> None:
 def test_what_the_user_can_mend_is_tried_again_without_more_ado(spec: Path) -> None:
     result = sweep(spec, "--set", "axes.lr=[0.01,0.105]")
     assert "4 failed: error: the toy's data are not there" in result.stdout
-    assert "Once that is mended, the same command tries again what failed for it." in result.stdout
+    assert (
+        "Once the reasons below are fixed, the same command tries the runs that failed for them again." in result.stdout
+    )
     assert "retry.max_attempts" not in result.stdout
+
+
+def test_failed_runs_are_counted_where_they_are_many(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flbench.cli.sweep.MOST_FAILURES", 3)
+    lines = sweep(spec, "--set", "axes.lr=[0.101]").stdout.splitlines()
+    assert lines[-1].startswith("1 more: flbench status toy --json --store ")
+    assert sum(line.startswith("  fedavg ") for line in lines) == 3
+
+
+class Cancelled:
+    """Launches a worker that fails the first run; whoever starts another hears that the jobs were cancelled."""
+
+    slots = 1
+
+    def __init__(self, store: Store, first: Experiment) -> None:
+        self._store, self._first = store, first
+
+    def start(self, count: int, starved: int = 0) -> None:
+        attempt = self._store.claim(self._first, Lease.here())
+        if attempt is None:
+            raise WorkersCrash("jobs of this sweep were cancelled with scancel")
+        attempt.end("error", "its data are missing", mendable=True)
+
+    def alive(self) -> int:
+        return 0
+
+    def tokens(self) -> set[str]:
+        return set()
+
+
+def test_failed_runs_are_named_where_workers_crash(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def launcher(store: Store, plan: str, loaded: Any, wanted: Any) -> Cancelled:
+        return Cancelled(store, loaded.experiments[0])
+
+    monkeypatch.setattr("flbench.cli.sweep._launcher", launcher)
+    result = sweep(spec)
+    assert isinstance(result.exception, WorkersCrash)
+    *_, reason, run = result.stdout.splitlines()
+    assert reason == "1 failed: error: its data are missing"
+    assert run.startswith("  fedavg none lr=0.01 s0 (run ")
 
 
 def test_a_cancelled_sweep_says_so(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
