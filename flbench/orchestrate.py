@@ -28,7 +28,7 @@ from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
 from flbench.registry import format_scalar
 from flbench.slurm import Inquest
-from flbench.store import Entry, LiveWorker, Plan, RunDir, RunState, Store, Wish, encode_plan, files
+from flbench.store import Entry, Lease, LiveWorker, Plan, RunDir, RunState, Store, Wish, encode_plan, files
 from flbench.store.leases import HANGING
 from flbench.store.plans import refuse_newer
 from flbench.store.runs import ending
@@ -212,6 +212,9 @@ class Watch:
     def _label(self, index: int) -> str:
         return label(self._entries[index].experiment, self.common)
 
+    def _metric(self, index: int) -> str:
+        return headline_of(self._entries[index].experiment)
+
     def _is_at_its_end(self, state: RunState) -> bool:
         return state.status == "done" or (
             state.status in ("failed", "lost") and not state.claimable(self._max_attempts)
@@ -222,6 +225,8 @@ class Watch:
         state = run.state(wish)
         if state.status == "lost" and self._inquest.finds_out(run):
             state = run.state(wish)
+        if state.unreadable:
+            return Seen(run.run_id, self._label(index), wish.rounds, state, metric=self._metric(index))
         if state.status == "pending" and not state.attempts:
             return Seen(run.run_id, "", wish.rounds, state)
         if state.status == "done":
@@ -229,7 +234,7 @@ class Watch:
             # Names are for people; a sweep that is complete at the first look needs none.
             label = "" if self._first else self._label(index)
             result = state.result
-            metric = headline_of(self._entries[index].experiment)
+            metric = self._metric(index)
             value = result.final.get(metric) if result else None
             kept = replace(state, result=result.without_numbers() if result else None)
             return Seen(run.run_id, label, wish.rounds, kept, wish.rounds, value, None, metric)
@@ -239,15 +244,18 @@ class Watch:
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
         # A new attempt has no records until it has taken over those of the one before.
-        self._rounds[index] = max(self._rounds.get(index, 0), min(int(record.get("round", 0)), wish.rounds))
+        self._rounds[index] = max(self._rounds.get(index, 0), min(record.get("round", 0), wish.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt.path)
-        metric, label = headline_of(self._entries[index].experiment), self._label(index)
+        metric, label = self._metric(index), self._label(index)
         return Seen(run.run_id, label, wish.rounds, state, self._rounds[index], record.get(metric), log, metric)
 
     def _worker_log(self, attempt: Path) -> Path | None:
-        token = (files.read_json(attempt / "lease.json") or {}).get("token")
-        log = self._store.workers / str(token) / "log.txt"
-        return log if log.exists() else None
+        try:
+            lease = Lease.read(attempt / "lease.json")
+        except OSError:
+            return None
+        log = None if lease is None else self._store.workers / lease.token / "log.txt"
+        return log if log and log.exists() else None
 
     def _measure(self, done: int) -> float | None:
         """Rounds (or runs) in a second, from the moments at which some had ended; each step counts until now."""
@@ -445,7 +453,8 @@ class Orchestrator:
 
     def _forgive(self) -> bool:
         """Try again what failed for a reason that the user has had the occasion to mend."""
-        mendable = [seen for seen in self._watch.failures() if seen.state.mendable]
+        failures = self._watch.failures()
+        mendable = [seen for seen in failures if seen.state.mendable and not seen.state.unreadable]
         for seen in mendable:
             self._store.run(seen.run_id).forgive()
         return bool(mendable)

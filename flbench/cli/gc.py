@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from flbench.cli.visible import visible
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def gc(
     from flbench.store.garbage import find, remove
 
     opened = Store(store, create=False)
-    found = list(find(opened, last_checkpoints=last_checkpoints, orphans=orphans))
+    found = list(find(opened, last_checkpoints=last_checkpoints, orphans=orphans, warn=_warn))
     if not as_json:
         _tell(found)
     if found and not dry_run and not yes:
@@ -53,6 +54,10 @@ def gc(
         typer.echo(json.dumps(summary, indent=1))
     elif gone:
         typer.echo(f"removed {len(gone)}, freed {readable(sum(one.bytes for one in gone))}")
+
+
+def _warn(line: str) -> None:
+    typer.echo(visible(line), err=True)
 
 
 def _ask() -> None:

@@ -13,6 +13,7 @@ from flbench.cli.ending import ends_quietly
 from flbench.cli.options import DEFAULT_STORE, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
 from flbench.cli.visible import visible
+from flbench.regular import open_regular
 
 if TYPE_CHECKING:
     from flbench.store import AttemptDir, Entry, RunDir, RunState, Store
@@ -131,6 +132,10 @@ class RunLog:
 
     def tell(self, state: RunState) -> None:
         """Print what is new; ``state`` is the run's, asked just now."""
+        if state.unreadable:
+            self._say(f"== run {self._run.run_id} cannot be read: {state.message}")
+            self.ended = True
+            return
         attempts = [attempt for attempt in self._run.attempts() if attempt.number >= self._current]
         for attempt in attempts:
             lives = attempt is attempts[-1] and (state.status == "running" or self._is_just_published(state))
@@ -176,10 +181,10 @@ class RunLog:
 
     def _tell_records(self, rounds: int) -> None:
         from flbench.cli.run import record_line
-        from flbench.store import files
+        from flbench.store.records import parse_records
 
         for line in self._metrics.lines():
-            for record in files.parse_lines(line.encode() + b"\n"):
+            for record in parse_records(line.encode() + b"\n"):
                 # A new attempt begins with the records of those before it.
                 if record.get("round", -1) > self._round:
                     self._round = record["round"]
@@ -213,10 +218,10 @@ class Tail:
     def lines(self) -> Iterator[str]:
         """Lines that were not read before, without their ends."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset)
                 whole, newline, _ = file.read().rpartition(b"\n")
-        except (FileNotFoundError, IsADirectoryError):
+        except OSError:
             return
         self._offset += len(whole) + len(newline)
         if newline:

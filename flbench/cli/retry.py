@@ -11,10 +11,11 @@ import typer
 from flbench.cli.completion import conditions
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
+from flbench.cli.visible import visible
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.store import Entry, Store
+    from flbench.store import Entry, RunState, Store
 
 
 def retry(
@@ -50,7 +51,11 @@ def retry(
     targets = find_targets(opened, names)
     wanted = condition(only or ())
     entries = entries_of(opened, targets.plans, targets.run_ids)
-    found = [(entry, kind) for entry in entries if (kind := failure_of(opened, entry)) is not None]
+    failures = [(entry, state) for entry in entries if (state := failure_of(opened, entry)) is not None]
+    found = [(entry, state.kind or state.status) for entry, state in failures if not state.unreadable]
+    for entry, state in failures:
+        if state.unreadable:
+            typer.echo(visible(f"left out: run {entry.run_id} cannot be read: {state.message}"), err=True)
     if failed and (unknown := sorted({*failed} - {kind for _, kind in found})):
         there = ", ".join(sorted({kind for _, kind in found})) or "no failures at all"
         raise UserError(f"--failed {unknown[0]}: nothing here failed so; there are: {there}")
@@ -70,9 +75,9 @@ def retry(
         typer.echo("nothing failed that could be tried again")
 
 
-def failure_of(store: Store, entry: Entry) -> str | None:
-    """How a run failed, where that counts against it; None where it is well."""
+def failure_of(store: Store, entry: Entry) -> RunState | None:
+    """The state of a run that failed, where that counts against it; None where it is well."""
     state = store.run(entry.run_id).state(entry.wish())
     if state.status not in ("failed", "lost") or not (state.charges or state.mendable):
         return None
-    return state.kind or state.status
+    return state

@@ -273,15 +273,13 @@ def _foot(store: Store, watched: list[SweepStatus], *, everything: bool) -> str:
     """Workers, the store, and what it holds besides sweeps."""
     parts = [f"{len(store.live_workers())} workers alive"]
     if everything:
-        single = _number_of_single_runs(store, watched)
+        single = _number_of_single_runs(store)
         parts += [f"{single} runs belong to no sweep"] if single else []
     return ", ".join([*parts, f"store: {store.root}"])
 
 
-def _number_of_single_runs(store: Store, watched: list[SweepStatus]) -> int:
-    planned: set[str] = set()
-    for one in watched:
-        planned |= store.planned_ids(one.directory)
+def _number_of_single_runs(store: Store) -> int:
+    planned = store.planned_ids()
     return sum(run_id not in planned for run_id in store.run_ids())
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from flbench.cli.standings import Cell, Standings
-from flbench.errors import StoreUnusable
 from flbench.launch.local import usable_cores
 from flbench.orchestrate import Seen, Watch, joined_common, label, share_done
 from flbench.store import Entry, Lease, Store, parse_plan
+from flbench.store.plans import read_content
 from flbench.sweeps import collection_paused
 
 #: The states a run can be in.
@@ -100,10 +100,7 @@ class Tally:
 
 def survey(store: Store, plan: Path) -> Tally:
     """Look at every run of a plan; raises StoreUnusable where the plan cannot be read."""
-    try:
-        parts = list(_cut(plan.read_bytes()))
-    except OSError as error:
-        raise StoreUnusable(f"{plan}: the plan cannot be read ({error.strerror})") from None
+    parts = list(_cut(read_content(plan)))
     processes = min(usable_cores(), len(parts))
     if processes <= 1:
         return _joined(_tally_part(store.root, plan, part) for part in parts)
@@ -158,6 +155,8 @@ def _running(store: Store, seen: Seen) -> Running:
 
 
 def _time_of(store: Store, seen: Seen) -> str:
+    if seen.state.unreadable:
+        return ""
     end = store.run(seen.run_id).attempts()[-1].exit() or {}
     return str(end.get("time", ""))
 

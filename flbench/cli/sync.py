@@ -154,7 +154,7 @@ def _job_of_plan(plan: Path) -> Job:
 
 def _runs_of_no_sweep(store: Store) -> list[str]:
     """What `flbench run` and `flbench import` have left."""
-    planned = {run_id for directory in store.sweep_dirs() for run_id in store.planned_ids(directory)}
+    planned = store.planned_ids()
     return [run_id for run_id in store.run_ids() if run_id not in planned]
 
 

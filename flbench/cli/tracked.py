@@ -24,8 +24,8 @@ NAMED = frozenset({"method", "norm", "partition", "lr", "local_steps", "seed"})
 def sweeps_of(store: Store) -> Mapping[str, Sequence[str]]:
     """By run, the names of all sweeps that name it."""
     sweeps: dict[str, dict[str, None]] = {}
-    for directory in store.sweep_dirs():
-        for run_id in store.planned_ids(directory):
+    for directory, run_ids in store.readable_plans():
+        for run_id in run_ids:
             sweeps.setdefault(run_id, {})[directory.parent.name] = None
     return {run_id: tuple(names) for run_id, names in sweeps.items()}
 

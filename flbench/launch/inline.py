@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from flbench.config import Experiment
+from flbench.errors import StoreUnusable
 from flbench.launch import KILLED
 from flbench.store import Lease, Plan, Store
 from flbench.store.runs import ending
@@ -32,9 +33,17 @@ class InlineLauncher:
         self._thread: threading.Thread | None = None
         self._lease = Lease.here()
         self._last_words = ""
+        self._store_error: StoreUnusable | OSError | None = None
 
     def start(self, count: int, starved: int = 0) -> None:
-        """Start the worker, unless it works."""
+        """Start the worker, unless it works.
+
+        Raises:
+            StoreUnusable: the last one found the store to be so.
+            OSError: the last one could not read or write a file of the store.
+        """
+        if self._store_error is not None:
+            raise self._store_error
         if count and not self.alive():
             self._thread = threading.Thread(target=self._work, name="flbench-worker", daemon=True)
             self._thread.start()
@@ -66,5 +75,7 @@ class InlineLauncher:
                 work(
                     self._store, self._runs, self._lease, self._options, should_stop=self._stop.is_set, load=self._load
                 )
+        except (StoreUnusable, OSError) as error:
+            self._store_error = error
         except Exception:
             self._last_words = traceback.format_exc()

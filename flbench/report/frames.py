@@ -65,18 +65,24 @@ class StoreSource:
         for run_id in self._store.run_ids():
             try:
                 yield Held(run_id, self._store.run(run_id).experiment())
-            except (FileNotFoundError, UserError):
+            except (OSError, UserError):
                 yield Held(run_id, None)
 
     def results(self, run_id: str) -> Sequence[Result]:
-        """The run's results, read once."""
+        """The run's results, read once; none where one cannot be read: ``state`` says so then."""
         if run_id not in self._results:
-            self._results[run_id] = self._store.run(run_id).results()
+            try:
+                self._results[run_id] = self._store.run(run_id).results()
+            except OSError:
+                self._results[run_id] = ()
         return self._results[run_id]
 
     def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
-        """The records behind a result, verified."""
-        return self._store.run(run_id).metrics(result)
+        """The records behind a result, verified; none where they cannot be read."""
+        try:
+            return self._store.run(run_id).metrics(result)
+        except OSError:
+            return []
 
     def state(self, experiment: Experiment) -> tuple[str, str | None]:
         """State of an unfinished run; one that was finished since its results were read still counts as running."""

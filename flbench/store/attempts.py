@@ -9,7 +9,9 @@ from typing import Any
 
 from flbench.store import files
 from flbench.store.cancel import Mark
-from flbench.store.leases import Lease
+from flbench.store.leases import Lease, read_end
+from flbench.store.names import is_number
+from flbench.store.records import parse_records
 
 #: Kinds of exit.json that say nothing against the run: it goes on where it stopped, as often as it takes.
 RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
@@ -32,7 +34,7 @@ class Checkpoint:
         """The checkpoint in a file, if its name is a checkpoint's and its content is whole."""
         round, _, checksum = path.stem.partition("-")
         try:
-            if not round.isdigit() or files.sha256_of(path)[: len(checksum)] != checksum:
+            if not is_number(round) or files.sha256_of(path)[: len(checksum)] != checksum:
                 return None
         except OSError:  # `flbench gc` was faster, or the disk has lost it
             return None
@@ -50,7 +52,7 @@ class AttemptDir:
 
     def exit(self) -> dict[str, Any] | None:
         """How it ended; None while it has not."""
-        return files.read_json(self.path / "exit.json")
+        return read_end(self.path / "exit.json")
 
     def lease(self) -> Lease | None:
         """Who holds it, or held it."""
@@ -58,7 +60,8 @@ class AttemptDir:
 
     def observed(self) -> frozenset[str]:
         """The probes that it takes, as canonical JSON."""
-        return frozenset((files.read_json(self.path / "lease.json") or {}).get("observed", ()))
+        observed = (files.read_json(self.path / "lease.json") or {}).get("observed", ())
+        return frozenset(probe for probe in observed if isinstance(probe, str)) if observed else frozenset()
 
     def mark(self) -> Mark:
         """The mark that asks its worker to stop this one run."""
@@ -70,18 +73,14 @@ class AttemptDir:
 
     def records(self) -> list[dict[str, Any]]:
         """Its metrics; a torn tail is dropped."""
-        try:
-            return files.parse_lines(self.metrics_path.read_bytes())
-        except FileNotFoundError:
-            return []
+        return parse_records(files.read_bytes(self.metrics_path) or b"")
 
     def last_record(self) -> dict[str, Any] | None:
-        """Its newest metrics, read from the end of the file."""
+        """Its newest metrics, read from the end of the file; None where there are none, or none can be read."""
         try:
-            line = files.last_line(self.metrics_path)
-        except FileNotFoundError:
+            records = parse_records(files.last_line(self.metrics_path))
+        except OSError:
             return None
-        records = files.parse_lines(line)
         return records[-1] if records else None
 
     def environment(self) -> dict[str, Any]:

@@ -10,16 +10,20 @@ see what becomes of a store when one of them fails, is lost, or is the last of i
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
+import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedWriter, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from flbench.errors import StoreUnusable
+from flbench.regular import NotRegular, open_regular, read_regular
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -30,6 +34,9 @@ SCHEMA = 1
 
 #: Bytes that a file is written in, at most: what comes after an error does not depend on a buffer's size.
 CHUNK = 1 << 20
+
+#: The escape of half a surrogate pair; alone it is no text.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Disk:
@@ -108,6 +115,17 @@ class _Writer(RawIOBase):
             os.close(self._descriptor)
 
 
+@contextlib.contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Let an error name the file it is about: the system names its temporary name, or none for a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = os.fspath(path), None
+        raise
+
+
 def temporary(path: Path) -> Path:
     """A name beside ``path`` that nobody else uses."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
@@ -116,20 +134,21 @@ def temporary(path: Path) -> Path:
 def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool) -> Path:
     """Let ``write`` fill a temporary file beside ``path``; return its name once it is whole (``sync``: on disk)."""
     partial = temporary(path)
-    descriptor = disk.create(partial)
-    try:
-        raw = _Writer(descriptor)
+    with _about(path):
+        descriptor = disk.create(partial)
         try:
-            file = BufferedWriter(raw)
-            write(cast(BinaryIO, file))
-            file.flush()
-            if sync:
-                disk.sync(descriptor)
-        finally:
-            raw.close()
-    except BaseException:
-        discard(partial)
-        raise
+            raw = _Writer(descriptor)
+            try:
+                file = BufferedWriter(raw)
+                write(cast(BinaryIO, file))
+                file.flush()
+                if sync:
+                    disk.sync(descriptor)
+            finally:
+                raw.close()
+        except BaseException:
+            discard(partial)
+            raise
     return partial
 
 
@@ -137,7 +156,8 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Put ``data`` at ``path`` in one step; without ``sync`` only a power cut can lose it."""
     partial = stage(path, lambda file: file.write(data), sync=sync)
     try:
-        disk.rename(partial, path)
+        with _about(path):
+            disk.rename(partial, path)
     except OSError:
         discard(partial)
         raise
@@ -169,15 +189,20 @@ def discard(path: Path) -> None:
 def make_directory(path: Path) -> None:
     """Make a directory and those above it, where they are missing."""
     try:
-        disk.mkdir(path)
-    except FileExistsError:
-        if not path.is_dir():
-            raise
+        _make_one(path)
     except FileNotFoundError:
         if path.parent == path:
             raise
         make_directory(path.parent)
-        make_directory(path)
+        _make_one(path)
+
+
+def _make_one(path: Path) -> None:
+    try:
+        disk.mkdir(path)
+    except FileExistsError:
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path)) from None
 
 
 def sync_directory(path: Path) -> None:
@@ -204,7 +229,8 @@ def append_line(path: Path, line: str) -> None:
     """Add a line in one write, so that a reader sees all of it, none, or (after a crash) a torn tail."""
     descriptor = disk.open(path, append=True)
     try:
-        write_all(descriptor, line.encode() + b"\n")
+        with _about(path):
+            write_all(descriptor, line.encode(errors="replace") + b"\n")
     finally:
         os.close(descriptor)
 
@@ -228,19 +254,44 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_bytes(path: Path | str) -> bytes | None:
-    """What is in a file; None where there is none."""
+    """Return what is in a file; None where there is none, or something else (a directory, a FIFO) in its place.
+
+    Raises:
+        OSError: it cannot be read, which says nothing about what is in it.
+    """
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  half the time of Path.read_bytes
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
+        return read_regular(path)
+    except (FileNotFoundError, NotADirectoryError, NotRegular):
         return None
+
+
+def loads(data: bytes) -> Any:
+    """Parse strict JSON: no NaN, no number beyond a float's range, no text that UTF-8 cannot hold.
+
+    Raises:
+        ValueError: it is something else, or nested too deeply.
+    """
+    try:
+        value = json.loads(data, parse_float=_finite_float, parse_constant=_finite_float)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if _SURROGATE.search(data):
+        json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+    return value
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is no finite number")
+    return number
 
 
 def parse_object(data: bytes, path: Path | str) -> dict[str, Any] | None:
     """The object that the bytes of a file say; None where they say none, StoreUnusable as ``read_json``."""
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
+        value = loads(data)
+    except ValueError:
         return None
     if not isinstance(value, dict):
         return None
@@ -258,12 +309,18 @@ def refuse_newer(value: Mapping[str, Any], path: Path | str) -> None:
         )
 
 
+def reason(error: OSError) -> str:
+    """Return what the operating system could not do, and with which file, in one line."""
+    what = error.strerror or str(error) or type(error).__name__
+    return f"{os.fsdecode(error.filename)}: {what}" if isinstance(error.filename, str | bytes | os.PathLike) else what
+
+
 def parse_lines(data: bytes) -> list[dict[str, Any]]:
     """The whole JSON objects at the start of a file of lines: whatever follows a torn line is dropped."""
     records = []
     for line in data.split(b"\n")[:-1]:  # what follows the last newline is a torn tail
         try:
-            record = json.loads(line)
+            record = loads(line)
         except ValueError:
             break
         if not isinstance(record, dict):
@@ -274,7 +331,7 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
 
 def last_line(path: Path) -> bytes:
     """The last whole line of a file, with its newline, read from the end; empty where there is none."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         window = 1 << 14
         while True:
@@ -288,7 +345,7 @@ def last_line(path: Path) -> bytes:
 
 def join_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
     """The opposite of ``parse_lines``."""
-    return b"".join(to_line(record).encode() + b"\n" for record in records)
+    return b"".join(to_line(record).encode(errors="replace") + b"\n" for record in records)
 
 
 def to_line(record: Mapping[str, Any]) -> str:
@@ -311,10 +368,10 @@ def _finite(value: Any) -> Any:
 
 def pretty(value: Any) -> bytes:
     """JSON for people and programs."""
-    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="replace")
 
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file's bytes."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

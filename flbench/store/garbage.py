@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from typing import Literal
 from flbench.store import files
 from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.leases import Lease
+from flbench.store.plans import plan_ids
 from flbench.store.root import Store
 from flbench.store.runs import RunDir
 
@@ -45,28 +46,45 @@ class Garbage:
     bytes: int
 
 
-def find(store: Store, *, last_checkpoints: bool = False, orphans: bool = False) -> Iterator[Garbage]:
+def find(
+    store: Store,
+    *,
+    last_checkpoints: bool = False,
+    orphans: bool = False,
+    warn: Callable[[str], object] = lambda line: None,
+) -> Iterator[Garbage]:
     """All garbage of a store.
 
     Args:
         store: where to look.
         last_checkpoints: the last checkpoints of finished runs are garbage, too: they can no longer be extended.
         orphans: unfinished runs that no plan names are garbage, too.
+        warn: called with a line about each run that is left alone because a file of it cannot be read.
+
+    Raises:
+        StoreUnusable: orphans are asked for, and a plan cannot be read: any run may be named in it.
     """
-    planned = {run_id for directory in store.sweep_dirs() for run_id in store.planned_ids(directory)}
+    planned: set[str] = set()
+    for directory in store.sweep_dirs() if orphans else ():
+        planned |= plan_ids(directory / "plan.jsonl")
     waiting: set[str] = set()
     for run_id in store.run_ids():
         run = store.run(run_id)
-        attempts = run.attempts()
-        if _is_held(store, attempts):
-            continue
-        if _has_result(run):
-            yield from _old_checkpoints(attempts, keep=not last_checkpoints)
-            continue
-        if orphans and run_id not in planned and _is_old(store, [run.path, *(attempt.path for attempt in attempts)]):
-            yield Garbage("orphans", run.path, _size(run.path))
-            continue
-        waiting |= {lease.token for attempt in attempts if attempt.exit() is None and (lease := attempt.lease())}
+        try:
+            attempts = run.attempts()
+            if _is_held(store, attempts):
+                continue
+            if _has_result(run):
+                yield from _old_checkpoints(attempts, keep=not last_checkpoints)
+                continue
+            is_old = orphans and _is_old(store, [run.path, *(attempt.path for attempt in attempts)])
+            if is_old and run_id not in planned:
+                yield Garbage("orphans", run.path, _size(run.path))
+                continue
+            waiting |= {lease.token for attempt in attempts if attempt.exit() is None and (lease := attempt.lease())}
+        except OSError as error:
+            warn(f"left alone: run {run_id} cannot be read: {files.reason(error)}")
+            waiting |= {path.name for path in store.workers.iterdir()}  # it may wait for any of them
     yield from _files("quarantine", store.quarantine)
     yield from _staging(store)
     yield from _dead_workers(store, waiting)
@@ -125,7 +143,10 @@ def _dead_workers(store: Store, waiting: Collection[str]) -> Iterator[Garbage]:
     """What dead workers left, but for their logs; ``waiting`` runs still ask how their worker ended."""
     for directory in sorted(store.workers.glob("*/")):
         path = directory / "lease.json"
-        lease = Lease.read(path)
+        try:
+            lease = Lease.read(path)
+        except OSError:
+            continue  # who knows who holds it
         there = [directory / name for name in ("lease.json", "heartbeat", "exit.json") if (directory / name).exists()]
         if (lease is not None and store.judge.alive(lease, path)) or not _is_old(store, [directory, *there]):
             continue

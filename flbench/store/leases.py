@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from flbench.store import files
 from flbench.store.names import is_name
@@ -43,12 +45,12 @@ class Lease:
     token: str
     host: str
     boot_id: str
-    pid: int
+    pid: Annotated[int, Field(gt=0, lt=2**31, strict=True)]  # a process that may be sent signals
     pid_start: str
     pid_namespace: str
     slurm_job: str | None
     started: str
-    slurm_restart: int = 0
+    slurm_restart: Annotated[int, Field(ge=0, strict=True)] = 0
 
     @classmethod
     def here(cls, token: str | None = None) -> Self:
@@ -71,13 +73,12 @@ class Lease:
         raw = files.read_json(path)
         if raw is None:
             return None
+        names = [field.name for field in dataclasses.fields(cls)]
         try:
-            raw = {"slurm_restart": 0, **raw}  # leases of older stores have none
-            lease = cls(**{field.name: raw[field.name] for field in dataclasses.fields(cls)})
-        except KeyError:
+            lease: Self = _adapter().validate_python({name: raw[name] for name in names if name in raw})
+        except ValidationError:
             return None
-        # The token names a folder, and the id a process that may be sent signals.
-        return lease if is_name(lease.token) and isinstance(lease.pid, int) and lease.pid > 0 else None
+        return lease if is_name(lease.token) else None  # the token names a folder
 
     def is_superseded(self) -> bool:
         """Whether this very process is a later run of its SLURM job: one job never runs twice at a time."""
@@ -95,6 +96,11 @@ class Lease:
             boot_id(),
             pid_namespace(),
         )
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(Lease)
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class Judge:
 
     def last_words(self, lease: Lease | None) -> dict[str, Any] | None:
         """How the holder of a lease ended, in the words of whoever started it; None where nobody saw."""
-        return None if lease is None else files.read_json(self.workers / lease.token / "exit.json")
+        return None if lease is None else read_end(self.workers / lease.token / "exit.json")
 
     def age(self, path: Path) -> float | None:
         """Seconds since a file was last touched, by the file system's own time; None where it is not there."""
@@ -235,15 +241,29 @@ def live_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
     found = []
     for directory in sorted(workers.glob("*/")):
         path = directory / "lease.json"
-        lease = Lease.read(path)
-        if lease is not None and judge.alive(lease, path):
-            found.append(LiveWorker(lease, str((files.read_json(path) or {}).get("plan", ""))))
+        with suppress(OSError):  # one file that cannot be read says nothing about the other workers
+            lease = Lease.read(path)
+            if lease is not None and judge.alive(lease, path):
+                found.append(LiveWorker(lease, str((files.read_json(path) or {}).get("plan", ""))))
     return found
 
 
 def hanging_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
     """Every worker on this machine whose process is there and gives no sign of life."""
     return [worker for worker in live_workers(workers, judge) if judge.hangs(worker.lease)]
+
+
+def read_end(path: Path) -> dict[str, Any] | None:
+    """Return how an attempt or a worker ended; None where its file is absent or damaged.
+
+    Raises:
+        StoreUnusable: a newer flbench wrote it.
+        OSError: it cannot be read.
+    """
+    end = files.read_json(path)
+    if end is None or not all(isinstance(end.get(name, ""), str) for name in ("kind", "message", "time")):
+        return None
+    return end if isinstance(end.get("round"), int | None) else None
 
 
 def new_token() -> str:

@@ -16,6 +16,11 @@ def is_run_id(text: object) -> bool:
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
+def is_number(text: str) -> bool:
+    """Whether these are digits that ``int`` understands: it does not all that Unicode calls digits."""
+    return text.isascii() and text.isdigit()
+
+
 def is_name(text: object) -> bool:
     """Whether this can name a file without leading anywhere else, nor hiding, nor upsetting a terminal."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None

@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from flbench.config import Experiment, parse_experiment, request_problem
 from flbench.errors import StoreUnusable
+from flbench.regular import read_regular
 from flbench.store import files
 from flbench.store.names import is_run_id
 from flbench.store.results import Wish
@@ -60,7 +61,7 @@ class Plan(Sequence[Entry]):
         self._starts = array("Q", (match.start() for match in _LINE.finditer(data)))
         if not data or len(self._starts) != data.count(b"\n") or data[-1:] != b"\n":
             refuse_newer(path, data)
-            raise _unreadable(path, TypeError("it is damaged"))
+            raise _unreadable(path, "it is damaged")
 
     @classmethod
     def of(cls, experiments: Iterable[Experiment]) -> Plan:
@@ -99,21 +100,28 @@ def read_plan(path: Path, about: str = "") -> Sequence[Entry]:
     """The entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
     if not about:
         return open_plan(path)
-    data = b"\n" + _content(path)
+    data = b"\n" + read_content(path)
     begin = data.find(b'\n{"run_id":"%b",' % about.encode()) + 1  # at once, where a regular expression is not
     return parse_plan(path, data[begin : data.find(b"\n", begin) + 1]) if begin else []
 
 
+def plan_ids(path: Path) -> set[str]:
+    """Return the ids in a plan file without parsing its lines; raises StoreUnusable where it cannot be read."""
+    plan = open_plan(path)
+    return {plan.run_id(index) for index in range(len(plan))}
+
+
 def open_plan(path: Path) -> Plan:
     """A plan file; raises StoreUnusable where it cannot be read."""
-    return Plan(path, _content(path))
+    return Plan(path, read_content(path))
 
 
-def _content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
+    """The bytes of a plan file; raises StoreUnusable where it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable(path, error.strerror) from None
 
 
 def refuse_newer(path: Path, data: bytes) -> None:
@@ -127,16 +135,23 @@ def parse_plan(path: Path, data: bytes) -> list[Entry]:
         records = files.parse_lines(data)
         if len(records) != data.count(b"\n") or data[-1:] not in (b"\n", b""):
             raise TypeError("it is damaged")
-        entries = [Entry(**line) for line in records]
-        if strange := next((entry.run_id for entry in entries if not is_run_id(entry.run_id)), None):
-            raise TypeError(f"{strange!r:.80} is no run's id")
-        for entry in entries:
-            if problem := request_problem(dict(entry.experiment)):
-                raise TypeError(f"run {entry.run_id}: {problem}")
-    except (TypeError, ValueError) as error:
+        return [_checked(Entry(**line)) for line in records]
+    except TypeError as error:
         raise _unreadable(path, error) from None
-    return entries
 
 
-def _unreadable(path: Path, error: Exception) -> StoreUnusable:
-    return StoreUnusable(f"{path}: the plan cannot be read ({error}); run `flbench sweep` on its spec again")
+def _checked(entry: Entry) -> Entry:
+    """The entry, if whoever looks at a plan without parsing its experiments can use it; raises TypeError."""
+    for run_id in (entry.run_id, entry.cell_id):
+        if not is_run_id(run_id):
+            raise TypeError(f"{run_id!r:.80} is no run's id")
+    raw = entry.experiment
+    if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
+        raise TypeError(f"the experiment of run {entry.run_id} is damaged")
+    if problem := request_problem(raw):
+        raise TypeError(f"run {entry.run_id}: {problem}")
+    return entry
+
+
+def _unreadable(path: Path, why: object) -> StoreUnusable:
+    return StoreUnusable(f"{path}: the plan cannot be read ({why}); run `flbench sweep` on its spec again")

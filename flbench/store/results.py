@@ -8,13 +8,16 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from flbench.config import EvaluatedRounds, Experiment, asks_why, canonical_json
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from flbench.config import MAX_ROUNDS, EvaluatedRounds, Experiment, asks_why, canonical_json
 from flbench.store import files
 from flbench.store.files import SCHEMA
+from flbench.store.records import MOST, check_record
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,39 @@ class Wish:
         return {wanted for wanted in self.evaluated if wanted <= round}
 
 
+@lru_cache(1000)
+def _shared(items: frozenset[Any]) -> frozenset[Any]:
+    """A set of some items; equal ones are one object."""
+    return items
+
+
+def _last_record(raw: dict[str, Any]) -> dict[str, Any]:
+    return check_record(raw) if raw else raw
+
+
+def _shared_facts(value: dict[str, Any]) -> dict[str, Any]:
+    """The object itself, or one that is equal and was met before."""
+    for name, item in value.items():
+        if not isinstance(item, str | int | float | None):
+            raise ValueError(f"{name:.40}: expected a plain value")
+    return _object_of(tuple((name, type(item), item) for name, item in value.items()))
+
+
+@lru_cache(1000)
+def _object_of(items: tuple[tuple[str, type, Any], ...]) -> dict[str, Any]:
+    return {name: item for name, _, item in items}
+
+
+#: How often something happened, as a file of anybody may say it.
+Count = Annotated[int, Field(ge=0, le=MOST, strict=True)]
+
+#: A round, or a number of rounds.
+Round = Annotated[int, Field(ge=0, le=MAX_ROUNDS, strict=True)]
+
+#: Plain values by name: versions, devices.
+Facts = Annotated[dict[str, Any], AfterValidator(_shared_facts)]
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """A published result: what a run reached, and the checksum of the metrics that show it.
@@ -49,18 +85,18 @@ class Result:
     file: str
     run_id: str
     status: Literal["done", "diverged"]
-    rounds: int
-    wanted: int
-    evaluated: frozenset[int]
-    probes: frozenset[str]
-    final: dict[str, Any]
+    rounds: Round
+    wanted: Round
+    evaluated: Annotated[frozenset[Round], AfterValidator(_shared)]
+    probes: Annotated[frozenset[str], AfterValidator(_shared)]
+    final: Annotated[dict[str, Any], AfterValidator(_last_record)]
     metrics_sha256: str
-    metrics_bytes: int
-    attempt: int
-    seconds: float
-    fingerprint: str
-    numerics: dict[str, Any]
-    environment: dict[str, Any]
+    metrics_bytes: Count
+    attempt: Count
+    seconds: Annotated[float, Field(ge=0, strict=True)]
+    fingerprint: Annotated[str, AfterValidator(sys.intern)]
+    numerics: Facts
+    environment: Facts
     published: str
 
     @classmethod
@@ -72,11 +108,29 @@ class Result:
             return None
         if raw.pop("sha256", None) not in _checksums(data, raw):
             return None
-        raw.update({name: _shared(tuple(raw[name])) for name in ("evaluated", "probes")}, file=file)
-        raw.update({name: _shared_object(raw[name]) for name in ("numerics", "environment")})
-        raw.update({name: sys.intern(raw[name]) for name in ("status", "fingerprint")})
-        raw["final"] = {sys.intern(name): value for name, value in raw["final"].items()}
-        return cls(**{name: raw[name] for name in cls.__dataclass_fields__})
+        try:
+            return cls.parse(raw, file)
+        except ValueError:
+            return None
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], file: str) -> Result:
+        """The result that plain JSON without a checksum says; raises ValueError where a field does not fit."""
+        fields = {**raw, "file": file}
+        if unknown := fields.keys() ^ _NAMES:
+            raise ValueError(f"{min(unknown):.40}: missing, or unknown")
+        del fields["schema"]
+        try:
+            result: Result = _adapter().validate_python(fields)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{where:.80}: {first['msg']}, got {first['input']!r:.40}") from None
+        if not max(result.evaluated, default=0) <= result.rounds <= result.wanted:
+            raise ValueError(
+                f"rounds: {result.rounds} of {result.wanted}, evaluated up to {max(result.evaluated, default=0)}"
+            )
+        return result
 
     @property
     def path(self) -> Path:
@@ -113,23 +167,13 @@ class Result:
         return self.rounds >= wish.rounds and wish.evaluated <= self.evaluated
 
 
-@lru_cache(1000)
-def _shared(items: tuple[Any, ...]) -> frozenset[Any]:
-    """A set of some items; equal ones are one object."""
-    return frozenset(items)
+#: What the JSON of a result holds, its file's name with it.
+_NAMES = frozenset({"schema", *(field.name for field in dataclasses.fields(Result))})
 
 
-def _shared_object(value: dict[str, Any]) -> dict[str, Any]:
-    """The object itself, or one that is equal and was met before."""
-    try:
-        return _object_of(tuple(value.items()))
-    except TypeError:  # what it holds is not hashable
-        return value
-
-
-@lru_cache(1000)
-def _object_of(items: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    return dict(items)
+@cache
+def _adapter() -> TypeAdapter[Result]:
+    return TypeAdapter(Result)
 
 
 def _checksums(data: bytes, raw: Mapping[str, Any]) -> Iterator[str]:

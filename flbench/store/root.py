@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from flbench.store.cancel import Mark
 from flbench.store.files import SCHEMA
 from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, hanging_workers, live_workers
 from flbench.store.names import is_name, is_run_id
-from flbench.store.plans import Entry, read_plan
+from flbench.store.plans import Entry, plan_ids, read_plan
 from flbench.store.runs import Attempt, RunDir
 
 #: Bytes that must be free for a run to begin.
@@ -57,15 +56,19 @@ class Store:
 
     def ids_beginning_with(self, digits: str) -> list[str]:
         """The ids, begun or planned, that begin with some hexadecimal digits, sorted."""
-        plans = (self.planned_ids(directory) for directory in self.sweep_dirs())
-        planned = {run_id for plan in plans for run_id in plan if run_id.startswith(digits)}
+        planned = {run_id for run_id in self.planned_ids() if run_id.startswith(digits)}
         begun = {path.name for path in (self.root / "runs").glob(f"{digits[:2]:?<2}/{digits}*/")}
         return sorted(run_id for run_id in begun | planned if is_run_id(run_id))
 
-    def planned_ids(self, directory: Path) -> set[str]:
-        """The ids in a plan, without taking it apart."""
-        data = (directory / "plan.jsonl").read_bytes()
-        return {found.decode() for found in re.findall(rb'^\{"run_id":"([0-9a-f]{16})"', data, re.MULTILINE)}
+    def planned_ids(self) -> set[str]:
+        """The ids in all plans that can be read."""
+        return {run_id for _, run_ids in self.readable_plans() for run_id in run_ids}
+
+    def readable_plans(self) -> Iterator[tuple[Path, set[str]]]:
+        """The directories of sweeps and the ids in their plans: one that cannot be read hides no other."""
+        for directory in self.sweep_dirs():
+            with suppress(StoreUnusable):
+                yield directory, plan_ids(directory / "plan.jsonl")
 
     def planned(self, run_id: str) -> Iterator[Entry]:
         """What the plans of this store wish of one run."""
@@ -138,11 +141,13 @@ class Store:
         """Let an error of the file system end as StoreUnusable: what was seen so far may be wrong by now."""
         try:
             yield
+        except BrokenPipeError:
+            raise  # of the output: no store is a pipe
         except OSError as error:
             raise self._unusable(error) from None
 
     def _unusable(self, error: OSError) -> StoreUnusable:
-        return StoreUnusable(f"the store {self.root} cannot be used: {error.strerror or error}")
+        return StoreUnusable(f"the store {self.root} cannot be used: {files.reason(error)}")
 
     def _open(self, create: bool) -> None:
         path = self.root / "format.json"

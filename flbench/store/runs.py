@@ -20,6 +20,8 @@ from flbench.store import files
 from flbench.store.attempts import RESUMABLE, AttemptDir, Checkpoint, charges_of
 from flbench.store.files import SCHEMA
 from flbench.store.leases import Judge, Lease
+from flbench.store.names import is_number
+from flbench.store.records import check_record, parse_records
 from flbench.store.results import Result, Wish
 from flbench.store.secrets import redact, redact_all
 
@@ -28,6 +30,9 @@ RESERVE, RESERVED = "exit.reserve", 2048
 
 #: Characters of a message that fit into it whatever they are.
 SHORT = 400
+
+#: Kind of failure of a run with a file that cannot be read.
+UNREADABLE = "unreadable"
 
 #: What of environment.json is repeated in a result.
 SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu")
@@ -48,6 +53,11 @@ class RunState:
     charges: int = 0
     mendable: bool = False
     result: Result | None = None
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether a file of the run cannot be read, so that nothing else is known of it."""
+        return self.kind == UNREADABLE
 
     def claimable(self, max_attempts: int | None = None) -> bool:
         """Whether a worker may take the run on."""
@@ -75,7 +85,7 @@ class RunDir:
         """Every attempt, oldest first."""
         names = _names(f"{self.path}/attempts")
         return [
-            AttemptDir(self.path / "attempts" / name) for name in sorted(names, key=_len_then_text) if name.isdigit()
+            AttemptDir(self.path / "attempts" / name) for name in sorted(names, key=_len_then_text) if is_number(name)
         ]
 
     def results(self) -> list[Result]:
@@ -111,17 +121,25 @@ class RunDir:
     def metrics(self, result: Result | None = None) -> list[dict[str, Any]]:
         """The records behind a result (default: the longest), verified; without a result, the newest attempt's."""
         for candidate in [result] if result else reversed(self.results()):
-            path = self._metrics_path(candidate)
-            data = path.read_bytes() if path.exists() else b""
+            data = files.read_bytes(self._metrics_path(candidate)) or b""
             if hashlib.sha256(data).hexdigest() == candidate.metrics_sha256:
-                return files.parse_lines(data)
+                return parse_records(data)
             self._discard(candidate)
         attempts = self.attempts()
         return attempts[-1].records() if attempts and result is None else []
 
     def state(self, experiment: Experiment | Wish) -> RunState:
-        """The run's state for a wish: done > running > failed | lost > pending."""
+        """The run's state for a wish: done > running > failed | lost > pending.
+
+        A run with a file that cannot be read counts as failed: it keeps no command from the other runs.
+        """
         wish = experiment if isinstance(experiment, Wish) else Wish.of(experiment)
+        try:
+            return self._state(wish)
+        except OSError as error:
+            return RunState("failed", UNREADABLE, files.reason(error), mendable=True)
+
+    def _state(self, wish: Wish) -> RunState:
         if (result := self.result_for(wish)) is not None:
             return RunState("done", result=result)
         attempts = self.attempts()
@@ -270,8 +288,10 @@ class Attempt(AttemptDir):
         return records
 
     def record(self, metrics: Mapping[str, Any]) -> None:
-        """Add one evaluated round to the metrics."""
-        files.append_line(self.metrics_path, files.to_line(metrics))
+        """Add one evaluated round to the metrics; raises ValueError for what nobody could read back."""
+        line = files.to_line(metrics)
+        check_record(files.loads(line.encode()))  # a plug-in's probe may measure anything
+        files.append_line(self.metrics_path, line)
 
     def save_checkpoint(self, round: int, write: Callable[[BinaryIO], object]) -> None:
         """Keep the state after a round, whole or not at all; this attempt's older checkpoints go."""
@@ -308,7 +328,7 @@ class Attempt(AttemptDir):
         """
         files.sync_file(self.metrics_path)
         data = self.metrics_path.read_bytes()
-        records = files.parse_lines(data)
+        records = parse_records(data)
         evaluated = frozenset(record["round"] for record in records)
         if status == "done" and not (missing := self.wish.evaluated - evaluated) <= frozenset():
             raise ValueError(f"{self.metrics_path} lacks the wished for rounds {sorted(missing)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,11 +11,13 @@ from typing import Any
 
 from flbench.config import EvaluatedRounds, parse_experiment
 from flbench.errors import StoreUnusable, UserError
+from flbench.regular import read_regular
 from flbench.store import files
 from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.leases import Lease
 from flbench.store.names import is_run_id
-from flbench.store.plans import Entry, parse_plan
+from flbench.store.plans import Entry, parse_plan, read_content
+from flbench.store.records import check_record, parse_records
 from flbench.store.results import Result
 from flbench.store.root import Store
 
@@ -53,8 +54,8 @@ class Audit:
         path = directory / "plan.jsonl"
         self.files += 1
         try:
-            entries = parse_plan(path, path.read_bytes())
-        except (OSError, StoreUnusable) as error:
+            entries = parse_plan(path, read_content(path))
+        except StoreUnusable as error:
             self._complain(path, str(error))
             return []
         if not entries:
@@ -142,27 +143,30 @@ class Audit:
 
     def _metrics(self, path: Path, *, torn_is_well: bool) -> None:
         self.files += 1
-        data = path.read_bytes()
+        data = files.read_bytes(path)
+        if data is None:
+            self._complain(path, "it is no file")
+            return
         records = files.parse_lines(data)
         whole, torn = data.count(b"\n"), not data.endswith(b"\n") and bool(data)
         if len(records) < whole or (torn and not torn_is_well):
             self._complain(path, f"line {len(records) + 1} is torn")
-        rounds = [record.get("round") for record in records]
-        if not all(isinstance(round, int) for round in rounds):
-            self._complain(path, "a record names no round")
-        elif any(later <= earlier for earlier, later in pairwise(rounds)):  # type: ignore[operator]
+        for number, record in enumerate(records, 1):
+            try:
+                check_record(record)
+            except ValueError as error:
+                self._complain(path, f"line {number}: {error}")
+                return
+        if any(later["round"] <= earlier["round"] for earlier, later in pairwise(records)):
             self._complain(path, "its rounds do not ascend")
 
     def _result(self, path: Path, attempts: Sequence[AttemptDir]) -> None:
-        if self._json(path) is None:
+        raw = self._json(path)
+        if raw is None:
             return
-        try:
-            result = Result.read(str(path))
-        except (KeyError, TypeError) as error:
-            self._complain(path, f"a field is missing or damaged: {error}")
-            return
+        result = Result.read(str(path))
         if result is None:
-            self._complain(path, "its checksum does not fit")
+            self._complain(path, _damage_of(raw, path))
             return
         for what in self._contradictions(result, attempts):
             self._complain(path, what)
@@ -181,7 +185,7 @@ class Audit:
         if len(data) != result.metrics_bytes or hashlib.sha256(data).hexdigest() != result.metrics_sha256:
             yield f"the metrics of attempt {result.attempt} are not those that it was made of"
             return
-        records = files.parse_lines(data)
+        records = parse_records(data)
         if {record.get("round") for record in records} != result.evaluated:
             yield "its evaluations are not those of its metrics"
         if (records[-1] if records else {}) != result.final:
@@ -193,11 +197,11 @@ class Audit:
         """The object in a file; None, and a problem, where there is none that this flbench can read."""
         self.files += 1
         try:
-            value = json.loads(path.read_bytes())
+            value = files.loads(read_regular(path))
         except FileNotFoundError:
             self._complain(path, "it is missing")
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             self._complain(path, f"it cannot be read as JSON: {error}")
             return None
         schema = value.get("schema", files.SCHEMA) if isinstance(value, dict) else None
@@ -210,6 +214,16 @@ class Audit:
         self.problems.append(Problem(path, what))
 
 
+def _damage_of(raw: dict[str, Any], path: Path) -> str:
+    """Why a result is not believed."""
+    raw.pop("sha256", None)
+    try:
+        Result.parse(raw, str(path))
+    except ValueError as error:
+        return f"a field is missing or damaged: {error}"
+    return "its checksum does not fit"
+
+
 def _without_gaps(result: Result) -> Set[int]:
     """The evaluations of a finished run: every so many rounds, and after the last."""
     return EvaluatedRounds(result.rounds, result.eval_every(), 0 in result.evaluated)
@@ -217,6 +231,6 @@ def _without_gaps(result: Result) -> Set[int]:
 
 def _bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError:
         return None

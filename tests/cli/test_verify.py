@@ -101,7 +101,7 @@ DAMAGES: list[tuple[int, str, Callable[[Path], object], str]] = [
     (0, "results/*.json", lambda path: rewrite(path, lambda raw: raw.update(seconds=9)), "checksum does not fit"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.pop("status")), "a field is missing"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(run_id="x")), "it belongs to run 'x'"),
-    (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(rounds=19)), "its name says otherwise"),
+    (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(rounds=21, wanted=21)), "says otherwise"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(attempt=7)), "attempt 7"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(final={})), "last record is not that"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(evaluated=[20])), "not those of its"),
@@ -116,7 +116,7 @@ DAMAGES: list[tuple[int, str, Callable[[Path], object], str]] = [
     (1, "attempts/*/exit.json", lambda path: rewrite(path, lambda raw: raw.update(schema=99)), "by a newer flbench"),
     (0, "results/*.json", lambda path: rewrite(path, lambda raw: raw.update(schema=99)), "schema 99 is unknown"),
     (1, "attempts/*/metrics.jsonl", lambda path: path.write_text('{"round":5}\n{"round":5}\n'), "do not ascend"),
-    (1, "attempts/*/metrics.jsonl", lambda path: path.write_text('{"round":"a"}\n'), "names no round"),
+    (1, "attempts/*/metrics.jsonl", lambda path: path.write_text('{"round":"a"}\n'), "round: expected a whole number"),
     (1, "attempts/*/metrics.jsonl", lambda path: path.write_text('{"round":5\n{"round":6}\n'), "line 1 is torn"),
 ]  # fmt: skip
 

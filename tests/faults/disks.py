@@ -100,6 +100,28 @@ class Failing(Counting):
         return True
 
 
+class ReadOnly(Counting):
+    """Nothing can be changed, not even by root; the error names the file where the system would."""
+
+    def __init__(self, code: int = errno.EROFS) -> None:
+        super().__init__()
+        self.code = code
+
+    def create(self, path: Path) -> int:
+        raise OSError(self.code, os.strerror(self.code), os.fspath(path))
+
+    def open(self, path: Path, *, append: bool = False) -> int:
+        return self.create(path)
+
+    def mkdir(self, path: Path) -> None:
+        super().mkdir(path) if path.exists() else self.create(path)
+
+    def reach(self, call: str, number: int) -> bool:
+        if call == "mkdir":
+            return True
+        raise OSError(self.code, os.strerror(self.code))
+
+
 class Full(Counting):
     """From one call on there is no room: what was allotted before can be written over and renamed, and that is all."""
 
