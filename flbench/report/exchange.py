@@ -10,19 +10,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from flbench.config import Experiment, canonical_json, parse_experiment
 from flbench.errors import UserError
+from flbench.regular import open_regular
 from flbench.report.frames import Held
 from flbench.store import Lease, Result, RunDir, Store, Wish, files
+from flbench.store.names import is_number, is_run_id
+from flbench.store.records import check_record, parse_records
 
 #: Version of the file's layout; raised when older code could not read it. Since 2 the last record, which the metrics
 #: hold, is not repeated in the result.
@@ -55,7 +55,7 @@ class Exported:
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """The metrics, one record an evaluated round."""
-        return files.parse_lines(self.metrics)
+        return parse_records(self.metrics)
 
     def to_row(self) -> dict[str, str]:
         """The row of the file."""
@@ -76,19 +76,19 @@ class Exported:
         """The opposite of ``to_row``; raises ValueError for anything that ``to_row`` would not have written."""
         if row["sha256"] != _checksum(row):
             raise ValueError("its checksum does not fit")
-        if not re.fullmatch(r"[0-9a-f]{16}", row["run_id"]):
+        if not is_run_id(row["run_id"]):
             raise ValueError("its run id is none")
-        environment, metrics = json.loads(row["environment"]), row["metrics"].encode()
-        records = files.parse_lines(metrics)
-        raw = {"final": records[-1] if records else {}, **json.loads(row["result"])}
-        exported = cls(row["run_id"], row["experiment"], _parse_result(raw), metrics, environment)
-        if not isinstance(json.loads(row["experiment"]), dict) or not isinstance(environment, dict):
-            raise ValueError("expected objects as experiment and environment")
+        environment, _, raw = (_object(row, name) for name in ("environment", "experiment", "result"))
+        metrics = row["metrics"].encode()
+        records = [check_record(record) for record in files.parse_lines(metrics)]
+        result = Result.parse({"final": records[-1] if records else {}, **raw}, "")
+        result = dataclasses.replace(result, file=f"{result.rounds:08d}.json")
+        exported = cls(row["run_id"], row["experiment"], result, metrics, environment)
         exported.check()
         return exported
 
     def check(self) -> None:
-        """Raise ValueError unless result and metrics belong together."""
+        """Raise ValueError, or UserError, unless experiment, result and metrics belong together."""
         if self.result.run_id != self.run_id:
             raise ValueError(f"its result belongs to run {self.result.run_id!r}")
         if _sha256(self.metrics) != self.result.metrics_sha256 or len(self.metrics) != self.result.metrics_bytes:
@@ -97,26 +97,24 @@ class Exported:
             raise ValueError("its metrics lack evaluations of its result")
         if (self.records[-1] if self.records else {}) != self.result.final:
             raise ValueError("its last record is not that of its metrics")
+        self.wanted()
 
     def wish(self) -> Wish:
         """What this result answers."""
         return Wish(self.result.wanted, self.result.evaluated, self.result.probes)
 
-
-def _parse_result(raw: Mapping[str, Any]) -> Result:
-    """A result from its JSON; raises ValueError (pydantic's is one) where a field does not fit."""
-    fields = {name: value for name, value in raw.items() if name not in ("schema", "sha256")}
-    if fields.keys() != {field.name for field in dataclasses.fields(Result)} - {"file"}:
-        raise ValueError("its result has other fields than it should")
-    result: Result = _result_adapter().validate_python({**fields, "file": f"{raw['rounds']:08d}.json"})
-    if min(result.rounds, result.wanted) < 0:
-        raise ValueError("its result is damaged")
-    return result
+    def wanted(self) -> Experiment | None:
+        """The experiment with as many rounds as this result answers; raises UserError where it cannot have so many."""
+        if self.experiment is None or self.experiment.rounds == self.result.wanted:
+            return self.experiment
+        return parse_experiment({**self.experiment.to_json(), "rounds": self.result.wanted})
 
 
-@cache
-def _result_adapter() -> TypeAdapter[Result]:
-    return TypeAdapter(Result)
+def _object(row: Mapping[str, str], column: str) -> dict[str, Any]:
+    value = files.loads(row[column].encode())
+    if not isinstance(value, dict):
+        raise ValueError(f"{column}: expected an object")
+    return value
 
 
 def _sha256(data: bytes) -> str:
@@ -137,11 +135,17 @@ def gather(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> tuple
     """
     taken, problems = [], []
     for run_id in sorted(set(run_ids)):
-        for result in (run := store.run(run_id)).results():
+        run = store.run(run_id)
+        try:
+            results = run.results()
+        except OSError as error:
+            problems.append(f"run {run_id}: {files.reason(error)}")
+            continue
+        for result in results:
             try:
                 one = _gather_one(run, result)
                 taken.append(_ends_of(one) if ends else one)
-            except (FileNotFoundError, UserError, ValueError) as error:
+            except (OSError, UserError, ValueError) as error:
                 problems.append(f"run {run_id}, {result.rounds} rounds: {error}")
     return taken, tuple(problems)
 
@@ -195,13 +199,10 @@ def write(path: Path, exported: Iterable[Exported]) -> None:
         metadata={_SCHEMA_KEY: str(SCHEMA).encode()},
     )
     table = pa.Table.from_pylist(rows, schema=schema)
+    content = pa.BufferOutputStream()
+    pq.write_table(table, content, compression="zstd", compression_level=19, use_dictionary=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = files.temporary(path)
-    try:
-        pq.write_table(table, partial, compression="zstd", compression_level=19, use_dictionary=False)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    files.replace(path, content.getvalue().to_pybytes())
 
 
 def read(path: Path) -> list[Exported]:
@@ -210,20 +211,22 @@ def read(path: Path) -> list[Exported]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        with open_regular(path) as file:
+            table = pq.ParquetFile(file).read()
+            rows = table.to_pylist()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file: expected runs written by `flbench export`") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: not a readable parquet file ({reason}); export the runs again") from None
     schema = (table.schema.metadata or {}).get(_SCHEMA_KEY, b"").decode(errors="replace")
-    if not schema.isdigit() or not {*_COLUMNS, "sha256"} <= {*table.column_names}:
+    if not is_number(schema) or not {*_COLUMNS, "sha256"} <= {*table.column_names}:
         raise UserError(f"{path}: a parquet file, but not one written by `flbench export`")
     if int(schema) > SCHEMA:
         raise UserError(
             f"{path}: written by a newer flbench (schema {schema}, this one reads {SCHEMA}); update flbench"
         )
-    return [_parse_row(path, number, row) for number, row in enumerate(table.to_pylist())]
+    return [_parse_row(path, number, row) for number, row in enumerate(rows)]
 
 
 def _parse_row(path: Path, number: int, row: Mapping[str, str]) -> Exported:
@@ -312,7 +315,8 @@ def _bring_in(store: Store, new: Exported, lease: Lease) -> Verdict:
     if run.result_for(new.wish()) is not None:
         return "already there"
     # The claim keeps workers away from this run while its files appear.
-    wish = new.experiment.model_copy(update={"rounds": new.result.wanted})
+    wish = new.wanted()
+    assert wish is not None
     attempt = run.claim(wish, lease)
     if attempt is None:
         return "already there" if run.state(wish).status == "done" else "in use"

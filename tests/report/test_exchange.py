@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -62,7 +63,7 @@ def test_export_import_report_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_an_imported_run_is_done_and_whole(tmp_path: Path) -> None:
     store, wish = Store(tmp_path / "a"), experiment()
-    finish(store, wish, 0.8, probes={"drift": [1.0, 2.0]})
+    finish(store, wish, 0.8, probes={"drift": {"mean_norm": 1.0}})
     copy = Store(tmp_path / "b")
     bring(copy, export(store, tmp_path / "runs.parquet"))
     assert copy.run(wish.run_id).state(wish).status == "done"
@@ -194,6 +195,19 @@ def _in_result(**changes: Any) -> Callable[[dict[str, Any]], None]:
     return lambda row: row.update(result=canonical_json({**json.loads(row["result"]), **changes}))
 
 
+def _in_metrics(old: str, new: str) -> Callable[[dict[str, Any]], None]:
+    """Change the last record, and whatever of the result says what it is."""
+
+    def change(row: dict[str, Any]) -> None:
+        head, newline, last = row["metrics"].rstrip("\n").rpartition("\n")
+        assert old in last, last
+        row["metrics"] = f"{head}{newline}{last.replace(old, new)}\n"
+        data = row["metrics"].encode()
+        _in_result(metrics_sha256=hashlib.sha256(data).hexdigest(), metrics_bytes=len(data))(row)
+
+    return change
+
+
 DAMAGE = {
     "a flipped number": (lambda row: row.update(metrics=row["metrics"].replace("0.6", "0.7")), False, "checksum"),
     "other metrics, signed": (
@@ -204,13 +218,32 @@ DAMAGE = {
     "a place as run id": (lambda row: row.update(run_id="../../../../etc"), True, "its run id is none"),
     "another run's result": (lambda row: row.update(run_id="0" * 16), True, "belongs to run"),
     "a place as rounds": (_in_result(rounds="../../x"), True, "cannot be used"),
-    "negative rounds": (_in_result(rounds=-1), True, "its result is damaged"),
+    "negative rounds": (_in_result(rounds=-1), True, "rounds: Input should be greater than or equal to 0"),
+    "more rounds than can be": (_in_result(rounds=10**19, wanted=10**19), True, "rounds: "),
+    "a text as an accuracy": (_in_metrics('"acc":0.6', '"acc":"x"'), True, "acc: expected a number, got 'x'"),
+    "a text as recall": (
+        _in_metrics('"recall":[0.6,null]', '"recall":"x"'),
+        True,
+        "recall: expected a list of numbers",
+    ),
+    "texts in recall": (
+        _in_metrics('"recall":[0.6,null]', '"recall":["x"]'),
+        True,
+        "recall: expected a list of numbers",
+    ),
+    "a number that is none": (_in_metrics('"acc":0.6', '"acc":1e999'), True, "metrics"),
+    "probes that are a list": (_in_metrics('"acc":0.6', '"probes":[1],"acc":0.6'), True, "probes: expected a mapping"),
+    "an infinite version": (lambda row: row.update(environment='{"python":1e400}'), True, "no finite number"),
+    "half a surrogate": (lambda row: row.update(environment='{"cpu":"\\ud800"}'), True, "surrogates not allowed"),
+    "nested settings": (_in_result(numerics={"device": ["cpu"]}), True, "numerics: "),
+    "negative seconds": (_in_result(seconds=-1), True, "seconds: "),
+    "evaluated later than it ended": (_in_result(rounds=10), True, "rounds: "),
     "an unknown status": (_in_result(status="perfect"), True, "cannot be used"),
     "an invented record": (_in_result(final={"round": 20, "acc": 1.0}), True, "last record"),
-    "an invented evaluation": (_in_result(evaluated=[10, 20, 30]), True, "lack evaluations"),
-    "a key too many": (_in_result(path="/etc/passwd"), True, "other fields"),
+    "an invented evaluation": (_in_result(evaluated=[5, 10, 20]), True, "lack evaluations"),
+    "a key too many": (_in_result(path="/etc/passwd"), True, "path: missing, or unknown"),
     "no JSON": (lambda row: row.update(result="{"), True, "cannot be used"),
-    "a list as experiment": (lambda row: row.update(experiment="[]"), True, "expected objects"),
+    "a list as experiment": (lambda row: row.update(experiment="[]"), True, "experiment: expected an object"),
 }
 
 
