@@ -16,6 +16,7 @@ import numpy as np
 
 from flbench.data.arrays import Bytes
 from flbench.errors import UserError
+from flbench.regular import open_regular
 
 #: Channels, height, width.
 Shape = tuple[int, int, int]
@@ -36,11 +37,14 @@ class Encoded:
     where: str
     source: bytes | Path
 
-    def open(self) -> Any:
+    @contextmanager
+    def open(self) -> Iterator[Any]:
         """The Pillow image; only its header is read."""
         from PIL import Image
 
-        return Image.open(io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source)
+        source = self.source
+        with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
+            yield Image.open(file)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import numpy as np
 from flbench.data.arrays import Bytes, Ints
 from flbench.data.images import SUFFIXES, Encoded, Shape, common_shape, decode_batches, reading
 from flbench.errors import UserError
+from flbench.regular import open_regular, read_text
 
 #: Encoded images that are held in memory at once.
 _BATCH = 1024
@@ -84,8 +85,12 @@ class Layout(ABC):
 
     def signature(self, folder: Path) -> list[list[Any]]:
         """Name, size in bytes and modification time of every file: when it changes, the decoded cache is stale."""
-        stats = [(path, path.stat()) for path in self.find(folder).files]
-        return [[_name(path, folder), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+        signature: list[list[Any]] = []
+        for path in self.find(folder).files:
+            with reading(path):
+                stat = path.stat()
+            signature.append([_name(path, folder), stat.st_size, stat.st_mtime_ns])
+        return signature
 
 
 @dataclass(frozen=True)
@@ -180,12 +185,10 @@ class _Table:
     """The rows of one half's parquet shards."""
 
     def __init__(self, shards: list[Path], label: tuple[str, ...]) -> None:
-        import pyarrow.parquet as pq
-
         self.files = []
         for shard in shards:
             with reading(shard):
-                self.files.append((shard, pq.ParquetFile(shard)))
+                self.files.append((shard, _parquet(shard)))
         self.image = self._image_column()
         self.label = next(filter(self._has, label), label[0])
         self.labels = self._integers(self.label)
@@ -264,6 +267,13 @@ class _Table:
         return np.array(values, dtype=np.int64)
 
 
+def _parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    with open_regular(path):  # a FIFO would be waited for
+        return pq.ParquetFile(path)
+
+
 def _shards(folder: Path, prefixes: tuple[str, ...]) -> list[Path]:
     for place in (folder, folder / "data"):
         for prefix in prefixes:
@@ -277,7 +287,7 @@ def _lacking_shards(shards: list[Path]) -> list[str]:
     present = {path.name for path in shards}
     lacking = []
     for path in shards:
-        if match := re.fullmatch(r"(.*-)(\d+)(-of-)(\d+)(\.parquet)", path.name):
+        if match := re.fullmatch(r"(.*-)(\d+)(-of-)(\d{1,6})(\.parquet)", path.name):
             head, number, of, total, tail = match.groups()
             lacking += [f"{head}{n:0{len(number)}d}{of}{total}{tail}" for n in range(int(total))]
     return sorted(set(lacking) - present)
@@ -314,7 +324,7 @@ def _lines(path: Path) -> tuple[str, ...]:
     if not path.is_file():
         return ()
     with reading(path):
-        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").strip().splitlines())
+        names = tuple(line.strip() for line in read_text(path).strip().splitlines())
     if len(set(names)) < len(names) or not all(names):
         raise UserError(f"{path}: every line must hold one name, and none twice")
     return names

@@ -23,6 +23,7 @@ from flbench.data.arrays import Bytes, Ints
 from flbench.data.images import Shape, reading
 from flbench.data.layouts import Contents, Found, Half, Layout, Wanted
 from flbench.errors import UserError
+from flbench.regular import open_regular, read_regular
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Checksummed(Layout):
     def checked(self, path: Path) -> bytes:
         """A file's bytes, refused when its md5 is not the published one."""
         with reading(path):
-            content = path.read_bytes()
+            content = read_regular(path)
         got, wanted = hashlib.md5(content, usedforsecurity=False).hexdigest(), self.md5.get(path.name)
         if wanted not in (None, got):
             raise UserError(
@@ -192,5 +193,5 @@ def whole(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -
 
 
 def _md5(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

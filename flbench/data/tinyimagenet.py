@@ -12,6 +12,7 @@ from flbench.data.arrays import Ints
 from flbench.data.images import SUFFIXES, Encoded, Shape, common_shape, reading
 from flbench.data.layouts import Contents, Found, Half, Layout, Wanted, image_blocks
 from flbench.errors import UserError
+from flbench.regular import read_text
 
 #: Images of one half with the WordNet id of each.
 _Listing = list[tuple[Path, str]]
@@ -85,4 +86,4 @@ def _lines(path: Path) -> list[str]:
     if not path.is_file():
         return []
     with reading(path):
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [line for line in read_text(path).splitlines() if line.strip()]

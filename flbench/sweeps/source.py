@@ -16,6 +16,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from flbench.errors import UserError
+from flbench.regular import NotRegular, open_regular
 
 #: Where a value stands: keys and positions from the top of the file.
 Where = tuple[str | int, ...]
@@ -59,15 +60,15 @@ class Source:
     def open(cls, path: Path) -> Source:
         """Read a file; raises SpecError."""
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 data = file.read(_MOST_BYTES + 1)
             text = data.decode("utf-8-sig") if len(data) <= _MOST_BYTES else None
         except FileNotFoundError:
             nearby = sorted(str(p) for p in path.parent.glob("*.yaml"))[:20]
             there = f"; there are {', '.join(nearby)}" if nearby else ""
             raise SpecError(f"{path}: no such file: expected a sweep file (YAML){there}") from None
-        except IsADirectoryError:
-            raise SpecError(f"{path}: expected a sweep file (YAML), got a directory") from None
+        except NotRegular as error:
+            raise SpecError(f"{path}: expected a sweep file (YAML), got {error.kind}") from None
         except UnicodeDecodeError as error:
             raise SpecError(f"{path}: expected text in UTF-8, got byte 0x{error.object[error.start]:02x}") from None
         except OSError as error:

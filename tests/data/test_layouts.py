@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from PIL import Image
 from flbench.data.datasets import load
 from flbench.errors import DataMissing, UserError
 from tests.data.files import encode, folder_set, labels, pixels, write_folder, write_parquet
+from tests.limits import time_limit
 
 IMAGES = pixels(12, (3, 6, 5))
 
@@ -220,3 +223,31 @@ def test_deep_images_are_refused(tmp_path: Path) -> None:
         (tmp_path / half / "a/0.png").write_bytes(deep.getvalue())
     with pytest.raises(UserError, match="has more than 8 bits a channel"):
         load(folder_set(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (os.mkfifo, "got a FIFO"),
+        (Path.mkdir, "got a directory"),
+        (lambda path: path.symlink_to("/dev/zero"), "got a device"),
+        (lambda path: path.symlink_to(path.name), "got a link that leads nowhere"),
+    ],
+)
+def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], object], says: str) -> None:
+    """A FIFO without a writer would be waited for, beyond SIGTERM."""
+    write_folder(
+        tmp_path / "images", {f"{half}/{name}/0.png": IMAGES[0] for half in ("train", "test") for name in "ab"}
+    )
+    odd = tmp_path / "images/train/a/1.png"
+    make(odd)
+    with time_limit(60), pytest.raises(UserError) as caught:
+        load(folder_set(tmp_path / "images"))
+    assert str(odd) in str(caught.value)
+    assert says in str(caught.value) or "Too many levels of symbolic links" in str(caught.value)
+    write_set(tmp_path / "shards", columns())
+    shard = tmp_path / "shards/train-00000-of-00001.parquet"
+    shard.unlink()
+    make(shard)
+    with time_limit(60), pytest.raises(UserError):
+        load(folder_set(tmp_path / "shards"))
