@@ -140,7 +140,7 @@ class LocalLauncher:
         if killed:
             end = ending("oom", "its worker was killed for want of memory", mendable=self._neighbours(worker.mask) == 1)
         elif code < 0:
-            end = ending("signal", f"its worker was killed by {signal.Signals(-code).name}")
+            end = ending("signal", f"its worker was killed by {signal_name(-code)}")
         else:
             last = next(reversed(_lines(worker.log)), "it left no log")
             end = ending("error", f"its worker ended with exit code {code}: {last:.300}")
@@ -185,6 +185,14 @@ def usable_cores() -> int:
     root = Path("/sys/fs/cgroup")
     own = (root / line.partition("::/")[2] for line in _lines(Path("/proc/self/cgroup")) if line.startswith("0::/"))
     return max(1, int(min(cores, *map(cgroup_quota, (root, *own)))))
+
+
+def signal_name(number: int) -> str:
+    """A signal as people know it: SIGKILL; a real-time signal has no name of its own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -172,3 +175,20 @@ def test_kernels_counters(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert oom_kills(proc, cgroups) == 432
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 5, f"signal {signal.SIGRTMIN + 5}")]
+)
+def test_the_end_of_a_worker_names_any_signal(tmp_path: Path, number: int, name: str) -> None:
+    """A real-time signal has no name in Python's enumeration."""
+    store = Store(tmp_path)
+    program = (sys.executable, "-c", f"import os; os.kill(os.getpid(), {number})")
+    launcher = LocalLauncher(store, "toy/0", Options(), workers=1, command=program)
+    launcher.start(1)
+    (token,) = launcher.tokens()
+    while launcher.alive():
+        time.sleep(0.01)
+    end = files.read_json(store.workers / token / "exit.json")
+    assert end is not None
+    assert end["message"] == f"its worker was killed by {name}"
