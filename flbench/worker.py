@@ -314,7 +314,7 @@ def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_f
 @contextmanager
 def _logged(attempt: Attempt) -> Iterator[None]:
     """Send what the library logs meanwhile to the attempt's log."""
-    handler = logging.FileHandler(attempt.log_path, delay=True)
+    handler = logging.FileHandler(attempt.log_path, delay=True, encoding="utf-8", errors="replace")
     handler.setFormatter(_Discreet("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("flbench")
     logger.addHandler(handler)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flbench.cli.bench import bench as bench_command
+from flbench.cli.boundary import Commands, check_environment, guarded_output
 from flbench.cli.cancel import cancel as cancel_command
 from flbench.cli.data import app as data_commands
 from flbench.cli.doctor import doctor as doctor_command
@@ -30,6 +31,7 @@ from flbench.errors import UserError
 
 app = typer.Typer(
     name="flbench",
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: drawing it with rich would take longer than all the rest of the command
     pretty_exceptions_enable=False,
@@ -78,7 +80,10 @@ app.add_typer(partition_commands, name="partition")
 def main() -> None:
     """Entry point: a user's mistake becomes one message and its exit code; our own becomes a traceback."""
     try:
-        app()
+        with guarded_output():
+            check_environment()
+            app()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        with guarded_output():
+            print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

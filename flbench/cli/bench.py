@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from flbench.cli.options import DataOption, Device, JsonOption
+from flbench.cli.options import MOST_AT_ONCE, DataOption, Device, JsonOption
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,9 +42,12 @@ def bench(
         typer.Argument(metavar="[digits|mlp|cifar10|resnet18]...", help="What to train; default: all of them."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds in a turn; default: 20 of the small, 1 of the large.")
+        int | None,
+        typer.Option(min=1, max=MOST_AT_ONCE, help="Rounds in a turn; default: 20 of the small, 1 of the large."),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each variant, after one round to warm up.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=MOST_AT_ONCE, help="Turns of each variant, after one round to warm up.")
+    ] = 5,
     device: Annotated[
         Device, typer.Option(help="What to compute on; auto takes CUDA where there is any.")
     ] = Device.auto,
@@ -53,11 +56,19 @@ def bench(
     ),
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of the loop executor, torch threads of plain loops; default: usable cores."),
+        typer.Option(
+            min=1,
+            max=MOST_AT_ONCE,
+            help="Threads of the loop executor, torch threads of plain loops; default: usable cores.",
+        ),
     ] = None,
     fuse: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs trained together; default: as many as fill a stack, where clients are stacked."),
+        typer.Option(
+            min=1,
+            max=MOST_AT_ONCE,
+            help="Runs trained together; default: as many as fill a stack, where clients are stacked.",
+        ),
     ] = None,
     norm: Annotated[str, typer.Option(help="Normalization of the networks, as in sweeps.")] = "none",
     scaling: Annotated[

@@ -17,6 +17,12 @@ DataOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable summary on standard output.")]
 
+#: Threads, workers or repetitions at most: beyond them a number is a slip of the keyboard.
+MOST_AT_ONCE = 10_000
+
+#: Runs at most that an option can count.
+MOST_RUNS = 10**9
+
 DEFAULT_STORE = Path("runs")
 
 

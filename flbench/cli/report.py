@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flbench.cli.completion import conditions, sweep_files
-from flbench.cli.options import DEFAULT_STORE, DataOption, StoreOption
+from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, StoreOption
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ OnlyOption = Annotated[
     list[str] | None,
     typer.Option(metavar="FIELD=VALUE", help="Only matching cells.", autocompletion=conditions),
 ]
-LimitOption = Annotated[int | None, typer.Option(help="Only the first so many runs of each sweep.")]
+LimitOption = Annotated[int | None, typer.Option(max=MOST_RUNS, help="Only the first so many runs of each sweep.")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from flbench.cli.completion import fields as complete_fields
-from flbench.cli.options import DEFAULT_STORE, DataOption, Device, Executor, JsonOption, StoreOption
+from flbench.cli.options import DEFAULT_STORE, MOST_AT_ONCE, DataOption, Device, Executor, JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -37,7 +37,8 @@ def run(
     ] = Device.auto,
     executor: Annotated[Executor, typer.Option(help="How clients are mapped.")] = Executor.auto,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the loop executor; default: every usable core.")
+        int | None,
+        typer.Option(min=1, max=MOST_AT_ONCE, help="Threads of the loop executor; default: every usable core."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

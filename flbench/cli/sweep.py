@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flbench.cli.completion import conditions, sweep_files
-from flbench.cli.options import DEFAULT_STORE, Backend, DataOption, JsonOption, StoreOption
+from flbench.cli.options import DEFAULT_STORE, MOST_AT_ONCE, MOST_RUNS, Backend, DataOption, JsonOption, StoreOption
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,7 +52,11 @@ def sweep(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="How many; default: as many as cores and GPUs have room for; on SLURM, max_jobs."),
+        typer.Option(
+            min=1,
+            max=MOST_AT_ONCE,
+            help="How many; default: as many as cores and GPUs have room for; on SLURM, max_jobs.",
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,
@@ -68,7 +72,7 @@ def sweep(
             autocompletion=conditions,
         ),
     ] = [],  # noqa: B006
-    limit: Annotated[int | None, typer.Option(help="Keep the first so many runs.")] = None,
+    limit: Annotated[int | None, typer.Option(max=MOST_RUNS, help="Keep the first so many runs.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the workers and return (exit code 3).")] = False,
     as_json: JsonOption = False,
 ) -> None:

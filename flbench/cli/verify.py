@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench.cli.completion import targets
-from flbench.cli.options import DEFAULT_STORE, DataOption, JsonOption, StoreOption
+from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, JsonOption, StoreOption
 from flbench.cli.targets import find_targets
 from flbench.cli.visible import visible
 from flbench.errors import UserError
@@ -36,7 +36,12 @@ def verify(
     store: StoreOption = DEFAULT_STORE,
     recompute: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Also execute so many finished runs again, and compare every number."),
+        typer.Option(
+            min=0,
+            max=MOST_RUNS,
+            metavar="N",
+            help="Also execute so many finished runs again, and compare every number.",
+        ),
     ] = 0,
     data: DataOption = None,
     as_json: JsonOption = False,

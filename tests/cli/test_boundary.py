@@ -1,0 +1,115 @@
+"""Outputs, encodings, arguments and working directories that are not as they should be, each in its own process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from flbench.store import Store
+from tests.faults.stub import write_toy_plan
+from tests.report.stores import experiment, finish
+
+FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a finished store."""
+    store = Store(tmp_path / "runs")
+    write_toy_plan(store, [experiment()])
+    finish(store, experiment(), 0.9)
+    return tmp_path
+
+
+def flbench(
+    folder: Path, *arguments: str | bytes, stdout: int | IO[Any] = subprocess.PIPE, **variables: str
+) -> tuple[int, str, str]:
+    """The exit code and the outputs of a command; a traceback is always wrong."""
+    environ = {**os.environ, **variables}
+    ended = subprocess.run(
+        [*FLBENCH, *arguments], cwd=folder, env=environ, stdout=stdout, stderr=subprocess.PIPE, timeout=120
+    )
+    errors = ended.stderr.decode(errors="replace")
+    assert "Traceback" not in errors
+    return ended.returncode, (ended.stdout or b"").decode("ascii", errors="replace"), errors
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
+def test_what_the_output_cannot_encode_is_replaced(folder: Path, encoding: str) -> None:
+    for command in (["status"], ["show", "methods"]):
+        code, text, _ = flbench(folder, *command, PYTHONIOENCODING=encoding)
+        assert code == 0
+        assert text
+    code, text, _ = flbench(folder, "status", "ø–\N{GREEK SMALL LETTER MU}", PYTHONIOENCODING=encoding)
+    assert code == 2
+
+
+def test_a_full_output_is_blamed_on_the_output(folder: Path) -> None:
+    for command in (["status"], ["show", "methods"]):
+        with Path("/dev/full").open("wb") as full:
+            code, _, errors = flbench(folder, *command, stdout=full)
+        assert (code, errors) == (2, "error: standard output cannot be written: No space left on device\n")
+
+
+def test_a_reader_that_leaves_is_not_blamed_on_the_store(folder: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        code, _, errors = flbench(folder, "run", "rounds=20", "eval_every=10", stdout=writer)
+    finally:
+        os.close(writer)
+    assert (code, errors) == (1, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full"])
+def test_closed_outputs_change_no_exit_code(folder: Path, closed: str) -> None:
+    shell = f'"$0" -c "from flbench.cli import main; main()" "$@" {closed}'
+    for arguments, expected in ((["status"], 0), (["status", "nothing"], 2)):
+        ended = subprocess.run(["sh", "-c", shell, sys.executable, *arguments], cwd=folder, capture_output=True)
+        assert ended.returncode == expected
+        assert b"Traceback" not in ended.stderr
+
+
+def test_a_deleted_working_directory_is_one_message(folder: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    for command in (["status"], ["run", "rounds=1"], ["sweep", "x.yaml"]):
+        gone.mkdir()
+        removed = f"import os, shutil; shutil.rmtree({str(gone)!r}); from flbench.cli import main; main()"
+        ended = subprocess.run([sys.executable, "-c", removed, *command], cwd=gone, capture_output=True, text=True)
+        assert ended.returncode == 2
+        assert ended.stderr.count("\n") == 1
+        assert "the working directory cannot be used" in ended.stderr
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def test_undecodable_arguments_and_variables_are_refused(folder: Path) -> None:
+    code, _, errors = flbench(folder, "status", "--store", b"a\xff")
+    assert code == 2
+    assert "expected text in UTF-8" in errors
+    code, _, errors = flbench(folder, "status", FLBENCH_STORE=os.fsdecode(b"a\xff"))
+    assert code == 2
+    assert "FLBENCH_STORE=" in errors
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sweep", "x.yaml", "--limit", "99999999999999999999"),
+        ("sweep", "x.yaml", "--workers", "99999999999999999999"),
+        ("report", "x.yaml", "--limit", "99999999999999999999"),
+        ("verify", "--recompute", "99999999999999999999"),
+        ("run", "--threads", "99999999999999999999"),
+        ("bench", "--repeats", "99999999999999999999"),
+    ],
+)
+def test_numbers_beyond_reason_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
+    (folder / "x.yaml").write_text("version: 1\nname: x\naxes: {lr: [0.1]}\n")
+    code, _, errors = flbench(folder, *arguments)
+    assert code == 2
+    assert "Input should be less than or equal to 10000" in errors
