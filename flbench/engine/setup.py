@@ -25,6 +25,7 @@ from flbench.engine.memory import fitting
 from flbench.engine.rounds import Clients, FederatedTrainer
 from flbench.engine.trainer import Trainer
 from flbench.engine.tuning import Tuner, cuda_clock
+from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.network import build
@@ -74,6 +75,7 @@ def make_trainer(
         pool: threads of the loop executor; it changes the speed and not a bit of the result.
         neighbours: processes that share the GPU, this one among them.
     """
+    _require_fit(experiment, data)
     set_matmul_precision(experiment.precision)
     autocast = torch.bfloat16 if experiment.precision == "bf16" else None
     network = partial(make_network, experiment, data, device)
@@ -97,6 +99,13 @@ def make_trainer(
     }
     trainer = _trainer(experiment, data, first, common)
     return trainer, Numerics(device, runner.name, experiment.precision, str(torch.__version__))
+
+
+def _require_fit(experiment: Training, data: Data) -> None:
+    """Check what a plan cannot where only the files tell the shape of the images; raises UserError."""
+    model, norm, image = cast(Model, experiment.model), cast(Norm, experiment.norm), _image(data)
+    if problem := model.problem(image) or norm.misfit(model, image, data.classes):
+        raise UserError(f"{experiment.dataset.label()}, model {model.label()}, norm {norm.label()}: {problem}")
 
 
 @lru_cache(maxsize=1)

@@ -168,11 +168,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Model(Component):
-    """Base of the networks; a subclass says its stages."""
+    """Base of the networks; a subclass says its stages, or has a ``build`` of its own."""
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages before the head, in order; at least one."""
-        raise NotImplementedError(f"{type(self).__name__} must say its stages")
+        """The stages before the head, in order; at least one, unless the model builds itself."""
+        if not self._builds_itself():
+            raise NotImplementedError(f"{type(self).__name__} must say its stages")
+        return ()
 
     def head_has_bias(self, bias: bool) -> bool:
         """Whether the head has a bias, for the experiment's ``bias``: here the same."""
@@ -202,6 +204,19 @@ class Model(Component):
         for step in self.steps(image):
             yield from step.sites()
         yield Site("feature", (math.prod(self.output(image)),))
+
+    def ignores(self, norm: Norm, image: Shape, classes: int) -> str | None:
+        """Why a norm would not change this network, or None. A model that builds itself is built to find that out."""
+        if self._builds_itself():
+            from flbench.models.network import unchanged_by
+
+            return unchanged_by(self, norm, image, classes)
+        if any(map(norm.sits, (*self.sites(image), Site("logits", (classes,))))):
+            return None
+        return "no layer of the network has a place for it, so that it would change nothing: use norm: none"
+
+    def _builds_itself(self) -> bool:
+        return type(self).build is not Model.build
 
     def problem(self, image: Shape) -> str | None:
         """Why images of this shape do not fit, or None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -64,6 +65,20 @@ def build(
                 _seed_torch(seed, f"init/{name}")
                 reset()
     return network.to(dtype=dtype)
+
+
+@lru_cache(1000)  # asked for every experiment of a sweep
+def unchanged_by(model: Model, norm: Norm, image: Shape, classes: int) -> str | None:
+    """Why a network that its model builds itself cannot have a norm: the same modules without it, or an error."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            networks = [model.build(image, classes, one, False) for one in (norm, Norm())]
+    except (ValueError, RuntimeError) as error:
+        return f"the network cannot be built with it: {error}"
+    # By name: a class that ``build`` itself defines is another one each time.
+    with_norm, without = ([(name, type(one).__qualname__) for name, one in net.named_modules()] for net in networks)
+    same = "the network has the same layers without it, so that it would change nothing: use norm: none"
+    return same if with_norm == without else None
 
 
 def _seed_torch(seed: int, purpose: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from flbench.models.base import Site
+from flbench.config import InvalidExperiment, parse_experiment
+from flbench.models.base import Model, Shape, Site, Stage
 from flbench.models.norm_layers import (
     BatchNorm,
     BatchShift,
@@ -18,7 +20,8 @@ from flbench.models.norm_layers import (
     RmsNorm,
     ScaleNorm,
 )
-from flbench.models.norms import EPS
+from flbench.models.norms import EPS, Norm
+from flbench.models.norms.layerwise import GroupNorm as GroupedNorm
 from flbench.registry import MODELS, NORMS
 from tests.models.networks import FITTING, FURTHER, PUBLISHED, SMALL, images_for, small
 
@@ -102,6 +105,8 @@ def test_sites_tell_what_the_network_really_has(norm: str, model: str) -> None:
     description = MODELS.parse(spec)
     announced: list[Site] = [*description.sites(image), Site("logits", (3,))]
     expected = [site.shape for site in announced if NORMS.parse(norm).layer(site) is not None]
+    assert [site.shape for site in announced if NORMS.parse(norm).sits(site)] == expected
+    assert bool(expected) == (norm != "none")
     network, seen = small(model, norm), []
     for name in places(network):
         module = network.get_submodule(name)
@@ -315,6 +320,62 @@ def gradients(network: torch.nn.Module, x: Tensor) -> tuple[Tensor, ...]:
 def test_a_norm_with_settings_of_its_own_is_its_own_canonical_form() -> None:
     for name in ("ln", "gn", "gn-static", "ln-static", "ln-channel", "ln-before", "none"):
         assert NORMS.parse(name).canonical() == NORMS.parse(name)
+
+
+@dataclass(frozen=True)
+class Dull(Stage):
+    """A layer from elsewhere, without any place for a norm."""
+
+    def output(self, shape: Shape) -> Shape:
+        return (4,)
+
+    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Staged(Model):
+    def stages(self) -> tuple[Stage, ...]:
+        return (Dull(),)
+
+
+@dataclass(frozen=True)
+class SelfBuilt(Model):
+    """A model that builds its own torch modules; it knows group normalization and no other."""
+
+    def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
+        layers = [nn.GroupNorm(norm.groups, 6)] if type(norm) is GroupedNorm else []
+
+        class Network(nn.Sequential):
+            pass
+
+        return Network(nn.Conv2d(image[0], 6, 3), *layers)
+
+
+@pytest.mark.parametrize(
+    ("model", "fitting"),
+    [(Staged(), {"none", "fn", "fn-layerwise", "mean-last", "bn-last"}), (SelfBuilt(), {"none", "gn"})],
+)
+def test_a_norm_that_would_change_nothing_is_refused(
+    model: Model, fitting: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(model), "name", "elsewhere", raising=False)
+    monkeypatch.setitem(MODELS.classes, "elsewhere", type(model))
+    for name in sorted(PUBLISHED | FURTHER):
+        if name in fitting:
+            assert parse_experiment({"model": "elsewhere", "norm": name}).model == model
+            continue
+        with pytest.raises(
+            InvalidExperiment, match=rf"^norm: {name} in elsewhere: .*(change nothing|no residual|no layer)"
+        ):
+            parse_experiment({"model": "elsewhere", "norm": name})
+
+
+def test_a_norm_with_which_a_model_cannot_build_itself_is_a_mistake() -> None:
+    problem = NORMS.parse({"name": "gn", "groups": 4}).misfit(SelfBuilt(), (1, 8, 8), 10)
+    assert problem is not None
+    assert "cannot be built with it" in problem
+    assert "must be divisible" in problem
 
 
 def test_statistics_over_a_batch_need_two_samples() -> None:

@@ -92,6 +92,28 @@ def test_a_mistake_in_a_hook_is_one_message(
     assert "Traceback" in log.read_text() if method == "misspelt" else problem in log.read_text()
 
 
+@pytest.mark.slow
+def test_an_outside_model_has_equal_weights_in_every_process(tmp_path: Path) -> None:
+    install("flbench_demo", tmp_path / "site")
+    fields = ("model=attention", "clients=4", "partition=iid", "E=2", "rounds=2", "eval_every=2", "--device", "cpu")
+    losses = set()
+    for store in ("one", "two"):
+        done = flbench(tmp_path / "site", "run", *fields, "--json", "--store", str(tmp_path / store))
+        assert done.returncode == 0, done.stderr
+        losses.add(json.loads(done.stdout)["final"]["loss"])
+    assert len(losses) == 1
+
+
+@pytest.mark.slow
+def test_a_norm_that_an_outside_model_ignores_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    install("flbench_demo", tmp_path / "site")
+    done = flbench(tmp_path / "site", "run", "model=attention", "norm=ln", "--store", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert "ln in attention: the network has the same layers without it" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_outside_component_is_shown_with_its_fields(tmp_path: Path) -> None:
     install("flbench_demo", tmp_path / "site")
     shown = flbench(tmp_path / "site", "show", "methods", "--json")

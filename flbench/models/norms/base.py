@@ -35,9 +35,19 @@ class Norm(Component):
         """The module at ``site``, or None where this norm does not sit."""
         return None
 
+    def sits(self, site: Site) -> bool:
+        """Whether ``layer`` has a module at ``site``; override it where that can be known without importing torch."""
+        return self.layer(site) is not None
+
     def canonical(self) -> Norm:
         """Return the norm that computes the same and gives both their run id."""
         return self
+
+    def misfit(self, model: Model, image: Shape, classes: int) -> str | None:
+        """Why this norm cannot be used in the model, or None: it does not fit, or no layer of it would be there."""
+        if type(self) is Norm:
+            return None
+        return self.problem(model, image) or model.ignores(self, image, classes)
 
     def problem(self, model: Model, image: Shape) -> str | None:
         """Why this norm does not fit the model on images of this shape, or None."""

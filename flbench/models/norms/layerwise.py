@@ -29,9 +29,13 @@ class Layerwise(Norm):
 
     order: Literal["after", "before"] = "after"
 
-    def layer(self, site: Site) -> nn.Module | None:
+    def sits(self, site: Site) -> bool:
         """At every activation."""
-        return self.module(site.shape) if site.position == self.order else None
+        return site.position == self.order
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """The same layer wherever it sits."""
+        return self.module(site.shape) if self.sits(site) else None
 
     def module(self, shape: Shape) -> nn.Module:
         """The layer for activations of this shape."""
@@ -39,7 +43,7 @@ class Layerwise(Norm):
 
     def shapes(self, model: Model, image: Shape) -> Iterator[Shape]:
         """Shapes of all activations where it sits."""
-        return (site.shape for site in model.sites(image) if site.position == self.order)
+        return (site.shape for site in model.sites(image) if self.sits(site))
 
 
 @NORMS.register("ln")
@@ -178,9 +182,9 @@ class InstanceNorm(Layerwise):
     equation: ClassVar[str] = "gamma_c (x_c - mu_c) / sqrt(sigma_c^2 + 1e-5) + beta_c, mu and sigma over pixels"
     source: ClassVar[str] = "Ulyanov et al. 2016, eq. 4"
 
-    def layer(self, site: Site) -> nn.Module | None:
+    def sits(self, site: Site) -> bool:
         """At every activation with pixels."""
-        return super().layer(site) if len(site.shape) == 3 else None
+        return super().sits(site) and len(site.shape) == 3
 
     def module(self, shape: Shape) -> nn.Module:
         """Over the pixels of each channel."""
@@ -190,7 +194,7 @@ class InstanceNorm(Layerwise):
 
     def problem(self, model: Model, image: Shape) -> str | None:
         """There must be activations with pixels, and more than one of them."""
-        pixels = [math.prod(shape[1:]) for shape in self.shapes(model, image) if len(shape) == 3]
+        pixels = [math.prod(shape[1:]) for shape in self.shapes(model, image)]
         if not pixels:
             return "no layer has pixels to normalize over"
         return "a layer has a single pixel, which it would set to 0" if min(pixels) == 1 else None

@@ -35,11 +35,15 @@ class MeanSubtraction(Norm):
 
     smallest_batch: ClassVar[int] = 2
 
-    def layer(self, site: Site) -> nn.Module | None:
+    def sits(self, site: Site) -> bool:
         """At the logits."""
+        return site.position == "logits"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """Of each logit."""
         from flbench.models.norm_layers import BatchShift
 
-        return BatchShift(site.shape[0]) if site.position == "logits" else None
+        return BatchShift(site.shape[0]) if self.sits(site) else None
 
 
 @NORMS.register("bn-last")
@@ -56,8 +60,12 @@ class BatchNormLast(Norm):
 
     smallest_batch: ClassVar[int] = 2
 
-    def layer(self, site: Site) -> nn.Module | None:
+    def sits(self, site: Site) -> bool:
         """At the logits."""
+        return site.position == "logits"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """Of each logit."""
         from flbench.models.norm_layers import BatchNorm
 
-        return BatchNorm(site.shape[0], eps=EPS) if site.position == "logits" else None
+        return BatchNorm(site.shape[0], eps=EPS) if self.sits(site) else None

@@ -29,9 +29,13 @@ class FeatureNorm(Norm):
 
     variant: ScaleVariant = "text"
 
-    def layer(self, site: Site) -> nn.Module | None:
+    def sits(self, site: Site) -> bool:
         """At the input of the head."""
-        return scale(site.shape, self.variant) if site.position == "feature" else None
+        return site.position == "feature"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """A scale wherever it sits."""
+        return scale(site.shape, self.variant) if self.sits(site) else None
 
 
 @NORMS.register("fn-layerwise")
@@ -47,11 +51,9 @@ class LayerwiseFeatureNorm(FeatureNorm):
     equation: ClassVar[str] = "n(x) = sqrt(d) x / max(||x||, eps) after each activation"
     source: ClassVar[str] = f"{_PAPER}, eq. 6 and Table 3 (layerwise)"
 
-    def layer(self, site: Site) -> nn.Module | None:
+    def sits(self, site: Site) -> bool:
         """After every activation but the last, and at the feature."""
-        if site.position == "after" and not site.last:
-            return scale(site.shape, self.variant)
-        return super().layer(site)
+        return super().sits(site) or (site.position == "after" and not site.last)
 
 
 @NORMS.register("ln-reduced")
@@ -69,9 +71,13 @@ class ReducedLayerNorm(Norm):
 
     variant: ScaleVariant = "text"
 
-    def layer(self, site: Site) -> nn.Module | None:
+    def sits(self, site: Site) -> bool:
         """After every activation."""
-        if site.position != "after":
+        return site.position == "after"
+
+    def layer(self, site: Site) -> nn.Module | None:
+        """A shift, and n_MV after the last activation and inside of blocks."""
+        if not self.sits(site):
             return None
         return mean_variance(site.shape, self.variant) if site.last or site.inside else shift(site.shape)
 
@@ -79,6 +85,10 @@ class ReducedLayerNorm(Norm):
 @dataclass(frozen=True)
 class _BlockForm(FeatureNorm):
     """Base of Table 13's forms: fn, and a norm after the inner activation of every residual block."""
+
+    def sits(self, site: Site) -> bool:
+        """After the inner activation of a block, and at the feature."""
+        return super().sits(site) or (site.position == "after" and site.inside)
 
     def problem(self, model: Model, image: Shape) -> str | None:
         """The model must have residual blocks."""
@@ -94,10 +104,8 @@ class BlockMeanVariance(_BlockForm):
     source: ClassVar[str] = f"{_PAPER}, appendix E, Table 13 (n_MV inside), the block of eq. 11 without its shift"
 
     def layer(self, site: Site) -> nn.Module | None:
-        """After the inner activation of a block, and at the feature."""
-        if site.inside and site.position == "after":
-            return mean_variance(site.shape, self.variant)
-        return super().layer(site)
+        """n_MV inside of blocks, a scale at the feature."""
+        return mean_variance(site.shape, self.variant) if self.sits(site) and site.inside else super().layer(site)
 
 
 @NORMS.register("fn-block-scale")
@@ -107,9 +115,3 @@ class BlockScale(_BlockForm):
 
     equation: ClassVar[str] = "block(x) = relu(x + A2 n(relu(A1 x))); n at the feature"
     source: ClassVar[str] = f"{_PAPER}, appendix E, Table 13 (n inside)"
-
-    def layer(self, site: Site) -> nn.Module | None:
-        """After the inner activation of a block, and at the feature."""
-        if site.inside and site.position == "after":
-            return scale(site.shape, self.variant)
-        return super().layer(site)

@@ -1,4 +1,4 @@
-"""A method and a normalization from outside of flbench."""
+"""A method, a normalization and a model from outside of flbench."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -7,8 +7,9 @@ from pydantic import Field
 
 from flbench.methods import Method
 from flbench.methods.base import tmap
+from flbench.models.base import Model
 from flbench.models.norms import Norm
-from flbench.registry import METHODS, NORMS
+from flbench.registry import METHODS, MODELS, NORMS
 
 
 @METHODS.register("signsgd")
@@ -39,3 +40,31 @@ class MaxNorm(Norm):
                 return (flat / flat.abs().amax(1, keepdim=True).clamp_min(1e-5)).view_as(x)
 
         return Largest() if site.position == "after" else None
+
+
+@MODELS.register("attention")
+@dataclass(frozen=True)
+class Attention(Model):
+    """Self-attention over the rows of an image: a model that builds its own torch modules, and ignores norms."""
+
+    heads: Annotated[int, Field(ge=1)] = 2
+
+    def build(self, image, classes, norm, bias):
+        import torch
+        from torch import nn
+
+        heads = self.heads
+
+        class Network(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.places = nn.Parameter(torch.randn(image[1], image[2]) / 10)
+                self.attention = nn.MultiheadAttention(image[2], heads, batch_first=True)
+                self.head = nn.Linear(image[2], classes)
+
+            def forward(self, images):
+                rows = images.mean(1) + self.places
+                features = self.attention(rows, rows, rows, need_weights=False)[0].mean(1)
+                return features, self.head(features)
+
+        return Network()
