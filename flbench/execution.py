@@ -194,6 +194,7 @@ class _Execution:
         require_device([experiment], lambda: settings.device)
         self.subject: Subject
         self._probes: tuple[Probe, ...] = ()
+        self._samples: tuple[int, int] | None = None
         if isinstance(experiment, Training):
             data = load(cast(Dataset, experiment.dataset), settings.data_root)
             trainer, self._numerics = make_trainer(
@@ -205,6 +206,7 @@ class _Execution:
                 neighbours=settings.neighbours,
             )
             self.subject, self._fingerprint = trainer, data.fingerprint
+            self._samples = len(data.train.labels), len(data.test.labels)
             self._probes = cast(tuple[Probe, ...], experiment.probes)
             self._lens = cache(partial(_lens, experiment, data, trainer, settings.device))
         else:
@@ -317,6 +319,7 @@ class _Execution:
             seconds=self.subject.seconds,
             fingerprint=self._fingerprint,
             numerics=self._numerics.to_json(),
+            samples=self._samples,
         )
         return Outcome(status, round)
 

@@ -172,3 +172,9 @@ def test_augmentation_changes_the_numbers(store: Store) -> None:
 def test_tf32_is_not_computed_on_a_cpu(store: Store) -> None:
     with pytest.raises(UserError, match="precision: fp32"):
         run(store, experiment(precision="tf32"))
+
+
+def test_a_result_says_how_many_images_there_were(store: Store) -> None:
+    run(store, experiment(rounds=2))
+    result = store.run(experiment(rounds=2).run_id).results()[0]
+    assert result.environment["samples"] == "1442/355"

@@ -11,7 +11,7 @@ import typer
 from flbench.errors import DataMissing, UserError
 
 if TYPE_CHECKING:
-    from flbench.data.datasets import Dataset
+    from flbench.data.datasets import Dataset, Source
 
 app = typer.Typer(no_args_is_help=True, help="List, download and verify data sets.")
 
@@ -136,6 +136,7 @@ def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
         "classes": cls.classes,
         "image": cls.image,
         "counts": cls.counts,
+        "official_counts": cls.counts,
         "found": None,
         "layout": None,
         "cached": False,
@@ -148,7 +149,16 @@ def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
     except DataMissing:
         return row
     cached = cache.is_cached(recipe(cls(), source))
-    return {**row, "found": str(source.folder), "layout": source.layout.title, "cached": cached}
+    found = {"found": str(source.folder), "layout": source.layout.title, "cached": cached}
+    return {**row, **found, "counts": _counts(source) or cls.counts}
+
+
+def _counts(source: Source) -> tuple[int, int] | None:
+    """Images in train and test as far as the files tell; what is wrong with damaged ones, ``verify`` says."""
+    try:
+        return source.layout.counts(source.folder)
+    except UserError:
+        return None
 
 
 def _needs_settings(cls: type[Dataset]) -> bool:
@@ -170,7 +180,10 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
     for header in ("found", "licence"):
         table.add_column(header, overflow="fold")
     for row in rows:
-        counts = "/".join(f"{count:,}" for count in row["counts"] or ())
+        counts = _many(row["counts"])
+        if row["official_counts"] not in (None, row["counts"]):
+            fewer = all(map(int.__le__, row["counts"], row["official_counts"]))
+            counts += f" ({'subset' if fewer else 'other than the official'}: {_many(row['official_counts'])})"
         shape = "x".join(map(str, row["image"] or ()))
         decoded = "yes" if row["cached"] else ""
         table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, escape(_place(row)), row["terms"])
@@ -178,6 +191,10 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
     if not console.is_terminal:
         console.width = 200  # whatever reads this has no edge to wrap at
     console.print(table)
+
+
+def _many(counts: tuple[int, int] | None) -> str:
+    return "/".join(f"{count:,}" for count in counts or ())
 
 
 def _place(row: dict[str, Any]) -> str:

@@ -79,6 +79,10 @@ class Layout(ABC):
     def read(self, folder: Path, wanted: Wanted) -> Contents:
         """Read labels and names now, and images as the blocks are drawn; raises UserError on damaged files."""
 
+    def counts(self, folder: Path) -> tuple[int, int] | None:
+        """Images in train and test, without decoding any; None where the files are the published ones or refused."""
+        return None
+
     def damage(self, folder: Path) -> list[str]:
         """What published checksums say is wrong, one line a file; empty where all is well or none are published."""
         return []
@@ -120,6 +124,11 @@ class Parquet(Layout):
         names = [folder / name for name in ("classes.txt", "domains.txt")] if files else []
         return Found((*files, *(path for path in names if path.is_file())), tuple(lacking))
 
+    def counts(self, folder: Path) -> tuple[int, int]:
+        """The rows that the shards' footers name."""
+        train, test = (sum(map(_rows, _shards(folder, prefixes))) for prefixes in (("train",), self.test))
+        return train, test
+
     def read(self, folder: Path, wanted: Wanted) -> Contents:
         """Labels of every shard now, images in batches later."""
         train, test = (_Table(_shards(folder, prefixes), self.label) for prefixes in (("train",), self.test))
@@ -154,6 +163,10 @@ class ImageFolder(Layout):
         files = [*found["train"], *found["test"]]
         names = folder / "classes.txt"
         return Found((*files, names) if files and names.is_file() else tuple(files), lacking)
+
+    def counts(self, folder: Path) -> tuple[int, int]:
+        """The files below train and test."""
+        return len(_images_below(folder / "train")), len(_images_below(folder / "test"))
 
     def read(self, folder: Path, wanted: Wanted) -> Contents:
         """The tree now, pixels in batches later."""
@@ -272,6 +285,12 @@ def _parquet(path: Path) -> Any:
 
     with open_regular(path):  # a FIFO would be waited for
         return pq.ParquetFile(path)
+
+
+def _rows(shard: Path) -> int:
+    with reading(shard):
+        rows: int = _parquet(shard).metadata.num_rows
+    return rows
 
 
 def _shards(folder: Path, prefixes: tuple[str, ...]) -> list[Path]:

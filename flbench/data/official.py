@@ -80,6 +80,12 @@ class Idx(Checksummed):
             halves.append(whole(images, labels.astype(np.int64), files[f"{half}-images-idx3-ubyte"], wanted.shape))
         return Contents(halves[0], halves[1])
 
+    def counts(self, folder: Path) -> tuple[int, int]:
+        """The lengths in the headers of the labels: a file that is not gzipped has no published checksum."""
+        files = {path.name.removesuffix(".gz"): path for path in self.find(folder).files}
+        train, test = (_length(files[f"{half}-labels-idx1-ubyte"]) for half in ("train", "t10k"))
+        return train, test
+
     def _array(self, path: Path, *, dimensions: int) -> Bytes:
         content = self.checked(path)
         with reading(path):
@@ -190,6 +196,13 @@ def whole(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -
         yield np.arange(len(labels)), images
 
     return Half(labels, images.shape[1:], blocks())
+
+
+def _length(path: Path) -> int:
+    """The first dimension of an idx file."""
+    with reading(path), open_regular(path) as file:
+        head = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(8)
+    return int.from_bytes(head[4:])
 
 
 def _md5(path: Path) -> str:

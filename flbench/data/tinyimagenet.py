@@ -39,6 +39,11 @@ class TinyImageNetZip(Layout):
         names = [path for path in (annotations, home / "wnids.txt", home / "words.txt") if path.is_file()]
         return Found((*train, *_images(home, "val/images"), *names), tuple(lacking))
 
+    def counts(self, folder: Path) -> tuple[int, int]:
+        """Training images, and annotated validation images."""
+        home = folder / self.folder
+        return len(_images(home, "train/*/images")), len(_annotated(home / "val"))
+
     def read(self, folder: Path, wanted: Wanted) -> Contents:
         """The lists now, pixels in batches later; images sorted by label and name."""
         home = folder / self.folder

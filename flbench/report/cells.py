@@ -64,6 +64,12 @@ class Cell:
         """How many seeds were wished for."""
         return len(self.runs) + self.elsewhere
 
+    @property
+    def samples(self) -> str | None:
+        """The images in train and test, as far as a result has recorded them."""
+        recorded = (run.result.environment.get("samples") for run in self.runs if run.result)
+        return next(filter(None, recorded), None)
+
     @cached_property
     def by_seed(self) -> Mapping[int, float]:
         """The metric of every seed that has it, a finite number."""

@@ -129,10 +129,23 @@ def _as_published(component: Component) -> bool:
 OTHER_DATA: dict[str, str] = {"pacs": "64 pixels, the paper's code has 224"}
 
 
-def other_data(experiment: Training, fingerprint: str | None) -> str | None:
-    """Why an experiment's data are not those of the paper, or None."""
+def other_data(experiment: Training, fingerprint: str | None, samples: str | None) -> str | None:
+    """Why an experiment's data are not those of the paper, or None.
+
+    Args:
+        experiment: of the run.
+        fingerprint: of its data.
+        samples: the images in train and test, as the result has them (``50000/10000``); None: not recorded.
+    """
     dataset: Any = experiment.dataset
-    return OTHER_DATA.get(dataset.name) or dataset.parts.get(fingerprint)
+    if known := OTHER_DATA.get(dataset.name) or dataset.parts.get(fingerprint):
+        return str(known)
+    if fingerprint == dataset.official or dataset.counts is None:
+        return None
+    whole = "/".join(map(str, dataset.counts))
+    if samples is None and dataset.official is None:
+        return "how many images there were is not recorded"
+    return None if samples in (None, whole) else f"{samples} images in train and test, not {whole}"
 
 
 class _Known(NamedTuple):

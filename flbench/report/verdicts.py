@@ -108,7 +108,7 @@ def judge(row: PublishedRow, cell: Cell | None, tolerance: float) -> tuple[Verdi
     diverged = cell.gaps.keys() == {"diverged"}
     if not cell.values and not diverged:
         return "not run", "" if cell.gaps.keys() == {"pending"} else gap
-    if why := other_data(cell.training, cell.fingerprint):
+    if why := other_data(cell.training, cell.fingerprint, cell.samples):
         return "not comparable", why
     if (rounds := cell.runs[0].rounds) != row.rounds:
         return ("shorter" if rounds < row.rounds else "not comparable"), f"{rounds:,} of {row.rounds:,} rounds"

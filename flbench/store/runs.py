@@ -320,8 +320,11 @@ class Attempt(AttemptDir):
         seconds: float,
         fingerprint: str,
         numerics: Mapping[str, Any],
+        samples: tuple[int, int] | None = None,
     ) -> bool:
         """Publish the result; say whether it is ours that counts (the first writer's does).
+
+        ``samples`` are the images of the data set in train and test: a subset never counts as the full set.
 
         Raises:
             ValueError: a finished run whose metrics lack an evaluation that was wished for.
@@ -333,6 +336,9 @@ class Attempt(AttemptDir):
         if status == "done" and not (missing := self.wish.evaluated - evaluated) <= frozenset():
             raise ValueError(f"{self.metrics_path} lacks the wished for rounds {sorted(missing)}")
         environment = self.environment()
+        facts = {key: environment[key] for key in SHORT_ENVIRONMENT if key in environment}
+        if samples is not None:
+            facts["samples"] = "/".join(map(str, samples))
         result = Result(
             file=f"{self.run.path}/results/{rounds:08d}.json",
             run_id=self.run.run_id,
@@ -348,7 +354,7 @@ class Attempt(AttemptDir):
             seconds=seconds,
             fingerprint=fingerprint,
             numerics=dict(numerics),
-            environment={key: environment[key] for key in SHORT_ENVIRONMENT if key in environment},
+            environment=facts,
             published=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
         self.run._describe(self.experiment)  # once more: a result without it would belong to nothing

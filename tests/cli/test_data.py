@@ -18,7 +18,7 @@ from flbench.data import cache
 from flbench.data.datasets import load
 from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS
-from tests.data.files import idx, labels, mnist_of, pixels, write_folder, write_idx
+from tests.data.files import idx, labels, mnist_of, pixels, write_folder, write_idx, write_parquet, write_tinyimagenet
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,7 @@ def test_list_as_json(mnist: Any, tmp_path: Path) -> None:
         "classes": 10,
         "image": [1, 28, 28],
         "counts": [20, 10],
+        "official_counts": [20, 10],
         "found": str(tmp_path / "mnist"),
         "layout": "torchvision's idx files",
         "cached": True,
@@ -67,6 +68,42 @@ def test_list_for_people(mnist: Any, tmp_path: Path) -> None:
     assert any(line.startswith("mnist") and f"{tmp_path}/mnist (torchvision's idx files)" in line for line in lines)
     assert f"Data root: {tmp_path} (set $FLBENCH_DATA or --root to change it)" in lines
     assert "Fetch what is missing: flbench data download NAME..." in lines
+
+
+def test_list_counts_the_images_that_are_there(mnist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tinyimagenet(tmp_path / "tinyimagenet/tiny-imagenet-200", ["n01443537", "n01629819"], per_class=3)
+    monkeypatch.setattr(DATASETS["mnist"], "counts", (15, 10))
+    for half, rows in (("train", (7, 5)), ("test", (4,))):
+        for shard, count in enumerate(rows):
+            table = {"image": [b"not opened"] * count, "label": [0] * count}
+            write_parquet(tmp_path / f"pacs/data/{half}-{shard:05d}-of-{len(rows):05d}.parquet", table)
+    folder = {f"{half}/{label}/a.png": pixels(1, (3, 32, 32))[0] for half in ("train", "test") for label in "ab"}
+    write_folder(tmp_path / "cifar100", folder)
+    rows = {row["name"]: row for row in json.loads(call("list", "--json").stdout)}
+    assert {name: row["counts"] for name, row in rows.items() if row["found"]} == {
+        "digits": [1442, 355],
+        "tinyimagenet": [6, 2],
+        "pacs": [12, 4],
+        "mnist": [20, 10],
+        "cifar100": [2, 2],
+    }
+    assert rows["tinyimagenet"]["official_counts"] == [100_000, 10_000]
+    assert rows["cifar10"]["counts"] == rows["cifar10"]["official_counts"] == [50_000, 10_000]  # is missing
+    lines = {line.split()[0]: line for line in call("list").stdout.splitlines() if line}
+    assert "6/2 (subset: 100,000/10,000)" in lines["tinyimagenet"]
+    assert "12/4 (subset: 8,977/1,014)" in lines["pacs"]
+    assert "20/10 (other than the official: 15/10)" in lines["mnist"]
+    assert "(" not in lines["digits"].partition("embedded")[0].partition("scikit-learn")[0]
+
+
+def test_list_survives_damaged_files(tmp_path: Path) -> None:
+    for half in ("train", "test"):
+        path = tmp_path / f"pacs/{half}-0.parquet"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"junk")
+    result = call("list")
+    assert result.exit_code == 0
+    assert any(line.startswith("pacs") and "8,977/1,014" in line for line in result.stdout.splitlines())
 
 
 def test_verify_whole_files(mnist: Any) -> None:

@@ -66,6 +66,7 @@ def finish(
     fingerprint: str = "feedfacecafebeef",
     numerics: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
+    samples: tuple[int, int] | None = None,
     **more: Any,
 ) -> None:
     """Execute a wish in no time: publish ``lines``, or records whose last accuracy is ``acc``."""
@@ -83,6 +84,7 @@ def finish(
         seconds=1.0,
         fingerprint=fingerprint,
         numerics=numerics or NUMERICS,
+        samples=samples,
     )
     attempt.end("ok")
 

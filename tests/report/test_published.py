@@ -109,12 +109,15 @@ def test_centralized_training_answers_to_nothing() -> None:
 
 def test_which_data_are_others() -> None:
     pacs = paper(dataset="pacs", model="resnet18", clients=12, partition="domain-dirichlet:0.5")
-    assert other_data(pacs, "0" * 16) == "64 pixels, the paper's code has 224"
+    assert other_data(pacs, "0" * 16, None) == "64 pixels, the paper's code has 224"
     tiny = paper(dataset="tinyimagenet", model="resnet18", clients=200, partition="dirichlet:0.01")
-    assert other_data(tiny, "f2cb16468fe261ed") == "70 of 500 training and 20 of 50 test images a class"
-    assert other_data(tiny, "0" * 16) is None
-    assert other_data(tiny, None) is None
-    assert other_data(paper(), "0" * 16) is None
+    assert other_data(tiny, "f2cb16468fe261ed", None) == "70 of 500 training and 20 of 50 test images a class"
+    assert other_data(tiny, "0" * 16, "100000/10000") is None
+    assert other_data(tiny, "0" * 16, "14000/4000") == "14000/4000 images in train and test, not 100000/10000"
+    assert other_data(tiny, "0" * 16, None) == "how many images there were is not recorded"
+    assert other_data(tiny, None, None) is None  # no result yet
+    assert other_data(paper(), "0" * 16, None) is None
+    assert other_data(paper(), "0" * 16, "300/60") == "300/60 images in train and test, not 50000/10000"
 
 
 def test_remarks_name_mistakes_and_contradictions() -> None:

@@ -155,8 +155,30 @@ def test_other_data_are_not_comparable(tmp_path: Path) -> None:
 def test_the_whole_of_tinyimagenet_is_comparable(tmp_path: Path) -> None:
     store = Store(tmp_path)
     tiny = seeds(dataset="tinyimagenet", model="resnet18", clients=200, partition="dirichlet:0.01")
-    done(store, tiny, [21.2] * 3)
+    done(store, tiny, [21.2] * 3, samples=(100_000, 10_000))
     assert by_table(published(store, tiny), partition="dirichlet:0.01")["1"].verdict == "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("samples", "why"),
+    [
+        ((14_000, 4_000), "14000/4000 images in train and test, not 100000/10000"),
+        (None, "how many images there were is not recorded"),
+    ],
+)
+def test_a_part_of_tinyimagenet_is_never_the_whole(tmp_path: Path, samples: tuple[int, int] | None, why: str) -> None:
+    store = Store(tmp_path)
+    tiny = seeds(dataset="tinyimagenet", model="resnet18", clients=200, partition="dirichlet:0.01")
+    done(store, tiny, [21.2] * 3, samples=samples)
+    one = by_table(published(store, tiny), partition="dirichlet:0.01")["1"]
+    assert (one.verdict, one.why) == ("not comparable", why)
+
+
+def test_a_part_of_cifar10_is_never_the_whole(tmp_path: Path) -> None:
+    store, wishes = Store(tmp_path), seeds()
+    done(store, wishes, [55.7, 55.8, 55.9], samples=(300, 60))
+    found = by_table(published(store, wishes))
+    assert {one.verdict for one in found.values()} == {"not comparable"}
 
 
 def test_two_versions_of_the_data_and_two_variants_are_judged_apart(tmp_path: Path) -> None:
