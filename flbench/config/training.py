@@ -120,8 +120,14 @@ class _Training(BaseExperiment):
 
     @classmethod
     def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
-        """As usual; epochs have a version. Version 1 gave a client smaller than a batch a single step."""
+        """As usual; epochs and bf16 have a version, raised when the numbers of their runs change and no others do.
+
+        Version 1 of epochs gave a client smaller than a batch a single step. Version 1 of bf16 rounded the statistics of
+        normalizations and the penalties of methods to it.
+        """
         own = super().identity_of(field, value)
+        if field == "precision" and value == "bf16":
+            return {field: {"name": value, "version": 2}}
         return {field: {"epochs": value, "version": 2}} if own and field == "local_epochs" else own
 
     @model_validator(mode="before")

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flbench.methods.base import Context, Method, Tree
+from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
 
 #: Turns a function of one client's tensors into one of a client's or of a stack's.
@@ -122,8 +123,8 @@ def local_train(
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         with autocast(images.device, task.autocast):
             features, logits = forward(leaves, buffers, images)
-        loss = cross_entropy(lifted.logits(_at_least_float(logits)), labels)
-        objective = lifted.add_penalty(loss, leaves, features)
+        loss = cross_entropy(lifted.logits(at_least_float(logits)), labels)
+        objective = lifted.add_penalty(loss, leaves, at_least_float(features))
         grads = torch.autograd.grad(
             objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
         )
@@ -189,10 +190,6 @@ def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
     # Classes before samples: with the few classes last, torch takes three times as long.
     each = F.cross_entropy(logits_BY.view(-1, *logits_BY.shape[-2:]).mT, labels_B.view(-1, batch), reduction="none")
     return each.mean(-1).view(labels_B.shape[:-1])
-
-
-def _at_least_float(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 class _LiftedHooks:

@@ -35,6 +35,11 @@ class Dense(nn.Linear, StackableLayer):
         return product if self.bias is None else product + self.bias.unsqueeze(-2)
 
 
+def at_least_float(x: Tensor) -> Tensor:
+    """Return x in float32, or as it is where it has more digits."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def _as_autocast_would(*factors: Tensor) -> list[Tensor]:
     """The factors in the dtype that ``torch.autocast`` multiplies in: it does not see into the product below."""
     kind = factors[0].device.type

@@ -2,6 +2,9 @@
 
 They sit at (B, C, H, W) or (B, D), with a leading axis N for a stack. The loop executor keeps an image's channels side
 by side in memory (channels last): there a sample's statistics are those of a row of H * W * C numbers.
+
+In mixed precision they compute in float32 and return the dtype that they were given. Statistics of 8 bits are too
+coarse, and running ones would add up their errors.
 """
 
 from __future__ import annotations
@@ -12,10 +15,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flbench.models.layers import StackableLayer
+from flbench.models.layers import StackableLayer, at_least_float
 
 
-class ScaleNorm(StackableLayer):
+class Normalization(StackableLayer):
+    """Base of the layers: computes in float32 at least, autocast or not, and returns the dtype that it was given."""
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """The layer, on float32 or float64."""
+        raise NotImplementedError(f"{type(self).__name__} must say what it computes")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize."""
+        kind = x.device.type
+        if not torch.is_autocast_enabled(kind):
+            return self.normalize(x)
+        with torch.autocast(kind, enabled=False):
+            return self.normalize(at_least_float(x)).to(x.dtype)
+
+
+class ScaleNorm(Normalization):
     """sqrt(d) x / max(||x||, eps) over the elements of one sample."""
 
     def __init__(self, shape: tuple[int, ...], eps: float) -> None:
@@ -24,20 +43,20 @@ class ScaleNorm(StackableLayer):
         self.scale = math.sqrt(math.prod(shape))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Scale every sample to norm sqrt(d)."""
         norm: Tensor = torch.linalg.vector_norm(x, dim=self.dims, keepdim=True)
         return x * (self.scale / norm.clamp_min(self.eps))
 
 
-class MeanShift(StackableLayer):
+class MeanShift(Normalization):
     """x - mu over the elements of one sample."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.dims = tuple(range(-len(shape), 0))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Subtract every sample's mean."""
         if x.dim() == 4 and len(self.dims) == 3:
             # Elements in the order of memory: torch's mean over channels first is slower.
@@ -47,7 +66,7 @@ class MeanShift(StackableLayer):
         return x - mean
 
 
-class RmsNorm(StackableLayer):
+class RmsNorm(Normalization):
     """x / sqrt(mean(x^2) + eps) over the elements of one sample, then an elementwise gain."""
 
     def __init__(self, shape: tuple[int, ...], eps: float) -> None:
@@ -60,7 +79,7 @@ class RmsNorm(StackableLayer):
         """Gain 1."""
         nn.init.ones_(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Scale every sample; one client's images with the pixels' channels side by side, as in :class:`LayerNorm`."""
         if x.dim() == 4 and len(self.dims) == 3:
             return self._scale(x.movedim(1, -1), self.weight.movedim(0, -1)).movedim(-1, 1)
@@ -72,13 +91,13 @@ class RmsNorm(StackableLayer):
         return (elements * torch.rsqrt(mean_square + self.eps).unsqueeze(-1) * gain).view(x.shape)
 
 
-class LayerNorm(nn.LayerNorm, StackableLayer):
+class LayerNorm(Normalization, nn.LayerNorm):
     """Mean 0 and variance 1 over the elements of one sample, then perhaps an elementwise affine map."""
 
     def __init__(self, shape: tuple[int, ...], eps: float, affine: bool = True) -> None:
         super().__init__(shape, eps=eps, elementwise_affine=affine)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Normalize over the last axes."""
         axes = len(self.normalized_shape)
         if x.dim() == 4 and axes == 3:
@@ -95,14 +114,14 @@ class LayerNorm(nn.LayerNorm, StackableLayer):
         return F.layer_norm(x.movedim(1, -1), (height, width, channels), weight, bias, self.eps).movedim(-1, 1)
 
 
-class GroupNorm(nn.GroupNorm, StackableLayer):
+class GroupNorm(Normalization, nn.GroupNorm):
     """Mean 0 and variance 1 over a group of channels of one sample, then perhaps an affine map a channel."""
 
     def __init__(self, groups: int, shape: tuple[int, ...], eps: float, affine: bool = True) -> None:
         super().__init__(groups, shape[0], eps=eps, affine=affine)
         self.sample_axes = len(shape)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Normalize each group."""
         if x.dim() == self.sample_axes + 1:
             # Torch is fast with a group's channels side by side, except where every channel is a group of its own.
@@ -115,7 +134,7 @@ class GroupNorm(nn.GroupNorm, StackableLayer):
         return torch.addcmul(self.bias.view(affine), normalized, self.weight.view(affine))
 
 
-class BatchNorm(StackableLayer):
+class BatchNorm(Normalization):
     """Mean 0 and variance 1 a channel over the batch in training, running statistics in evaluation, perhaps affine.
 
     In training the buffers ``running_mean`` and ``running_var`` are updated in place: who calls with buffers that must
@@ -140,7 +159,7 @@ class BatchNorm(StackableLayer):
         self.running_mean.zero_()
         self.running_var.fill_(1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Normalize; no statistics cross the clients of a stack."""
         if self.running_mean.dim() == 2:
             return self._normalize_stack(x)
@@ -158,17 +177,15 @@ class BatchNorm(StackableLayer):
             var, mean = torch.var_mean(x, dim=(1, *range(3, x.dim())), keepdim=True, correction=0)
             count = x[0, :, 0].numel()
             with torch.no_grad():
-                dtype = self.running_mean.dtype
-                self.running_mean.lerp_(mean.view_as(self.running_mean).to(dtype), self.momentum)
-                unbiased = var.view_as(self.running_var).to(dtype) * (count / (count - 1))
-                self.running_var.lerp_(unbiased, self.momentum)
+                self.running_mean.lerp_(mean.view_as(self.running_mean), self.momentum)
+                self.running_var.lerp_(var.view_as(self.running_var) * (count / (count - 1)), self.momentum)
         normalized = (x - mean) * torch.rsqrt(var + self.eps)
         if self.weight is None or self.bias is None:
             return normalized
         return torch.addcmul(self.bias.view(shape), normalized, self.weight.view(shape))
 
 
-class BatchShift(StackableLayer):
+class BatchShift(Normalization):
     """x_BD - mean over the batch in training, the running mean in evaluation: batch normalization without a scale.
 
     In training the buffer ``running_mean`` is updated in place, as in :class:`BatchNorm`.
@@ -184,11 +201,11 @@ class BatchShift(StackableLayer):
         """Running mean 0."""
         self.running_mean.zero_()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Subtract the mean."""
         if not self.training:
             return x - self.running_mean.unsqueeze(-2)
         mean = x.mean(-2, keepdim=True)
         with torch.no_grad():
-            self.running_mean.lerp_(mean.squeeze(-2).to(self.running_mean.dtype), self.momentum)
+            self.running_mean.lerp_(mean.squeeze(-2), self.momentum)
         return x - mean

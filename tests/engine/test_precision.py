@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, cast, get_args
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from flbench.config import parse_experiment
+from flbench.config.training import Precision
 from flbench.data.datasets import load
 from flbench.engine.fused import step_together
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_trainer
-from flbench.methods.base import Tree
+from flbench.methods.base import Context, Tree
+from flbench.methods.feddecorr import FedDecorr
+from flbench.models import norm_layers
+from flbench.models.network import pure_forward
 from tests.toys import largest_difference
 
 NORMS = ["none", "fn", "ln", "gn", "bn"]
@@ -73,3 +79,68 @@ def test_runs_trained_together_in_bf16_are_those_alone(norm: str) -> None:
         step_together(together, [False] * 3)
     for one, other in zip(alone, together, strict=True):
         assert largest_difference(one.x, other.x) == 0
+
+
+#: Each layer that takes statistics, at activations of shape (C, H, W) or (D,).
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "scale": (lambda: norm_layers.ScaleNorm((6, 4, 4), 1e-5), (6, 4, 4)),
+    "shift": (lambda: norm_layers.MeanShift((6, 4, 4)), (6, 4, 4)),
+    "rms": (lambda: norm_layers.RmsNorm((6, 4, 4), 1e-5), (6, 4, 4)),
+    "ln": (lambda: norm_layers.LayerNorm((6, 4, 4), 1e-5), (6, 4, 4)),
+    "gn": (lambda: norm_layers.GroupNorm(2, (6, 4, 4), 1e-5), (6, 4, 4)),
+    "in": (lambda: norm_layers.GroupNorm(6, (6, 4, 4), 1e-5), (6, 4, 4)),
+    "bn": (lambda: norm_layers.BatchNorm(6, 1e-5), (6, 4, 4)),
+    "bn of features": (lambda: norm_layers.BatchNorm(40, 1e-5), (40,)),
+    "bn-static": (lambda: norm_layers.BatchNorm(6, 1e-5, affine=False), (6, 4, 4)),
+    "mean-last": (lambda: norm_layers.BatchShift(40), (40,)),
+}
+
+
+@pytest.mark.parametrize("clients", [None, 3])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_statistics_are_those_of_float32(layer: str, clients: int | None) -> None:
+    """Around a mean of 100, numbers of 8 bits are half a unit apart: statistics rounded to them are far off."""
+    build, shape = LAYERS[layer]
+    stacked = () if clients is None else (clients,)
+    module = build()
+    if hasattr(module, "reset_parameters"):
+        module.reset_parameters()  # type: ignore[operator]
+    forward = pure_forward(module)  # type: ignore[type-var]
+    leaves = {name: leaf.detach().expand(*stacked, *leaf.shape) for name, leaf in module.named_parameters()}
+    x = (100 + torch.randn(*stacked, 9, *shape, generator=torch.Generator().manual_seed(0))).bfloat16()
+
+    def call(x: Tensor, *, mixed: bool) -> tuple[Any, Tree]:
+        buffers = {name: leaf.expand(*stacked, *leaf.shape).clone() for name, leaf in module.named_buffers()}
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            return forward(leaves, buffers, x), buffers
+
+    (expected, exact), (found, statistics) = call(x.float(), mixed=False), call(x, mixed=True)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, expected.bfloat16())
+    assert {name: leaf.dtype for name, leaf in statistics.items()} == dict.fromkeys(exact, torch.float32)
+    assert all(torch.equal(leaf, exact[name]) for name, leaf in statistics.items())
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_a_penalty_is_computed_in_float32(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, penalty = set(), FedDecorr.penalty
+
+    def note(self: FedDecorr, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
+        out = penalty(self, w, feats_BD, ctx)
+        seen.add((feats_BD.dtype, torch.as_tensor(out).dtype))
+        return out
+
+    monkeypatch.setattr(FedDecorr, "penalty", note)
+    trainer("bf16", executor, method="feddecorr", norm="bn").step()
+    assert seen == {(torch.float32, torch.float32)}
+
+
+def test_only_the_ids_of_mixed_precision_have_changed() -> None:
+    """Version 2 of bf16: its statistics and penalties used to be rounded to it."""
+    identities = {precision: parse_experiment({"precision": precision}).identity() for precision in get_args(Precision)}
+    assert {precision: identity.get("precision") for precision, identity in identities.items()} == {
+        "fp32": None,
+        "tf32": "tf32",
+        "fp64": "fp64",
+        "bf16": {"name": "bf16", "version": 2},
+    }
