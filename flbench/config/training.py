@@ -122,8 +122,8 @@ class _Training(BaseExperiment):
     def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
         """As usual; epochs and bf16 have a version, raised when the numbers of their runs change and no others do.
 
-        Version 1 of epochs gave a client smaller than a batch a single step. Version 1 of bf16 rounded the statistics of
-        normalizations and the penalties of methods to it.
+        Version 1 of epochs gave a client smaller than a batch a single step. Version 1 of bf16 rounded statistics of
+        normalizations and penalties of methods to it.
         """
         own = super().identity_of(field, value)
         if field == "precision" and value == "bf16":
