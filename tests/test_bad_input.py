@@ -174,7 +174,87 @@ CASES = [
     case("a shorthand of nothing", "base: {partition: dirichlet}", "base.partition.beta: a value is required"),
     case("no shorthand", "base: {partition: iid:3}", "takes no value after a colon"),
     case("no widths", "base: {model: {name: mlp, widths: []}}", "base.model.widths: ", "at least 1"),
-    case("a sub-field that an axis hides", "base: {norm.groups: 4}\naxes: {norm: [gn]}", "has no effect where norm"),
+    case(
+        "a sub-field that an axis hides",
+        "base: {norm.groups: 4}\naxes: {norm: [gn]}",
+        "base.norm.groups: has no effect on any cell: axes.norm replaces it",
+    ),
+    case(
+        "a setting inside a component and beside it",
+        "base: {method: {name: fedprox, mu: 0.9}, method.mu: 0.2}",
+        "base.method.mu: method.mu is given twice: inside method and as method.mu",
+    ),
+    case("a shorthand and its field", "base: {partition: dirichlet:0.1, partition.beta: 1}", "partition.beta is given"),
+    case(
+        "a setting inside an axis and in another",
+        "axes: {method: [fedavg, {name: fedprox, mu: 0.9}], method.mu: [1, 2]}",
+        "axes.method.mu: method.mu is given twice in one grid: in axes and in axes",
+    ),
+    # Entries without effect.
+    case(
+        "a base value that every grid replaces",
+        "base: {lr: 0.5, norm: ln}\ngrids: [{set: {lr: 1}}, {axes: {lr: [0.1, 0.2]}}]",
+        "base.lr: has no effect on any cell: grids[0].set.lr and grids[1].axes.lr replace it",
+    ),
+    case(
+        "an axis that an override replaces",
+        "axes: {lr: [0.1, 0.2]}\noverrides: [{if: {method: fedavg}, set: {lr: 1}}]",
+        "axes.lr: has no effect on any cell: overrides[0].set.lr replaces it",
+    ),
+    case(
+        "an override that a later one replaces",
+        "overrides: [{if: {method: fedavg}, set: {lr: 1, E: 2}}, {if: {norm: none}, set: {lr: 2}}]",
+        "overrides[0].set.lr: has no effect on any cell: overrides[1].set.lr replaces it",
+    ),
+    case(
+        "a setting inside a component that every cell replaces",
+        "base: {method: {name: fedprox, mu: 0.9}}\naxes: {method.mu: [0.1, 0.2]}",
+        "base.method.mu: has no effect on any cell: axes.method.mu replaces it",
+    ),
+    case(
+        "a value for excluded cells",
+        "grids: [{axes: {norm: [none]}}, {set: {clients: 20, norm: ln}}]\nexclude: {norm: ln}",
+        "grids[1].set.clients: has no effect on any cell: none that it would reach is left",
+    ),
+    case(
+        "a field of one kind that its grid replaces",
+        "base: {clients: 20}\ngrids: [{set: {clients: 30}}, {set: {kind: centralized}}]",
+        "base.clients: has no effect on any cell: grids[0].set.clients replaces it",
+    ),
+    Case(
+        "--set that an override replaces",
+        "overrides: [{if: {norm: none}, set: {lr: 1}}]",
+        ("--set lr=2: base.lr: has no effect on any cell: overrides[0].set.lr replaces it",),
+        ("--set", "lr=2"),
+    ),
+    Case(
+        "--set of a component whose setting a grid replaces",
+        "grids: [{set: {method.mu: 0.9}}]",
+        ("base.method.mu: has no effect on any cell: grids[0].set.method.mu replaces it",),
+        ("--set", "base.method={name: fedprox, mu: 0.1}"),
+    ),
+    Case(
+        "--set that --only leaves without effect",
+        "grids: [{axes: {norm: [ln]}}, {set: {kind: centralized, norm: bn}}]",
+        ("--set clients=20: base.clients: has no effect on any cell",),
+        ("--set", "clients=20", "--only", "kind=centralized"),
+    ),
+    option("--set twice", ("--set", "E=1", "--set", "local_steps=2"), "--set E=1: has no effect: --set local_steps=2"),
+    option(
+        "--set of a setting, then of its component",
+        ("--set", "method.mu=1", "--set", "method=fedavg"),
+        "--set method.mu=1: has no effect: --set method=fedavg replaces it",
+    ),
+    option(
+        "--set of a component, then of another's setting",
+        ("--set", "method=fedavg", "--set", "method.mu=1"),
+        "--set method.mu=1: base.method.mu: unknown field 'mu' of method 'fedavg'",
+    ),
+    option("--set inside an axis beyond its end", ("--set", "axes.norm[2].groups=4"), "a list of 2"),
+    option(
+        "--set inside an axis that is not there", ("--set", "axes.method[0].mu=4"), "there is no list 'method' in axes"
+    ),
+    option("--set inside a name", ("--set", "axes.norm[1].groups=4"), "axes.norm[1].groups: ", "of norm 'ln'"),
     # Values that do not fit together.
     case("more classes than there are", "base: {partition: classes:11}", "base.partition: ", "at most classes:10"),
     case("classes that nobody holds", "base: {clients: 3}", "classes:1 of digits among 3 clients"),
@@ -197,6 +277,18 @@ CASES = [
     case("an unknown generator", "axes: {lr: {logspce: [1, 2, 3]}}", "axes.lr: expected a list of values, {range"),
     case("a range with a step", "axes: {E: {range: [1, 9, 2]}}", "axes.E: expected range: [start, stop]"),
     case("a range that falls", "axes: {E: {range: [3, 1]}}", "start below stop"),
+    case("an endless range", "axes: {E: {range: [0, 1000000000]}}", "axes.E: ", "at most 1,000,000 of them"),
+    Case(
+        "many endless ranges",
+        f"grids: [{', '.join(['{axes: {E: {range: [1, 900000]}}}'] * 500)}]",
+        ("cells times 1 seeds are more than", "split it"),
+    ),
+    Case(
+        "a zip of many endless ranges",
+        f"zip: {{{', '.join(f'method.m{index}: {{range: [1, 900000]}}' for index in range(500))}}}",
+        ("zip: expected at most 1,000,000 values in its lists",),
+    ),
+    Case("a range of seeds times a range", "axes: {E: {range: [1, 2001]}}\nseeds: {range: [0, 1000]}", ("split it",)),
     case("logspace from zero", "axes: {lr: {logspace: [0, 1, 3]}}", "above 0, got [0, 1, 3]"),
     case("logspace from below zero", "axes: {lr: {logspace: [-1, 1, 3]}}", "above 0"),
     case("logspace without a number", "axes: {lr: {logspace: [0.1, 1]}}", "logspace: [first, last, n] (3 numbers)"),
@@ -303,6 +395,9 @@ def test_a_directory_is_no_sweep_file(
         (("lrr=1",), "lrr=1: unknown field 'lrr' of an experiment; did you mean 'lr'?"),
         (("norm",), "norm: expected FIELD=VALUE"),
         (("E=1", "local_steps=2"), "local_steps is given twice: E=1 and local_steps=2"),
+        (("method={name: fedprox, mu: 0.9}", "method.mu=0.2"), "method.mu is given twice: inside method"),
+        (("method.mu=0.2", "method={name: fedprox, mu: 0.9}"), "method.mu is given twice: inside method"),
+        (("partition=dirichlet:0.1", "partition.beta=0.2"), "partition.beta is given twice: inside partition"),
         (("method=fedavgg",), "did you mean 'fedavg'?"),
         (("seed=-1",), "seed=-1: seed: expected a value of at least 0"),
         (("model=cnn",), "model=cnn: model: cnn on digits: images of 8x8 pixels are too small"),

@@ -120,8 +120,8 @@ def test_kinds_mix_and_share_a_base(load: Load) -> None:
 
 
 def test_anchors_and_merge_keys(load: Load) -> None:
-    sweep = load("base: &b {lr: 0.5, E: 3}\ngrids:\n  - set: {<<: *b, E: 7}\n    axes: {norm: [ln]}")
-    assert values(sweep, "lr", "local_steps") == [("0.5", "7")]
+    sweep = load("grids:\n  - set: &b {lr: 0.5, E: 3}\n  - set: {<<: *b, E: 7}\n    axes: {norm: [ln]}")
+    assert values(sweep, "lr", "local_steps") == [("0.5", "3"), ("0.5", "7")]
 
 
 def test_yaml_is_1_2() -> None:
@@ -272,6 +272,71 @@ def test_set_changes_what_its_path_names(load: Load) -> None:
     assert load(axes, "name=other").name == "other"
     assert load("grids: [{axes: {lr: [0.1]}}]", "grids.0.axes.lr=[0.2, 0.3]").arithmetic.runs == 2
     assert load("grids: [{axes: {lr: [0.1]}}]", "grids[0].set.E=3").experiments[0].local_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "field", "expected"),
+    [
+        # A component given as a whole replaces the file's settings of it; a setting goes into the file's component.
+        ("base: {method: fedprox, method.mu: 0.9}", ["method={name: fedprox, mu: 0.1}"], "method", ["fedprox(mu=0.1)"]),
+        ("base: {method: fedprox, method.mu: 0.9}", ["method=fedprox"], "method", ["fedprox"]),
+        ("base: {method: {name: fedprox, mu: 0.9}}", ["method.mu=0.2"], "method", ["fedprox(mu=0.2)"]),
+        ("base: {partition: dirichlet:0.1}", ["partition.beta=0.5"], "partition", ["dirichlet:0.5"]),
+        ("base: {model: {name: mlp, widths: [9, 9]}}", ["model.widths[1]=5"], "model", ["mlp(widths=[9, 5])"]),
+        ("base: {model: mlp, model.widths: [9, 9]}", ["model.widths.0=5"], "model", ["mlp(widths=[5, 9])"]),
+        ("grids: [{set: {method: fedprox}}]", ["grids[0].set.method.mu=0.3"], "method", ["fedprox(mu=0.3)"]),
+        (
+            "base: {probes: {features: 50, drift: 20}}",
+            ["probes.drift=30"],
+            "probes",
+            ["[features(every=50), drift(every=30)]"],
+        ),
+        # Into one value of an axis.
+        ("axes: {method: [fedavg, fedprox]}", ["axes.method[1].mu=0.5"], "method", ["fedavg", "fedprox(mu=0.5)"]),
+        (
+            "axes: {method: [fedavg, {name: fedprox, mu: 1}]}",
+            ["axes.method.1.mu=2"],
+            "method",
+            ["fedavg", "fedprox(mu=2)"],
+        ),
+        ("axes: {partition: [iid, dirichlet:1]}", ["axes.partition[1].beta=2"], "partition", ["iid", "dirichlet:2"]),
+        ("axes: {norm: [ln, gn]}", ["axes.norm[1]={name: gn, groups: 4}"], "norm", ["ln", "gn(groups=4)"]),
+        ("zip: {norm: [ln, gn], E: [1, 2]}", ["zip.norm[1].groups=4"], "norm", ["ln", "gn(groups=4)"]),
+        # A setting that is no position in an axis is another axis.
+        ("axes: {method: [fedprox]}", ["axes.method.mu=[1, 2]"], "method", ["fedprox(mu=1)", "fedprox(mu=2)"]),
+    ],
+)
+def test_set_reaches_into_components(load: Load, text: str, sets: list[str], field: str, expected: list[str]) -> None:
+    assert values(load(text, *sets), field) == [(value,) for value in expected]
+
+
+def test_layers_replace_one_another_in_order(load: Load) -> None:
+    """Base, then the grid, then overrides in order; a component replaces the settings of those below it."""
+    sweep = load(
+        "base: {lr: 0.1, E: 2, method: {name: fedyogi, beta1: 0.5, tau: 0.01}}\n"
+        "grids:\n"
+        "  - axes: {norm: [none, ln]}\n"
+        "  - {set: {lr: 0.2, method: fedyogi, norm: fn}}\n"
+        "  - {set: {lr: 0.2, method.tau: 0.1, norm: fn}}\n"
+        "overrides:\n"
+        "  - {if: {norm: ln}, set: {E: 3, method.beta1: 0.7}}\n"
+        "  - {if: {E: 3}, set: {lr: 0.4}}\n"
+    )
+    assert values(sweep, "norm", "lr", "local_steps", "method") == [
+        ("none", "0.1", "2", "fedyogi(beta1=0.5, tau=0.01)"),
+        ("ln", "0.4", "3", "fedyogi(beta1=0.7, tau=0.01)"),
+        ("fn", "0.2", "2", "fedyogi"),
+        ("fn", "0.2", "2", "fedyogi(beta1=0.5, tau=0.1)"),
+    ]
+
+
+def test_the_arithmetic_counts_cells_in_which_an_override_stayed(load: Load) -> None:
+    sweep = load(
+        "axes: {norm: [none, ln]}\n"
+        "overrides: [{if: {method: fedavg}, set: {lr: 0.3}}, {if: {norm: ln}, set: {lr: 0.4}}]"
+    )
+    assert values(sweep, "lr") == [("0.3",), ("0.4",)]
+    assert sweep.arithmetic.overridden == (1, 1)
 
 
 def test_set_finds_a_key_under_either_name(load: Load) -> None:

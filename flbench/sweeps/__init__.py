@@ -1,7 +1,8 @@
 """A YAML file to typed, hashed experiments; pure: it reads one file and writes nothing.
 
 ``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``grid`` makes
-cells, ``assemble`` makes experiments of them, ``match`` and ``expand`` apply the rules.
+cells, ``assemble`` makes experiments of them, ``match`` and ``expand`` apply the rules, ``effects`` refuses entries
+without effect. Which entry wins is written down once, at ``spec.SweepSpec``, and printed by ``flbench schema``.
 """
 
 from __future__ import annotations

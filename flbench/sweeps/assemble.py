@@ -176,7 +176,9 @@ class Assembler:
             raise FieldProblem(str(error), (field,)) from None
         except InvalidComponent as error:
             own_grid = f" (to vary it for some {field}s only, give them a grid of their own)"
-            hint = own_grid if f"{field}.{'.'.join(map(str, error.path))}" in given else ""
+            setting = given.get(f"{field}.{'.'.join(map(str, error.path))}")
+            inside = setting is not None and field in given and setting.where[:-1] == given[field].where
+            hint = own_grid if setting is not None and not inside else ""
             raise FieldProblem(f"{error}{hint}", (field, *error.path)) from None
         return merged
 

@@ -1,15 +1,19 @@
-"""Cells to runs, in the order that the schema fixes: base, grids, exclude, overrides, seeds, duplicates."""
+"""Cells to runs, in the order that the schema fixes: base, grids, exclude, overrides, seeds, duplicates.
+
+Each of base, grid and overrides is a layer over those before it. An entry that every cell replaces is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from flbench.config import ALIASES, KINDS, WISHES, Experiment
 from flbench.registry import unknown
 from flbench.sweeps.assemble import Assembler, Cell, SealedCell, label
-from flbench.sweeps.grid import CellGrid, Choice, Layer, read_grids, read_layer, without
+from flbench.sweeps.effects import Effects
+from flbench.sweeps.grid import CellGrid, Choice, Layer, read_grids, read_layer, read_values, without
 from flbench.sweeps.match import Rule
 from flbench.sweeps.source import Source
 from flbench.sweeps.spec import SweepSpec
@@ -63,17 +67,22 @@ class Expansion:
     arithmetic: Arithmetic
 
 
-def expand(source: Source, spec: SweepSpec, only: Iterable[Only] = (), limit: int | None = None) -> Expansion:
+def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: int | None = None) -> Expansion:
     """Every run of a sweep, or those of the cells that each of ``only`` keeps, up to ``limit``; raises SpecError."""
-    grids = read_grids(source, spec)
+    base = read_values(source, spec.base, ("base",))
+    grids = read_grids(source, spec, base)
     rules = _Rules(source, spec)
+    effects = Effects(source, base, grids, [change for _, change in rules.overrides])
+    wanted = [Rule(*one) for one in only if "seed" not in one[1]]
     distinct: dict[str, SealedCell] = {}
     duplicates = 0
     for grid in grids:
         for layer in grid.cells():
-            cell = rules.apply(layer)
+            layer, cell = rules.apply(layer)
             if cell is None:
                 continue
+            selected = all(rule.matches(cell.values, cell.assembler) for rule in wanted)
+            effects.note(layer, cell.assembler.kind, cell.assembler.fields, selected=selected)
             twin = distinct.setdefault(cell.id, cell)
             if twin is not cell:
                 _refuse_other_wish(source, cell, twin)
@@ -81,8 +90,8 @@ def expand(source: Source, spec: SweepSpec, only: Iterable[Only] = (), limit: in
     rules.refuse_idle()
     if not distinct:
         raise source.error(("exclude",), "no cell is left: the rules exclude all of them")
-    _refuse_idle_base(source, spec, {cell.assembler.kind for cell in distinct.values()})
     chosen, seeds = _select(list(distinct.values()), spec.seeds, only)
+    effects.refuse_idle()
     possible = len(chosen) * len(seeds)
     runs = tuple(islice((run for cell in chosen for run in cell.experiments(seeds)), limit))
     arithmetic = Arithmetic(
@@ -112,33 +121,37 @@ class _Rules:
         self.overrides = [
             (
                 Rule(source, read_layer(source, rule.if_, ("overrides", i, "if"))),
-                read_layer(source, rule.set, ("overrides", i, "set")),
+                read_values(source, rule.set, ("overrides", i, "set")),
             )
             for i, rule in enumerate(spec.overrides)
         ]
         self.excluded = [0] * len(self.exclude)  # cells that the rule was the first to exclude
-        self.met = [0] * len(self.exclude)
-        self.overridden = [0] * len(self.overrides)
+        self.met = {"exclude": [0] * len(self.exclude), "overrides": [0] * len(self.overrides)}
+        self.overridden = [0] * len(self.overrides)  # cells in which a value of the rule stayed
         self._assemblers: dict[Choice | None, Assembler] = {}
 
-    def apply(self, layer: Layer) -> SealedCell | None:
-        """The cell as the rules leave it, or None where one excludes it."""
+    def apply(self, layer: Layer) -> tuple[Layer, SealedCell | None]:
+        """The cell's values and the cell as the rules leave it, or None where one excludes it."""
         cell, assembler = self._read(layer)
         if self._excludes(cell, assembler):
-            return None
+            return layer, None
+        matching = []
         for index, (rule, change) in enumerate(self.overrides):
             if rule.matches(cell, assembler):
-                self.overridden[index] += 1
+                matching.append(index)
                 layer = {**without(layer, change), **change}
                 cell, assembler = self._read(layer)
-        return assembler.seal(cell)
+        for index in matching:
+            self.met["overrides"][index] += 1
+            self.overridden[index] += any(layer.get(path) is value for path, value in self.overrides[index][1].items())
+        return layer, assembler.seal(cell)
 
     def refuse_idle(self) -> None:
         """A rule that matches nothing is a mistake in the rule, or in the axes."""
-        for part, counts in (("exclude", self.met), ("overrides", self.overridden)):
+        for part, counts in self.met.items():
             for index, count in enumerate(counts):
                 if not count:
-                    message = f"this rule matches no cell; mend it, or drop it (for once: --set {part}=[])"
+                    message = f"this rule matches no cell: fix or remove it (for once: --set {part}=[])"
                     raise self.source.error((part, index), message)
 
     def _read(self, layer: Layer) -> tuple[Cell, Assembler]:
@@ -155,7 +168,7 @@ class _Rules:
     def _excludes(self, cell: Cell, assembler: Assembler) -> bool:
         matching = [index for index, rule in enumerate(self.exclude) if rule.matches(cell, assembler)]
         for index in matching:
-            self.met[index] += 1
+            self.met["exclude"][index] += 1
         if matching:
             self.excluded[matching[0]] += 1
         return bool(matching)
@@ -169,15 +182,6 @@ def _refuse_other_wish(source: Source, cell: SealedCell, twin: SealedCell) -> No
             both = f"{field} {label(other.value)} and {field} {label(mine.value)}"
             why = f"{field} only says how long to run or what to observe: give each cell one value of it"
             raise source.error(mine.where or other.where, f"two cells are one run, wished for with {both}; {why}")
-
-
-def _refuse_idle_base(source: Source, spec: SweepSpec, kinds: Iterable[str]) -> None:
-    used = {field for kind in kinds for field in KINDS[kind].model_fields}
-    for path, choice in read_layer(source, spec.base, ("base",)).items():
-        if (field := path.partition(".")[0]) not in used:
-            raise source.error(
-                choice.where, unknown("field", field, used, f"a {' or '.join(sorted(kinds))} experiment")
-            )
 
 
 def _select(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flbench.config import ALIASES, fields_of_all_kinds, registry_of
-from flbench.registry import unknown
+from flbench.registry import InvalidComponent, Registry, unknown
 from flbench.sweeps.source import Source, Where
 from flbench.sweeps.spec import Grid, SweepSpec, expand_range
 
@@ -30,7 +30,12 @@ Layer = dict[str, Choice]
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a grid: an axis, or the joint axis of a ``zip``."""
+    """One dimension of a grid: an axis, or the joint axis of a ``zip``.
+
+    Attributes:
+        paths: the keys of the file, in order.
+        options: what each of its positions gives; a component's settings have paths of their own.
+    """
 
     paths: tuple[str, ...]
     options: tuple[Layer, ...]
@@ -38,7 +43,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class CellGrid:
-    """One grid: what its cells share and its axes."""
+    """One grid: what its cells share, from base and its own ``set``, and its axes."""
 
     shared: Layer
     axes: tuple[Axis, ...]
@@ -53,12 +58,18 @@ class CellGrid:
         yield from (path for axis in self.axes for path in axis.paths)
         yield from (path for path, choice in self.shared.items() if choice.where[0] != "base")
 
-    def cells(self) -> list[Layer]:
+    def cells(self) -> Iterator[Layer]:
         """Every cell, the last axis running fastest."""
-        cells = [self.shared]
-        for axis in self.axes:
-            cells = [{**cell, **option} for cell in cells for option in axis.options]
-        return cells
+        return _product(self.shared, self.axes)
+
+
+def _product(shared: Layer, axes: Sequence[Axis]) -> Iterator[Layer]:
+    if not axes:
+        yield shared
+        return
+    for cell in _product(shared, axes[:-1]):
+        for option in axes[-1].options:
+            yield {**cell, **option}
 
 
 def normal_path(key: str) -> str:
@@ -89,66 +100,109 @@ def read_layer(source: Source, values: Mapping[str, Any], where: Where, *, seed:
     return layer
 
 
-def read_grids(source: Source, spec: SweepSpec) -> list[CellGrid]:
+def read_values(source: Source, values: Mapping[str, Any], where: Where, *, seed: bool = False) -> Layer:
+    """The values of one mapping, the settings inside a component at paths of their own; each is given once."""
+    layer: Layer = {}
+    for path, choice in read_layer(source, values, where, seed=seed).items():
+        for part, value in _parts(path, choice).items():
+            if part in layer:
+                inside = part.partition(".")[0]
+                raise source.error(choice.where, f"{part} is given twice: inside {inside} and as {part}")
+            layer[part] = value
+    return layer
+
+
+def _parts(path: str, choice: Choice) -> Layer:
+    """A value by path: a component's name, and each setting that it gives, as in ``method`` and ``method.mu``."""
+    form = component_form(path, choice.raw)
+    if form is None or len(form) == 1:
+        return {path: choice}
+    name = Choice(form.pop("name"), choice.where)
+    return {path: name, **{f"{path}.{key}": Choice(raw, (*choice.where, key)) for key, raw in form.items()}}
+
+
+def component_form(path: str, raw: Any) -> dict[str, Any] | None:
+    """A component as a mapping of its name and settings; None where the field has none, or the value is not valid."""
+    registry: Registry[Any] | None = registry_of(path)
+    if registry is None or path == "probes":
+        return None
+    try:
+        cls, settings = registry.read(raw)
+    except (KeyError, InvalidComponent):
+        return None  # reported where the value is parsed
+    return {"name": cls.name, **settings}
+
+
+def without(layer: Layer, replaced: Iterable[str]) -> Layer:
+    """A layer less the settings of components that are replaced as a whole."""
+    whole = {path for path in replaced if "." not in path}
+    return {path: choice for path, choice in layer.items() if "." not in path or path.partition(".")[0] not in whole}
+
+
+def read_grids(source: Source, spec: SweepSpec, base: Layer) -> list[CellGrid]:
     """Every grid of a sweep, over its base."""
     if spec.grids and (spec.axes or spec.zip):
         key = "axes" if spec.axes else "zip"
         raise source.error(
             (key,), f"give either 'grids' or a single grid ('axes', 'zip'), not both: move {key} into a grid"
         )
-    base = read_layer(source, spec.base, ("base",))
-    grids = [_read_grid(source, base, grid, where) for where, grid in spec.all_grids()]
-    if (cells := sum(grid.size for grid in grids)) * len(spec.seeds) > MOST_CELLS:
-        total = f"{cells:,} cells times {len(spec.seeds)} seeds"
-        raise source.error((), f"{total} are more than the {MOST_CELLS:,} runs that a sweep may have: split it")
+    grids: list[CellGrid] = []
+    cells = 0
+    for where, grid in spec.all_grids():
+        grids.append(_Reading(source, where, len(spec.seeds), cells).read(base, grid))
+        cells += grids[-1].size
     return grids
 
 
-def without(layer: Layer, replaced: Iterable[str]) -> Layer:
-    """A layer less the sub-fields of components that are replaced as a whole."""
-    whole = {path for path in replaced if "." not in path}
-    return {path: choice for path, choice in layer.items() if "." not in path or path.partition(".")[0] not in whole}
+class _Reading:
+    """Reads one grid; counts its cells, after ``before`` of earlier grids, before it makes anything of them."""
 
+    def __init__(self, source: Source, where: Where, seeds: int, before: int) -> None:
+        self.source, self.where, self.seeds, self.before = source, where, seeds, before
+        self.size = 1
+        self.taken: dict[str, str] = {}  # paths that this grid gives, and the part in which it does
 
-def _read_grid(source: Source, base: Layer, grid: Grid, where: Where) -> CellGrid:
-    fixed = read_layer(source, grid.set, (*where, "set"))
-    taken = dict(fixed)
-    axes = [
-        Axis((path,), _options(source, {path: choice}))
-        for path, choice in _new(source, taken, grid.axes, where, "axes")
-    ]
-    joint = dict(_new(source, taken, grid.zip, where, "zip"))
-    if joint:
-        axes.append(Axis(tuple(joint), _options(source, joint)))
-    for path, choice in base.items():
-        if "." in path and (field := path.partition(".")[0]) in taken:
-            there = taken[field].where[-2]
-            raise source.error(
-                choice.where, f"has no effect where {field} stands in {there}: write {field}: {{name: ..., ...}}"
-            )
-    return CellGrid({**base, **fixed}, tuple(axes))
+    def read(self, base: Layer, grid: Grid) -> CellGrid:
+        fixed = read_values(self.source, grid.set, (*self.where, "set"))
+        self.taken = dict.fromkeys(fixed, "set")
+        varied = read_layer(self.source, grid.axes, (*self.where, "axes"))
+        joint = read_layer(self.source, grid.zip, (*self.where, "zip"))
+        axes = [self._axis("axes", {path: choice}) for path, choice in varied.items()]
+        axes += [self._axis("zip", joint)] if joint else []
+        return CellGrid({**without(base, [*fixed, *varied, *joint]), **fixed}, tuple(axes))
 
+    def _axis(self, part: str, given: Layer) -> Axis:
+        """One axis, or several that advance together."""
+        columns = []
+        for choice in given.values():
+            columns.append(_axis_values(self.source, choice))
+            self._refuse_more(self.size * max(map(len, columns)))
+            if sum(map(len, columns)) > MOST_CELLS:
+                raise self.source.error((*self.where, part), f"expected at most {MOST_CELLS:,} values in its lists")
+        if len({*map(len, columns)}) > 1:
+            lengths = zip(given.values(), columns, strict=True)
+            got = ", ".join(f"{choice.where[-1]} has {len(values)}" for choice, values in lengths)
+            raise self.source.error((*self.where, part), f"expected lists of equal length, {got}")
+        self.size *= len(columns[0])
+        parts = [[_parts(path, value) for value in values] for path, values in zip(given, columns, strict=True)]
+        for choice, values in zip(given.values(), parts, strict=True):
+            self._take(part, choice, {path for value in values for path in value})
+        rows = zip(*parts, strict=True)
+        return Axis(tuple(given), tuple({path: one for value in row for path, one in value.items()} for row in rows))
 
-def _new(source: Source, taken: Layer, values: Mapping[str, Any], where: Where, part: str) -> list[tuple[str, Choice]]:
-    """The axes of one part of a grid; a field may vary once and not be set besides."""
-    layer = read_layer(source, values, (*where, part))
-    for path, choice in layer.items():
-        if path in taken:
-            other = taken[path].where
-            raise source.error(choice.where, f"{path} is given twice in one grid: in {other[-2]} and in {part}")
-    taken |= layer
-    return list(layer.items())
+    def _refuse_more(self, cells: int) -> None:
+        """Refuse more runs than a sweep may have, as soon as so many are sure."""
+        if (total := self.before + cells) * self.seeds > MOST_CELLS:
+            runs = f"{total:,} cells times {self.seeds} seeds"
+            raise self.source.error((), f"{runs} are more than the {MOST_CELLS:,} runs that a sweep may have: split it")
 
-
-def _options(source: Source, axes: Layer) -> tuple[Layer, ...]:
-    """The values of axes that advance together."""
-    columns = {path: _axis_values(source, choice) for path, choice in axes.items()}
-    lengths = {str(axes[path].where[-1]): len(values) for path, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        got = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-        raise source.error(next(iter(axes.values())).where[:-1], f"expected lists of equal length, {got}")
-    rows = zip(*columns.values(), strict=True)
-    return tuple(dict(zip(columns, row, strict=True)) for row in rows)
+    def _take(self, part: str, choice: Choice, paths: Iterable[str]) -> None:
+        """A field varies once in a grid, and is not set besides."""
+        for path in sorted(paths):
+            if path in self.taken:
+                there = self.taken[path]
+                raise self.source.error(choice.where, f"{path} is given twice in one grid: in {there} and in {part}")
+            self.taken[path] = part
 
 
 def _axis_values(source: Source, choice: Choice) -> list[Choice]:

@@ -8,12 +8,15 @@ from typing import Any
 
 from flbench.config import ALIASES, fields_of_all_kinds
 from flbench.registry import unknown
-from flbench.sweeps.grid import Layer, normal_path, read_layer
+from flbench.sweeps.grid import Layer, component_form, normal_path, read_layer, read_values
 from flbench.sweeps.source import Source, SpecError, Where, read_value
 from flbench.sweeps.spec import SweepSpec
 
 #: Keys whose mappings hold fields of an experiment, which may have dots in their names.
 _OF_FIELDS = ("base", "axes", "zip", "set", "if", "baseline")
+
+#: Those of them that give one value to each field.
+_OF_VALUES = ("base", "set")
 
 #: Mappings that a file may leave out and an option may begin.
 _SECTIONS = (*_OF_FIELDS, "resources", "retry", "backend", "wandb", "report")
@@ -26,12 +29,20 @@ def split_address(text: str) -> tuple[str | None, str]:
 
 
 def apply_sets(source: Source, sets: Iterable[str]) -> None:
-    """Change a sweep's data as each ``PATH=VALUE`` says, whoever it is addressed to; raises SpecError."""
+    """Change a sweep's data as each ``PATH=VALUE`` says, whoever it is addressed to; raises SpecError.
+
+    A component given as a whole replaces what the same mapping says of its settings (``method.mu``); a setting goes
+    into the component that the mapping gives.
+    """
     for text in sets:
         option = f"--set {text}"
         _, change = split_address(text)
         path, value = _split(option, change, "PATH=VALUE, as in axes.lr=[0.1,0.3] or base.rounds=50")
-        source.replace(_find(source, option, path), value, option)
+        where = _find(source, option, path)
+        source.replace(where, value, option)
+        if len(where) > 1 and where[-2] in _OF_VALUES:
+            for setting in _settings_beside(source.parent(where), str(where[-1])):
+                source.remove((*where[:-1], setting), option)
 
 
 def read_only(only: Iterable[str]) -> list[tuple[Source, Layer]]:
@@ -43,7 +54,8 @@ def read_only(only: Iterable[str]) -> list[tuple[Source, Layer]]:
         path = _field(option, field)
         values = value if isinstance(value, list) else [value]
         wanted[path] = (option, [*wanted.get(path, ("", []))[1], *values])
-    return [_layer_of({path: pair}) for path, pair in wanted.items()]
+    sources = [_source_of({path: pair}) for path, pair in wanted.items()]
+    return [(source, read_layer(source, source.data, (), seed=True)) for source in sources]
 
 
 def read_fields(fields: Iterable[str]) -> tuple[Source, Layer]:
@@ -55,14 +67,15 @@ def read_fields(fields: Iterable[str]) -> tuple[Source, Layer]:
         if path in given:
             raise SpecError(f"{text}: {path} is given twice: {given[path][0]} and {text}")
         given[path] = text, value
-    return _layer_of(given)
+    source = _source_of(given)
+    return source, read_values(source, source.data, (), seed=True)
 
 
-def _layer_of(given: dict[str, tuple[str, Any]]) -> tuple[Source, Layer]:
+def _source_of(given: dict[str, tuple[str, Any]]) -> Source:
     source = Source("", "{}")
     for path, (option, value) in given.items():
         source.replace((path,), value, option)
-    return source, read_layer(source, source.data, (), seed=True)
+    return source
 
 
 def _split(option: str, text: str, usage: str) -> tuple[str, Any]:
@@ -91,56 +104,81 @@ def _find(source: Source, option: str, path: str) -> Where:
             raise SpecError(f"{option}: {unknown('path', parts[0], [*known, *fields])}")
         _refuse_axis(source, option, path)
         parts = ["base", *parts]
-    elif parts[0] == "base" and len(parts) > 1:
-        _refuse_axis(source, option, ".".join(parts[1:]), everywhere=True)
     return _walk(source, option, parts)
 
 
 def _walk(source: Source, option: str, parts: list[str]) -> Where:
-    node = source.data
-    where: Where = ()
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
+    node, where = source.data, ()  # type: Any, Where
+    field = ""  # the field whose value, or list of values, is being walked into
+    while True:
+        key: str | int
         if isinstance(node, list):
-            if not part.isdigit() or int(part) >= len(node):
-                raise SpecError(f"{option}: there is no {part!r} in {_name(where)}, a list of {len(node)}")
-            where, node = (*where, int(part)), node[int(part)]
+            if not parts[0].isdigit() or int(parts[0]) >= len(node):
+                raise SpecError(f"{option}: there is no {parts[0]!r} in {_name(where)}, a list of {len(node)}")
+            key, parts = int(parts[0]), parts[1:]
         elif not isinstance(node, dict):
-            raise SpecError(f"{option}: {_name(where)} is {node!r} and has no {part!r}")
+            raise SpecError(f"{option}: {_name(where)} is {node!r} and has no {parts[0]!r}")
         elif where and _holds_fields(where):
-            key = _spelled(option, node, ".".join(parts[index:]))
-            return (*where, key)
+            key, parts = _key_of_field(option, node, where, parts)
+            field = normal_path(key)
         else:
-            if not last and part not in node:
-                if part not in _SECTIONS:
-                    raise SpecError(f"{option}: {unknown('part', part, node, _name(where))}")
-                node[part] = {}
-            where, node = (*where, part), node.get(part)
-    return where
+            if len(parts) > 1 and parts[0] not in node:
+                if parts[0] not in _SECTIONS:
+                    raise SpecError(f"{option}: {unknown('part', parts[0], node, _name(where))}")
+                node[parts[0]] = {}
+            key, parts = parts[0], parts[1:]
+        if not parts:
+            return (*where, key)
+        if field and (form := component_form(field, node[key])) is not None:
+            node[key], field = form, ""
+        where, node = (*where, key), node[key]
 
 
 def _holds_fields(where: Where) -> bool:
     return where[-1] in _OF_FIELDS or (where[0] == "exclude" and len(where) == 2)
 
 
-def _spelled(option: str, node: dict[str, Any], key: str) -> str:
-    """The key by which the file already names this field, or the given one."""
-    path = _field(option, key)
+def _key_of_field(option: str, node: dict[str, Any], where: Where, parts: list[str]) -> tuple[str, list[str]]:
+    """The key of a mapping for the field at the start of ``parts``, or for the component around it; what remains."""
+    words = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))
+    for length in range(words, 0, -1):
+        key, rest = _spelled(node, ".".join(parts[:length])), parts[length:]
+        if key is not None and (not rest or _leads_into(key, node[key], rest)):
+            return key, rest
+    if words < len(parts):
+        raise SpecError(f"{option}: there is no list {'.'.join(parts[:words])!r} in {_name(where)}")
+    _field(option, key := ".".join(parts))
+    return key, []
+
+
+def _leads_into(key: str, value: Any, rest: list[str]) -> bool:
+    """Whether the rest of a path is inside a value: a position in a list, or a setting of a component."""
+    if isinstance(value, list):
+        return rest[0].isdigit()
+    return isinstance(value, dict) or component_form(normal_path(key), value) is not None
+
+
+def _spelled(node: dict[str, Any], key: str) -> str | None:
+    """The key by which a mapping already names a field."""
     for there in node:
         try:
-            if normal_path(there) == path:
+            if normal_path(there) == normal_path(key):
                 return there
         except ValueError:
-            continue  # the file's own mistake, reported with its line
-    return key
+            continue  # a mistake in the file is reported with its line, one in the option where it is used
+    return None
 
 
-def _refuse_axis(source: Source, option: str, key: str, *, everywhere: bool = False) -> None:
-    """A base value does nothing where the grids give the field; ``everywhere``: only if all of them do."""
-    field = _field(option, key).partition(".")[0]
-    found = [_giving(grid, field) for grid in _raw_grids(source)]
-    given = [where for where in found if where]
-    if given and (len(given) == len(found) or not everywhere):
+def _settings_beside(node: dict[str, Any], key: str) -> list[str]:
+    """The keys of a mapping that give settings of the component at ``key``."""
+    field = ALIASES.get(key, key)
+    return [there for there in node if "." in there and there.partition(".")[0] == field]
+
+
+def _refuse_axis(source: Source, option: str, key: str) -> None:
+    """A bare name means base: it is refused where a grid gives the field."""
+    field = _field(option, key.partition(".")[0])
+    if given := [where for grid in _raw_grids(source) if (where := _giving(grid, field))]:
         raise SpecError(
             f"{option}: {field} does not come from base here but from {' and '.join(given)}: use --set {given[0]}=..."
         )

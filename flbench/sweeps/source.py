@@ -24,7 +24,7 @@ Where = tuple[str | int, ...]
 #: Bytes of a file. The parser is pure Python and takes a second for about 100 KB.
 _MOST_BYTES = 256 * 1024
 #: Values that a file may unfold to by anchors and merge keys.
-_MOST_VALUES = 200_000
+_MOST_VALUES = 100_000
 _DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
 
@@ -82,15 +82,33 @@ class Source:
 
     def replace(self, where: Where, value: Any, option: str) -> None:
         """Put ``value`` at a path whose parent exists; errors about it name ``option`` from now on."""
+        self._forget(where, option)
+        self.parent(where)[where[-1]] = value
+        self._options[where] = option
+
+    def remove(self, where: Where, option: str) -> None:
+        """Remove the value at a path, which ``option`` replaces by something elsewhere."""
+        self._forget(where, option)
+        del self.parent(where)[where[-1]]
+
+    def parent(self, where: Where) -> Any:
+        """The mapping or list in which a path ends."""
         parent = self.data
         for part in where[:-1]:
             parent = parent[part]
-        parent[where[-1]] = value
-        # What stood here before, line by line, is gone.
-        for known in (self._lines, self._options):
-            for old in [old for old in known if old[: len(where)] == where]:
-                del known[old]
-        self._options[where] = option
+        return parent
+
+    def is_option(self, where: Where) -> bool:
+        """Whether an option gave the value at a path."""
+        return any(where[:length] in self._options for length in range(1, len(where) + 1))
+
+    def _forget(self, where: Where, option: str) -> None:
+        """Forget the lines of what is replaced; raises SpecError where an earlier option gave it."""
+        for old, earlier in self._options.items():
+            if old[: len(where)] == where:
+                raise SpecError(f"{earlier}: has no effect: {option} replaces it")
+        for old in [old for old in self._lines if old[: len(where)] == where]:
+            del self._lines[old]
 
     def error(self, where: Where, message: str) -> SpecError:
         """The one message about a value: file and line (or the option), path, and what is wrong."""

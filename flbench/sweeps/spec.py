@@ -123,10 +123,11 @@ def expand_range(raw: Values) -> list[Any]:
     first, last, count = [*numbers, 0][:3]
     if kind == "range":
         if not (isinstance(first, int) and isinstance(last, int) and first < last <= first + 1_000_000):
-            raise ValueError(f"{usage}, whole numbers with start below stop (stop is not in it), got {numbers!r}")
+            limits = "whole numbers with start below stop (stop is not in it), at most 1,000,000 of them"
+            raise ValueError(f"{usage}, {limits}, got {numbers!r}")
         return list(range(first, last))
     if not (isinstance(count, int) and 2 <= count <= 100_000):
-        raise ValueError(f"{usage} with n a whole number of at least 2, got {count!r}")
+        raise ValueError(f"{usage} with n a whole number from 2 to 100,000, got {count!r}")
     if kind == "logspace":
         if first <= 0 or last <= 0:
             raise ValueError(f"{usage} with first and last above 0, got {numbers!r}")
@@ -275,7 +276,13 @@ class Report(Strict):
 
 
 class SweepSpec(Strict):
-    """A sweep: experiments as a grid, and how they are run and reported."""
+    """A sweep: experiments as a grid, and how they are run and reported.
+
+    Precedence, lowest first: defaults; base; the grid's set, axes and zip, which give each field once; overrides, in
+    order. A component given as a whole (method) replaces the settings (method.mu) of lower layers; a setting alone
+    changes just that setting. --set edits the file before all this: it replaces what stands at its path. An entry of
+    base, a grid or overrides, or a --set, that has no effect on any cell is an error.
+    """
 
     version: Annotated[Literal[1], BeforeValidator(_version)] = Field(description="version of this schema")
     name: Annotated[str, BeforeValidator(_name)] = Field(description="names the sweep's folder in the store")

@@ -1,0 +1,90 @@
+"""Which entries of a sweep file have an effect on its cells, and what replaces those that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from flbench.registry import unknown
+from flbench.sweeps.grid import CellGrid, Choice, Layer
+from flbench.sweeps.source import Source, Where, dotted
+
+#: Entries that a message lists.
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What the file gives at one path: a value, or all values of an axis; ``rank`` orders the layers."""
+
+    path: str
+    where: Where
+    rank: int
+    choices: tuple[Choice, ...]
+
+
+class Effects:
+    """Notes which values reach a cell, and refuses entries that reach none."""
+
+    def __init__(self, source: Source, base: Layer, grids: Sequence[CellGrid], overrides: Sequence[Layer]) -> None:
+        self.source = source
+        self._entries = list(_entries(base, grids, overrides))
+        self._used: set[Choice] = set()
+        self._selected: set[Choice] = set()
+        self._fields: dict[str, Collection[str]] = {}
+
+    def note(self, layer: Layer, kind: str, fields: Collection[str], *, selected: bool) -> None:
+        """Note the values of a cell, whose kind has ``fields``; ``selected``: whether every ``--only`` keeps it."""
+        self._fields[kind] = fields
+        values = [choice for path, choice in layer.items() if path.partition(".")[0] in fields]
+        self._used.update(values)
+        if selected:
+            self._selected.update(values)
+
+    def refuse_idle(self) -> None:
+        """Raise SpecError for an entry without effect, and for an option without effect on the selected cells."""
+        names = {choice.where: choice for entry in self._entries for choice in entry.choices}
+        for entry in self._entries:
+            used = self._selected if self.source.is_option(entry.where) else self._used
+            component = names.get(entry.where[:-1])
+            if component is not None and component not in used:
+                continue  # a setting inside a component, which has an entry of its own
+            if used.isdisjoint(entry.choices):
+                raise self.source.error(entry.where, self._why(entry, used))
+
+    def _why(self, entry: _Entry, used: set[Choice]) -> str:
+        field, _, _ = entry.path.partition(".")
+        known = dict.fromkeys(name for fields in self._fields.values() for name in fields)
+        if field not in known:
+            return unknown("field", field, known, f"a {' or '.join(sorted(self._fields))} experiment")
+        found = [
+            dotted(other.where)
+            for other in self._entries
+            if other.rank > entry.rank and other.path in (entry.path, field) and not used.isdisjoint(other.choices)
+        ]
+        if not found:
+            return "has no effect on any cell: none that it would reach is left"
+        named = " and ".join(found[:_MOST_NAMED]) + (" and others" if len(found) > _MOST_NAMED else "")
+        verb = "replaces" if len(found) == 1 else "replace"
+        return f"has no effect on any cell: {named} {verb} it; change that, or drop this"
+
+
+def _entries(base: Layer, grids: Sequence[CellGrid], overrides: Sequence[Layer]) -> Iterator[_Entry]:
+    """Every entry of the layers; of an axis, its values together, and each setting inside one by itself."""
+    for path, choice in base.items():
+        yield _Entry(path, choice.where, 0, (choice,))
+    for grid in grids:
+        for path, choice in grid.shared.items():
+            if choice.where[0] != "base":
+                yield _Entry(path, choice.where, 1, (choice,))
+        for axis in grid.axes:
+            together: dict[tuple[str, Where], list[Choice]] = {}
+            for option in axis.options:
+                for path, choice in option.items():
+                    where = choice.where[:-1] if isinstance(choice.where[-1], int) else choice.where
+                    together.setdefault((path, where), []).append(choice)
+            for (path, where), choices in together.items():
+                yield _Entry(path, where, 1, tuple(choices))
+    for rank, change in enumerate(overrides, 2):
+        for path, choice in change.items():
+            yield _Entry(path, choice.where, rank, (choice,))
