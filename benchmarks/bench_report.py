@@ -51,7 +51,7 @@ def fill(store: Store, runs: int) -> None:
                 "bytes_down": round,
             }
             attempt.record({"round": round, "acc": acc, **numbers, **lists})
-        attempt.publish(status="done", rounds=200, seconds=1.0, fingerprint="0123456789abcdef", numerics=NUMERICS)
+        attempt.publish(status="done", rounds=200, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics=NUMERICS)
         attempt.end("ok")
 
 

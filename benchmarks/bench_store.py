@@ -92,7 +92,7 @@ def publish(attempt: Attempt) -> None:
     records = [record(experiment, round) for round in sorted(experiment.evaluated_rounds())]
     files.replace(attempt.metrics_path, files.join_lines(records), sync=False)
     attempt.publish(
-        status="done", rounds=experiment.rounds, seconds=12.5, fingerprint="0123456789abcdef", numerics=NUMERICS
+        status="done", rounds=experiment.rounds, seconds=12.5, fingerprint="e3713c9c6ae47b99", numerics=NUMERICS
     )
 
 

@@ -6,6 +6,7 @@ finished, and the other way round. Results are pandas frames.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -80,18 +81,21 @@ def run(
         fields: of the experiment, as in a sweep: ``norm="ln"``, ``method={"name": "fedprox", "mu": 0.1}``, ``E=10``.
 
     Raises:
-        UserError: a field that does not fit, or the run failed.
+        UserError: a field that does not fit, the data are missing or damaged, or the run failed.
     """
     from flbench.config import parse_experiment, require_device
     from flbench.launch.inline import InlineLauncher
     from flbench.launch.local import usable_cores
+    from flbench.planning import begin, name_data
     from flbench.report import frames
     from flbench.store import Store
 
-    experiment = parse_experiment(fields)
+    path, root = _store_path(store), None if data is None else Path(data)
     options = _options(data, "cuda" if device == "auto" and _has_cuda() else device, usable_cores(), max_attempts=1)
+    (experiment,) = name_data([parse_experiment(fields)], path, root, "data")
     require_device([experiment], lambda: options.device)
-    opened = Store(_store_path(store))
+    opened = Store(path)
+    _tell(begin(opened, [experiment]))
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):
         found.forgive()
@@ -118,18 +122,22 @@ def sweep(
         workers: how many; None: as many as cores and GPUs have room for.
 
     Raises:
-        UserError: anything wrong with the file. Runs that fail raise nothing: their ``state`` says so.
+        UserError: anything wrong with the file, or its data are missing or damaged. Runs that fail raise nothing: their
+            ``state`` says so.
     """
     from flbench.config import require_device
     from flbench.orchestrate import write_plan
+    from flbench.planning import begin, name_data_of
     from flbench.report import frames
     from flbench.store import Store
     from flbench.sweeps import load_sweep
 
-    loaded = load_sweep(path, sets)
+    root = None if data is None else Path(data)
+    loaded = name_data_of(load_sweep(path, sets), _store_path(store), root, "data")
     require_device(loaded.experiments, lambda: _device_of(loaded))
     opened = Store(_store_path(store))
     directory = write_plan(opened, loaded)
+    _tell(begin(opened, loaded.experiments))
     plan = str(directory.relative_to(opened.root / "sweeps"))
     _execute(
         opened,
@@ -156,6 +164,11 @@ def _execute(
         log = f"; log: {seen.log}" if seen.log else ""
         raise UserError(f"run {seen.run_id} failed ({seen.outcome}): {seen.state.message or 'no message'}{log}")
     return outcome
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        logging.getLogger(__name__).warning("%s", line)
 
 
 def _launcher(store: Store, plan: str, loaded: Sweep, data: str | Path | None, workers: int | None) -> Launcher:

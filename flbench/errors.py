@@ -23,6 +23,10 @@ class DataMissing(UserError):
     """A data set's files are not there; the message says what to put where and which command fetches it."""
 
 
+class OtherData(UserError):
+    """The data here are not those that an experiment names."""
+
+
 class StoreUnusable(UserError):
     """The store cannot be read or written, or was written by a newer flbench."""
 

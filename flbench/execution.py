@@ -17,7 +17,7 @@ import torch
 
 from flbench import metrics
 from flbench.config import Experiment, Training, require_device
-from flbench.data.datasets import Data, Dataset, load
+from flbench.data.datasets import Data, Dataset, load, load_named
 from flbench.engine.fused import step_together
 from flbench.engine.lens import Lens
 from flbench.engine.rounds import FederatedTrainer
@@ -105,8 +105,8 @@ def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], b
     recorded in the attempt, a checkpoint is written now and then and at the end, and the result is published.
 
     Raises:
-        flbench.errors.UserError: the data set is missing, the partition cannot be drawn, or the device cannot compute
-            in the precision.
+        flbench.errors.UserError: the data are missing or not those that the experiment names, the partition cannot be
+            drawn, or the device cannot compute in the precision.
     """
     ends: list[Outcome | Exception] = []
     Runner(settings).execute([attempt], should_stop=should_stop, ended=lambda _, end: ends.append(end))
@@ -121,6 +121,12 @@ class Runner:
     """Executes claimed runs, several as one computation where that pays."""
 
     settings: Settings
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise UserError where the data that an experiment names are missing here, damaged, or other data."""
+        dataset = getattr(experiment, "dataset", None)
+        if dataset is not None:
+            load_named(dataset, self.settings.data_root)
 
     def group_size(self, experiment: Experiment) -> int:
         """How many runs like this one are worth training together: as many as fill one stack of clients."""
@@ -196,7 +202,7 @@ class _Execution:
         self._probes: tuple[Probe, ...] = ()
         self._samples: tuple[int, int] | None = None
         if isinstance(experiment, Training):
-            data = load(cast(Dataset, experiment.dataset), settings.data_root)
+            data = load_named(cast(Dataset, experiment.dataset), settings.data_root)
             trainer, self._numerics = make_trainer(
                 experiment,
                 data,

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import importlib
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
@@ -105,6 +107,8 @@ class Registry(Generic[C]):
         self._classes: dict[str, type[C]] = {}
         #: Why entry points could not be loaded, by their name.
         self._broken: dict[str, str] = {}
+        #: Hashes of the source code of the packages that entry points name, as it was when they were loaded.
+        self._sources: dict[str, str] = {}
 
     def register(self, name: str) -> Callable[[type[C]], type[C]]:
         """Enter a class under ``name``; a name can be taken once."""
@@ -141,10 +145,18 @@ class Registry(Generic[C]):
         except KeyError:
             raise UnknownName(self.kind, name, self.classes, self._broken.get(name)) from None
 
+    def source(self, name: str) -> str:
+        """The source code behind a component of another package, as ``package=hash``; empty for our own."""
+        cls = self.classes.get(name)
+        package = cls.__module__.partition(".")[0] if cls and self._sources else ""
+        return f"{package}={self._sources[package]}" if package in self._sources else ""
+
     def _load(self, point: EntryPoint) -> None:
         """Load another package's component; whatever goes wrong there must not take the others with it."""
         try:
             point.load()
+            package = point.module.partition(".")[0]
+            self._sources[package] = _source_hash(package)
         except Exception as error:
             package = f"the package {point.dist.name!r}" if point.dist else "a package"
             reason = " ".join(str(error).split()) or type(error).__name__
@@ -193,6 +205,20 @@ class Registry(Generic[C]):
             if _coerced(value, getattr(component, key)):
                 raise InvalidComponent(f"expected {_type_of(getattr(component, key))}, got {value!r}", (key,))
         return component
+
+
+@cache
+def _source_hash(package: str) -> str:
+    """The first 16 hex digits of the sha256 over all Python files of an imported package or module."""
+    module, sha = sys.modules[package], hashlib.sha256()
+    folders = [Path(folder) for folder in getattr(module, "__path__", ())]
+    files = [(path.relative_to(folder), path) for folder in folders for path in folder.rglob("*.py")]
+    if not folders and module.__file__:
+        files = [(Path(Path(module.__file__).name), Path(module.__file__))]
+    for name, path in sorted(files):
+        content = path.read_bytes()
+        sha.update(f"{name.as_posix()} {len(content)};".encode() + content)
+    return sha.hexdigest()[:16]
 
 
 @cache

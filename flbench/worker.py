@@ -72,6 +72,9 @@ Ended = Callable[[Attempt, Outcome | Exception], None]
 class Engine(Protocol):
     """Executes claimed runs (``flbench.execution`` with its settings)."""
 
+    def check(self, experiment: Experiment) -> None:
+        """Raise UserError where the experiment's data cannot be used here."""
+
     def group_size(self, experiment: Experiment) -> int:
         """How many runs like this one are worth training together; 1: it trains alone."""
 
@@ -142,8 +145,10 @@ def work(
     Raises:
         StoreUnusable: the disk is full; whatever was claimed has ended.
         MemoryShort: a run did not fit beside those of the neighbours; this worker gives way to them.
+        UserError: the data of all that is left cannot be used here; such runs are not claimed.
     """
     engine: Engine | None = None
+    unusable: dict[str, UserError] = {}
     taken = 0
     queue = Queue(store, plan, options.offset)
     while True:
@@ -162,6 +167,8 @@ def work(
                 # another program, and SLURM may look at that moment and kill the job for the sum.
                 environment(options.device)
                 engine = load(options)
+            if not _has_data(entry, engine, unusable):
+                continue
             queue.keep()
             first = store.claim(entry.parse(), lease, options.max_attempts)
             if first is None:
@@ -171,6 +178,8 @@ def work(
             _leave_for(_execute(group, engine, options, should_stop, stopped_as), store, options)
         if taken == claimed_before and not was_fresh:
             if taken or queue.is_thorough:
+                if unusable and not taken:
+                    raise next(iter(unusable.values()))
                 return taken
             queue.is_thorough = True  # sent, and finds nothing: what seems to be finished may not be
 
@@ -180,6 +189,17 @@ def _state(store: Store, entry: Entry) -> RunState:
     run, wish = store.run(entry.run_id), Wish.of(entry.experiment)
     state = run.state(wish)
     return run.state(wish) if state.status == "lost" and explain(store, run) else state
+
+
+def _has_data(entry: Entry, engine: Engine, unusable: dict[str, UserError]) -> bool:
+    """Whether a run's data can be used here; why not is added to ``unusable``, by data set, and not tried again."""
+    dataset = canonical_json(entry.experiment.get("dataset"))
+    if dataset not in unusable:
+        try:
+            engine.check(entry.parse())
+        except UserError as problem:
+            unusable[dataset] = problem
+    return dataset not in unusable
 
 
 def _needs_more(state: RunState, options: Options) -> bool:
@@ -253,7 +273,8 @@ def _execute(
         try:
             for attempt in group:
                 logs.enter_context(_logged(attempt))
-                attempt.describe(environment(options.device) | memory)
+                plugins = {"plugins": attempt.wish.plugins} if attempt.wish.plugins else {}
+                attempt.describe(environment(options.device) | memory | plugins)
             engine.execute(group, should_stop=lambda: should_stop() or cancelled(), ended=ended)
         except Exception as error:
             for attempt in list(held.values()):

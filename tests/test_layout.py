@@ -15,9 +15,9 @@ PACKAGE = Path(flbench.__file__).parent
 
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
-    "cli", "api", "orchestrate", "report", "sweeps", "launch", "tracking", "worker", "slurm", "bench", "execution",
-    "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data", "store", "config", "registry",
-    "streams", "errors", "regular",
+    "cli", "api", "planning", "orchestrate", "report", "sweeps", "launch", "tracking", "worker", "slurm", "bench",
+    "execution", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data", "store", "config",
+    "registry", "streams", "errors", "regular",
 ]  # fmt: skip
 
 HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL")

@@ -22,7 +22,7 @@ def finish(store: Store, experiment: Experiment) -> None:
     attempt.adopt(None)
     for round in sorted(experiment.evaluated_rounds()):
         attempt.record({"round": round})
-    attempt.publish(status="done", rounds=experiment.rounds, seconds=1.0, fingerprint="toy", numerics={})
+    attempt.publish(status="done", rounds=experiment.rounds, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics={})
     attempt.end("ok")
 
 

@@ -13,6 +13,7 @@ from flbench.config import Experiment, parse_experiment
 from flbench.errors import StoreUnusable
 from flbench.store import Attempt, Entry, Lease, Store, Wish, encode_plan, files, read_plan
 from flbench.store.leases import process_start
+from tests.faults.disks import Counting
 
 NOBODY = 2**22 + 1  # above any process id
 
@@ -42,7 +43,9 @@ def finish(attempt: Attempt, wanted: Experiment, begin: int = 0, status: Any = "
 
 
 def publish(attempt: Attempt, rounds: int, status: Any = "done") -> bool:
-    return attempt.publish(status=status, rounds=rounds, seconds=1.5, fingerprint="data", numerics={"device": "cpu"})
+    return attempt.publish(
+        status=status, rounds=rounds, seconds=1.5, fingerprint="e3713c9c6ae47b99", numerics={"device": "cpu"}
+    )
 
 
 def run_whole(store: Store, wanted: Experiment) -> Attempt:
@@ -187,7 +190,7 @@ def test_result_says_what_it_rests_on(store: Store) -> None:
     finish(attempt, wanted)
     raw = json.loads((attempt.run.path / "results" / "00000020.json").read_text())
     assert raw["environment"] == {"flbench": "1.0", "git_commit": "abc"}
-    assert (raw["schema"], raw["wanted"], raw["attempt"], raw["fingerprint"]) == (1, 20, 1, "data")
+    assert (raw["schema"], raw["wanted"], raw["attempt"], raw["fingerprint"]) == (1, 20, 1, "e3713c9c6ae47b99")
     assert raw["metrics_sha256"] == files.sha256_of(attempt.metrics_path)
 
 
@@ -378,6 +381,75 @@ def test_probes_that_were_not_recorded_are_wished_for_again(store: Store) -> Non
     run_whole(store, plain)
     wish = Wish.of({**plain.to_json(), "probes": [{"name": "drift"}]})
     assert store.run(plain.run_id).state(wish).status == "pending"
+
+
+def with_source(attempt: Attempt, plugins: str) -> Attempt:
+    attempt.describe({"plugins": plugins})
+    return attempt
+
+
+def test_result_of_a_plugins_earlier_source_is_computed_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = experiment()
+    run = store.run(wanted.run_id)
+    monkeypatch.setattr("flbench.store.results.plugins_of", lambda raw: "pack=1")
+    finish(with_source(claim(store, wanted), "pack=1"), wanted)
+    assert run.state(wanted).status == "done"
+    monkeypatch.setattr("flbench.store.results.plugins_of", lambda raw: "pack=2")
+    assert run.state(wanted).status == "pending"
+    again = with_source(claim(store, wanted), "pack=2")
+    assert list(again.checkpoints()) == [], "an earlier source's checkpoint leads elsewhere"
+    finish(again, wanted)
+    state = run.state(wanted)
+    assert state.result is not None and state.result.attempt == 2
+    monkeypatch.setattr("flbench.store.results.plugins_of", lambda raw: "pack=1")
+    state = run.state(wanted)
+    assert state.result is not None and state.result.attempt == 1, "both are kept"
+
+
+# --- superseding
+
+
+def test_superseded_run_starts_over(store: Store) -> None:
+    wanted = experiment()
+    run = store.run(wanted.run_id)
+    assert not run.supersede(), "there is nothing yet"
+    run_whole(store, wanted)
+    assert run.supersede()
+    assert run.state(wanted).status == "pending"
+    again = claim(store, wanted)
+    assert again.checkpoints() == []
+    assert not run.supersede()
+    finish(again, wanted)
+    longer = claim(store, experiment(rounds=40))
+    assert [checkpoint.attempt for checkpoint in longer.checkpoints()] == [2]
+    assert not run.supersede(), "a worker executes it right now"
+
+
+def test_superseding_cut_short_at_any_change_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Counting):
+        def reach(self, call: str, number: int) -> bool:
+            if number == limit:
+                raise OSError("cut short")
+            return True
+
+    wanted, outcomes = experiment(), []
+    for limit in range(1, 20):
+        store = Store(tmp_path / str(limit))
+        attempt = run_whole(store, wanted)
+        run = store.run(wanted.run_id)
+        written = (run.path / "results/00000020.json").read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "disk", Failing())
+            try:
+                outcomes.append(run.supersede())
+            except OSError:
+                outcomes.append(None)
+        kept = [path.read_bytes() for folder in ("results", "superseded") for path in (run.path / folder).glob("*")]
+        assert kept == [written]
+        if run.state(wanted).status != "done":
+            assert claim(store, wanted).checkpoints() == []
+        assert attempt.metrics_path.exists()
+    assert outcomes[0] is None and outcomes[-1] is True
 
 
 # --- failures

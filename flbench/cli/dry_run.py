@@ -25,13 +25,16 @@ SHOWN = 40
 _Numbered = tuple[int, str, list[Experiment]]
 
 
-def print_dry_run(sweep: Sweep, store: Path, *, workers: int | None = None, as_json: bool = False) -> None:
+def print_dry_run(
+    sweep: Sweep, store: Path, *, workers: int | None = None, rerun: bool = False, as_json: bool = False
+) -> None:
     """Print a plan and how it stands in a store, without executing anything.
 
     Args:
         sweep: the plan.
         store: the store's directory; where there is none yet, nothing is done and none is made.
         workers: how many runs execute at a time; default: as the sweep says, or as the cores allow.
+        rerun: whether finished runs would be executed again.
         as_json: print JSON instead: ``summary`` and ``cells``, of each its ``cell_id``, the ``values`` of the varying
             fields as people write them, and its numbers of ``runs`` and ``done`` runs.
     """
@@ -50,6 +53,8 @@ def print_dry_run(sweep: Sweep, store: Path, *, workers: int | None = None, as_j
     _print_cells(sweep, finished)
     typer.echo(f"done in {store}: {facts['done']:,} of {_many(facts['runs'], 'run')}; to run: {facts['missing']:,}")
     typer.echo(_estimate_line(facts, workers))
+    if rerun and facts["done"]:
+        typer.echo(f"--rerun: {_many(facts['done'], 'finished run')} would be executed again, too")
 
 
 def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:

@@ -38,6 +38,8 @@ def export(
     Example: flbench export results/quickstart.parquet sweeps/quickstart.yaml
     """
     from flbench.report import exchange
+    from flbench.report.contents import named_by
+    from flbench.report.frames import StoreSource
     from flbench.store import Store
     from flbench.sweeps import load_sweeps
 
@@ -45,7 +47,8 @@ def export(
         raise UserError(f"{file}: expected a name that ends in .parquet")
     there = Store(store, create=False)
     sweeps = load_sweeps(specs or [], sets or (), only or (), limit)
-    wishes = [experiment.run_id for sweep in sweeps for experiment in sweep.experiments]
+    source = StoreSource(there)
+    wishes = [experiment.run_id for sweep in sweeps for experiment in named_by(source, sweep.experiments)]
     exported, problems = exchange.gather(there, wishes if specs else there.run_ids(), ends=ends)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)

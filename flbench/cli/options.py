@@ -17,6 +17,11 @@ DataOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable summary on standard output.")]
 
+RerunOption = Annotated[
+    bool,
+    typer.Option("--rerun", help="Execute finished runs again; their earlier results are kept, and no longer count."),
+]
+
 #: Threads, workers or repetitions at most: beyond them a number is a slip of the keyboard.
 MOST_AT_ONCE = 10_000
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from flbench.cli.completion import fields as complete_fields
-from flbench.cli.options import DEFAULT_STORE, MOST_AT_ONCE, DataOption, Device, Executor, JsonOption, StoreOption
+from flbench.cli.options import (
+    DEFAULT_STORE,
+    MOST_AT_ONCE,
+    DataOption,
+    Device,
+    Executor,
+    JsonOption,
+    RerunOption,
+    StoreOption,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -40,6 +49,7 @@ def run(
         int | None,
         typer.Option(min=1, max=MOST_AT_ONCE, help="Threads of the loop executor; default: every usable core."),
     ] = None,
+    rerun: RerunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run one experiment and watch its accuracy; the store keeps it, so it resumes, extends, and is not repeated.
@@ -54,15 +64,20 @@ def run(
     """
     from rich.console import Console
 
+    from flbench.cli.live import say
     from flbench.config import require_device
     from flbench.orchestrate import Orchestrator
+    from flbench.planning import begin, name_data
     from flbench.store import Store
     from flbench.sweeps import experiment_from
 
-    experiment = experiment_from(fields or ())
-    require_device([experiment], lambda: _resolve(device))
+    given = experiment_from(fields or ())
+    require_device([given], lambda: _resolve(device))
+    (experiment,) = name_data([given], store, data, "data")
     console = Console(stderr=as_json)
     opened = Store(store)
+    for line in begin(opened, [experiment], rerun=rerun):
+        say(console, line)
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):
         found.forgive()

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flbench.cli.completion import conditions, sweep_files
-from flbench.cli.options import DEFAULT_STORE, MOST_AT_ONCE, MOST_RUNS, Backend, DataOption, JsonOption, StoreOption
+from flbench.cli.options import (
+    DEFAULT_STORE,
+    MOST_AT_ONCE,
+    MOST_RUNS,
+    Backend,
+    DataOption,
+    JsonOption,
+    RerunOption,
+    StoreOption,
+)
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,6 +83,7 @@ def sweep(
     ] = [],  # noqa: B006
     limit: Annotated[int | None, typer.Option(max=MOST_RUNS, help="Keep the first so many runs.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the workers and return (exit code 3).")] = False,
+    rerun: RerunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a sweep file: launch what is missing, adopt what is running, end with the leaderboard.
@@ -90,21 +100,24 @@ def sweep(
     Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
     """
     from flbench.config import require_device
+    from flbench.planning import name_data_of
     from flbench.sweeps import load_sweep
 
-    loaded = load_sweep(spec, set_, only, limit)
-    wanted = _wanted(loaded, backend, profile, workers, data)
-    require_device(loaded.experiments, lambda: wanted.options.device)
+    given = load_sweep(spec, set_, only, limit)
+    wanted = _wanted(given, backend, profile, workers, data)
+    require_device(given.experiments, lambda: wanted.options.device)
+    elsewhere = wanted.backend is Backend.slurm
+    loaded = name_data_of(given, store, data, "nothing" if dry_run else "content" if elsewhere else "data")
     if dry_run:
         from flbench.cli.dry_run import print_dry_run
 
-        print_dry_run(loaded, store, workers=wanted.workers, as_json=as_json)
+        print_dry_run(loaded, store, workers=wanted.workers, rerun=rerun, as_json=as_json)
         if wanted.request is not None and not as_json:
             _print_script(loaded, wanted, store)
         return
     if detach and wanted.backend is Backend.inline:
         raise UserError("--detach needs workers of their own: use --backend local")
-    raise typer.Exit(_run(loaded, wanted, store, detach=detach, as_json=as_json))
+    raise typer.Exit(_run(loaded, wanted, store, detach=detach, rerun=rerun, as_json=as_json))
 
 
 @dataclass(frozen=True)
@@ -145,12 +158,13 @@ def _wanted(
     return Wanted(chosen, workers or getattr(given, "max_jobs", 64), options, request)
 
 
-def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bool) -> int:
+def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, rerun: bool, as_json: bool) -> int:
     from rich.console import Console
 
     from flbench.cli.live import say, view_for
     from flbench.cli.overview import Overview
     from flbench.orchestrate import Orchestrator, write_plan
+    from flbench.planning import begin
     from flbench.store import Store
     from flbench.tracking.beside import Beside
 
@@ -159,6 +173,8 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, as_json: bo
     store = Store(root)
     directory = write_plan(store, loaded)
     plan = str(directory.relative_to(store.root / "sweeps"))
+    for line in begin(store, loaded.experiments, rerun=rerun):
+        say(console, line)
 
     def launcher() -> Launcher:
         return _launcher(store, plan, loaded, wanted)

@@ -259,12 +259,14 @@ def _load(plan: Path) -> Sweep:
     Raises:
         UserError: the sweep cannot be read, or not as it was planned.
     """
+    from flbench.planning import as_planned
+
     path = plan / "spec.yaml"
     given = list(takewhile(lambda line: line.startswith(OPTIONS), path.read_text().splitlines()))
     problem: UserError = UserError(f"{path}: this is not the sweep that was planned; `flbench sweep` plans it again")
     for count in range(len(given), -1, -1):
         try:
-            sweep = _load_with(path, given[:count])
+            sweep = as_planned(_load_with(path, given[:count]), plan)
         except (UserError, ValueError) as error:
             problem = error if isinstance(error, UserError) else problem
         else:

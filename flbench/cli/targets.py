@@ -59,7 +59,7 @@ def find_plans(store: Store, name: str) -> list[Path]:
     """
     directories = store.sweep_dirs()
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
-        return [_plan_of_file(store, name, directories)]
+        return _plans_of_file(store, name, directories)
     return [path for path in directories if name == path.parent.name or _is_plan(name, path)]
 
 
@@ -111,14 +111,17 @@ def _is_plan(name: str, directory: Path) -> bool:
     return bool(slash and digits) and sweep == directory.parent.name and directory.name.startswith(digits)
 
 
-def _plan_of_file(store: Store, name: str, directories: Sequence[Path]) -> Path:
+def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list[Path]:
+    """The plans of a sweep file: one for each content of its data that it was started on."""
+    from flbench.planning import as_planned
     from flbench.sweeps import load_sweep
 
     sweep = load_sweep(name)
-    directory = store.sweep_dir(sweep.name, sweep.spec_hash)
-    if directory in directories:
-        return directory
-    others = [plan_name(path) for path in directories if path.parent.name == sweep.name]
+    alike = [path for path in directories if path.parent.name == sweep.name]
+    planned = [path for path in alike if sweep.spec_hash == path.name or as_planned(sweep, path).spec_hash == path.name]
+    if planned:
+        return planned
+    others = [plan_name(path) for path in alike]
     hint = (
         f"with other contents or options it was: {', '.join(others)}" if others else f"flbench sweep {name} starts it"
     )

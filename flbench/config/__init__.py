@@ -3,6 +3,9 @@
 What defines the numbers is in the run id; how long to run (``rounds``) and what to write down (``eval_every``,
 ``probes``) is not: 200 rounds are a prefix of 10,000, and looking does not change what is seen. Where a run executes
 (store, device, executor, workers) is no part of an experiment at all.
+
+The data are part of the id by their content: a data set's ``content`` is the fingerprint of its decoded arrays. It is
+left out where it is the official content of that name, so ``cifar10`` alone means the official images.
 """
 
 from flbench.config.base import (
@@ -17,9 +20,11 @@ from flbench.config.base import (
     Spelling,
     asks_why,
     canonical_json,
+    content_of,
     digest,
     digest_text,
     parse_components,
+    plugins_of,
     registry_of,
     request_problem,
 )
@@ -60,6 +65,7 @@ __all__ = [
     "asks_why",
     "canonical_json",
     "cohort_size",
+    "content_of",
     "digest",
     "digest_text",
     "fields_of_all_kinds",
@@ -68,6 +74,7 @@ __all__ = [
     "parse_components",
     "parse_experiment",
     "parse_field",
+    "plugins_of",
     "registry_of",
     "request_problem",
     "require_device",

@@ -237,6 +237,13 @@ class BaseExperiment(BaseModel):
         """The id that all seeds of one cell share."""
         return digest({name: value for name, value in self.identity().items() if name != "seed"})
 
+    def on(self, dataset: Component) -> Self:
+        """The same experiment on another data set."""
+        changed = self.model_copy(update={"dataset": dataset})
+        for computed in ("run_id", "cell_id"):
+            changed.__dict__.pop(computed, None)
+        return changed
+
     def to_json(self) -> dict[str, Any]:
         """Every field as plain JSON; ``parse_experiment`` reads it back to an equal experiment."""
         return {field: _plain(getattr(self, field)) for field in type(self).model_fields}
@@ -249,6 +256,28 @@ class BaseExperiment(BaseModel):
 def asks_why(raw: Mapping[str, Any]) -> bool:
     """Whether an experiment, as plain JSON, is also looked at before its first round: with probes, and every study."""
     return bool(raw.get("probes", True))
+
+
+def content_of(raw: Mapping[str, Any]) -> str | None:
+    """The fingerprint of the data that an experiment, as plain JSON, is defined on; None where it names none.
+
+    A data set without ``content`` stands for its official content, where that is known.
+    """
+    dataset = raw.get("dataset")
+    if not isinstance(dataset, Mapping):
+        return None
+    known = DATASETS.classes.get(str(dataset.get("name")))
+    return dataset.get("content") or getattr(known, "official", None)
+
+
+def plugins_of(raw: Mapping[str, Any]) -> str:
+    """The source code of the plug-ins that an experiment, as plain JSON, uses: ``package=hash``, space-separated."""
+    found = set()
+    for field, registry in _REGISTRY_OF.items():
+        value = raw.get(field, ())
+        components = [value] if isinstance(value, Mapping) else value
+        found |= {registry.source(str(one.get("name"))) for one in components if isinstance(one, Mapping)}
+    return " ".join(sorted(found - {""}))
 
 
 def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:

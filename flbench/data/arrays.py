@@ -34,8 +34,11 @@ class Data:
     domain_names: tuple[str, ...] = ()
 
 
-def fingerprint(train: Arrays, test: Arrays) -> str:
-    """The first 16 hex digits of the sha256 over every array with its type and shape, train before test."""
+def fingerprint(train: Arrays, test: Arrays, classes: int | None = None) -> str:
+    """The first 16 hex digits of the sha256 over every array with its type and shape, train before test.
+
+    The number of classes counts where the labels do not show it: it is the number of a model's outputs.
+    """
     sha = hashlib.sha256()
     for half in (train, test):
         for array in (half.images, half.labels, half.domains):
@@ -44,4 +47,6 @@ def fingerprint(train: Arrays, test: Arrays) -> str:
             else:
                 sha.update(f"{array.dtype.str}{array.shape};".encode())
                 sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    if classes is not None and classes != 1 + max(half.labels.max(initial=-1) for half in (train, test)):
+        sha.update(f"{classes} classes;".encode())
     return sha.hexdigest()[:16]

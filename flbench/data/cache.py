@@ -111,7 +111,7 @@ def decode(recipe: Recipe, folder: Path) -> Data:
         "class_names": names,
         "domain_names": contents.domain_names,
         "white": recipe.white,
-        "fingerprint": fingerprint(train, test),
+        "fingerprint": fingerprint(train, test, len(names)),
     }
     (folder / _META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
     data = _open(folder)

@@ -18,13 +18,14 @@ A further set is one class here::
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -34,10 +35,10 @@ from flbench.data.images import Shape
 from flbench.data.layouts import Contents, Found, ImageFolder, Layout, Parquet, Wanted
 from flbench.data.official import Batches, Digits, Idx
 from flbench.data.tinyimagenet import TinyImageNetZip
-from flbench.errors import DataMissing, UserError
+from flbench.errors import DataMissing, OtherData, UserError
 from flbench.registry import DATASETS, Component
 
-__all__ = ["Arrays", "Data", "Dataset", "Source", "data_root", "load", "locate", "recipe"]
+__all__ = ["Arrays", "Data", "Dataset", "Source", "data_root", "load", "load_named", "locate", "recipe"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ class Dataset(Component):
 
     ``image`` is channels, height, width, and like ``classes`` None where only the files tell. ``augment`` is the
     training augmentation that is usual for the set; images are floats in [0, 1], the stored bytes over ``white``.
+
+    ``content`` is the fingerprint of the decoded arrays, by which the data enter the run id. None stands for the
+    official content, so that this has one spelling; for a set without one, for content that is not known yet.
     """
 
     image: ClassVar[Shape | None] = None
@@ -76,6 +80,21 @@ class Dataset(Component):
     #: The licence, as far as it is known.
     terms: ClassVar[str] = "see its authors"
     layouts: ClassVar[tuple[Layout, ...]] = (Parquet(), ImageFolder())
+
+    content: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Spell the official content as None."""
+        if self.content == self.official:
+            object.__setattr__(self, "content", None)
+
+    def holding(self, content: str | None) -> Self:
+        """The same data set with another content, None: with the official or an unknown one."""
+        return dataclasses.replace(self, content=content)
+
+    def same_place(self, other: Dataset) -> bool:
+        """Whether another data set stands for the same files, whatever they hold."""
+        return self.holding(None) == other.holding(None)
 
     def places(self, root: Path) -> Iterator[Source]:
         """Where its files may be, in the order of preference."""
@@ -278,6 +297,7 @@ class Mnist(Dataset):
     classes = 10
     class_names = tuple("0123456789")
     counts = (60_000, 10_000)
+    official = "8d706546e17f1bf3"
     torchvision = "MNIST"
     terms = "CC BY-SA 3.0 (usually given)"
     layouts = (
@@ -301,7 +321,8 @@ class Folder(Dataset):
 
     ``path`` is absolute or relative to the working directory; it does not depend on the data root. ``size`` resizes
     every image to that many pixels squared (bilinear with antialiasing); without it all must be of one size. Images
-    that are all grey have one channel, otherwise three. Shorthand: ``folder:path``.
+    that are all grey have one channel, otherwise three. Shorthand: ``folder:path``. A run on it is identified by the
+    content: the folder may move, and other images are another run.
     """
 
     shorthand = "path"
@@ -309,6 +330,22 @@ class Folder(Dataset):
 
     path: Annotated[str, Field(min_length=1)]
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Once the content is named, where it lies and how it was resized do not matter any more."""
+        settings = super().identity()
+        if self.content is not None:
+            for location in {"path", "size"} & settings.keys():
+                del settings[location]
+        return settings
+
+    def same_place(self, other: Dataset) -> bool:
+        """Compare paths as absolute ones, so that ``img``, ``./img`` and ``img/`` are one place."""
+
+        def place(dataset: Folder) -> tuple[str, int | None]:
+            return os.path.abspath(Path(dataset.path).expanduser()), dataset.size  # noqa: PTH100  follow no links
+
+        return isinstance(other, Folder) and place(self) == place(other)
 
     def places(self, root: Path) -> Iterator[Source]:
         """The path itself, in either layout."""
@@ -369,6 +406,25 @@ def load(dataset: Dataset, root: Path | None = None) -> Data:
         UserError: its files are damaged, or the cache cannot be written.
     """
     return cache.load(recipe(dataset, locate(dataset, root)))
+
+
+def load_named(dataset: Dataset, root: Path | None = None) -> Data:
+    """As ``load``, and refuse data other than those that ``dataset`` names: its ``content``, or the official one.
+
+    Raises:
+        OtherData: its files hold something else.
+        DataMissing, UserError: as for ``load``.
+    """
+    data = load(dataset, root)
+    wanted = dataset.content or dataset.official
+    if wanted not in (None, data.fingerprint):
+        source = locate(dataset, root)
+        raise OtherData(
+            f"{source.folder} ({source.layout.title}) holds other data than the experiment names: expected "
+            f"{dataset.name} with the content {wanted}, found {data.fingerprint}. Use the folder of data sets that it "
+            "was planned with (--data, $FLBENCH_DATA), or plan it again on these data (flbench sweep, flbench run)"
+        )
+    return data
 
 
 def _looked(source: Source, found: Found) -> str:

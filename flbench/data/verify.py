@@ -57,7 +57,9 @@ def _miscounted(dataset: Dataset, data: Data) -> list[str]:
 
 def _cache_damage(how: cache.Recipe, fresh: Data) -> list[str]:
     cached = cache.peek(how)
-    if cached is None or fresh.fingerprint == cached.fingerprint == fingerprint(cached.train, cached.test):
+    if cached is None or fresh.fingerprint == cached.fingerprint == fingerprint(
+        cached.train, cached.test, cached.classes
+    ):
         return []
     return [f"its decoded copy {how.entry} differs from the files; delete that folder, it is made again when needed"]
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from flbench.config import Experiment
-from flbench.errors import StoreUnusable
+from flbench.errors import StoreUnusable, UserError
 from flbench.launch import KILLED
 from flbench.store import Lease, Plan, Store
 from flbench.store.runs import ending
@@ -77,5 +77,7 @@ class InlineLauncher:
                 )
         except (StoreUnusable, OSError) as error:
             self._store_error = error
+        except UserError as error:
+            self._last_words = str(error)
         except Exception:
             self._last_words = traceback.format_exc()

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from flbench.config import Experiment, canonical_json, parse_experiment
+from flbench.config import Experiment, canonical_json, content_of, parse_experiment
 from flbench.errors import UserError
 from flbench.regular import open_regular
 from flbench.report.frames import Held
@@ -85,7 +85,22 @@ class Exported:
         result = dataclasses.replace(result, file=f"{result.rounds:08d}.json")
         exported = cls(row["run_id"], row["experiment"], result, metrics, environment)
         exported.check()
-        return exported
+        return exported.on_its_data()
+
+    def on_its_data(self) -> Exported:
+        """The same result under the id that names its data; ids of earlier results did not."""
+        raw, content = files.loads(self.experiment_json.encode()), self.result.fingerprint
+        if content_of(raw) == content or "dataset" not in raw or not is_run_id(content):
+            return self
+        if (before := self.experiment) is None or before.run_id != self.run_id:
+            return self
+        experiment = before.on(before.dataset.holding(content))  # type: ignore[union-attr]
+        return dataclasses.replace(
+            self,
+            run_id=experiment.run_id,
+            experiment_json=canonical_json(experiment.to_json()),
+            result=dataclasses.replace(self.result, run_id=experiment.run_id),
+        )
 
     def check(self) -> None:
         """Raise ValueError, or UserError, unless experiment, result and metrics belong together."""
@@ -101,7 +116,8 @@ class Exported:
 
     def wish(self) -> Wish:
         """What this result answers."""
-        return Wish(self.result.wanted, self.result.evaluated, self.result.probes)
+        plugins = str(self.result.environment.get("plugins", ""))
+        return Wish(self.result.wanted, self.result.evaluated, self.result.probes, self.result.fingerprint, plugins)
 
     def wanted(self) -> Experiment | None:
         """The experiment with as many rounds as this result answers; raises UserError where it cannot have so many."""
@@ -163,7 +179,7 @@ def _gather_one(run: RunDir, result: Result) -> Exported:
         environment=_without_private(attempt.environment() if attempt else {}),
     )
     exported.check()
-    return exported
+    return exported.on_its_data()
 
 
 def _ends_of(whole: Exported) -> Exported:
@@ -276,7 +292,9 @@ class FilesSource:
 
 
 def contradiction(result: Result, records: Sequence[Mapping[str, Any]], new: Exported) -> str | None:
-    """How a result speaks against another one of the same run; None where both can be true."""
+    """How a result contradicts another one of the same run; None where both can be true, as on different data."""
+    if not result.is_of(new.wish()):
+        return None
     first, second = sorted((result, new.result), key=lambda one: one.rounds)
     diverged = first.status == "diverged" and (second.status == "done" or second.rounds > first.rounds)
     if diverged:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flbench.config import Experiment, Training
 from flbench.errors import UserError
 from flbench.registry import Component
+from flbench.report.contents import named_by
 from flbench.report.numbers import METRICS, Record, value_of
-from flbench.store import Result, Store
+from flbench.store import Result, Store, Wish
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,6 +151,7 @@ def collect(
 ) -> Collection:
     """The runs wished for, whether they exist or not; without ``wishes`` every run of the source.
 
+    A wish that does not name the content of its data is for the content that the source has (``contents.named_by``).
     A wish is wanted for its last round. Without wishes, the seeds of a cell are wanted for the last round that all its
     finished runs have recorded. Up to that round, ``select_by="val"`` takes the record with the best accuracy on
     held-out training data where there is such data, and ``select_by="oracle"`` the one with the best ``metric`` on the
@@ -159,22 +161,27 @@ def collect(
         experiments, left_out = _readable(source)
         wanted = _common_rounds(source, experiments)
     else:
-        wanted, left_out = [(experiment, experiment.rounds) for experiment in wishes], ()
+        named = named_by(source, tuple(wishes))
+        wanted, left_out = [(experiment, experiment.rounds) for experiment in named], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in wanted}
     judge = _judge(select_by, metric)
     runs = (_look_up(source, experiment, rounds, judge) for (_, rounds), experiment in unique.items())
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 
 
-def covering(results: Sequence[Result], rounds: int) -> Result | None:
+def covering(results: Sequence[Result], rounds: int, experiment: Experiment) -> Result | None:
     """The result that answers for ``rounds``: one that recorded that round, or else one that diverged before it.
 
-    The wish's intermediate evaluations do not matter here: looking more often does not change the number.
+    Results on the data and with the plug-ins of the experiment come before others, which are shown as what they are.
+    Its intermediate evaluations do not matter here: looking more often does not change the number.
     """
     recorded = [result for result in results if _has_record(result, rounds)]
     diverged = [result for result in results if result.status == "diverged" and result.rounds <= rounds]
     # By content, so that a store and a file made from it answer with the same result.
-    candidates = sorted(recorded or diverged, key=lambda r: (r.rounds, len(r.evaluated), r.published))
+    candidates = recorded or diverged
+    if len(candidates) > 1:
+        wish = Wish.of(experiment)
+        return min(candidates, key=lambda r: (not r.is_of(wish), r.rounds, len(r.evaluated), r.published))
     return candidates[0] if candidates else None
 
 
@@ -204,7 +211,7 @@ def _judge(select_by: str, metric: str) -> Judge | None:
 
 
 def _look_up(source: Source, experiment: Experiment, rounds: int, judge: Judge | None) -> Run:
-    result = covering(source.results(experiment.run_id), rounds)
+    result = covering(source.results(experiment.run_id), rounds, experiment)
     if result is None:
         state, failure = source.state(experiment)
         return Run(experiment, rounds, state, failure)

@@ -36,6 +36,7 @@ class Provenance:
                 "Data": _count(_data(run) for run in finished),
                 "Numerics": _count(describe(run.result.numerics) for run in finished if run.result),
                 "Code": _count(code(run.result.environment) for run in finished if run.result),
+                "Plug-ins": _count(str(run.result.environment.get("plugins", "")) for run in finished if run.result),
                 "Packages": _count(packages(run.result.environment) for run in finished if run.result),
                 "Hardware": _count(hardware(run.result.environment) for run in finished if run.result),
             },

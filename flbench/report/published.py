@@ -122,7 +122,7 @@ def configuration_of(experiment: Training) -> Configuration | None:
 
 
 def _as_published(component: Component) -> bool:
-    return component.settings().keys() <= {"variant", "groups"}
+    return component.settings().keys() <= {"variant", "groups", "content"}
 
 
 #: Data on which the paper's numbers cannot be met, whatever the code does.
@@ -145,7 +145,9 @@ def other_data(experiment: Training, fingerprint: str | None, samples: str | Non
     whole = "/".join(map(str, dataset.counts))
     if samples is None and dataset.official is None:
         return "how many images there were is not recorded"
-    return None if samples in (None, whole) else f"{samples} images in train and test, not {whole}"
+    if samples not in (None, whole):
+        return f"{samples} images in train and test, not {whole}"
+    return "not the official images" if dataset.official and dataset.content else None
 
 
 class _Known(NamedTuple):

@@ -71,6 +71,10 @@ class AttemptDir:
         """Whether this and earlier failures no longer count."""
         return (self.path / "forgiven").exists()
 
+    def is_superseded(self) -> bool:
+        """Whether this and earlier attempts are superseded (``RunDir.supersede``)."""
+        return (self.path / "superseded").exists()
+
     def records(self) -> list[dict[str, Any]]:
         """Its metrics; a torn tail is dropped."""
         return parse_records(files.read_bytes(self.metrics_path) or b"")

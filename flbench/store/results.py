@@ -14,7 +14,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from flbench.config import MAX_ROUNDS, EvaluatedRounds, Experiment, asks_why, canonical_json
+from flbench.config import (
+    MAX_ROUNDS,
+    EvaluatedRounds,
+    Experiment,
+    asks_why,
+    canonical_json,
+    content_of,
+    plugins_of,
+)
 from flbench.store import files
 from flbench.store.files import SCHEMA
 from flbench.store.records import MOST, check_record
@@ -22,11 +30,18 @@ from flbench.store.records import MOST, check_record
 
 @dataclass(frozen=True)
 class Wish:
-    """How far a run is wanted, and what is to be recorded on the way."""
+    """How far a run is wanted, and what is to be recorded on the way.
+
+    Attributes:
+        content: the fingerprint of the data that it is defined on; None: any.
+        plugins: the source code of the plug-ins that it uses, as ``config.plugins_of`` has it.
+    """
 
     rounds: int
     evaluated: Set[int]
     probes: frozenset[str]
+    content: str | None = None
+    plugins: str = ""
 
     @classmethod
     def of(cls, experiment: Experiment | Mapping[str, Any]) -> Wish:
@@ -34,7 +49,7 @@ class Wish:
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
         probes = frozenset(canonical_json(probe) for probe in raw.get("probes", ()))
         evaluated = EvaluatedRounds(raw["rounds"], raw["eval_every"], asks_why(raw))
-        return cls(raw["rounds"], evaluated, probes)
+        return cls(raw["rounds"], evaluated, probes, content_of(raw), plugins_of(raw))
 
     def until(self, round: int) -> set[int]:
         """The evaluated rounds up to and including a round."""
@@ -158,9 +173,14 @@ class Result:
         """Rounds between its evaluations, as far as they tell."""
         return min((round for round in self.evaluated if round), default=max(1, self.rounds))
 
+    def is_of(self, wish: Wish) -> bool:
+        """Whether it was computed on the data and with the plug-ins that a wish names, as far as it says with which."""
+        same_source = not wish.plugins or self.environment.get("plugins", wish.plugins) == wish.plugins
+        return wish.content in (None, self.fingerprint) and same_source
+
     def covers(self, wish: Wish) -> bool:
         """Whether nothing is left to do for a wish."""
-        if not wish.probes <= self.probes:
+        if not self.is_of(wish) or not wish.probes <= self.probes:
             return False
         if self.status == "diverged":
             return self.rounds <= wish.rounds

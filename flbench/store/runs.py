@@ -35,7 +35,7 @@ SHORT = 400
 UNREADABLE = "unreadable"
 
 #: What of environment.json is repeated in a result.
-SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu")
+SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu", "plugins")
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,26 @@ class RunDir:
         if attempts:
             files.disk.touch(attempts[-1].path / "forgiven")
 
+    def supersede(self) -> bool:
+        """Let nothing that was computed so far count, so that the run is executed again.
+
+        Returns False where there is no result, or a worker executes the run right now. Its results move to
+        ``superseded/``. The mark that keeps new attempts from its checkpoints is made first: whenever this is cut
+        short, a result still counts, or the run is executed from its beginning.
+        """
+        attempts, results = self.attempts(), self.results()
+        if not results or (attempts and self._state_of(attempts).status == "running"):
+            return False
+        if attempts:
+            files.disk.touch(attempts[-1].path / "superseded")
+            files.disk.touch(attempts[-1].path / "forgiven")
+        aside = self.path / "superseded"
+        files.make_directory(aside)
+        for result in results:
+            with suppress(FileNotFoundError):  # another process supersedes it too
+                files.disk.rename(result.path, aside / f"{result.rounds:08d}-{result.attempt:04d}.json")
+        return True
+
     def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
         """Take the run on; None where it is done, given up, held by a live lease, or somebody else was faster.
 
@@ -260,7 +280,8 @@ class Attempt(AttemptDir):
     def checkpoints(self) -> list[Checkpoint]:
         """Where this run can go on: sound checkpoints of earlier attempts, newest round first.
 
-        Only those whose attempt recorded all that is wished for until then; a run that was observed less is run again.
+        Only those whose attempt recorded all that is wished for until then, and with the same source code of plug-ins;
+        otherwise the run starts over.
         """
         found = []
         for earlier in self._earlier:
@@ -269,6 +290,7 @@ class Attempt(AttemptDir):
                 checkpoint
                 for checkpoint in self.run.sound_checkpoints(earlier)
                 if self.wish.probes <= earlier.observed()
+                and earlier.environment().get("plugins", self.wish.plugins) == self.wish.plugins
                 and checkpoint.round <= self.wish.rounds
                 and self.wish.until(checkpoint.round) <= recorded
             ]
@@ -397,7 +419,11 @@ class Attempt(AttemptDir):
 
     @cached_property
     def _earlier(self) -> list[AttemptDir]:
-        return [attempt for attempt in self.run.attempts() if attempt.number < self.number]
+        earlier: list[AttemptDir] = []
+        for attempt in self.run.attempts():
+            if attempt.number < self.number:
+                earlier = [] if attempt.is_superseded() else [*earlier, attempt]
+        return earlier
 
 
 def ending(kind: str, message: str, round: int | None = None, *, mendable: bool = False) -> dict[str, Any]:

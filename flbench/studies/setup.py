@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flbench.config import Deep, Rank, Sharpness
-from flbench.data.datasets import Data, Dataset, load
+from flbench.data.datasets import Data, Dataset, load_named
 from flbench.engine.setup import Numerics, set_matmul_precision
 from flbench.studies import deep
 from flbench.studies.base import Study
@@ -37,7 +37,7 @@ def make_study(experiment: Sharpness | Rank | Deep, data_root: Path | None, devi
         case Rank():
             return _rank(experiment, device), _numerics(device, "fp64"), GAUSSIAN
         case Deep():
-            data = load(cast(Dataset, experiment.dataset), data_root)
+            data = load_named(cast(Dataset, experiment.dataset), data_root)
             return _deep(experiment, data, device), _numerics(device, "fp32"), data.fingerprint
     assert_never(experiment)
 

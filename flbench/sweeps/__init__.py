@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -74,6 +75,13 @@ class Sweep:
         for experiment in self.experiments:
             cells.setdefault(experiment.cell_id, []).append(experiment)
         return cells
+
+    def planned_as(self, experiments: Sequence[Experiment]) -> Sweep:
+        """The sweep with its experiments on named data; each run once, and ``spec_hash`` is theirs."""
+        unique = tuple({experiment.run_id: experiment for experiment in experiments}.values())
+        if all(map(operator.is_, unique, self.experiments)) and len(unique) == len(self.experiments):
+            return self
+        return replace(self, experiments=unique, spec_hash=_plan_hash(unique))
 
 
 def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] = (), limit: int | None = None) -> Sweep:

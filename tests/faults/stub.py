@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flbench.config import Experiment, digest, parse_experiment
+from flbench.config import Experiment, content_of, digest, parse_experiment
 from flbench.errors import DataMissing
 from flbench.launch.local import LocalLauncher
 from flbench.orchestrate import Orchestrator, Outcome, Progress, write_plan
@@ -82,7 +82,8 @@ def execute(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[
         if stop:
             return Done("stopped", round)
     save()
-    attempt.publish(status="done", rounds=round, seconds=1.0, fingerprint="toy", numerics={"device": "cpu"})
+    fingerprint = content_of(experiment.to_json()) or "toy"
+    attempt.publish(status="done", rounds=round, seconds=1.0, fingerprint=fingerprint, numerics={"device": "cpu"})
     return Done("done", round)
 
 
@@ -91,6 +92,9 @@ class OneByOne:
     """An engine that executes runs one after another with a function of (experiment, attempt)."""
 
     run: Callable[..., Done] = execute
+
+    def check(self, experiment: Experiment) -> None:
+        """It needs no data."""
 
     def group_size(self, experiment: Experiment) -> int:
         return int(os.environ.get("STUB_GROUP", "1"))

@@ -73,7 +73,7 @@ def test_one_publisher(tmp_path: Path) -> None:
     def publish(store: Store, experiment: Experiment) -> bool:
         number = int(multiprocessing.current_process().name)
         attempt = attempts[experiment.run_id][number]
-        return attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="toy", numerics={})
+        return attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics={})
 
     got = race(store, plan, publish)
     assert [sum(won) for won in got] == [1] * RACES

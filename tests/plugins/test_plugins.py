@@ -114,6 +114,33 @@ def test_a_norm_that_an_outside_model_ignores_is_refused_and_nothing_is_written(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
+def test_an_edited_plugin_executes_its_finished_runs_again_and_no_others(tmp_path: Path) -> None:
+    site, spec, store = tmp_path / "site", tmp_path / "plugged.yaml", tmp_path / "runs"
+    install("flbench_demo", site)
+    spec.write_text(SWEEP)
+
+    def sweep() -> tuple[str, dict[Path, float]]:
+        done = flbench(site, "sweep", str(spec), "--backend", "inline", "--store", str(store))
+        assert done.returncode == 0, done.stderr + done.stdout
+        results = {path: json.loads(path.read_text())["final"]["loss"] for path in store.rglob("results/*.json")}
+        return done.stdout, results
+
+    _, first = sweep()
+    assert "nothing to launch" in sweep()[0]
+    module = site / "flbench_demo.py"
+    module.write_text(module.read_text().replace("self.scale * leaf.sign()", "2 * self.scale * leaf.sign()"))
+    said, second = sweep()
+    assert "The source code of the plug-in flbench_demo has changed: executing 3 finished runs again." in said
+    assert {path: second[path] for path in first} == first, "earlier results are kept"
+    assert len(second) - len(first) == 3, "the run of built-in components alone is reused"
+    told, third = sweep()
+    assert "nothing to launch" in told and third == second
+    board = flbench(site, "report", str(spec), "--store", str(store), "--out", str(tmp_path / "board.md"))
+    assert board.returncode == 0, board.stderr
+    assert r"Plug-ins: flbench\_demo=" in (tmp_path / "board.md").read_text()
+
+
 def test_an_outside_component_is_shown_with_its_fields(tmp_path: Path) -> None:
     install("flbench_demo", tmp_path / "site")
     shown = flbench(tmp_path / "site", "show", "methods", "--json")

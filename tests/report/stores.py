@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flbench.config import Experiment, parse_experiment
+from flbench.config import Experiment, content_of, parse_experiment
 from flbench.store import Attempt, Lease, Store
 
 NUMERICS = {"device": "cpu", "executor": "loop", "precision": "fp32", "torch": "2.11.0"}
@@ -63,7 +63,7 @@ def finish(
     status: str = "done",
     diverged_at: int = 7,
     lines: Sequence[Mapping[str, Any]] | None = None,
-    fingerprint: str = "feedfacecafebeef",
+    fingerprint: str | None = None,
     numerics: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
     samples: tuple[int, int] | None = None,
@@ -82,7 +82,7 @@ def finish(
         status=status,  # type: ignore[arg-type]
         rounds=rounds,
         seconds=1.0,
-        fingerprint=fingerprint,
+        fingerprint=fingerprint or content_of(wish.to_json()) or "feedfacecafebeef",
         numerics=numerics or NUMERICS,
         samples=samples,
     )

@@ -27,7 +27,7 @@ def test_a_finished_run_answers_with_its_last_record(tmp_path: Path) -> None:
     (run,) = look(store, wish)
     assert (run.state, run.rounds, run.failure) == ("done", 20, None)
     assert run.record is not None and run.record["acc"] == 0.9
-    assert run.fingerprint == "feedfacecafebeef"
+    assert run.fingerprint == "e3713c9c6ae47b99"
 
 
 def test_an_extended_run_answers_for_each_wish(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_run_that_diverged_after_the_wished_round_has_a_record(tmp_path: Path)
     attempt.adopt(None)
     for line in records([10, 20], 0.6):
         attempt.record(line)
-    attempt.publish(status="diverged", rounds=27, seconds=1, fingerprint="f", numerics={})
+    attempt.publish(status="diverged", rounds=27, seconds=1, fingerprint="e3713c9c6ae47b99", numerics={})
     attempt.end("ok")
     assert [run.state for run in look(store, experiment(rounds=20))] == ["done"]
     assert [run.state for run in look(store, experiment(rounds=27, eval_every=27))] == ["diverged"]
@@ -129,7 +129,7 @@ def test_the_tidy_frame_has_every_field_with_its_type(tmp_path: Path) -> None:
         10,
         1.0,
     )
-    assert (first["acc"], first["state"], first["fingerprint"]) == (0.5, "done", "feedfacecafebeef")
+    assert (first["acc"], first["state"], first["fingerprint"]) == (0.5, "done", "e3713c9c6ae47b99")
     assert (first["numerics.device"], first["environment.torch"]) == ("cpu", "2.11.0")
     assert central[["partition", "method", "clients"]].isna().all()
     assert missing["state"] == "pending" and missing[["acc", "fingerprint"]].isna().all()

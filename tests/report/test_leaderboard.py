@@ -348,7 +348,7 @@ def test_json_is_plain_and_complete(tmp_path: Path) -> None:
     assert only["gaps"] == {"failed (oom)": 1}
     assert only["seeds"] == [0, 1, 2] and only["run_ids"] == [wish.run_id for wish in wishes]
     assert only["experiment"]["partition.n"] == 1 and "seed" not in only["experiment"]
-    assert plain["provenance"]["data"] == {"digits feedfacecafebeef": 2}
+    assert plain["provenance"]["data"] == {"digits e3713c9c6ae47b99": 2}
 
 
 def test_runs_that_diverged_are_over(tmp_path: Path) -> None:

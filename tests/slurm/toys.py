@@ -56,6 +56,9 @@ class Paced:
 
     engine: Engine
 
+    def check(self, experiment: Experiment) -> None:
+        self.engine.check(experiment)
+
     def group_size(self, experiment: Experiment) -> int:
         return self.engine.group_size(experiment)
 

@@ -282,5 +282,5 @@ def test_the_sweep_is_told_when_its_runs_have_changed(tmp_path: Path) -> None:
 
 
 def publish(attempt: Attempt) -> None:
-    attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="f", numerics={})
+    attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics={})
     attempt.end("ok")

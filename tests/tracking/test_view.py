@@ -29,7 +29,7 @@ def test_a_run_is_told_with_its_id_cell_kind_tags_and_experiment(store: Store) -
     assert view.config == wish.to_json()
     assert view.summary["status"] == "done"
     assert view.summary["rounds"] == 20
-    assert view.summary["data_fingerprint"] == "feedfacecafebeef"
+    assert view.summary["data_fingerprint"] == "e3713c9c6ae47b99"
     assert "laptop-of-somebody" not in str(view)
     assert view.stamp == result.metrics_sha256
     assert view.exit_code == 0

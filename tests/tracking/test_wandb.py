@@ -310,7 +310,7 @@ def test_a_running_run_is_told_as_it_goes_on(tmp_path: Path, env: dict[str, str]
         assert bare(server.runs[wish.run_id].history) == lines[:2]
         for line in lines[2:]:
             attempt.record(line)
-        attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="f", numerics={})
+        attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics={})
         attempt.end("ok")
         assert mirror.stdin is not None
         mirror.stdin.close()

@@ -22,14 +22,14 @@ def labels(board: Leaderboard, collection: Collection, root: Path | None = None)
         collection: where they come from.
         root: folder of the data sets; None: the usual one.
     """
-    from flbench.data.datasets import load
+    from flbench.data.datasets import load_named
     from flbench.data.histogram import count, figure_of
     from flbench.data.partition import shards_of
 
     for experiment in _partitions(board):
         dataset: Any = experiment.dataset
         try:
-            data = load(dataset, root)
+            data = load_named(dataset, root)
             histogram = count(data, shards_of(experiment, data))
         except UserError:  # the data are not here, or cannot be split so; its runs say why
             continue
