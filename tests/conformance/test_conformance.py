@@ -34,7 +34,8 @@ METHOD_NAMES = [
 ]
 
 #: Methods without their own term, and how near they then are to FedAvg where all clients hold all classes. FedLC's
-#: margins vanish with tau; the adaptive optimizers are FedAvg where tau outweighs sqrt(v), with server_lr = tau.
+#: margins vanish with tau. The adaptive optimizers are FedAvg where tau outweighs the changes: sqrt(v) then stays tau,
+#: or vanishes where v forgets its beginning, and server_lr is sqrt(v) + tau.
 TERM_OFF: list[dict[str, Any]] = [
     {"name": "fedprox", "mu": 0.0, "tolerance": 0},
     {"name": "fedlc", "tau": 0.0, "tolerance": 0},
@@ -42,9 +43,10 @@ TERM_OFF: list[dict[str, Any]] = [
     *({"name": "feddecorr", "coefficient": 0.0, "variant": v, "tolerance": 0} for v in ("original", "text")),
     {"name": "fedavgm", "beta": 0.0, "tolerance": 0},
     *(
-        {"name": name, "beta1": 0.0, "tau": 1e15, "server_lr": 1e15, "tolerance": 1e-12}
-        for name in ("fedadagrad", "fedadam", "fedyogi")
+        {"name": name, "beta1": 0.0, "tau": 1e15, "server_lr": 2e15, "tolerance": 1e-12}
+        for name in ("fedadagrad", "fedyogi")
     ),
+    {"name": "fedadam", "beta1": 0.0, "beta2": 0.0, "tau": 1e15, "server_lr": 1e15, "tolerance": 1e-12},
     {"name": "fednova", "tolerance": 1e-14},
 ]
 
