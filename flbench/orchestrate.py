@@ -474,7 +474,7 @@ def write_plan(store: Store, sweep: Sweep) -> Path:
     directory = store.sweep_dir(sweep.name, sweep.spec_hash)
     spec = "".join(f"# {option}\n" for option in sweep.options) + sweep.source
     with store.usable():
-        files.make_directory(directory)
+        files.make_directory(directory, store.root)
         for name, content in (("spec.yaml", spec.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
             path = directory / name
             there = files.read_bytes(path)

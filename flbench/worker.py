@@ -260,7 +260,7 @@ def _execute(
 ) -> set[str]:
     """Execute claimed runs and end their attempts; return the kinds of their ends."""
     kinds: set[str] = set()
-    cancelled = Glance(attempt.mark() for attempt in group)
+    cancelled = Glance(attempt.mark().is_put for attempt in group)
     memory = {} if options.memory == "all" else {"memory": options.memory}
     held = {attempt.path: attempt for attempt in group}
 
@@ -478,20 +478,23 @@ def _work_on(
     store: Store, given: argparse.Namespace, options: Options, stop: Stop, load: Callable[[Options], Engine]
 ) -> int:
     lease = Lease.here(given.token)
-    cancelled = Glance([store.mark(given.plan)])
+    cancelled = Glance([store.mark(given.plan).is_put, store.is_deleted])
     with store.heartbeat(lease, given.plan) as heartbeat:
         if stop.job is not None:
             (heartbeat.directory / "log.txt").symlink_to(stop.job.log)
         entries = open_plan(store.root / "sweeps" / given.plan / "plan.jsonl")
-        return work(
-            store,
-            entries,
-            lease,
-            options,
-            should_stop=lambda: stop() or cancelled(),
-            stopped_as=lambda: stop.kind() if stop() else "interrupted",
-            load=load,
-        )
+        try:
+            return work(
+                store,
+                entries,
+                lease,
+                options,
+                should_stop=lambda: stop() or cancelled(),
+                stopped_as=lambda: stop.kind() if stop() else "interrupted",
+                load=load,
+            )
+        finally:
+            store.check_present()  # else whatever went wrong, or the stop, would be blamed on something else
 
 
 def _take_another_turn(job: Job, kind: str, taken: int) -> None:

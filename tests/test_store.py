@@ -88,6 +88,15 @@ def test_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_remains_of_a_deleted_store_are_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "ab").mkdir(parents=True)
+    with pytest.raises(StoreUnusable, match=r"left of a deleted one \(runs\)\. Delete it: rm -r .*flbench verify"):
+        Store(tmp_path)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(StoreUnusable, match="name a new or empty directory"):
+        Store(tmp_path)
+
+
 def test_store_below_a_file_is_unusable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnusable, match="cannot be used"):

@@ -115,20 +115,21 @@ class SlurmLauncher:
         self._rows: dict[str, list[Row]] = {}
         self._asked, self._pause, self._refused_until = -math.inf, 0.0, -math.inf
         self._seen: set[str] = set()  # submissions whose jobs were seen alive
+        self._ended_before: dict[str, set[str]] = {}  # by submission, the tasks that had ended at the first look
         self._failed_nodes: set[str] = set()
         self._cancelled = False
 
     @property
     def slots(self) -> int:
-        """How many workers were asked for; none for a while after SLURM would take no more."""
-        return self._workers if time.monotonic() >= self._refused_until else 0
+        """How many workers were asked for; none for a while after SLURM would take no more, and after a ``scancel``."""
+        return self._workers if time.monotonic() >= self._refused_until and not self._cancelled else 0
 
     def start(self, count: int, starved: int = 0) -> None:
         """Submit that many workers, ``starved`` of them for runs that ran out of memory, in arrays as large as allowed.
 
         Raises:
             UserError: SLURM refuses the jobs.
-            WorkersCrash: somebody cancelled the plan's jobs.
+            WorkersCrash: the user cancelled a job of the plan, and no other is left.
         """
         if self._cancelled:
             raise WorkersCrash("jobs of this sweep were cancelled with scancel; the same command goes on with it")
@@ -193,6 +194,7 @@ class SlurmLauncher:
         else:
             submission.became(job.job_id)
             self._seen.add(submission.name)
+            self._ended_before[submission.name] = set()
             self._forget()
 
     def _refused(self, submission: Submission, why: str) -> None:
@@ -228,10 +230,12 @@ class SlurmLauncher:
         if rows and submission.job_id is None:
             submission.became(rows[0].job)
         self._failed_nodes |= {row.nodes for row in rows if row.state == "NODE_FAIL" and row.nodes}
+        # One cancelled task is enough: a job submitted in its place would undo what the user did.
+        before = self._ended_before.setdefault(submission.name, {row.task for row in rows if not row.alive})
+        self._cancelled |= any(row.state == "CANCELLED" and row.task not in before for row in rows)
         if any(row.alive for row in rows):
             self._seen.add(submission.name)
         elif not submission.is_being_made(self._store):
-            self._cancelled |= submission.name in self._seen and any(row.state == "CANCELLED" for row in rows)
             submission.end()
 
     def _size(self, submission: Submission) -> int:

@@ -38,7 +38,7 @@ class Submission:
     def begin(cls, store: Store, plan: str, tasks: int, **facts: Any) -> Submission:
         """Write down that an array is about to be submitted."""
         submission = cls(store.root / "submissions" / uuid.uuid4().hex[:16], plan, tasks)
-        files.make_directory(submission.folder)
+        files.make_directory(submission.folder, store.root)
         files.replace(submission.folder / "lease.json", files.pretty(Lease.here().to_json()))
         content = {"schema": files.SCHEMA, "name": submission.name, "plan": plan, "tasks": tasks, **facts}
         files.replace(submission.folder / "intent.json", files.pretty(content))

@@ -77,7 +77,7 @@ def explain(store: Store, run: RunDir) -> bool:
     environment = attempts[-1].environment()
     final = verdict.kind == "oom" and bool(environment) and environment.get("memory") != "usual"
     words = {"schema": files.SCHEMA, "kind": verdict.kind, "message": verdict.message, "mendable": final}
-    files.make_directory(worker)
+    files.make_directory(worker, store.workers)
     files.publish(worker / "exit.json", files.pretty(words))
     return True
 

@@ -7,7 +7,7 @@ ends that one run. Nothing is lost either way: a checkpoint is written after the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from flbench.store import files
@@ -41,17 +41,17 @@ class Mark:
 
 
 class Glance:
-    """Whether any of some marks is put, looked up once a second at most: for loops that ask after every round."""
+    """Whether any of some reasons to stop holds, checked once a second at most: for loops that ask every round."""
 
-    def __init__(self, marks: Iterable[Mark]) -> None:
-        self._marks = list(marks)
+    def __init__(self, reasons: Iterable[Callable[[], bool]]) -> None:
+        self._reasons = list(reasons)
         self._seen = False
         self._next = 0.0
 
     def __call__(self) -> bool:
-        """Once a mark was seen it stays seen."""
+        """Once a reason was seen it stays seen."""
         now = time.monotonic()
         if not self._seen and now >= self._next:
-            self._seen = any(mark.is_put() for mark in self._marks)
+            self._seen = any(holds() for holds in self._reasons)
             self._next = now + GLANCE
         return self._seen

@@ -186,14 +186,19 @@ def discard(path: Path) -> None:
         disk.remove(path)
 
 
-def make_directory(path: Path) -> None:
-    """Make a directory and those above it, where they are missing."""
+def make_directory(path: Path, root: Path) -> None:
+    """Make a directory and those between it and ``root``, where they are missing.
+
+    Raises:
+        FileNotFoundError: ``root`` is missing: a store that was deleted shall not come back in pieces.
+    """
+    if path == root:
+        root.stat()
+        return
     try:
         _make_one(path)
     except FileNotFoundError:
-        if path.parent == path:
-            raise
-        make_directory(path.parent)
+        make_directory(path.parent, root)
         _make_one(path)
 
 

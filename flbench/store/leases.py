@@ -208,7 +208,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="flbench-heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
-        files.make_directory(self.directory)
+        files.make_directory(self.directory, self.directory.parent)
         files.disk.touch(self.directory / "heartbeat")
         content = files.pretty({**self._lease.to_json(), "plan": self._plan})
         files.replace(self.directory / "lease.json", content, sync=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,9 @@ from flbench.store.runs import Attempt, RunDir
 
 #: Bytes that must be free for a run to begin.
 ROOM = 32 << 20
+
+#: What a store's directory may contain besides format.json.
+PARTS = frozenset({"runs", "sweeps", "workers", "submissions", "quarantine", "wandb"})
 
 
 class Store:
@@ -108,10 +112,8 @@ class Store:
     def worker_log(self, token: str) -> Path:
         """Where a worker about to be started shall log; raises StoreUnusable where that cannot be."""
         directory = self.workers / token
-        try:
-            files.make_directory(directory)
-        except OSError as error:
-            raise self._unusable(error) from None
+        with self.usable():
+            files.make_directory(directory, self.workers)
         return directory / "log.txt"
 
     def bury(self, token: str, end: Mapping[str, Any]) -> None:
@@ -120,15 +122,13 @@ class Store:
         The first to tell is believed. Where nothing can be written, nothing is told.
         """
         with suppress(OSError):
-            files.make_directory(self.workers / token)
+            files.make_directory(self.workers / token, self.workers)
             files.publish(self.workers / token / "exit.json", files.pretty(end))
 
     def check_room(self) -> None:
         """Raise StoreUnusable where the disk is so full that a run had better not begin."""
-        try:
+        with self.usable():
             room = os.statvfs(self.root)
-        except OSError as error:
-            raise self._unusable(error) from None
         free = room.f_bavail * room.f_frsize
         if free < ROOM:
             raise StoreUnusable(
@@ -144,7 +144,23 @@ class Store:
         except BrokenPipeError:
             raise  # of the output: no store is a pipe
         except OSError as error:
+            self.check_present()
             raise self._unusable(error) from None
+
+    def is_deleted(self) -> bool:
+        """Whether the store was deleted or moved while it was in use; a file system that is away does not count."""
+        try:
+            (self.root / "format.json").stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def check_present(self) -> None:
+        """Raise StoreUnusable where the store was deleted."""
+        if self.is_deleted():
+            raise StoreUnusable(f"the store {self.root} was deleted or moved while it was in use")
 
     def _unusable(self, error: OSError) -> StoreUnusable:
         return StoreUnusable(f"the store {self.root} cannot be used: {files.reason(error)}")
@@ -163,14 +179,19 @@ class Store:
                 f'{path} is damaged; if the runs beside it are sound, write {{"schema": {SCHEMA}}} into it'
             )
         for directory in ("runs", "sweeps", "workers"):
-            files.make_directory(self.root / directory)
+            files.make_directory(self.root / directory, self.root)
 
     def _create(self, path: Path) -> None:
-        files.make_directory(self.root)
-        strange = [path for path in self.root.iterdir() if not path.name.startswith(".")]
-        if strange and not path.exists():
-            raise StoreUnusable(
-                f"{self.root} is not empty and not a store (no format.json in it); "
-                "name a new or empty directory by --store"
-            )
+        root = self.root.absolute()
+        files.make_directory(root, Path(root.anchor))
+        found = {path.name for path in root.iterdir() if not path.name.startswith(".")}
+        if found and not path.exists():
+            problem = f"{self.root} is not empty and not a store (no format.json in it)"
+            if found <= PARTS:
+                raise StoreUnusable(
+                    f"{problem}: it seems to be what is left of a deleted one ({', '.join(sorted(found))}). "
+                    f"Delete it: rm -r {shlex.quote(str(self.root))}; or keep what is sound: "
+                    f'write {{"schema": {SCHEMA}}} into {path}, then call flbench verify'
+                )
+            raise StoreUnusable(f"{problem}; name a new or empty directory by --store")
         files.publish(path, files.pretty({"schema": SCHEMA}))

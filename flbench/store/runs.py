@@ -170,7 +170,7 @@ class RunDir:
             files.disk.touch(attempts[-1].path / "superseded")
             files.disk.touch(attempts[-1].path / "forgiven")
         aside = self.path / "superseded"
-        files.make_directory(aside)
+        files.make_directory(aside, self.path)
         for result in results:
             with suppress(FileNotFoundError):  # another process supersedes it too
                 files.disk.rename(result.path, aside / f"{result.rounds:08d}-{result.attempt:04d}.json")
@@ -187,7 +187,7 @@ class RunDir:
         if not state.claimable(max_attempts):
             return None
         attempts = self.path / "attempts"
-        files.make_directory(attempts)
+        files.make_directory(attempts, self.path.parents[1])
         self._describe(experiment)
         target = attempts / f"{state.attempts + 1:04d}"
         staged = files.temporary(target)
@@ -263,7 +263,7 @@ class RunDir:
 
     def _set_aside(self, path: Path) -> None:
         try:
-            files.make_directory(self._quarantine)
+            files.make_directory(self._quarantine, self._quarantine.parent)
             aside = f"{self.run_id}-{path.parent.name}-{uuid.uuid4().hex[:8]}-{path.name}"
             files.disk.rename(path, self._quarantine / aside)
         except OSError:
@@ -318,7 +318,7 @@ class Attempt(AttemptDir):
     def save_checkpoint(self, round: int, write: Callable[[BinaryIO], object]) -> None:
         """Keep the state after a round, whole or not at all; this attempt's older checkpoints go."""
         directory = self.path / "checkpoint"
-        files.make_directory(directory)
+        files.make_directory(directory, self.path)
         older = self.checkpoint_files()
         partial = files.stage(directory / f"{round:08d}.pt", write, sync=True)
         target = directory / f"{round:08d}-{files.sha256_of(partial)[:16]}.pt"
@@ -380,7 +380,7 @@ class Attempt(AttemptDir):
             published=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
         self.run._describe(self.experiment)  # once more: a result without it would belong to nothing
-        files.make_directory(result.path.parent)
+        files.make_directory(result.path.parent, self.run.path)
         content = result.to_bytes()
         if files.publish(result.path, content):
             return True

@@ -55,7 +55,7 @@ class Memory:
 
     def remember(self, run_id: str, told: Told) -> None:
         """Write down that a run was told; raises OSError."""
-        files.make_directory(self._path.parent)
+        files.make_directory(self._path.parent, self._path.parents[1])
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         line = {"schema": SCHEMA, "target": self.target, "run": run_id, **vars(told), "time": now}
         files.append_line(self._path, files.to_line(line))

@@ -239,7 +239,7 @@ def _staging(mode: str, folder: Path) -> Path:
     """A folder beside the one that files are for, under a name that `flbench gc` knows; else one of the system's."""
     if mode == "online":
         return Path(tempfile.mkdtemp(prefix="flbench-wandb-"))
-    files.make_directory(folder)
+    files.make_directory(folder, folder.parent)
     staging = files.temporary(folder / "wandb")
     files.disk.mkdir(staging)
     return staging

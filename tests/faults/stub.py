@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flbench.config import Experiment, content_of, digest, parse_experiment
-from flbench.errors import DataMissing
+from flbench.errors import DataMissing, UserError
 from flbench.launch.local import LocalLauncher
 from flbench.orchestrate import Orchestrator, Outcome, Progress, write_plan
 from flbench.store import Attempt, Store, leases
@@ -199,8 +199,15 @@ if __name__ == "__main__":
     path, seeds, rounds = rest
     wanted = experiments(int(seeds), rounds=int(rounds))
     print("begins", flush=True)
-    outcome = orchestrate(
-        Store(Path(path)), wanted, attempts=9, show=lambda progress: progress.stopping and print("stopping", flush=True)
-    )
+
+    def show(progress: Progress) -> None:
+        if progress.stopping:
+            print("stopping", flush=True)
+
+    try:
+        outcome = orchestrate(Store(Path(path)), wanted, attempts=9, show=show)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
     print(json.dumps({"launched": outcome.launched, "adopted": outcome.adopted, "done": outcome.progress.done}))
     sys.exit(outcome.exit_code)

@@ -18,6 +18,7 @@ import pytest
 
 from flbench.config import Experiment
 from flbench.store import Lease, Store
+from flbench.store.leases import process_start
 from tests.faults.stub import ROOT, experiments, undisturbed
 
 ROUNDS = 40
@@ -271,3 +272,30 @@ def test_blocked_signals_reach_orchestrator_and_workers(store: Store) -> None:
     orchestrator.communicate(timeout=30)
     assert orchestrator.returncode == 130
     assert store.live_workers() == []
+
+
+@pytest.mark.parametrize("pause", [0.05, 2.0])
+def test_a_deleted_store_stays_deleted(store: Store, pause: float) -> None:
+    """Workers of a detached sweep notice it after the round, make nothing anew, and end."""
+    orchestrator = start(store, 4, pause)
+    wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0001/executed"))) == 2)
+    pids = [worker.lease.pid for worker in store.live_workers()]
+    starts = [process_start(pid) for pid in pids]
+    assert len(pids) == 2
+    orchestrator.kill()
+    orchestrator.communicate()
+    grave = store.root.rename(store.root.with_name("grave"))
+    wait_until(lambda: all(process_start(pid) != begun for pid, begun in zip(pids, starts, strict=True)))
+    assert not store.root.exists()
+    for log in grave.glob("workers/*/log.txt"):
+        assert log.read_text().splitlines()[-1].endswith("was deleted or moved while it was in use")
+
+
+def test_a_sweep_whose_store_is_deleted_says_so(store: Store) -> None:
+    orchestrator = start(store, 4, 0.05, stderr=subprocess.PIPE)
+    wait_until(lambda: recorded(store) > 2)
+    store.root.rename(store.root.with_name("grave"))
+    _, err = orchestrator.communicate(timeout=60)
+    assert orchestrator.returncode == 4
+    assert err.splitlines()[-1].endswith("was deleted or moved while it was in use")
+    assert not store.root.exists()

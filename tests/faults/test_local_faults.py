@@ -61,7 +61,7 @@ def rebooted(store: Store, experiment: Experiment, *, idle: float) -> Lease:
     with store.heartbeat(lease, "toy/before"):
         pass  # leaves no heartbeat; now as it would lie after a power cut:
     heartbeat = store.workers / lease.token / "heartbeat"
-    files.make_directory(heartbeat.parent)
+    files.make_directory(heartbeat.parent, store.workers)
     files.replace(heartbeat.parent / "lease.json", files.pretty(lease.to_json()))
     files.disk.touch(heartbeat)
     touched = heartbeat.stat().st_mtime - idle
@@ -280,7 +280,7 @@ def elsewhere(store: Store, experiment: Experiment) -> tuple[Lease, Path]:
     lease = Lease(**{**Lease.here().to_json(), "host": "elsewhere"})
     assert store.claim(experiment, lease) is not None
     heartbeat = store.workers / lease.token / "heartbeat"
-    files.make_directory(heartbeat.parent)
+    files.make_directory(heartbeat.parent, store.workers)
     files.disk.touch(heartbeat)
     return lease, heartbeat
 

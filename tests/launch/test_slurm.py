@@ -240,6 +240,23 @@ def test_scancel_by_hand_is_no_reason_to_submit_again(store: Store, bin: Path) -
     launcher(store).start(1)  # the next command is another matter
 
 
+def test_scancel_of_one_task_is_not_undone(store: Store, bin: Path) -> None:
+    jobs = launcher(store)
+    jobs.start(3)
+    (submission,) = Submission.of_plan(store, PLAN)
+    queue_shows(bin, *[f"{submission.name} RUNNING"] * 3)
+    assert (jobs.alive(), jobs.slots) == (3, 8)
+    queue_shows(bin, f"{submission.name} RUNNING", f"{submission.name} CANCELLED", f"{submission.name} COMPLETED")
+    assert (jobs.alive(), jobs.slots) == (1, 0), "the others go on, and no job takes the place of the cancelled one"
+    adopting = launcher(store)
+    assert (adopting.alive(), adopting.slots) == (1, 8), "what was cancelled before this sweep began does not matter"
+    queue_shows(bin, f"{submission.name} COMPLETED", f"{submission.name} CANCELLED", f"{submission.name} COMPLETED")
+    assert (jobs.alive(), adopting.alive()) == (0, 0)
+    with pytest.raises(WorkersCrash, match="cancelled with scancel"):
+        jobs.start(1)
+    adopting.start(1)
+
+
 def test_failed_nodes_are_avoided(store: Store, bin: Path, tmp_path: Path) -> None:
     jobs = launcher(store, exclude="n7")
     jobs.start(1)

@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment
+from flbench.errors import StoreUnusable
 from flbench.launch import WorkersCrash
 from flbench.launch.slurm import Request
 from flbench.slurm import config_value
+from flbench.slurm.commands import ask
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.faults.stub import experiments, undisturbed
@@ -180,6 +182,34 @@ def test_scancel_ends_the_sweep_and_loses_nothing(cluster: Cluster) -> None:
     assert_undisturbed(cluster, plan)
     assert [end["kind"] for end in cluster.attempts(plan[0])] == ["interrupted", "ok"]
     assert sorted(cluster.executed(plan[0])) == list(range(1, 401))
+
+
+def test_scancel_of_one_task_is_not_undone(cluster: Cluster) -> None:
+    """The other worker goes on, and takes the interrupted run over when it has finished its own."""
+    plan = experiments(3, **SLOW)
+    with ThreadPoolExecutor(1) as pool:
+        sweep = pool.submit(cluster.sweep, plan, N1, workers=2)
+        wait_until(lambda: sum(cluster.round_of(experiment) >= 50 for experiment in plan) == 2)
+        subprocess.run(["scancel", cluster.job_ids()[0]], check=True)
+        assert sweep.result(120).exit_code == 0
+    assert_undisturbed(cluster, plan)
+    ends = sorted([end["kind"] for end in cluster.attempts(experiment)] for experiment in plan)
+    assert ends == [["interrupted", "ok"], ["ok"], ["ok"]]
+    (submission,) = cluster.submissions()
+    assert submission.tasks == 2
+
+
+def test_jobs_of_a_deleted_store_end_and_make_nothing_anew(cluster: Cluster) -> None:
+    plan = experiments(1, **SLOW)
+    with ThreadPoolExecutor(1) as pool:
+        sweep = pool.submit(cluster.sweep, plan, N1)
+        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+        names = ",".join(cluster.names())
+        cluster.store.root.rename(cluster.store.root.with_name("grave"))
+        with pytest.raises(StoreUnusable, match="was deleted or moved"):
+            sweep.result(60)
+    wait_until(lambda: ask("squeue", "--noheader", f"--name={names}") == "")
+    assert not cluster.store.root.exists()
 
 
 def test_memory_is_doubled_once(cluster: Cluster) -> None:
