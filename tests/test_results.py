@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.report import exchange
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,6 +38,12 @@ def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path, monkeyp
     kept = {path.name: path.read_bytes() for path in (ROOT / "docs/figures").glob("*.svg")}
     assert sorted(made) == sorted(kept)
     assert [name for name in made if made[name] != kept[name]] == []
+
+
+@pytest.mark.parametrize("name", ["quickstart", "cifar10", "feature_collapse", "fashion_mnist"])
+def test_committed_results_are_read(name: str) -> None:
+    """The small ones; the others are read for the leaderboard."""
+    assert len(exchange.read(ROOT / f"results/{name}.parquet")) > 10
 
 
 def test_readme_shows_numbers_of_the_leaderboard() -> None:

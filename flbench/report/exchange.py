@@ -79,6 +79,7 @@ class Exported:
         if not is_run_id(row["run_id"]):
             raise ValueError("its run id is none")
         environment, _, raw = (_object(row, name) for name in ("environment", "experiment", "result"))
+        raw.pop("sha256", None)  # of a result's own file, in the first layout
         metrics = row["metrics"].encode()
         records = [check_record(record) for record in files.parse_lines(metrics)]
         result = Result.parse({"final": records[-1] if records else {}, **raw}, "")
