@@ -44,7 +44,5 @@ def test_the_code_as_it_is_passes(file: str, executor: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.file}: {mutation.what}")
 def test_every_mutation_is_killed(mutation: Mutation) -> None:
-    # A copy of the contract is another contract to the engine, which then calls its defaults too; a stack cannot, as
-    # the default penalty is no tensor.
-    for executor in ("loop",) if mutation.file == "base" else ("loop", "stacked"):
+    for executor in ("loop", "stacked"):
         assert (killer_of(mutation, executor) is None) == bool(mutation.equivalent)
