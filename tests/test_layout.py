@@ -15,7 +15,7 @@ PACKAGE = Path(flbench.__file__).parent
 
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
-    "cli", "api", "planning", "orchestrate", "report", "sweeps", "launch", "tracking", "worker", "slurm", "bench",
+    "cli", "api", "tracking", "planning", "orchestrate", "report", "sweeps", "launch", "worker", "slurm", "bench",
     "execution", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data", "store", "config",
     "registry", "streams", "errors", "regular",
 ]  # fmt: skip

@@ -182,17 +182,13 @@ def _slurm() -> list[Finding]:
 
 
 def _wandb() -> list[Finding]:
-    from flbench.tracking.modes import HOW_TO_TURN_ON, choose, is_installed, key_source, server
+    from flbench.tracking.mode import choose
 
-    if not is_installed():
-        return [Finding("wandb", "absent", "not installed; needed only to mirror runs to Weights & Biases")]
     try:
         installed = version("wandb")
     except PackageNotFoundError:
-        installed = "of unknown version"
-    choice, key = choose("auto"), key_source()
-    key_text = f"a key for {server()} in {key}" if key else "no key"
+        return [Finding("wandb", "absent", "not installed; needed only to mirror runs to Weights & Biases")]
+    choice = choose("auto")
     if choice.mode == "off":
-        advice = "WANDB_MODE turns it off" if key else HOW_TO_TURN_ON
-        return [Finding("wandb", "absent", f"{installed}, {key_text}; sweeps are not mirrored", advice)]
-    return [Finding("wandb", "ok", f"{installed}, {key_text}; `wandb: {{mode: auto}}` is {choice.mode}")]
+        return [Finding("wandb", "absent", f"{installed}; sweeps are not mirrored", choice.note)]
+    return [Finding("wandb", "ok", f"{installed}, server {choice.server}; `wandb: {{mode: auto}}` is {choice.mode}")]

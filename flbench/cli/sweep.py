@@ -166,7 +166,7 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, rerun: bool
     from flbench.orchestrate import Orchestrator, write_plan
     from flbench.planning import begin
     from flbench.store import Store
-    from flbench.tracking.beside import Beside
+    from flbench.tracking.process import MirrorProcess
 
     began = time.monotonic()
     console = Console(stderr=as_json)
@@ -179,7 +179,7 @@ def _run(loaded: Sweep, wanted: Wanted, root: Path, *, detach: bool, rerun: bool
     def launcher() -> Launcher:
         return _launcher(store, plan, loaded, wanted)
 
-    mirror = Beside.start(loaded.spec.wandb.mode, store.root, directory, detach=detach)
+    mirror = MirrorProcess.start(loaded.spec.wandb.mode, store.root, directory, detach=detach)
     view = view_for(console, lambda: Overview.of(store, loaded.experiments))
     attempts = loaded.spec.retry.max_attempts
     orchestrator = Orchestrator(store, plan, loaded.experiments, launcher, max_attempts=attempts, show=view.show)

@@ -241,12 +241,12 @@ def _backend(raw: Any) -> Any:
 
 
 class Wandb(Strict):
-    """Mirror of the runs on W&B."""
+    """How runs are mirrored to W&B."""
 
     project: str = Field(default="flbench", min_length=1, description="project on W&B")
     entity: str | None = Field(default=None, description="user or team on W&B")
     mode: Literal["auto", "online", "offline", "off"] = Field(
-        default="auto", description="auto: online where a key is present, else off"
+        default="auto", description="auto: online if logged in to W&B, else off"
     )
 
 

@@ -1,6 +1,6 @@
-"""What is told to W&B when: finished runs once and whole, running ones as they go on, a sweep at its end.
+"""Decide what is sent to W&B when: finished runs once and whole, running ones as they proceed, a sweep at its end.
 
-Everything here may fail at any time and nobody is waiting for it. A failure is a warning, and what was not told is told
+Anything here may fail at any time, and training never waits for it. A failure is a warning; what was not sent is sent
 the next time.
 """
 
@@ -10,40 +10,43 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.config import digest
 from flbench.store import RunDir, RunState, Store, Wish
-from flbench.tracking.memory import Memory, Told
-from flbench.tracking.view import Board, View, Viewer
-from flbench.tracking.writer import Session, Writer
+from flbench.tracking.run_view import RunView, failed_view, finished_view, running_view
+from flbench.tracking.sync_log import SyncLog
 
-#: Runs that are told while they go on, at most; others are told when they have ended.
-MOST_OPEN = 8
+if TYPE_CHECKING:
+    from flbench.tracking.sweep_view import SweepView
+    from flbench.tracking.wandb_sink import WandbRun, WandbSink
 
-#: Seconds a run must have been going on to be told while it does, and between two looks at the store, at least.
+#: Most runs that are sent while they proceed; others are sent once they have ended.
+MOST_LIVE = 8
+
+#: Seconds that a run must have been seen running before it is sent live, and the least between two scans of the store.
 LIVE_AFTER, PERIOD = 20.0, 2.0
 
-#: Seconds between the beginnings of two runs on a server, and in files: whoever trains needs the machine more.
+#: Least seconds between the starts of two runs: training needs the machine more.
 PACE = {"online": 0.5, "offline": 0.05}
 
-#: Failures in a row after which it is not the run that is to blame; as many a single run is granted beside a sweep.
+#: After this many failures in a row, W&B is considered down; next to a sweep, a run is tried at most this often.
 MOST_FAILURES = 3
 
-#: Seconds of rest after so many, the first time and at most; every time doubles it.
-FIRST_REST, LONGEST_REST = 15.0, 600.0
+#: Seconds until the next try once W&B is down: the first time, and at most; they double each time.
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
 
-#: What the server says of a run that its owner deleted: its id is never free again (wandb#1192).
+#: The server's answer for a run that its owner deleted: its id can never be used again (wandb#1192).
 DELETED = "previously created and deleted"
 
 
 class GivenUp(Exception):
-    """W&B cannot be told anything at present; the message says why."""
+    """Nothing can be sent to W&B at present; the message says why."""
 
 
 @dataclass(frozen=True)
-class Tally:
-    """How far a sweep is mirrored: ``mirrored`` runs are told as they are now, ``new`` of them by this process."""
+class Counts:
+    """How far a job is mirrored: ``mirrored`` runs are on W&B as they are now, ``new`` of them by this process."""
 
     total: int
     mirrored: int
@@ -52,210 +55,203 @@ class Tally:
 
     @property
     def unfinished(self) -> int:
-        """Runs that have come to no end yet."""
+        """Runs that have not ended yet."""
         return self.total - self.mirrored - self.failed
 
 
 class Mirror:
-    """Mirrors the runs of one sweep.
+    """Mirror the runs of one job.
 
     Args:
         store: where the runs are.
-        wishes: the runs by their ids, and how far each is wanted.
-        memory: what was told already.
-        viewer: what is told of a run.
-        writer: opens W&B; called when there is something to tell.
-        say: takes a line for people.
-        beat: called whenever something was done; a watchdog may listen.
+        runs: the requested rounds of each run, by its id.
+        sweeps: for each run, the names of the sweeps that contain it.
+        log: what was sent already.
+        make_sink: opens W&B; called once there is something to send.
+        mode: to the server, or into files.
+        say: takes a line for the user.
+        beat: called after each step, for a watchdog.
     """
 
     def __init__(
         self,
         store: Store,
-        wishes: Mapping[str, Wish],
-        memory: Memory,
-        viewer: Viewer,
-        writer: Callable[[], Writer],
+        runs: Mapping[str, Wish],
+        sweeps: Mapping[str, Sequence[str]],
+        log: SyncLog,
+        make_sink: Callable[[], WandbSink],
         *,
         mode: Literal["online", "offline"],
         say: Callable[[str], None],
-        beat: Callable[[], None] = lambda: None,
+        beat: Callable[[], object] = lambda: None,
     ) -> None:
-        self._store, self._memory, self._viewer = store, memory, viewer
-        self._make_writer, self._mode, self._say, self._beat = writer, mode, say, beat
-        self._writer: Writer | None = None
-        self._open = dict(wishes)
-        self._total = len(self._open)
-        self._told: dict[str, str] = {}
-        self._failed: set[str] = set()
-        self._sessions: dict[str, Session] = {}
+        self._store, self._sweeps, self._log = store, sweeps, log
+        self._make_sink, self._mode, self._say, self._beat = make_sink, mode, say, beat
+        self._sink: WandbSink | None = None
+        self._total, self._pending = len(runs), dict(runs)
+        self._mirrored: dict[str, str] = {}
+        self._failed: list[str] = []
+        self._live: dict[str, WandbRun] = {}
         self._first_seen: dict[str, float] = {}
-        self._strikes: Counter[str] = Counter()
-        self._in_a_row, self._rests, self._rest_until = 0, 0, 0.0
-        self._new, self._next_begin = 0, 0.0
+        self._failures: Counter[str] = Counter()
+        self._failures_in_a_row, self._pauses, self._resume_at = 0, 0, 0.0
+        self._new, self._next_start = 0, 0.0
 
     @property
-    def tally(self) -> Tally:
-        """How far it is."""
-        return Tally(self._total, len(self._told), self._new, len(self._failed))
+    def counts(self) -> Counts:
+        """How far the job is mirrored."""
+        return Counts(self._total, len(self._mirrored), self._new, len(self._failed))
 
     @property
     def url(self) -> str | None:
-        """Where the runs are shown; None where that is unknown."""
-        return self._writer.url if self._writer else None
+        """The project's page; None if unknown."""
+        return self._sink.url if self._sink else None
 
     def follow(self, wait: Callable[[float], bool]) -> None:
-        """Tell what happens, until ``wait(seconds)`` says that it is over; then tell the rest, see ``finish``."""
+        """Send what happens until ``wait(seconds)`` returns True: the sweep is over."""
         cost = 0.0
         while not wait(max(PERIOD, 10 * cost)):
             self._beat()
-            if time.monotonic() >= self._rest_until:
-                began = time.monotonic()
-                self._look()
-                cost = min(60.0, time.monotonic() - began)
+            if time.monotonic() >= self._resume_at:
+                start = time.monotonic()
+                self._scan()
+                cost = min(60.0, time.monotonic() - start)
 
     def finish(self) -> None:
-        """Tell every run that has come to its end and was not told yet, trying twice; raises GivenUp."""
-        self._in_a_row = 0
-        self._failed.clear()
+        """Send every run that has ended and was not sent yet, in two tries; raises GivenUp."""
+        self._failures_in_a_row = 0
         for _ in range(2):
-            again = []
-            for run_id in [*self._sessions, *(other for other in self._open if other not in self._sessions)]:
-                if not self._see(run_id, last=True):
-                    continue
-                again.append(run_id)
-                if self._in_a_row >= MOST_FAILURES:
-                    raise GivenUp("gave up after several failures in a row")
-            if not again:
+            run_ids = [*self._live, *(run_id for run_id in self._pending if run_id not in self._live)]
+            failed = [run_id for run_id in run_ids if not self._sync_run(run_id, last=True)]
+            if not failed:
                 return
-        self._failed.update(again)
+        self._failed = failed
 
-    def show(self, run_id: str, make: Callable[[], Board]) -> bool:
-        """Tell the sweep itself, if something of it has changed; say whether it was told; raises GivenUp."""
-        if not self._told:
+    def send_sweep(self, run_id: str, make: Callable[[], SweepView]) -> bool:
+        """Send the sweep itself if any of its runs has changed; return whether it was sent; raises GivenUp."""
+        if not self._mirrored:
             return False
-        stamp = digest([sorted(self._told.items()), sorted(self._failed), self._total])
-        if (told := self._memory.told(run_id)) is not None and told.digest == stamp:
+        stamp = digest([sorted(self._mirrored.items()), sorted(self._failed), self._total])
+        if self._log.has(run_id, stamp):
             return False
         try:
-            segment = self._opened().show(make())
-            self._memory.remember(run_id, Told(stamp, segment))
+            self._log.add(run_id, stamp, self._open_sink().send_sweep(make()))
         except Exception as error:
-            raise GivenUp(f"the sweep's table and figures could not be told: {_text(error)}") from None
+            raise GivenUp(f"the sweep's table and figures could not be sent: {_first_line(error)}") from None
         self._beat()
         return True
 
     def close(self) -> None:
-        """Let go of W&B."""
-        if self._writer is not None:
-            self._writer.close()
+        """Close W&B."""
+        if self._sink is not None:
+            self._sink.close()
 
-    def _look(self) -> None:
-        self._memory.refresh()
-        for run_id in list(self._open):
-            if self._strikes[run_id] < MOST_FAILURES:
-                self._see(run_id, last=False)
-            if time.monotonic() < self._rest_until:
+    def _scan(self) -> None:
+        self._log.refresh()
+        for run_id in list(self._pending):
+            if self._failures[run_id] < MOST_FAILURES:
+                self._sync_run(run_id, last=False)
+            if time.monotonic() < self._resume_at:
                 return
 
-    def _see(self, run_id: str, *, last: bool) -> bool:
-        """Look at one run and tell what is to be told; say whether that failed."""
+    def _sync_run(self, run_id: str, *, last: bool) -> bool:
+        """Send what is new of one run; return False if that failed."""
         self._beat()
         try:
-            self._tell_about(self._store.run(run_id), self._open[run_id], last)
+            self._send_news(self._store.run(run_id), self._pending[run_id], last)
         except GivenUp:
             raise
         except Exception as error:
             self._note_failure(run_id, error, last)
-            return True
-        return False
+            return False
+        return True
 
-    def _tell_about(self, run: RunDir, wish: Wish, last: bool) -> None:
-        state = run.state(wish)
-        if (state.status == "done" or last) and (found := self._viewer.finished(run)) is not None:
+    def _send_news(self, run: RunDir, requested: Wish, last: bool) -> None:
+        state, sweeps = run.state(requested), self._sweeps.get(run.run_id, ())
+        if state.status == "running" and not last:
+            self._send_running(run, state, requested)
+        elif (state.status == "done" or last) and (found := finished_view(run, sweeps)) is not None:
             view, result = found
-            self._tell(view, lambda: run.metrics(result))
+            self._send_ended(view, lambda: run.metrics(result))
         elif last and state.status in ("failed", "lost"):
-            if (failure := self._viewer.failed(run, state)) is not None:
-                self._tell(failure, lambda: run.metrics())
-        elif state.status == "running" and not last:
-            self._tell_running(run, state, wish)
-        elif (session := self._sessions.pop(run.run_id, None)) is not None:
-            session.end(1)  # it was interrupted, and will be told anew
+            if (view_of_failure := failed_view(run, sweeps, state)) is not None:
+                self._send_ended(view_of_failure, run.metrics)
+        elif (session := self._live.pop(run.run_id, None)) is not None:
+            session.end(1)  # interrupted: the run is sent again from its start
 
-    def _tell(self, view: View, records: Callable[[], Sequence[dict[str, Any]]]) -> None:
-        """Tell a run that has ended, unless W&B has it so."""
-        told = self._memory.told(view.run_id)
-        if told is None or told.digest != view.digest:
-            self._memory.remember(view.run_id, Told(view.digest, self._tell_whole(view, records())))
+    def _send_ended(self, view: RunView, read_records: Callable[[], Sequence[dict[str, Any]]]) -> None:
+        """Send a run that has ended, unless W&B has it as it is."""
+        if not self._log.has(view.run_id, view.digest):
+            records = read_records()
+            try:
+                session = self._session(view, records)
+                session.log(records)
+                del self._live[view.run_id]
+                segment = session.finish(view)
+            except Exception as error:
+                if DELETED not in str(error):
+                    raise
+                self._live.pop(view.run_id, None)
+                self._say(f"run {view.run_id} was deleted on W&B and stays deleted")
+                segment = ""
+            self._log.add(view.run_id, view.digest, segment)
             self._new += 1
-            self._in_a_row, self._rests = 0, 0
+            self._failures_in_a_row, self._pauses = 0, 0
             self._beat()
-        self._told[view.run_id] = view.digest
-        self._failed.discard(view.run_id)
-        del self._open[view.run_id]
+        self._mirrored[view.run_id] = view.digest
+        del self._pending[view.run_id]
 
-    def _tell_whole(self, view: View, records: Sequence[dict[str, Any]]) -> str:
-        try:
-            session = self._session(view, records)
-            session.log(records)
-            del self._sessions[view.run_id]
-            return session.finish(view)
-        except Exception as error:
-            if DELETED not in str(error):
-                raise
-            self._say(f"run {view.run_id} was deleted on W&B and stays so")
-            return ""
-
-    def _tell_running(self, run: RunDir, state: RunState, wish: Wish) -> None:
-        """Tell what is new of a run that goes on, if it is one of the few that are told so."""
+    def _send_running(self, run: RunDir, state: RunState, requested: Wish) -> None:
+        """Send the new records of a running run, if it is one of those that are sent live."""
         since = self._first_seen.setdefault(run.run_id, time.monotonic())
         if self._mode == "offline" or time.monotonic() - since < LIVE_AFTER:
             return
-        if run.run_id not in self._sessions and len(self._sessions) >= MOST_OPEN:
+        if run.run_id not in self._live and len(self._live) >= MOST_LIVE:
             return
-        view = self._viewer.running(run, state, wish.rounds)
+        view = running_view(run, self._sweeps.get(run.run_id, ()), state, requested.rounds)
         records = run.attempts()[-1].records()
         if view is not None and records:
             self._session(view, records).log(records)
             self._beat()
 
-    def _session(self, view: View, records: Sequence[dict[str, Any]]) -> Session:
-        """The open session of a run, begun (again) where there is none that these records continue."""
-        session = self._sessions.pop(view.run_id, None)
-        if session is not None and not session.begins(records):
+    def _session(self, view: RunView, records: Sequence[dict[str, Any]]) -> WandbRun:
+        """The open session of a run; a new one if there is none that these records continue."""
+        session = self._live.pop(view.run_id, None)
+        if session is not None and not session.is_continued_by(records):
             session.end(1)
             session = None
         if session is None:
-            time.sleep(max(0.0, self._next_begin - time.monotonic()))
-            self._next_begin = time.monotonic() + PACE[self._mode]
-            session = self._opened().open(view)
-        self._sessions[view.run_id] = session
+            time.sleep(max(0.0, self._next_start - time.monotonic()))
+            self._next_start = time.monotonic() + PACE[self._mode]
+            session = self._open_sink().open(view)
+        self._live[view.run_id] = session
         return session
 
-    def _opened(self) -> Writer:
-        if self._writer is None:
+    def _open_sink(self) -> WandbSink:
+        if self._sink is None:
             try:
-                self._writer = self._make_writer()
+                self._sink = self._make_sink()
             except (ImportError, OSError) as error:
-                raise GivenUp(f"wandb cannot be used here: {_text(error)}") from None
-        return self._writer
+                raise GivenUp(f"wandb cannot be used here: {_first_line(error)}") from None
+        return self._sink
 
     def _note_failure(self, run_id: str, error: Exception, last: bool) -> None:
-        self._say(f"warning: run {run_id} could not be told: {_text(error)}")
-        # wandb's service may be gone, and all open runs with it: they are told anew.
-        self._sessions.clear()
-        if self._writer is not None:
-            self._writer.restart()
-        self._strikes[run_id] += not self._in_a_row  # it alone is to blame where others went well before it
-        self._in_a_row += 1
-        if self._in_a_row >= MOST_FAILURES and not last:
-            rest = min(LONGEST_REST, FIRST_REST * 2**self._rests)
-            self._rests += 1
-            self._rest_until = time.monotonic() + rest
-            self._say(f"warning: W&B does not work at present; the next try is in {rest:.0f} s")
+        self._say(f"warning: run {run_id} could not be sent: {_first_line(error)}")
+        # wandb's service may be gone, and all open sessions with it: those runs are sent again from their start.
+        self._live.clear()
+        if self._sink is not None:
+            self._sink.restart()
+        self._failures[run_id] += not self._failures_in_a_row  # the run is to blame only if others worked before it
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row < MOST_FAILURES:
+            return
+        if last:
+            raise GivenUp(f"gave up after {MOST_FAILURES} failures in a row")
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._pauses)
+        self._pauses += 1
+        self._resume_at = time.monotonic() + pause
+        self._say(f"warning: W&B cannot be used at present; the next try is in {pause:.0f} s")
 
 
-def _text(error: Exception) -> str:
-    first, *_ = (str(error) or type(error).__name__).splitlines()
-    return first[:300]
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:300]

@@ -44,8 +44,7 @@ def test_file_system_without_links_is_broken(tmp_path: Path, monkeypatch: pytest
     assert "hard links" in found["store"]["advice"]
 
 
-def test_wandb_is_as_the_sweeps_have_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("flbench.tracking.modes.is_installed", lambda: True)
+def test_wandb_reports_the_mode_of_sweeps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
     monkeypatch.delenv("WANDB_MODE")
@@ -60,4 +59,5 @@ def test_wandb_is_as_the_sweeps_have_it(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "0123456789" not in str(finding)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     finding = doctor("--store", str(tmp_path / "store"))[1]["wandb"]
-    assert (finding["state"], finding["advice"]) == ("absent", "WANDB_MODE turns it off")
+    assert finding["state"] == "absent"
+    assert "WANDB_MODE" in finding["advice"]

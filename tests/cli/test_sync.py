@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
-from flbench.cli.sync import _load
 from flbench.orchestrate import write_plan
 from flbench.store import Store
 from flbench.sweeps import load_sweep
+from flbench.tracking.jobs import planned_sweep
 from tests.report.stores import experiment, finish
 from tests.tracking.plans import SPEC, planned
-from tests.tracking.test_mirror import Wandb
+from tests.tracking.test_mirror import FakeSink
 
 
 def sync(*arguments: str | Path) -> Result:
@@ -27,42 +27,46 @@ def facts(result: Result) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def wandb(monkeypatch: pytest.MonkeyPatch) -> Wandb:
-    """A W&B that is a list in place of the package."""
-    wandb = Wandb()
-    monkeypatch.setattr("flbench.tracking.writer.Writer", lambda *_: wandb)
-    monkeypatch.setattr("flbench.tracking.modes.is_installed", lambda: True)
+def sink(monkeypatch: pytest.MonkeyPatch) -> FakeSink:
+    """A list in place of W&B."""
+    sink = FakeSink()
+    monkeypatch.setattr("flbench.tracking.sync.WandbSink", lambda *_: sink)
     monkeypatch.setattr("flbench.tracking.mirror.PACE", {"offline": 0.0})
-    return wandb
+    return sink
 
 
-def test_all_sweeps_and_the_runs_of_none(tmp_path: Path, wandb: Wandb) -> None:
+def test_all_sweeps_and_the_runs_of_no_sweep(tmp_path: Path, sink: FakeSink) -> None:
     toys = planned(tmp_path)
     finish(toys.store, single := experiment(seed=7))
     ends = facts(sync("--store", toys.store.root, "--mode", "offline", "--json"))
     assert [(end["sweep"].split("/")[0], end["mirrored"], end["total"]) for end in ends] == [
         ("toy", 4, 4), ("runs of no sweep", 1, 1),
     ]  # fmt: skip
-    assert {told.view.run_id for told in wandb.sessions} == {single.run_id, *(run.run_id for run in toys.experiments)}
-    (board,) = wandb.boards
-    assert (board.sweep, len(board.rows)) == ("toy", 2)
+    assert {session.view.run_id for session in sink.sessions} == {
+        single.run_id,
+        *(run.run_id for run in toys.experiments),
+    }
+    (view,) = sink.sweeps
+    assert (view.sweep, len(view.rows)) == ("toy", 2)
 
 
-def test_one_sweep_by_name_or_file(tmp_path: Path, wandb: Wandb) -> None:
+def test_one_sweep_by_name_or_file(tmp_path: Path, sink: FakeSink) -> None:
     toys = planned(tmp_path)
     finish(toys.store, experiment(seed=7))
     assert [end["new"] for end in facts(sync("toy", "--store", toys.store.root, "--json"))] == [4]
     assert [end["new"] for end in facts(sync(toys.spec, "--store", toys.store.root, "--json"))] == [0]
 
 
-def test_what_the_sweep_file_says_counts(tmp_path: Path, wandb: Wandb) -> None:
+def test_the_mode_of_the_sweep_file_is_used(tmp_path: Path, sink: FakeSink) -> None:
     toys = planned(tmp_path, SPEC.replace("mode: offline", "mode: off"))
     result = sync("--store", toys.store.root)
-    assert (result.exit_code, wandb.sessions) == (0, [])
-    assert "off, as was asked for" in result.stdout
+    assert (result.exit_code, sink.sessions) == (0, [])
+    assert "turned off" in result.stdout
 
 
-def test_without_a_key_it_says_how_to_turn_it_on(tmp_path: Path, wandb: Wandb, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_login_it_says_how_to_turn_it_on(
+    tmp_path: Path, sink: FakeSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
     monkeypatch.delenv("WANDB_MODE")
@@ -72,32 +76,32 @@ def test_without_a_key_it_says_how_to_turn_it_on(tmp_path: Path, wandb: Wandb, m
         result = sync("--store", toys.store.root, "--mode", mode)
         assert result.exit_code == code
         assert "wandb login" in result.stdout
-    assert wandb.sessions == []
+    assert sink.sessions == []
 
 
-def test_wandbs_variable_counts_for_every_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flbench.tracking.writer import _tame
+def test_wandbs_mode_stays_set_for_the_next_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flbench.tracking.wandb_sink import isolate_environment
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_RUN_ID", "of-something-else")
     for name in ("DIR", "CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR", "SILENT", "ERROR_REPORTING"):
         monkeypatch.setenv(f"WANDB_{name}", "")
-    _tame(tmp_path)
+    isolate_environment(tmp_path)
     assert os.environ["WANDB_MODE"] == "offline"
     assert os.environ["WANDB_DIR"] == str(tmp_path)
     assert "WANDB_RUN_ID" not in os.environ
 
 
-def test_options_of_the_sweep_are_remembered(tmp_path: Path) -> None:
+def test_a_planned_sweep_is_loaded_with_its_options(tmp_path: Path) -> None:
     path = tmp_path / "toy.yaml"
     path.write_text("# --set is explained below\n" + SPEC)
     given = load_sweep(path, ["axes.lr=[0.1, 0.2]", "wandb.mode=off"], ["norm=ln"], 3)
-    again = _load(write_plan(Store(tmp_path / "store"), given))
+    again = planned_sweep(write_plan(Store(tmp_path / "store"), given))
     assert (again.spec_hash, again.options) == (given.spec_hash, given.options)
     assert again.spec.wandb.mode == "off"
 
 
-def test_an_empty_store_and_an_unknown_sweep_are_mistakes(tmp_path: Path) -> None:
+def test_an_empty_store_and_an_unknown_sweep_are_errors(tmp_path: Path) -> None:
     Store(tmp_path / "store")
     result = sync("--store", tmp_path / "store")
     assert "nothing to mirror" in str(result.exception)
@@ -105,7 +109,7 @@ def test_an_empty_store_and_an_unknown_sweep_are_mistakes(tmp_path: Path) -> Non
     assert "toy" in str(sync("tox", "--store", toys.store.root).exception)
 
 
-def test_a_sweep_that_cannot_be_read_keeps_no_other_from_being_mirrored(tmp_path: Path, wandb: Wandb) -> None:
+def test_an_unreadable_sweep_does_not_stop_the_others(tmp_path: Path, sink: FakeSink) -> None:
     toys = planned(tmp_path)
     spec = tmp_path / "other.yaml"
     spec.write_text(SPEC.replace("name: toy", "name: other"))
@@ -113,4 +117,4 @@ def test_a_sweep_that_cannot_be_read_keeps_no_other_from_being_mirrored(tmp_path
     result = sync("--store", toys.store.root)
     assert result.exit_code == 1
     assert "other" in result.stdout
-    assert len(wandb.sessions) == 4
+    assert len(sink.sessions) == 4

@@ -1,4 +1,4 @@
-"""W&B's server on the loopback interface, as far as wandb needs it: it keeps what each run was told."""
+"""A stand-in for W&B's server on the loopback interface, as far as wandb needs it: it records what each run sends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 
 
 @dataclass
-class ToldRun:
-    """What one run was told; a line at an offset takes the place of the one before, as on the real server."""
+class SentRun:
+    """What one run has sent; a line replaces the one at the same offset, as on the real server."""
 
     upserts: list[dict[str, Any]] = field(default_factory=list)
     lines: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class FakeServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.runs: dict[str, ToldRun] = defaultdict(ToldRun)
+        self.runs: dict[str, SentRun] = defaultdict(SentRun)
         self.files: dict[str, bytes] = {}
-        self.keys: set[str] = set()
+        self.operations: set[str] = set()
         self.lock = threading.Lock()
         self.deleted: set[str] = set()
         self.refusing: set[str] = set()
@@ -45,9 +45,10 @@ class FakeServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """wandb closes connections as it likes."""
+        """Ignore connections that wandb closes early."""
 
     def graphql(self, operation: str, variables: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.operations.add(operation)
         if operation == "UpsertBucket":
             name = variables["name"]
             if name in self.deleted:
@@ -83,7 +84,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self._body()
         with self.server.lock:
-            self.server.keys.add(self.headers.get("Authorization", ""))
             if self.path.startswith("/graphql"):
                 query = json.loads(body)
                 found = re.search(r"(?:query|mutation)\s+(\w+)", query["query"])

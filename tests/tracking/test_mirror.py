@@ -1,4 +1,4 @@
-"""What is told when, with a W&B that is a list."""
+"""What is sent when, with a list in place of W&B."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from flbench.cli.tracked import name_of
 from flbench.store import Attempt
 from flbench.tracking import mirror as module
-from flbench.tracking.memory import Memory
-from flbench.tracking.mirror import DELETED, MOST_FAILURES, MOST_OPEN, GivenUp, Mirror
-from flbench.tracking.view import Board, View, Viewer
+from flbench.tracking.mirror import DELETED, MOST_FAILURES, MOST_LIVE, GivenUp, Mirror
+from flbench.tracking.run_view import RunView
+from flbench.tracking.sweep_view import SweepView
+from flbench.tracking.sync_log import SyncLog
 from tests.report.stores import claim, experiment, fail, finish
 from tests.tracking.plans import SPEC, Planned, planned
 
@@ -24,19 +24,19 @@ MANY = SPEC.replace("[0, 1]", "{range: [0, 8]}")
 
 
 @dataclass
-class Told:
-    view: View
+class Session:
+    view: RunView
     records: list[Mapping[str, Any]] = field(default_factory=list)
     ended: str = ""
-    begun: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
-    def begins(self, records: Sequence[Mapping[str, Any]]) -> bool:
+    def is_continued_by(self, records: Sequence[Mapping[str, Any]]) -> bool:
         return list(records[: len(self.records)]) == self.records
 
     def log(self, records: Sequence[Mapping[str, Any]]) -> None:
         self.records = list(records)
 
-    def finish(self, view: View) -> str:
+    def finish(self, view: RunView) -> str:
         self.view, self.ended = view, view.status
         return ""
 
@@ -46,25 +46,25 @@ class Told:
 
 
 @dataclass
-class Wandb:
-    """``fails`` says of a run's id what goes wrong with it."""
+class FakeSink:
+    """``fails`` returns the error that opening a run raises, if any."""
 
     fails: Callable[[str], Exception | None] = lambda run_id: None
-    sessions: list[Told] = field(default_factory=list)
-    boards: list[Board] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
+    sweeps: list[SweepView] = field(default_factory=list)
     tries: list[str] = field(default_factory=list)
     restarts: int = 0
     url: str | None = None
 
-    def open(self, view: View) -> Told:
+    def open(self, view: RunView) -> Session:
         self.tries.append(view.run_id)
         if (error := self.fails(view.run_id)) is not None:
             raise error
-        self.sessions.append(Told(view))
+        self.sessions.append(Session(view))
         return self.sessions[-1]
 
-    def show(self, board: Board) -> str:
-        self.boards.append(board)
+    def send_sweep(self, view: SweepView) -> str:
+        self.sweeps.append(view)
         return ""
 
     def restart(self) -> None:
@@ -73,7 +73,7 @@ class Wandb:
     def close(self) -> None:
         pass
 
-    def open_now(self) -> list[Told]:
+    def live(self) -> list[Session]:
         return [session for session in self.sessions if not session.ended]
 
 
@@ -84,15 +84,13 @@ def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PERIOD", 0.0)
 
 
-def mirror(toys: Planned, wandb: Wandb, *, say: Callable[[str], None] = print) -> Mirror:
-    memory = Memory(toys.store.root / "wandb/mirrored.jsonl", "target")
-    return Mirror(
-        toys.store, toys.wishes, memory, Viewer(name_of, {}), cast(Any, lambda: wandb), mode="online", say=say
-    )  # fmt: skip
+def mirror(toys: Planned, sink: FakeSink, *, say: Callable[[str], None] = print) -> Mirror:
+    log = SyncLog(toys.store.root / "wandb/mirrored.jsonl", "target")
+    return Mirror(toys.store, toys.wishes, {}, log, cast(Any, lambda: sink), mode="online", say=say)
 
 
-def looks(count: int, between: Callable[[int], None] = lambda number: None) -> Callable[[float], bool]:
-    """A sweep that goes on for so many looks; something may happen before each."""
+def scans(count: int, between: Callable[[int], None] = lambda number: None) -> Callable[[float], bool]:
+    """A sweep that lasts ``count`` scans of the store; ``between`` is called before each."""
     numbers = iter(range(count + 1))
 
     def wait(_: float) -> bool:
@@ -104,152 +102,154 @@ def looks(count: int, between: Callable[[int], None] = lambda number: None) -> C
     return wait
 
 
-def test_every_finished_run_is_told_once_and_whole(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path), Wandb()
+def test_every_finished_run_is_sent_once_and_whole(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path), FakeSink()
     for _ in range(2):
-        again = mirror(toys, wandb)
+        again = mirror(toys, sink)
         again.finish()
-    assert {told.view.run_id: told.records for told in wandb.sessions} == {
+    assert {session.view.run_id: session.records for session in sink.sessions} == {
         wish.run_id: toys.metrics(wish) for wish in toys.experiments
     }
-    assert len(wandb.sessions) == 4
-    assert vars(again.tally) == {"total": 4, "mirrored": 4, "new": 0, "failed": 0}
+    assert len(sink.sessions) == 4
+    assert vars(again.counts) == {"total": 4, "mirrored": 4, "new": 0, "failed": 0}
 
 
-def test_an_extended_run_is_told_anew(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path), Wandb()
-    mirror(toys, wandb).finish()
+def test_an_extended_run_is_sent_again(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path), FakeSink()
+    mirror(toys, sink).finish()
     first = toys.experiments[0]
     finish(toys.store, experiment(**{**first.to_json(), "rounds": 40}))
-    mirror(toys, wandb).finish()
-    assert [told.view.run_id for told in wandb.sessions[4:]] == [first.run_id]
-    assert [record["round"] for record in wandb.sessions[4].records] == [5, 10, 15, 20, 25, 30, 35, 40]
+    mirror(toys, sink).finish()
+    assert [session.view.run_id for session in sink.sessions[4:]] == [first.run_id]
+    assert [record["round"] for record in sink.sessions[4].records] == [5, 10, 15, 20, 25, 30, 35, 40]
 
 
-def test_failed_runs_are_told_at_the_end_and_unfinished_ones_are_not(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path, done=False), Wandb()
+def test_failed_runs_are_sent_at_the_end_and_unfinished_ones_are_not(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path, done=False), FakeSink()
     fail(toys.store, toys.experiments[0])
     claim(toys.store, toys.experiments[1])
-    at_work = mirror(toys, wandb)
-    at_work.finish()
-    assert [(told.view.run_id, told.ended) for told in wandb.sessions] == [(toys.experiments[0].run_id, "failed")]
-    assert at_work.tally.unfinished == 3
+    mirroring = mirror(toys, sink)
+    mirroring.finish()
+    assert [(session.view.run_id, session.ended) for session in sink.sessions] == [
+        (toys.experiments[0].run_id, "failed")
+    ]
+    assert mirroring.counts.unfinished == 3
 
 
-def test_a_running_run_is_told_as_it_goes_on(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path, done=False), Wandb()
+def test_a_running_run_is_sent_live(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path, done=False), FakeSink()
     wish = toys.experiments[0]
     attempt = claim(toys.store, wish)
     attempt.adopt(None)
 
-    def train(look: int) -> None:
-        if look:
-            assert [len(told.records) for told in wandb.sessions] == ([look] if look < 4 else [4])
-        if look < 4:
-            attempt.record({"round": 5 * (look + 1), "acc": look / 4})
-        elif look == 4:
+    def train(scan: int) -> None:
+        if scan:
+            assert [len(session.records) for session in sink.sessions] == ([scan] if scan < 4 else [4])
+        if scan < 4:
+            attempt.record({"round": 5 * (scan + 1), "acc": scan / 4})
+        elif scan == 4:
             publish(attempt)
 
-    mirror(toys, wandb).follow(looks(6, train))
-    assert [(told.ended, len(told.records)) for told in wandb.sessions] == [("done", 4)]
+    mirror(toys, sink).follow(scans(6, train))
+    assert [(session.ended, len(session.records)) for session in sink.sessions] == [("done", 4)]
 
 
-def test_a_resumed_run_whose_numbers_differ_is_told_anew(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path, done=False), Wandb()
+def test_a_resumed_run_whose_metrics_differ_is_sent_again(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path, done=False), FakeSink()
 
-    def train(look: int) -> None:
+    def train(scan: int) -> None:
         """Lose the first attempt after one evaluation; the second computes it again, in other seconds."""
         attempt = claim(toys.store, toys.experiments[0])
         attempt.adopt(None)
-        attempt.record({"round": 5, "acc": 0.5, "seconds": look})
-        if look == 0:
+        attempt.record({"round": 5, "acc": 0.5, "seconds": scan})
+        if scan == 0:
             lost.append(attempt)
         else:
             for round in (10, 15, 20):
                 attempt.record({"round": round, "acc": 1.0})
             publish(attempt)
 
-    def between(look: int) -> None:
+    def between(scan: int) -> None:
         for attempt in lost:
             attempt.end("preempted")
-        train(look)
+        train(scan)
 
     lost: list[Attempt] = []
-    mirror(toys, wandb).follow(looks(2, between))
-    assert [told.ended for told in wandb.sessions] == ["exit 1", "done"]
-    assert [record.get("seconds") for record in wandb.sessions[1].records] == [1, None, None, None]
+    mirror(toys, sink).follow(scans(2, between))
+    assert [session.ended for session in sink.sessions] == ["exit 1", "done"]
+    assert [record.get("seconds") for record in sink.sessions[1].records] == [1, None, None, None]
 
 
-def test_an_interrupted_run_is_left_open_for_the_next_time(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path, done=False), Wandb()
+def test_an_interrupted_run_is_left_for_the_next_sync(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path, done=False), FakeSink()
     attempt = claim(toys.store, toys.experiments[0])
     attempt.adopt(None)
     attempt.record({"round": 5, "acc": 0.5})
-    at_work = mirror(toys, wandb)
-    at_work.follow(looks(1))
-    at_work.finish()
-    assert [told.ended for told in wandb.sessions] == ["exit 1"]
-    assert at_work.tally.mirrored == 0
+    mirroring = mirror(toys, sink)
+    mirroring.follow(scans(1))
+    mirroring.finish()
+    assert [session.ended for session in sink.sessions] == ["exit 1"]
+    assert mirroring.counts.mirrored == 0
 
 
-def test_few_runs_are_open_at_a_time(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path, MANY, done=False), Wandb()
+def test_few_runs_are_sent_live_at_a_time(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path, MANY, done=False), FakeSink()
     for wish in toys.experiments:
         attempt = claim(toys.store, wish)
         attempt.adopt(None)
         attempt.record({"round": 5, "acc": 0.5})
-    mirror(toys, wandb).follow(looks(3))
+    mirror(toys, sink).follow(scans(3))
     assert len(toys.experiments) == 16
-    assert len(wandb.open_now()) == MOST_OPEN
+    assert len(sink.live()) == MOST_LIVE
 
 
-def test_runs_begin_at_a_bounded_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_start_at_a_limited_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PACE", {"online": 0.05})
-    toys, wandb = planned(tmp_path), Wandb()
-    mirror(toys, wandb).finish()
-    begun = [told.begun for told in wandb.sessions]
-    assert all(later - earlier > 0.045 for earlier, later in pairwise(begun))
+    toys, sink = planned(tmp_path), FakeSink()
+    mirror(toys, sink).finish()
+    starts = [session.started for session in sink.sessions]
+    assert all(later - earlier > 0.045 for earlier, later in pairwise(starts))
 
 
-def test_one_bad_run_keeps_no_other_from_being_told(tmp_path: Path) -> None:
+def test_one_bad_run_does_not_stop_the_others(tmp_path: Path) -> None:
     toys = planned(tmp_path)
     bad = toys.experiments[1].run_id
-    wandb, lines = Wandb(lambda run_id: RuntimeError("no") if run_id == bad else None), list[str]()
-    at_work = mirror(toys, wandb, say=lines.append)
-    at_work.finish()
-    assert vars(at_work.tally) == {"total": 4, "mirrored": 3, "new": 3, "failed": 1}
-    assert wandb.tries.count(bad) == 2
-    assert wandb.restarts == 2
-    assert lines == [f"warning: run {bad} could not be told: no"] * 2
+    sink, lines = FakeSink(lambda run_id: RuntimeError("no") if run_id == bad else None), list[str]()
+    mirroring = mirror(toys, sink, say=lines.append)
+    mirroring.finish()
+    assert vars(mirroring.counts) == {"total": 4, "mirrored": 3, "new": 3, "failed": 1}
+    assert sink.tries.count(bad) == 2
+    assert sink.restarts == 2
+    assert lines == [f"warning: run {bad} could not be sent: no"] * 2
 
 
-def test_it_gives_up_where_nothing_works(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path), Wandb(lambda run_id: ConnectionError("unreachable"))
+def test_it_gives_up_when_every_run_fails(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path), FakeSink(lambda run_id: ConnectionError("unreachable"))
     with pytest.raises(GivenUp):
-        mirror(toys, wandb).finish()
-    assert len(wandb.tries) == MOST_FAILURES
+        mirror(toys, sink).finish()
+    assert len(sink.tries) == MOST_FAILURES
 
 
-def test_beside_a_sweep_it_rests_where_nothing_works_and_goes_on(
+def test_next_to_a_sweep_it_pauses_while_the_server_is_down_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FIRST_REST", 0.2)
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.2)
     toys = planned(tmp_path)
     until = time.monotonic() + 0.1
-    wandb = Wandb(lambda run_id: ConnectionError("unreachable") if time.monotonic() < until else None)
-    at_work = mirror(toys, wandb, say=lambda line: None)
-    at_work.follow(looks(30, lambda look: time.sleep(0.02)))
-    assert len(wandb.tries) == MOST_FAILURES + 4
-    assert at_work.tally.mirrored == 4
+    sink = FakeSink(lambda run_id: ConnectionError("unreachable") if time.monotonic() < until else None)
+    mirroring = mirror(toys, sink, say=lambda line: None)
+    mirroring.follow(scans(30, lambda scan: time.sleep(0.02)))
+    assert len(sink.tries) == MOST_FAILURES + 4
+    assert mirroring.counts.mirrored == 4
 
 
 def test_a_run_that_was_deleted_on_wandb_is_left_alone(tmp_path: Path) -> None:
     toys = planned(tmp_path)
     gone = toys.experiments[1].run_id
-    wandb = Wandb(lambda run_id: RuntimeError(f"run {run_id} was {DELETED}") if run_id == gone else None)
-    mirror(toys, wandb, say=lambda line: None).finish()
-    mirror(toys, wandb).finish()
-    assert wandb.tries.count(gone) == 1
+    sink = FakeSink(lambda run_id: RuntimeError(f"run {run_id} was {DELETED}") if run_id == gone else None)
+    mirror(toys, sink, say=lambda line: None).finish()
+    mirror(toys, sink).finish()
+    assert sink.tries.count(gone) == 1
 
 
 def test_a_missing_package_gives_up_at_once(tmp_path: Path) -> None:
@@ -257,28 +257,28 @@ def test_a_missing_package_gives_up_at_once(tmp_path: Path) -> None:
         raise ImportError("No module named 'wandb'")
 
     toys = planned(tmp_path)
-    memory = Memory(toys.store.root / "mirrored.jsonl", "target")
-    at_work = Mirror(toys.store, toys.wishes, memory, Viewer(name_of, {}), missing, mode="online", say=print)
+    log = SyncLog(toys.store.root / "mirrored.jsonl", "target")
+    mirroring = Mirror(toys.store, toys.wishes, {}, log, missing, mode="online", say=print)
     with pytest.raises(GivenUp, match="No module named 'wandb'"):
-        at_work.finish()
+        mirroring.finish()
 
 
-def test_the_sweep_is_told_when_its_runs_have_changed(tmp_path: Path) -> None:
-    toys, wandb = planned(tmp_path, done=False), Wandb()
-    board = Board("toy", "sweep-1", {}, (), (), ())
+def test_the_sweep_is_sent_when_its_runs_have_changed(tmp_path: Path) -> None:
+    toys, sink = planned(tmp_path, done=False), FakeSink()
+    view = SweepView("toy", "sweep-1", {}, (), (), ())
 
-    def told() -> bool:
-        at_work = mirror(toys, wandb)
-        at_work.finish()
-        return at_work.show("sweep-1", lambda: board)
+    def sent() -> bool:
+        mirroring = mirror(toys, sink)
+        mirroring.finish()
+        return mirroring.send_sweep("sweep-1", lambda: view)
 
-    assert not told()  # there is nothing to show
+    assert not sent()  # there is nothing to show
     finish(toys.store, toys.experiments[0])
-    assert told()
-    assert not told()
+    assert sent()
+    assert not sent()
     finish(toys.store, toys.experiments[1])
-    assert told()
-    assert wandb.boards == [board, board]
+    assert sent()
+    assert sink.sweeps == [view, view]
 
 
 def publish(attempt: Attempt) -> None:

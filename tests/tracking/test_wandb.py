@@ -1,4 +1,4 @@
-"""The real wandb: into files, onto a server on the loopback interface, and against everything that may break."""
+"""The real wandb: offline files, a server on the loopback interface, and everything that may break."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from flbench.store import Store
-from flbench.tracking import segments
 from tests.report.stores import claim, experiment, finish, records
 from tests.tracking.plans import KEY, SPEC, Planned, environment, flbench, planned
 from tests.tracking.server import FakeServer, serving
@@ -48,9 +47,9 @@ def online(env: dict[str, str], server: FakeServer) -> dict[str, str]:
     return {**env, "WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url}
 
 
-def segment_of(store: Store, run_id: str) -> Path:
-    """The one segment of a run."""
-    (path,) = store.root.glob(f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb")
+def folder_of(store: Store, run_id: str) -> Path:
+    """The one folder of a run's offline files."""
+    (path,) = store.root.glob(f"wandb/offline-run-*-{run_id}")
     return path
 
 
@@ -58,11 +57,35 @@ def bare(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in ADDED} for row in rows]
 
 
-def assert_in_files(toys: Planned) -> None:
-    for wish in toys.experiments:
-        rows = segments.history(segment_of(toys.store, wish.run_id))
-        assert bare(rows) == toys.metrics(wish)
-        assert [row["_step"] for row in rows] == [row["round"] for row in rows]
+def uploaded(store: Store, env: dict[str, str]) -> FakeServer:
+    """A server after `wandb sync` of all offline files, by wandb's own reader."""
+    paths = sorted(store.root.glob("wandb/offline-run-*"))
+    command = [sys.executable, "-m", "wandb", "sync", *map(str, paths)]
+    quiet: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL}
+    with serving() as server:
+        subprocess.run(command, env=online(env, server), cwd=store.root.parent, check=True, timeout=240, **quiet)
+    for marker in store.root.glob("wandb/*/*.synced"):
+        marker.unlink()  # wandb would skip these files the next time
+    return server
+
+
+def assert_on(server: FakeServer, toys: Planned) -> None:
+    """Every run is there once, with all its metrics."""
+    for run in toys.experiments:
+        sent = server.runs[run.run_id]
+        assert bare(sent.history) == toys.metrics(run)
+        assert [row["_step"] for row in sent.history] == [row["round"] for row in sent.history]
+        assert sent.summary["status"] == "done"
+        assert sent.exit_code == 0
+        assert sent.upserts[0]["groupName"] == run.cell_id
+
+
+def assert_in_files(toys: Planned, env: dict[str, str]) -> FakeServer:
+    """Every run has one folder of offline files, and these hold all its metrics; return a server that has them."""
+    assert all(folder_of(toys.store, run.run_id) for run in toys.experiments)
+    server = uploaded(toys.store, env)
+    assert_on(server, toys)
+    return server
 
 
 def assert_no_key_in(folder: Path) -> None:
@@ -74,48 +97,42 @@ def assert_nothing_of_wandb_in(folder: Path) -> None:
     assert [path for path in folder.rglob("*") if "wandb" in path.name] == []
 
 
-def records_of(path: Path, kind: str) -> list[Any]:
-    return [
-        getattr(record, kind)
-        for record in segments._parsed(path)
-        if record.WhichOneof("record_type") == kind
-    ]  # fmt: skip
-
-
 def test_offline_files_hold_the_runs(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
     result = flbench("sync", "--store", toys.store.root, "--json", env=env, cwd=tmp_path / "home")
     assert result.returncode == 0, result.stderr
     (facts,) = json.loads(result.stdout)["sweeps"]
     assert (facts["mode"], facts["mirrored"], facts["new"], facts["told_sweep"]) == ("offline", 4, 4, True)
-    assert_in_files(toys)
-    wish = toys.experiments[0]
-    path = segment_of(toys.store, wish.run_id)
-    (run,) = records_of(path, "run")
-    assert (run.run_id, run.project, run.run_group) == (wish.run_id, "papers", wish.cell_id)
-    assert (run.job_type, run.display_name) == ("federated", "fedavg none classes:1 lr=0.01 E=10 s0")
-    assert list(run.tags) == ["toy", "fedavg", "none"]
-    config = {item.key: json.loads(item.value_json) for item in run.config.update}
-    assert {name: value for name, value in config.items() if name != "_wandb"} == {**wish.to_json(), "rounds": 20}
-    metrics = {(metric.name, metric.glob_name, metric.step_metric) for metric in records_of(path, "metric")}
-    assert metrics == {("round", "", ""), ("", "*", "round")}
     assert_nothing_of_wandb_in(tmp_path / "home")  # which is also where it was called
+    server, run = assert_in_files(toys, env), toys.experiments[0]
+    shown = server.runs[run.run_id].upserts[0]
+    assert (shown["project"], shown["jobType"]) == ("papers", "federated")
+    assert shown["displayName"] == "fedavg none classes:1 lr=0.01 E=10 s0"
+    assert shown["tags"] == ["toy", "fedavg", "none"]
+    config = {name: field["value"] for name, field in json.loads(shown["config"]).items()}
+    del config["_wandb"]
+    assert config == {**run.to_json(), "rounds": 20}
+    metrics = json.loads(server.runs[run.run_id].upserts[-1]["config"])["_wandb"]["value"]["m"]
+    assert [[metric.get("1"), metric.get("2")] for metric in metrics] == [["round", None], [None, "*"]]
+    assert metrics[1]["5"] == 1  # the first metric, round, is the step of all others
 
 
 def test_the_sweep_has_its_table_and_figures_in_a_run_of_its_own(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
     assert flbench("sync", "--store", toys.store.root, env=env).returncode == 0
-    path = segment_of(toys.store, f"sweep-{toys.sweep.spec_hash}")
-    (run,) = records_of(path, "run")
-    assert (run.job_type, run.display_name) == ("sweep", "toy")
-    (table,) = path.parent.glob("files/media/table/leaderboard*.table.json")
+    run_id = f"sweep-{toys.sweep.spec_hash}"
+    folder = folder_of(toys.store, run_id)
+    (table,) = folder.glob("files/media/table/leaderboard*.table.json")
     content = json.loads(table.read_text())
     rows = [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
     assert {row["norm"]: row["mean"] for row in rows} == pytest.approx({"none": 0.55, "ln": 0.55})
     assert {row["cell_id"] for row in rows} == set(toys.sweep.cells())
-    pictures = list(path.parent.glob("files/media/images/**/*.png"))
-    assert len(pictures) >= 1
-    assert records_of(path, "artifact") == []  # they would name files that are gone
+    assert len(list(folder.glob("files/media/images/**/*.png"))) >= 1
+    server = uploaded(toys.store, env)
+    shown = server.runs[run_id].upserts[0]
+    assert (shown["jobType"], shown["displayName"]) == ("sweep", "toy")
+    assert any(name.startswith("media/table/leaderboard") for name in server.files)
+    assert not [name for name in server.operations if "Artifact" in name]  # they would name files that are gone
 
 
 def test_synced_twice_extended_and_synced_again_it_is_there_once(tmp_path: Path, env: dict[str, str]) -> None:
@@ -126,37 +143,15 @@ def test_synced_twice_extended_and_synced_again_it_is_there_once(tmp_path: Path,
     assert "4 of 4 runs are in files, 0 of them new" in again.stdout
     assert sorted((toys.store.root / "wandb").iterdir()) == before
     first = toys.experiments[0]
-    old = segment_of(toys.store, first.run_id).parent
+    old = folder_of(toys.store, first.run_id)
     finish(toys.store, experiment(**{**first.to_json(), "rounds": 40}))
     assert "1 of them new" in flbench("sync", "--store", toys.store.root, env=env).stdout
     assert not old.exists()
-    assert_in_files(toys)
-    assert segments.history(segment_of(toys.store, first.run_id))[-1]["round"] == 40
+    assert_in_files(toys, env)
+    assert len(toys.metrics(first)) == 8
 
 
-def test_wandbs_own_reader_uploads_the_files_as_they_are(
-    tmp_path: Path, env: dict[str, str], server: FakeServer
-) -> None:
-    toys = planned(tmp_path)
-    assert flbench("sync", "--store", toys.store.root, env=env).returncode == 0
-    paths = sorted(toys.store.root.glob("wandb/offline-run-*"))
-    wandb = [sys.executable, "-m", "wandb", "sync", *map(str, paths)]
-    quiet: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL}
-    subprocess.run(wandb, env=online(env, server), cwd=tmp_path, check=True, timeout=120, **quiet)
-    assert_on(server, toys)
-    assert any("leaderboard" in name for name in server.files)
-
-
-def assert_on(server: FakeServer, toys: Planned) -> None:
-    for wish in toys.experiments:
-        told = server.runs[wish.run_id]
-        assert bare(told.history) == toys.metrics(wish)
-        assert told.summary["status"] == "done"
-        assert told.exit_code == 0
-        assert told.upserts[0]["groupName"] == wish.cell_id
-
-
-def test_online_every_run_is_told(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
+def test_online_every_run_is_sent(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
     toys = planned(tmp_path)
     env = online(env, server)
     result = flbench("sync", "--store", toys.store.root, "--mode", "auto", env=env, cwd=tmp_path / "home")
@@ -164,7 +159,7 @@ def test_online_every_run_is_told(tmp_path: Path, env: dict[str, str], server: F
     assert f"4 of 4 runs are on W&B, 4 of them new; {server.url}/somebody/papers" in result.stdout
     assert_on(server, toys)
     assert any(name.startswith("media/table/leaderboard") for name in server.files)
-    assert list(toys.store.root.glob("wandb/*run*")) == []  # nothing is kept that W&B has
+    assert list(toys.store.root.glob("wandb/*run*")) == []  # no files of what W&B has
     assert_nothing_of_wandb_in(tmp_path / "home")
     assert_no_key_in(tmp_path)
     first = toys.experiments[0]
@@ -174,34 +169,36 @@ def test_online_every_run_is_told(tmp_path: Path, env: dict[str, str], server: F
     assert len(server.runs[first.run_id].history) == len(toys.metrics(first)) == 8
 
 
-def test_a_run_deleted_on_wandb_stays_so_and_the_others_are_told(
+def test_a_run_deleted_on_wandb_stays_deleted_and_the_others_are_sent(
     tmp_path: Path, env: dict[str, str], server: FakeServer
 ) -> None:
     toys = planned(tmp_path)
     gone = toys.experiments[1].run_id
     server.deleted.add(gone)
-    patience = "import flbench.tracking.writer as w; w.INIT_TIMEOUT = 5.0"
+    patience = "import flbench.tracking.wandb_sink as w; w.INIT_TIMEOUT = 5.0"
     shell = online(env, server)
     result = flbench("sync", "--store", toys.store.root, "--mode", "online", env=shell, before=patience)
     assert result.returncode == 0, result.stdout
-    assert f"run {gone} was deleted on W&B and stays so" in result.stdout
+    assert f"run {gone} was deleted on W&B and stays deleted" in result.stdout
     assert server.runs.keys() - {gone} >= {wish.run_id for wish in toys.experiments} - {gone}
 
 
-def test_what_the_server_refuses_is_not_taken_for_told(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
+def test_a_run_that_the_server_refuses_is_sent_the_next_time(
+    tmp_path: Path, env: dict[str, str], server: FakeServer
+) -> None:
     toys = planned(tmp_path)
     refused = toys.experiments[1].run_id
     server.refusing.add(refused)
     result = flbench("sync", "--store", toys.store.root, "--mode", "online", env=online(env, server))
     assert result.returncode == 1
-    assert f"warning: run {refused} could not be told: filestream" in result.stdout
+    assert f"warning: run {refused} could not be sent: filestream" in result.stdout
     assert "3 of 4 runs are on W&B" in result.stdout
     server.refusing.clear()
     assert flbench("sync", "--store", toys.store.root, "--mode", "online", env=online(env, server)).returncode == 0
     assert_on(server, toys)
 
 
-def test_nobody_there_costs_a_warning(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_server_that_is_down_costs_a_warning(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -216,55 +213,90 @@ def test_nobody_there_costs_a_warning(tmp_path: Path, env: dict[str, str]) -> No
     assert_no_key_in(tmp_path)
 
 
-def test_somebody_there_who_never_answers_costs_a_warning(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_server_that_never_answers_costs_a_warning(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         env = {**env, "WANDB_API_KEY": KEY, "WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}"}
-        patience = "import flbench.tracking.writer as w; w.INIT_TIMEOUT = 2.0"
+        patience = "import flbench.tracking.wandb_sink as w; w.INIT_TIMEOUT = 2.0"
         result = flbench("sync", "--store", toys.store.root, "--mode", "online", env=env, before=patience)
     assert result.returncode == 1
     assert "gave up" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_a_killed_service_costs_no_run(tmp_path: Path, env: dict[str, str]) -> None:
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_a_killed_service_costs_no_run(tmp_path: Path, env: dict[str, str], server: FakeServer, mode: str) -> None:
     toys = planned(tmp_path, MANY)
     over, killed = threading.Event(), []
 
     def kill() -> None:
         while not over.wait(0.02) and len(killed) < 2:
-            told = len(list(toys.store.root.glob("wandb/offline-run-*")))
-            if told > 5 * len(killed) + 2 and (service := service_of(str(toys.store.root))) is not None:
+            sent = len(synced(toys))
+            if sent > 5 * len(killed) + 2 and (service := service_of(KEY)) is not None:
                 os.kill(service, signal.SIGKILL)
                 killed.append(service)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    pace = "import flbench.tracking.mirror as m; m.PACE['offline'] = 0.2"
-    result = flbench("sync", "--store", toys.store.root, env=env, before=pace)
+    pace = "import flbench.tracking.mirror as m; m.PACE.update(offline=0.2, online=0.2)"
+    env = online(env, server)
+    result = flbench("sync", "--store", toys.store.root, "--mode", mode, env=env, before=pace)
     over.set()
     killer.join()
     assert len(killed) == 2
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "24 of 24 runs are in files" in result.stdout
-    assert_in_files(toys)
+    assert f"24 of 24 runs are {'in files' if mode == 'offline' else 'on W&B'}" in result.stdout
+    assert_whole(toys, env, server, mode)
 
 
-def service_of(store: str) -> int | None:
-    """The wandb-core whose staging folder lies in the store."""
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_a_killed_mirror_loses_and_doubles_nothing(
+    tmp_path: Path, env: dict[str, str], server: FakeServer, mode: str
+) -> None:
+    toys, env = planned(tmp_path, MANY), online(env, server)
+    program = "import flbench.tracking.mirror as m; m.PACE.update(offline=0.0, online=0.0)\n"
+    argv = [sys.executable, "-c", program + "from flbench.cli import main; main()", "sync", "--mode", mode]
+    for kills in range(3):
+        with subprocess.Popen([*argv, "--store", str(toys.store.root)], env=env, stdout=subprocess.DEVNULL) as mirror:
+            deadline = time.monotonic() + 120
+            while len(synced(toys)) <= 5 * kills + 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            mirror.kill()
+    before = len(synced(toys))
+    result = flbench("sync", "--store", toys.store.root, "--mode", mode, env=env)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"24 of 24 runs are {'in files' if mode == 'offline' else 'on W&B'}, {24 - before} of them" in result.stdout
+    assert_whole(toys, env, server, mode)
+
+
+def synced(toys: Planned) -> set[str]:
+    """The runs that the mirror has recorded as sent."""
+    path = toys.store.root / "wandb/mirrored.jsonl"
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return {json.loads(line)["run"] for line in whole.splitlines()} & {run.run_id for run in toys.experiments}
+
+
+def assert_whole(toys: Planned, env: dict[str, str], server: FakeServer, mode: str) -> None:
+    if mode == "offline":
+        assert_in_files(toys, env)
+    else:
+        assert_on(server, toys)
+
+
+def service_of(text: str) -> int | None:
+    """The wandb-core with this text in its environment."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (process / "comm").read_text().strip() == "wandb-core" and store in (process / "environ").read_text():
+            if (process / "comm").read_text().strip() == "wandb-core" and text in (process / "environ").read_text():
                 return int(process.name)
         except OSError:
             continue
     return None
 
 
-def test_a_full_disk_costs_a_warning_and_what_was_not_told_is_told_later(tmp_path: Path, env: dict[str, str]) -> None:
-    toys = planned(tmp_path)
-    for wish in toys.experiments:
-        finish(toys.store, experiment(**{**wish.to_json(), "rounds": 400, "eval_every": 1}))
+def test_a_full_disk_costs_a_warning_and_the_runs_are_sent_later(tmp_path: Path, env: dict[str, str]) -> None:
+    toys = planned_with_many_evaluations(tmp_path)
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.RLIM_INFINITY))"
     result = flbench("sync", "--store", toys.store.root, env=env, before=full)
     assert result.returncode == 1
@@ -272,15 +304,51 @@ def test_a_full_disk_costs_a_warning_and_what_was_not_told_is_told_later(tmp_pat
     assert "Traceback" not in result.stdout + result.stderr
     assert list(toys.store.root.glob("wandb/offline-run-*")) == []
     assert flbench("sync", "--store", toys.store.root, env=env).returncode == 0
-    assert_in_files(toys)
+    assert_in_files(toys, env)
+
+
+#: A run's staging folder takes 288 KiB: sizes that cut its file in the middle, at its last write, or its log only.
+@pytest.mark.parametrize("kib", [96, 276, 284, 292, 8192])
+def test_no_run_on_a_full_disk_counts_as_sent_unless_its_files_hold_it(
+    tmp_path: Path, env: dict[str, str], kib: int
+) -> None:
+    toys = planned_with_many_evaluations(tmp_path)
+    folder = toys.store.root / "wandb"
+    folder.mkdir()
+    script = (
+        f"mount -t tmpfs -o size={kib}k tmpfs {folder} || exit 99; "
+        f'"$@"; cp -r {folder} {tmp_path}/kept && df --output=pcent {folder} | tail -1'
+    )
+    small = "import flbench.tracking.wandb_sink as w; w.SPARED = 0; w.CLOSE_TIMEOUT = 5.0"
+    program = f"{small}\nfrom flbench.cli import main\nmain()"
+    argv = ["unshare", "-Urm", "sh", "-c", script, "sh", sys.executable, "-c", program]
+    argv += ["sync", "--store", str(toys.store.root)]
+    result = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
+    if result.returncode == 99 or "unshare" in result.stderr:
+        pytest.skip("no file system may be mounted here")
+    folder.rmdir()
+    (tmp_path / "kept").rename(folder)
+    kept = {run for run in toys.experiments if list(folder.glob(f"offline-run-*-{run.run_id}"))}
+    assert synced(toys) <= {run.run_id for run in kept}, result.stdout
+    assert (len(kept) < 2) if kib < 8192 else (len(kept) == 4), result.stdout
+    on_server = uploaded(toys.store, env).runs if kept else {}
+    assert all(bare(on_server[run.run_id].history) == toys.metrics(run) for run in kept)
+
+
+def planned_with_many_evaluations(folder: Path) -> Planned:
+    """Runs of 400 evaluations; the offline file of each takes about 280 KiB."""
+    toys = planned(folder)
+    for run in toys.experiments:
+        finish(toys.store, experiment(**{**run.to_json(), "rounds": 400, "eval_every": 1}))
+    return toys
 
 
 def test_the_last_of_a_disk_is_left_to_the_runs(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
-    spared = "import flbench.tracking.writer as w; w.SPARED = 1 << 62"
+    spared = "import flbench.tracking.wandb_sink as w; w.SPARED = 1 << 62"
     result = flbench("sync", "--store", toys.store.root, env=env, before=spared)
     assert result.returncode == 1
-    assert "runs need them more" in result.stdout
+    assert "are left to runs" in result.stdout
 
 
 def test_a_missing_package_costs_a_warning(tmp_path: Path, env: dict[str, str]) -> None:
@@ -292,7 +360,7 @@ def test_a_missing_package_costs_a_warning(tmp_path: Path, env: dict[str, str]) 
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_a_running_run_is_told_as_it_goes_on(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
+def test_a_running_run_is_sent_live(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
     toys = planned(tmp_path, SPEC.replace("[0, 1]", "[0]").replace("[none, ln]", "[ln]"), done=False)
     (wish,) = toys.experiments
     attempt = claim(toys.store, wish)
@@ -318,7 +386,7 @@ def test_a_running_run_is_told_as_it_goes_on(tmp_path: Path, env: dict[str, str]
     assert_on(server, toys)
     assert len(server.runs[wish.run_id].history) == 4
     begun = [upsert for upsert in server.runs[wish.run_id].upserts if upsert["entity"] is None]
-    assert len(begun) == 1  # it went on under the same session
+    assert len(begun) == 1  # the same session, not a second one
 
 
 SWEEP = """
@@ -340,7 +408,7 @@ def sweep(tmp_path: Path, env: dict[str, str], text: str = SWEEP, *, before: str
 
 
 def wait_for_mirror(toys: Planned) -> str:
-    """What the mirror said last."""
+    """The log of a mirror that has ended."""
     log, deadline = toys.plan / "wandb.log", time.monotonic() + 60
     while not re.search(r"runs are|warning: tiny", text := log.read_text()):
         assert time.monotonic() < deadline, text
@@ -348,12 +416,12 @@ def wait_for_mirror(toys: Planned) -> str:
     return text
 
 
-def test_a_sweep_is_mirrored_beside_it(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_sweep_is_mirrored_while_it_runs(tmp_path: Path, env: dict[str, str]) -> None:
     toys, said, _ = sweep(tmp_path, env)
     assert re.search(r"^W&B: ", said, re.MULTILINE)
     assert "4 of 4 runs are in files, 4 of them new" in wait_for_mirror(toys)
-    assert_in_files(toys)
-    assert segment_of(toys.store, f"sweep-{toys.sweep.spec_hash}").exists()
+    assert_in_files(toys, env)
+    assert folder_of(toys.store, f"sweep-{toys.sweep.spec_hash}").exists()
 
 
 def test_a_sweep_is_mirrored_online(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
@@ -363,7 +431,7 @@ def test_a_sweep_is_mirrored_online(tmp_path: Path, env: dict[str, str], server:
     assert_no_key_in(tmp_path)
 
 
-def test_a_sweep_without_a_key_says_in_one_line_how_to_turn_it_on(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_sweep_without_a_login_says_in_one_line_how_to_turn_it_on(tmp_path: Path, env: dict[str, str]) -> None:
     _, said, _ = sweep(tmp_path, env, SWEEP.replace("mode: offline", "mode: auto"))
     (line,) = [line for line in said.splitlines() if line.startswith("W&B")]
     assert "wandb login" in line
@@ -372,10 +440,11 @@ def test_a_sweep_without_a_key_says_in_one_line_how_to_turn_it_on(tmp_path: Path
 @pytest.mark.parametrize(
     "before",
     [
-        "import sys; sys.modules['wandb'] = None",
-        "import flbench.tracking.beside as b; b.FLBENCH = ('/does/not/exist',)",
-        "import flbench.tracking.beside as b; b.FLBENCH = ('/bin/false',)",
-        "import flbench.tracking.beside as b; b.FLBENCH = ('/bin/sleep', '60', '#')",
+        "import sys, flbench.tracking.process as b; b.FLBENCH = (sys.executable, '-c', 'import sys; "
+        'sys.modules["wandb"] = None; from flbench.cli import main; main()\')',
+        "import flbench.tracking.process as b; b.FLBENCH = ('/does/not/exist',)",
+        "import flbench.tracking.process as b; b.FLBENCH = ('/bin/false',)",
+        "import flbench.tracking.process as b; b.FLBENCH = ('/bin/sleep', '60', '#')",
     ],
     ids=["no package", "no program", "dies at once", "hangs"],
 )
@@ -400,5 +469,5 @@ def test_a_killed_sweep_leaves_no_mirror_behind(tmp_path: Path, env: dict[str, s
             assert time.monotonic() < deadline
             time.sleep(0.1)
         process.kill()
-    # A run that was lost with the sweep is told as such.
+    # A run that was lost with the sweep is shown as failed.
     assert re.search(r"[0-4] of 4 runs are in files", wait_for_mirror(toys))

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flbench.cli.tracked import name_of
 from flbench.config import parse_experiment
 from flbench.store import Store
-from flbench.tracking.memory import Memory, Told
-from flbench.tracking.view import Viewer
+from flbench.tracking.run_view import failed_view, finished_view, name_of, running_view
 from tests.report.stores import claim, experiment, fail, finish
 
 
@@ -17,10 +15,10 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def test_a_run_is_told_with_its_id_cell_kind_tags_and_experiment(store: Store) -> None:
+def test_a_run_has_its_id_cell_kind_tags_and_experiment(store: Store) -> None:
     wish = experiment(method="scaffold", norm="ln", lr=0.1, seed=3)
     finish(store, wish)
-    found = Viewer(name_of, {wish.run_id: ("first", "second")}).finished(store.run(wish.run_id))
+    found = finished_view(store.run(wish.run_id), ("first", "second"))
     assert found is not None
     view, result = found
     assert (view.run_id, view.group, view.job_type) == (wish.run_id, wish.cell_id, "federated")
@@ -35,14 +33,14 @@ def test_a_run_is_told_with_its_id_cell_kind_tags_and_experiment(store: Store) -
     assert view.exit_code == 0
 
 
-def test_names_tell_what_is_not_as_usual() -> None:
+def test_names_show_what_differs_from_the_defaults() -> None:
     assert "momentum" not in name_of(experiment().to_json())
     assert "momentum=0.9" in name_of(experiment(momentum=0.9).to_json())
     assert "clients=20" in name_of(experiment(clients=20).to_json())
     assert "centralized" in name_of(experiment(kind="centralized").to_json())
 
 
-def test_studies_are_told_by_their_kind_and_normalization(store: Store) -> None:
+def test_studies_are_named_by_their_kind_and_normalization(store: Store) -> None:
     study = parse_experiment({"kind": "sharpness", "width": 50, "normalized": "bn-last", "seed": 2})
     assert name_of(study.to_json()) == "sharpness bn-last width=50 s2"
     assert name_of(parse_experiment({"kind": "rank"}).to_json()) == "rank none s0"
@@ -51,74 +49,48 @@ def test_studies_are_told_by_their_kind_and_normalization(store: Store) -> None:
     attempt.record({"round": 0, "lambda_max": 7.5, "spectrum": [7.5, 1.0]})
     attempt.publish(status="done", rounds=0, seconds=1.0, fingerprint="gaussian", numerics={})
     attempt.end("ok")
-    found = Viewer(name_of, {study.run_id: ("why",)}).finished(store.run(study.run_id))
+    found = finished_view(store.run(study.run_id), ("why",))
     assert found is not None
     assert (found[0].job_type, found[0].tags, found[0].exit_code) == ("sharpness", ("why", "bn-last"), 0)
     assert found[0].config == study.to_json()
 
 
-def test_an_extended_run_is_another_view_and_the_longest_result_counts(store: Store) -> None:
-    viewer = Viewer(name_of, {})
+def test_an_extended_run_has_another_digest_and_the_longest_result_counts(store: Store) -> None:
     views = []
     for rounds in (20, 40):
         finish(store, experiment(rounds=rounds))
-        found = viewer.finished(store.run(experiment().run_id))
+        found = finished_view(store.run(experiment().run_id), ())
         assert found is not None
         views.append(found[0])
     assert [view.config["rounds"] for view in views] == [20, 40]
     assert views[0].digest != views[1].digest
 
 
-def test_a_sweep_that_names_the_run_too_is_another_view(store: Store) -> None:
+def test_another_sweep_with_the_same_run_changes_the_digest(store: Store) -> None:
     finish(store, wish := experiment())
     run = store.run(wish.run_id)
-    one, two = (Viewer(name_of, {wish.run_id: names}).finished(run) for names in (("a",), ("a", "b")))
-    again = Viewer(name_of, {wish.run_id: ("a",)}).finished(run)
+    one, two = (finished_view(run, names) for names in (("a",), ("a", "b")))
+    again = finished_view(run, ("a",))
     assert one and two and again
     assert one[0].digest == again[0].digest != two[0].digest
 
 
 def test_diverged_and_failed_runs_say_so(store: Store) -> None:
-    viewer = Viewer(name_of, {})
     finish(store, wish := experiment(lr=10.0), status="diverged")
-    found = viewer.finished(store.run(wish.run_id))
+    found = finished_view(store.run(wish.run_id), ())
     assert found is not None
     assert (found[0].status, found[0].exit_code) == ("diverged", 0)
     assert "diverged" in found[0].tags
     fail(store, wish := experiment(lr=1.0))
     run = store.run(wish.run_id)
-    assert viewer.finished(run) is None
-    view = viewer.failed(run, run.state(wish))
+    assert finished_view(run, ()) is None
+    view = failed_view(run, (), run.state(wish))
     assert view is not None
     assert (view.status, view.exit_code, view.summary["failure"]) == ("failed", 1, "oom")
 
 
-def test_a_run_without_its_experiment_is_not_told(store: Store) -> None:
+def test_a_run_without_its_experiment_has_no_view(store: Store) -> None:
     claim(store, wish := experiment()).end("ok")
     run = store.run(wish.run_id)
     (run.path / "experiment.json").write_text("{")
-    assert Viewer(name_of, {}).running(run, run.state(wish), 20) is None
-
-
-def test_memory_is_per_target_and_the_last_line_counts(tmp_path: Path) -> None:
-    path = tmp_path / "wandb" / "mirrored.jsonl"
-    here, there = Memory(path, "here"), Memory(path, "there")
-    here.remember("a", Told("1"))
-    here.remember("a", Told("2", "folder"))
-    assert there.told("a") is None
-    assert Memory(path, "here").told("a") == Told("2", "folder")
-
-
-def test_memory_outlives_torn_lines_and_sees_what_others_add(tmp_path: Path) -> None:
-    path = tmp_path / "mirrored.jsonl"
-    memory = Memory(path, "here")
-    Memory(path, "here").remember("a", Told("1"))
-    with path.open("ab") as file:
-        file.write(b'{"schema":1,"target":"here","run":"b","dig')  # a crash
-    memory.refresh()
-    assert memory.told("a") == Told("1")
-    with path.open("ab") as file:
-        file.write(b"\n[]\n")
-    Memory(path, "here").remember("c", Told("3"))
-    memory.refresh()
-    assert (memory.told("b"), memory.told("c")) == (None, Told("3"))
+    assert running_view(run, (), run.state(wish), 20) is None

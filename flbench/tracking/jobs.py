@@ -1,0 +1,91 @@
+"""Collect the runs that are mirrored together: those of a planned sweep, or those that no sweep contains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from flbench.errors import UserError
+from flbench.planning import as_planned
+from flbench.store import Store, Wish, read_plan
+from flbench.sweeps import Sweep, load_sweep
+from flbench.sweeps.spec import Wandb
+
+#: Held by the one process that mirrors a job, in the plan's directory or the store's.
+LOCK = "wandb.lock"
+
+#: How the first lines of a plan's spec.yaml begin: the options of the sweep's command line, as comments.
+OPTIONS = ("# --set ", "# --only ", "# --limit ")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs that are mirrored together; ``sweep`` is None for those that no sweep contains."""
+
+    runs: Mapping[str, Wish]
+    wandb: Wandb
+    lock: Path
+    sweep: Sweep | None = None
+
+
+def job_of_plan(plan: Path) -> Job:
+    """The runs of a plan, by its directory in the store; raises UserError if its sweep cannot be read."""
+    sweep = planned_sweep(plan)
+    runs = {entry.run_id: entry.wish() for entry in read_plan(plan / "plan.jsonl")}
+    return Job(runs, sweep.spec.wandb, plan / LOCK, sweep)
+
+
+def job_of_runs(store: Store, run_ids: Sequence[str]) -> Job:
+    """Single runs; those that this version cannot read are left out."""
+    runs = {}
+    for run_id in run_ids:
+        with suppress(FileNotFoundError, UserError):
+            runs[run_id] = Wish.of(store.run(run_id).experiment())
+    return Job(runs, Wandb(), store.root / LOCK)
+
+
+def unplanned_runs(store: Store) -> list[str]:
+    """The runs that no sweep contains: ``flbench run`` and ``flbench import`` made them."""
+    planned = store.planned_ids()
+    return [run_id for run_id in store.run_ids() if run_id not in planned]
+
+
+def sweeps_by_run(store: Store) -> dict[str, list[str]]:
+    """For each planned run, the names of the sweeps that contain it."""
+    sweeps: dict[str, list[str]] = {}
+    for directory, run_ids in store.readable_plans():
+        for run_id in run_ids:
+            names = sweeps.setdefault(run_id, [])
+            if directory.parent.name not in names:
+                names.append(directory.parent.name)
+    return sweeps
+
+
+def planned_sweep(plan: Path) -> Sweep:
+    """Load the sweep of a plan, with the options that were given on its command line.
+
+    Comments of the user's own may look like options: the right number of them gives the plan's hash.
+
+    Raises:
+        UserError: the sweep cannot be read, or differs from the one that was planned.
+    """
+    path = plan / "spec.yaml"
+    given = list(takewhile(lambda line: line.startswith(OPTIONS), path.read_text().splitlines()))
+    problem = UserError(f"{path}: this is not the sweep that was planned; `flbench sweep` plans it again")
+    for count in range(len(given), -1, -1):
+        sets, only, limit = (
+            [line.removeprefix(option) for line in given[:count] if line.startswith(option)] for option in OPTIONS
+        )
+        try:
+            sweep = as_planned(load_sweep(path, sets, only, int(limit[0]) if limit else None), plan)
+        except UserError as error:
+            problem = error
+        except ValueError:
+            continue  # a comment such as "# --limit the runs to ..."
+        else:
+            if sweep.spec_hash == plan.name:
+                return sweep
+    raise problem

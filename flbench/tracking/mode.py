@@ -1,0 +1,71 @@
+"""Decide whether runs are mirrored, and how; wandb's own settings and login lookup say what is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["auto", "online", "offline", "off"]
+ResolvedMode = Literal["online", "offline", "off"]
+
+HOW_TO_TURN_ON = "log in with `wandb login`, or set WANDB_API_KEY; `wandb: {mode: offline}` needs neither"
+
+#: What wandb's own modes mean here.
+_WANDB_MODES: Mapping[str, ResolvedMode] = {
+    "online": "online",
+    "run": "online",
+    "shared": "online",
+    "offline": "offline",
+    "dryrun": "offline",
+    "disabled": "off",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How runs are mirrored.
+
+    Attributes:
+        server: the address of W&B; empty if wandb was not asked for it.
+        note: why nothing is mirrored.
+        failed: whether that is against the user's request.
+    """
+
+    mode: ResolvedMode
+    server: str = ""
+    note: str = ""
+    failed: bool = False
+
+
+def choose(requested: Mode) -> Choice:
+    """Resolve a requested mode: ``auto`` follows wandb's settings, and is off without a login.
+
+    Importing wandb takes a second: the process that mirrors calls this, the sweep does not.
+    """
+    if requested == "off":
+        return Choice("off", note="turned off")
+    failed = requested != "auto"
+    try:
+        import wandb
+        from wandb.sdk import wandb_setup
+        from wandb.sdk.lib import wbauth
+    except ImportError as error:
+        return Choice("off", note=f"the package wandb cannot be imported ({error}): pip install wandb", failed=failed)
+    try:
+        settings = wandb_setup.singleton().settings
+        mode = _WANDB_MODES[settings.mode] if requested == "auto" else requested
+        if mode != "online":
+            return Choice(
+                mode, settings.base_url, "turned off by WANDB_MODE or wandb's settings" if mode == "off" else ""
+            )
+        login = wbauth.authenticate_session(
+            host=settings.base_url, source="flbench", prompt=False, update_session=False
+        )
+    except (wandb.Error, ValueError) as error:  # an unknown mode, a key of the wrong length
+        return Choice("off", note=f"wandb's settings or login are invalid: {error}", failed=True)
+    finally:
+        wandb.teardown()  # wandb reads its settings once; the sink changes the environment before it opens runs
+    if login is None:
+        return Choice("off", settings.base_url, f"not logged in to W&B; to turn it on: {HOW_TO_TURN_ON}", failed)
+    return Choice("online", settings.base_url)

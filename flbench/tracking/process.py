@@ -1,0 +1,73 @@
+"""Run the mirror as a process next to a sweep.
+
+The process follows its standard input: when that closes, however the sweep ended, it mirrors the rest and exits.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flbench.tracking.mode import Mode
+
+#: The flbench command, in this interpreter.
+FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
+
+#: Output of the mirror, in the plan's directory; its last line says how it ended.
+LOG = "wandb.log"
+
+#: Seconds that a finished sweep waits for its mirror to exit; after that the mirror continues alone.
+GRACE = 2.0
+
+
+class MirrorProcess:
+    """A mirror that was started, or a note on why none was. No method raises: a sweep never fails because of W&B."""
+
+    def __init__(self, process: subprocess.Popen[bytes] | None, log: Path, note: str = "") -> None:
+        self._process, self._log, self._note = process, log, note
+
+    @classmethod
+    def start(cls, mode: Mode, store: Path, plan: Path, *, detach: bool = False) -> MirrorProcess:
+        """Start the mirror of a plan (its directory in the store), unless W&B is turned off.
+
+        With ``detach`` none is started: it would end with the sweep, before the runs do.
+        """
+        log = plan / LOG
+        if mode == "off" or (mode == "auto" and os.environ.get("WANDB_MODE") == "disabled"):
+            return cls(None, log)
+        if detach:
+            return cls(None, log, "nothing is mirrored with --detach; run `flbench sync` when runs have finished")
+        name = "/".join(plan.parts[-2:])
+        command = [*FLBENCH, "sync", name, "--store", str(store), "--mode", mode, "--beside"]
+        try:
+            with log.open("ab") as output:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                )
+        except OSError as error:
+            return cls(None, log, f"warning: nothing is mirrored: {error.strerror or error}")
+        return cls(process, log)
+
+    def end(self, *, grace: float = GRACE) -> str:
+        """Close the mirror's standard input and wait up to ``grace`` seconds; return a line for the user, or ''."""
+        if self._process is None:
+            return self._note
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            code = self._process.wait(grace)
+        except subprocess.TimeoutExpired:
+            return f"process {self._process.pid} mirrors the rest (log: {self._log}); so does `flbench sync`"
+        last = ""
+        with suppress(OSError, IndexError):
+            last = self._log.read_text(errors="replace").rstrip().splitlines()[-1]
+        if code == 0:
+            return last
+        warning = last if last.startswith("warning: ") else f"warning: the mirror ended with exit code {code}"
+        return f"{warning} (log: {self._log})"

@@ -1,0 +1,117 @@
+"""What W&B shows of a run, built from the run's files and the names of the sweeps that contain it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from flbench.config import digest, parse_experiment
+from flbench.orchestrate import label
+from flbench.store import Result, RunDir, RunState, files
+
+#: Longest tag that W&B accepts, in characters.
+LONGEST_TAG = 64
+
+#: Fields that a run's name always shows; other fields only if they differ from their defaults.
+NAMED = frozenset({"method", "norm", "partition", "lr", "local_steps", "seed"})
+
+Status = Literal["done", "diverged", "failed", "running"]
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run as W&B shows it, without its metrics; ``stamp`` changes when those change.
+
+    Attributes:
+        config: the experiment, as plain JSON.
+    """
+
+    run_id: str
+    name: str
+    group: str
+    job_type: str
+    tags: tuple[str, ...]
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    status: Status
+    stamp: str
+
+    @property
+    def digest(self) -> str:
+        """Equal for views that look the same on W&B."""
+        return digest(files.to_line({**vars(self), "config": dict(self.config), "summary": dict(self.summary)}))
+
+    @property
+    def exit_code(self) -> int:
+        """0: W&B shows the run as finished; 1: as failed."""
+        return int(self.status not in ("done", "diverged"))
+
+
+def finished_view(run: RunDir, sweeps: Sequence[str]) -> tuple[RunView, Result] | None:
+    """The run's longest result and its view; None if the run has no result or is damaged."""
+    results = run.results()
+    if not results:
+        return None
+    result = results[-1]
+    summary = {
+        "status": result.status,
+        "rounds": result.rounds,
+        "train_seconds": result.seconds,
+        "attempts": result.attempt,
+        "data_fingerprint": result.fingerprint,
+        "numerics": result.numerics,
+        "environment": {key: value for key, value in result.environment.items() if key != "host"},
+    }
+    view = _view(run, sweeps, result.status, summary, result.metrics_sha256, rounds=result.rounds)
+    return None if view is None else (view, result)
+
+
+def failed_view(run: RunDir, sweeps: Sequence[str], state: RunState) -> RunView | None:
+    """A run that failed for good; None if it is damaged."""
+    reason = state.kind or state.status
+    summary = {"status": "failed", "failure": reason, "message": state.message, "attempts": state.attempts}
+    return _view(run, sweeps, "failed", summary, f"attempt {state.attempts}")
+
+
+def running_view(run: RunDir, sweeps: Sequence[str], state: RunState, rounds: int) -> RunView | None:
+    """A run that a worker executes; None if it is damaged."""
+    summary = {"status": "running", "attempts": state.attempts}
+    return _view(run, sweeps, "running", summary, f"attempt {state.attempts}", rounds=rounds)
+
+
+def _view(
+    run: RunDir, sweeps: Sequence[str], status: Status, summary: Mapping[str, Any], stamp: str, **changes: Any
+) -> RunView | None:
+    raw = files.read_json(run.path / "experiment.json")
+    if raw is None:
+        return None
+    config = {**{key: value for key, value in raw.items() if key not in ("schema", "run_id", "cell_id")}, **changes}
+    components = (config.get(field) for field in ("method", "norm", "normalized"))
+    names = [part.get("name") if isinstance(part, Mapping) else part for part in components]
+    shown = [status] if status in ("diverged", "failed") else []
+    return RunView(
+        run_id=run.run_id,
+        name=name_of(config),
+        group=str(raw.get("cell_id", "")),
+        job_type=str(config.get("kind", "federated")),
+        tags=tuple(dict.fromkeys(str(tag)[:LONGEST_TAG] for tag in (*sweeps, *names, *shown) if tag)),
+        config=config,
+        summary=summary,
+        status=status,
+        stamp=stamp,
+    )
+
+
+def name_of(experiment: Mapping[str, Any]) -> str:
+    """The run's name on W&B, the same in every sweep."""
+    kind = str(experiment.get("kind", "federated"))
+    defaults = {**_defaults(kind), "kind": "federated"}
+    usual = {name for name, value in defaults.items() if experiment.get(name) == value}
+    return label(experiment, {kind: usual - NAMED})
+
+
+@cache
+def _defaults(kind: str) -> dict[str, Any]:
+    return parse_experiment({"kind": kind}).to_json()

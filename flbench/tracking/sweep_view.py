@@ -1,0 +1,83 @@
+"""What W&B shows of a sweep: its leaderboard as a table, and its figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.store import Store
+    from flbench.sweeps import Sweep
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep as W&B shows it, as a run of its own."""
+
+    sweep: str
+    run_id: str
+    config: Mapping[str, Any]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    figures: Sequence[Path]
+
+
+def sweep_run_id(sweep: Sweep) -> str:
+    """The id of the run that shows a sweep."""
+    return f"sweep-{sweep.spec_hash}"
+
+
+def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> SweepView:
+    """Build a sweep's table and draw its figures into ``folder``; without matplotlib the table stands alone."""
+    from flbench.report import frames, leaderboard
+    from flbench.report.figures import write_figures
+
+    options = leaderboard.options_of([sweep])
+    collection = frames.collect(
+        frames.StoreSource(store), sweep.experiments, select_by=options.select_by, metric=options.metric
+    )
+    board = leaderboard.build(collection, options)
+    try:
+        write_figures(board, collection, folder)
+    except (UserError, OSError) as error:
+        say(f"warning: some figures could not be drawn: {error}")
+    cells = board.json()["cells"]
+    fields = _varying_fields([cell["experiment"] for cell in cells])
+    numbers = ("rounds", "metric", "mean", "sd", "ci_half_width", "n", "wished")
+    return SweepView(
+        sweep=sweep.name,
+        run_id=sweep_run_id(sweep),
+        config={"sweep": sweep.name, "spec_hash": sweep.spec_hash, "runs": len(sweep.experiments)},
+        columns=[*fields, *numbers, "gaps", "best", "cell_id"],
+        rows=[
+            [
+                *(_text(cell["experiment"].get(field)) for field in fields),
+                *(cell[name] for name in numbers),
+                ", ".join(f"{count} {why}" for why, count in cell["gaps"].items()),
+                cell["best"],
+                cell["cell_id"],
+            ]
+            for cell in cells
+        ],
+        figures=sorted(folder.glob("*.png")),
+    )
+
+
+def _varying_fields(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fields that the table shows: method, norm, and those in which its cells differ."""
+    values: dict[str, set[str]] = {"method": set(), "norm": set()}
+    for experiment in experiments:
+        for name, value in experiment.items():
+            values.setdefault(name, set()).add(_text(value))
+    return [name for name, different in values.items() if len(different) > (name not in ("method", "norm"))]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)

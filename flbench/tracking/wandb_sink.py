@@ -1,0 +1,256 @@
+"""Send runs to W&B, or into files for ``wandb sync``, by wandb itself.
+
+A run is always sent whole, without ``resume``: W&B then replaces what it has under that id, so that a run is there
+once, whatever was sent before. (Parts that continue each other erase each other: wandb#5865, #3841.)
+
+wandb writes into a staging folder. Offline files move from there into the store once wandb has closed them soundly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from flbench.store import files
+from flbench.store.root import ROOM
+
+if TYPE_CHECKING:
+    import wandb
+
+    from flbench.tracking.run_view import RunView
+    from flbench.tracking.sweep_view import SweepView
+
+#: Seconds that W&B has to answer at the start of a run, and to receive the rest of it at its end.
+INIT_TIMEOUT, FINISH_TIMEOUT = 30.0, 120.0
+
+#: Seconds that wandb's service has to close a run's files after that.
+CLOSE_TIMEOUT = 30.0
+
+#: Seconds in which a server that is up accepts a connection.
+CONNECT_TIMEOUT = 10.0
+
+#: Bytes of the store's disk that are left to the runs.
+SPARED = 4 * ROOM
+
+#: The last line of a run's internal log, and how errors are marked there: offline any error is one of writing; online
+#: wandb retries some, and gives up a run's upload with a fatal one.
+CLOSED = '"msg":"stream: all finished"'
+ERRORS = {"offline": '"level":"ERROR', "online": '"level":"ERROR+4"'}
+
+#: Variables that name a proxy.
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WANDB_HTTP_PROXY", "WANDB_HTTPS_PROXY"})
+
+#: Variables of wandb that say where to send and as whom; the others in the user's shell are about other runs. MODE has
+#: no effect on this sink, but the next job that is mirrored reads it.
+_KEPT = frozenset(
+    {"API_KEY", "BASE_URL", "APP_URL", "CONFIG_DIR", "CREDENTIALS_FILE", "ENTITY", "HTTP_PROXY", "HTTPS_PROXY"}
+    | {"IDENTITY_TOKEN_FILE", "INSECURE_DISABLE_SSL", "MODE"}
+)
+
+
+class SendFailed(Exception):
+    """A run was not sent; the message says why."""
+
+
+class WandbSink:
+    """W&B, or files for it in ``folder``, of one project.
+
+    Raises:
+        ImportError: wandb is not installed.
+        OSError: there is no place for the staging folder.
+    """
+
+    def __init__(
+        self, mode: Literal["online", "offline"], server: str, folder: Path, project: str, entity: str | None
+    ) -> None:
+        self.mode = mode
+        self.url: str | None = None
+        self._server, self._folder, self._project, self._entity = server, folder, project, entity
+        if mode == "online":
+            self._staging = Path(tempfile.mkdtemp(prefix="flbench-wandb-"))
+        else:  # on the store's disk, under a name that `flbench gc` recognizes
+            files.make_directory(folder, folder.parent)
+            self._staging = files.temporary(folder / "wandb")
+            files.disk.mkdir(self._staging)
+        isolate_environment(self._staging)
+        import wandb
+
+        self._wandb = wandb
+
+    def open(self, view: RunView) -> WandbRun:
+        """Start to send a run; raises SendFailed if the server cannot be reached or the disk is nearly full."""
+        run = self._init(
+            id=view.run_id,
+            name=view.name,
+            group=view.group,
+            job_type=view.job_type,
+            tags=list(view.tags),
+            config=dict(view.config),
+        )
+        run.define_metric("round")
+        run.define_metric("*", step_metric="round")
+        return WandbRun(self, run, view)
+
+    def send_sweep(self, view: SweepView) -> str:
+        """Send a sweep's table and figures as a run of its own; return the name of the folder of its files."""
+        run = self._init(id=view.run_id, name=view.sweep, job_type="sweep", tags=[view.sweep], config=dict(view.config))
+        table = self._wandb.Table(columns=list(view.columns), data=[list(row) for row in view.rows])
+        # Bound to the run, the table is one of its files; otherwise it becomes an artifact too, stored elsewhere.
+        table.bind_to_run(run, "leaderboard", 0)  # type: ignore[no-untyped-call]
+        images = {f"figures/{path.stem}": self._wandb.Image(str(path)) for path in view.figures}
+        run.log({"leaderboard": table, **images})
+        return WandbRun(self, run).end(0)
+
+    def restart(self) -> None:
+        """Drop all state of wandb after a failure; its service starts again when it is needed."""
+        with suppress(Exception):
+            self._wandb.teardown(exit_code=1)
+
+    def close(self) -> None:
+        """End wandb's service and delete the staging folder."""
+        self.restart()
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    def keep(self, staged: Path, run_id: str) -> str:
+        """Move closed files into the store, in place of earlier ones of that run; return their folder's name."""
+        for earlier in self._folder.glob(f"offline-run-*-{run_id}"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        for needless in ("logs", "tmp"):
+            shutil.rmtree(staged / needless, ignore_errors=True)
+        files.disk.rename(staged, self._folder / staged.name)
+        return staged.name
+
+    def _init(self, **run: Any) -> wandb.Run:
+        if self.mode == "online":
+            _check_server(self._server)
+        else:
+            _check_room(self._folder)
+        # `flbench gc` deletes staging folders that were idle for an hour.
+        self._staging.mkdir(exist_ok=True)
+        os.utime(self._staging)
+        settings = self._wandb.Settings(
+            mode=self.mode,
+            root_dir=str(self._staging),
+            symlink=False,
+            console="off",
+            silent=True,
+            disable_code=True,
+            disable_git=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            init_timeout=INIT_TIMEOUT,
+            login_timeout=INIT_TIMEOUT,
+            finish_timeout=FINISH_TIMEOUT,
+            finish_timeout_raises=True,
+            stop_fn=lambda: None,  # W&B's stop button would send Ctrl-C to the mirror
+        )
+        return self._wandb.init(
+            project=self._project, entity=self._entity, reinit="create_new", settings=settings, **run
+        )
+
+
+class WandbRun:
+    """A run that is being sent."""
+
+    def __init__(self, sink: WandbSink, run: wandb.Run, view: RunView | None = None) -> None:
+        self._sink, self._run, self._view = sink, run, view
+        self._sent: list[Mapping[str, Any]] = []
+        with suppress(Exception):
+            sink.url = run.project_url or sink.url
+
+    def is_continued_by(self, records: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether these records begin with those that were sent."""
+        return list(records[: len(self._sent)]) == self._sent
+
+    def log(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Send the records that were not sent yet."""
+        for record in records[len(self._sent) :]:
+            # Without `commit`, the last record waits for the next one.
+            self._run.log(dict(record), step=record["round"], commit=True)
+            self._sent.append(record)
+
+    def finish(self, view: RunView) -> str:
+        """Send the run's result, then ``end``."""
+        if self._view is None or (self._view.tags, self._view.config) != (view.tags, view.config):
+            self._run.tags = view.tags
+            self._run.config.update(dict(view.config), allow_val_change=True)  # type: ignore[no-untyped-call]
+        self._run.summary.update(dict(view.summary))
+        return self.end(view.exit_code)
+
+    def end(self, exit_code: int) -> str:
+        """End the run as it is; return the name of the folder of its files, if any.
+
+        Raises:
+            SendFailed: the server refused it, or the files are incomplete because the disk is full.
+        """
+        settings = self._run.settings
+        staged = Path(settings.sync_dir)
+        self._run.finish(exit_code=exit_code)
+        try:
+            _check_log(Path(settings.log_internal), ERRORS[self._sink.mode])
+            return self._sink.keep(staged, str(settings.run_id)) if self._sink.mode == "offline" else ""
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def _check_log(log: Path, error: str) -> None:
+    """Wait until wandb's service has closed a run, and raise the first error that it logged.
+
+    ``finish`` reports none of them: it returns before the last write, and as if all was well when the disk is full or
+    the server refuses the upload. After a failed write wandb writes no record any more and logs an error when it
+    closes the file. A disk that has no room for that line either has none for the line that ends the log.
+    """
+    deadline = time.monotonic() + CLOSE_TIMEOUT
+    while True:
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        for line in lines:
+            if error in line:
+                with suppress(ValueError, KeyError):
+                    line = json.loads(line)["msg"]
+                raise SendFailed(line)
+        if lines and CLOSED in lines[-1]:
+            return
+        if time.monotonic() > deadline:
+            raise SendFailed(f"wandb did not close the run in {CLOSE_TIMEOUT:.0f} s: is the disk full?")
+        time.sleep(0.02)
+
+
+def _check_server(address: str) -> None:
+    """Fail at once if the server is down: wandb itself retries for as long as it may."""
+    if any(name.upper() in _PROXIES for name, value in os.environ.items() if value):
+        return  # the server is reached through the proxy
+    url = urlsplit(address)
+    try:
+        port = url.port or {"https": 443}.get(url.scheme, 80)
+        socket.create_connection((url.hostname or "", port), timeout=CONNECT_TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        raise SendFailed(f"{address} cannot be reached: {error}") from None
+
+
+def _check_room(folder: Path) -> None:
+    """Leave the last of a disk to the runs: none of them may fail for the sake of its mirror."""
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    if free < SPARED:
+        raise SendFailed(f"only {free >> 20} MiB are free in {folder}: the last {SPARED >> 20} MiB are left to runs")
+
+
+def isolate_environment(staging: Path) -> None:
+    """Keep wandb silent and in its staging folder, and away from settings in the shell that are about other runs."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        if name.removeprefix("WANDB_") not in _KEPT:
+            del os.environ[name]
+    for name in ("DIR", "CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR"):
+        os.environ[f"WANDB_{name}"] = str(staging)
+    os.environ.update(WANDB_SILENT="true", WANDB_ERROR_REPORTING="false")

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import flbench
+from flbench.tracking.mode import Choice, choose
+
+KEY = "k" * 40
+
+
+@pytest.fixture(autouse=True)
+def nothing_set_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_auto_without_a_login_is_off_and_says_in_one_line_how_to_turn_it_on() -> None:
+    choice = choose("auto")
+    assert (choice.mode, choice.failed) == ("off", False)
+    assert "wandb login" in choice.note
+    assert "WANDB_API_KEY" in choice.note
+    assert "\n" not in choice.note
+
+
+def test_auto_with_a_key_is_online(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    choice = choose("auto")
+    assert (choice.mode, choice.note) == ("online", "")
+    assert choice.server.startswith("https://")
+
+
+@pytest.mark.parametrize(
+    ("wandb_mode", "mode"), [("offline", "offline"), ("dryrun", "offline"), ("disabled", "off"), ("online", "online")]
+)
+def test_auto_follows_wandbs_own_variable(monkeypatch: pytest.MonkeyPatch, wandb_mode: str, mode: str) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_MODE", wandb_mode)
+    assert choose("auto").mode == mode
+    assert choose("offline").mode == "offline"  # an explicit mode overrides it
+    assert choose("online").mode == "online"
+
+
+def test_offline_and_off_need_no_login() -> None:
+    assert (choose("offline").mode, choose("offline").note) == ("offline", "")
+    assert choose("off").mode == "off"
+
+
+def test_online_without_a_login_is_a_failure() -> None:
+    choice = choose("online")
+    assert (choice.mode, choice.failed) == ("off", True)
+
+
+def test_a_missing_package_is_a_failure_only_if_a_mode_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert [choose(mode).failed for mode in ("offline", "online", "auto", "off")] == [True, True, False, False]
+    assert "pip install wandb" in choose("auto").note
+
+
+def test_logins_are_found_where_wandb_finds_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine wandb.example.org login user password {KEY}\n")
+    assert choose("auto").mode == "off"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org/")
+    assert choose("auto") == Choice("online", "https://wandb.example.org")
+    netrc.unlink()
+    assert choose("auto").mode == "off"
+    (tmp_path / "settings").write_text(f"[default]\napi_key = {KEY}\n")
+    assert choose("auto").mode == "online"
+
+
+def test_an_invalid_key_is_reported_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "tooshort")
+    choice = choose("auto")
+    assert (choice.mode, choice.failed) == ("off", True)
+    assert "WANDB_API_KEY" in choice.note
+    assert "tooshort" not in choice.note
+
+
+def test_damaged_files_hold_no_key(tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text("machine\n")
+    (tmp_path / "settings").write_text("no section\n")
+    assert choose("auto").mode == "off"
+    (tmp_path / "netrc").write_bytes(b"machine \xff\n")
+    assert choose("auto").failed
+
+
+def test_the_server_is_read_from_wandbs_settings(tmp_path: Path) -> None:
+    (tmp_path / "settings").write_text("[default]\nbase_url = https://wandb.example.org\n")
+    assert choose("offline").server == "https://wandb.example.org"
+
+
+def test_wandb_is_imported_by_nothing_that_a_worker_imports() -> None:
+    """Workers are below the room of the mirror (tests/test_layout.py), and only that room imports wandb."""
+    package = Path(flbench.__file__).parent
+    importing = {path.relative_to(package).parts[0] for path in package.rglob("*.py") if _imports_wandb(path)}
+    assert importing == {"tracking"}
+
+
+def _imports_wandb(path: Path) -> bool:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return any(name.split(".")[0] == "wandb" for name in names)
