@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -13,18 +15,14 @@ from torch import nn
 
 from flbench.bench import compare as compare_module
 from flbench.bench import measure
-from flbench.bench import project as project_module
 from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
 from flbench.bench.measure import Spread, Variant, take_turns
 from flbench.bench.plain import PlainLoop, Training, augment
 from flbench.bench.probes import EVERY, probe_costs
-from flbench.bench.project import table10_groups
 from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data, training_flops
-from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import make_network, make_trainer, sample_flops
-from flbench.sweeps import load_sweep
 from flbench.worker import kind_of_group
 from tests.recording import rerun
 
@@ -40,18 +38,15 @@ def small_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Nobody watches."""
+    """Show no progress."""
 
 
-def measured(
-    workload: Workload = TINY, *, scaling: bool = False, projecting: bool = False, **settings: Any
-) -> Comparison:
-    wished = Settings(**{"repeats": 2, **settings})
-    return compare(workload, wished, scaling=scaling, projecting=projecting, note=silent)
+def measured(workload: Workload = TINY, *, scaling: bool = False, **settings: Any) -> Comparison:
+    return compare(workload, Settings(**{"repeats": 2, **settings}), scaling=scaling, note=silent)
 
 
-def test_every_variant_against_every_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # threads that wait for each other take their time
+def test_every_variant_is_compared_with_every_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # threads that wait for each other are slow
     done = measured(threads=2, fuse=3)
     assert [(row.variant, row.cores, row.runs) for row in done.rows] == [
         (REFERENCE, 1, 1),
@@ -76,61 +71,57 @@ def test_every_variant_against_every_reference(monkeypatch: pytest.MonkeyPatch) 
     assert done.scaling == []
 
 
-def test_one_thread_has_one_loop_and_runs_fill_a_stack() -> None:
+def test_one_thread_has_one_loop_and_fused_runs_fill_a_stack() -> None:
     assert [row.variant for row in measured().rows][1:3] == ["stacked", "fused, 15 runs"]  # 30 clients
 
 
-def test_what_10_000_rounds_take() -> None:
-    alone, fused = measured(fuse=2, projecting=True).projections
-    assert [(each.runs, each.precision, each.peak_bytes) for each in (alone, fused)] == [
-        (1, "fp32", None),
-        (2, "fp32", None),
-    ]
-    for each in (alone, fused):
-        expected = 10_000 * each.round_s.median + 100 * each.runs * each.evaluation_s.median
-        assert each.seconds == pytest.approx(expected)
+@pytest.fixture
+def projection() -> Any:
+    """The script benchmarks/bench_projection.py as a module."""
+    path = Path(__file__).parents[1] / "benchmarks" / "bench_projection.py"
+    spec = importlib.util.spec_from_file_location("bench_projection", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_projection"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_table_10_in_groups_that_train_together() -> None:
-    groups = list(table10_groups(WORKLOADS["cifar10"].experiment("cuda"), "tf32"))
+def test_projection_of_10_000_rounds(projection: Any) -> None:
+    for runs in (1, 2):
+        group = [TINY.experiment(seed=seed) for seed in range(runs)]
+        done = projection.project(group, data_for(group[0], None), "cpu", 1)
+        expected = 10_000 * done.round_s.median + 100 * runs * done.evaluation_s.median
+        assert (done.runs, done.peak_bytes, done.seconds) == (runs, None, pytest.approx(expected))
+
+
+def test_projected_groups_of_table_10_hold_all_its_runs(projection: Any) -> None:
+    groups = list(projection.table10_groups("tf32"))
     runs = [run for _, group in groups for run in group]
     assert len(groups) == 27 and len({run.run_id for run in runs}) == 81
     assert all(len({kind_of_group(run.to_json()) for run in group}) == 1 for _, group in groups)
     assert {run.precision for run in runs} == {"tf32"}
-    assert groups[0][0] == "fedavg, none, E=1"
-    table = load_sweep(Path(__file__).parents[1] / "sweeps" / "paper" / "table10.yaml").experiments
-    as_published = {parse_experiment({**run.to_json(), "precision": "fp32"}).run_id for run in runs}
-    assert as_published == {run.run_id for run in table}
+    assert "fedavg, none, E=1" in dict(groups)
 
 
-def test_what_is_measured_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU stands in for it, with rounds recorded and launched by calling them again."""
+def test_variants_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU replaces the GPU; recorded rounds are launched by calling them again."""
 
     def make(experiment: Any, data: Data, *, device: str, **options: Any) -> Any:
         trainer, numerics = make_trainer(experiment, data, device="cpu", **options)
         trainer.record = rerun if options["executor"] == "stacked" else None
         return trainer, numerics
 
-    for module in (compare_module, project_module):
-        monkeypatch.setattr(module, "make_trainer", make)
+    monkeypatch.setattr(compare_module, "make_trainer", make)
     monkeypatch.setattr(compare_module, "make_network", lambda *given: make_network(*given[:2], "cpu"))
     monkeypatch.setattr(compare_module, "gemm", lambda _, *key: measure.gemm("cpu", *key))
     on_cpu = partial(Training.of, device="cpu")
     monkeypatch.setattr(Training, "of", lambda experiment, _: on_cpu(experiment))
     monkeypatch.setattr(compare_module, "runs_worth_fusing", lambda *_, **__: 2)
-    monkeypatch.setattr(project_module, "TABLE10_STEPS", (1,))
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 2**30)
     as_cifar10 = dataclasses.replace(TINY, name="cifar10", fields={**TINY.fields, "clients": 10}, gpu_rounds=2)
-    done = measured(as_cifar10, device="cuda", repeats=1, projecting=True)
+    done = measured(as_cifar10, device="cuda", repeats=1)
     assert [row.variant for row in done.rows][1:4] == ["stacked", "stacked, one graph a round", "fused, 2 runs"]
     assert done.rounds == 2
-    alone_and_fused = [(each.precision, each.runs) for each in done.projections[:6]]
-    assert alone_and_fused == [(precision, runs) for precision in ("fp32", "tf32", "bf16") for runs in (1, 2)]
-    table10 = done.projections[6:]
-    assert len(table10) == 9 and {(each.precision, each.runs, each.peak_bytes) for each in table10} == {
-        ("tf32", 3, 2**30)
-    }
 
 
 def test_a_gpu_gets_the_workloads_in_full() -> None:
@@ -139,7 +130,7 @@ def test_a_gpu_gets_the_workloads_in_full() -> None:
     assert WORKLOADS["resnet18"].turn("cuda") == 3
 
 
-def test_plain_loops_stay_in_fp32_where_the_engine_computes_in_bf16() -> None:
+def test_plain_loops_stay_in_fp32_if_the_engine_computes_in_bf16() -> None:
     done = measured(precision="bf16", fuse=1)
     assert {row.variant: row.precision for row in done.rows} == {
         REFERENCE: "bf16", "stacked": "bf16", IN_MEMORY: "fp32", LOADER: "fp32"
@@ -147,7 +138,7 @@ def test_plain_loops_stay_in_fp32_where_the_engine_computes_in_bf16() -> None:
     assert [peak.precision for peak in done.peaks] == ["bf16", "fp32"]
 
 
-def test_scaling_in_series_that_begin_at_the_workload() -> None:
+def test_scaling_series_start_at_the_workload() -> None:
     points = measured(scaling=True, fuse=1, repeats=1).scaling
     assert [(point.series, point.value) for point in points] == [
         *(("clients", n) for n in (2, 4, 8)), *(("local steps", n) for n in (2, 4, 8)),
@@ -164,15 +155,15 @@ def test_variants_take_turns_and_settings_are_restored() -> None:
     def variant(name: str, **options: int) -> Variant:
         return Variant(name, lambda: calls.append((name, torch.get_num_threads())), "fp32", **options)
 
-    told: list[tuple[str, int, int]] = []
+    turns: list[tuple[str, int, int]] = []
     before = torch.get_num_threads()
     variants = [variant("a", rounds=2, torch_threads=before + 1), variant("b")]
-    seconds = take_turns(variants, repeats=2, note=lambda *turn: told.append(turn))
+    seconds = take_turns(variants, repeats=2, note=lambda *turn: turns.append(turn))
     a, b = ("a", before + 1), ("b", 1)
     assert calls == [a, b, a, a, b, a, a, b]  # one round each to warm up
     assert torch.get_num_threads() == before
     assert {name: len(each) for name, each in seconds.items()} == {"a": 2, "b": 2}
-    assert told == [(name, number, 6) for number, name in enumerate("ababab")]
+    assert turns == [(name, number, 6) for number, name in enumerate("ababab")]
 
 
 def test_threads_are_restored_after_a_failure() -> None:
@@ -188,7 +179,7 @@ def test_seconds_are_those_of_one_round() -> None:
     assert seconds["nap"][0] >= 0.01
 
 
-def test_tf32_is_as_it_was() -> None:
+def test_tf32_settings_are_restored() -> None:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     measured(precision="tf32", fuse=1, repeats=1)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
@@ -224,7 +215,7 @@ def test_flops_of_the_cnn_leave_out_the_gradient_of_the_images() -> None:
     assert all(leaf.grad is None for leaf in network.parameters())
 
 
-def test_missing_files_are_replaced_by_noise(tmp_path: Any) -> None:
+def test_missing_files_are_replaced_by_random_images(tmp_path: Any) -> None:
     data = data_for(WORKLOADS["resnet18"].experiment(), tmp_path)
     assert (data.train.images.shape, data.classes, data.fingerprint) == ((50_000, 3, 32, 32), 10, "random")
 
@@ -265,7 +256,7 @@ def test_plain_loop_is_federated_averaging(source: Any) -> None:
 
 
 @pytest.mark.parametrize("source", ["memory", "loader"])
-def test_plain_loop_takes_its_steps_however_small_the_client(source: Any) -> None:
+def test_plain_loop_takes_all_steps_on_a_small_client(source: Any) -> None:
     data = random_data((3, 8, 8), 2, train=12)
     shapes: list[torch.Size] = []
 
@@ -284,12 +275,12 @@ def test_plain_loop_takes_its_steps_however_small_the_client(source: Any) -> Non
     assert [tuple(shape) for shape in shapes] == [(4, 3, 8, 8)] * 3 + [(3, 3, 8, 8)] * 3
 
 
-def test_augmentation_shifts_and_mirrors() -> None:
+def test_augmentation_shifts_and_flips() -> None:
     torch.manual_seed(0)
     image = torch.zeros(1, 1, 9, 9)
     image[0, 0, 4, 4] = 1
     many = augment(image.expand(500, 1, 9, 9))
-    assert many.sum((1, 2, 3)).tolist() == [1] * 500  # at most 4 pixels away, never out of the picture
+    assert many.sum((1, 2, 3)).tolist() == [1] * 500  # at most 4 pixels away, never out of the image
     assert (many.sum(0)[0] > 0).all()
 
 
@@ -304,27 +295,27 @@ def test_results_are_plain_data() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
-def test_on_a_gpu_everything_is_held_against_one_peak() -> None:
+def test_on_a_gpu_every_variant_is_compared_with_one_peak() -> None:
     done = measured(device="cuda", threads=4, fuse=2, scaling=True)
     assert [row.variant for row in done.rows] == [REFERENCE, "stacked", "fused, 2 runs", IN_MEMORY, LOADER]
     assert len(done.peaks) == 1
 
 
-def test_probes_beside_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: rounds of 2 s, looks of 10 s."""
-    names = ["a round", "a round between looks", "a round that keeps models", *EVERY]
-    told = {name: [2.0, 2.0] for name in names[:3]} | {name: [10.0, 10.0] for name in EVERY}
-    asked: list[Variant] = []
+def test_probes_relative_to_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rounds of 2 s and measurements of 10 s, the costs follow by hand."""
+    names = ["a round", "a round between measurements", "a round that keeps client models", *EVERY]
+    seconds = {name: [2.0, 2.0] for name in names[:3]} | {name: [10.0, 10.0] for name in EVERY}
+    timed: list[Variant] = []
 
     def turns(variants: list[Variant], **_: Any) -> dict[str, list[float]]:
         for variant in variants:
-            variant.work()  # each of them can be done
-        asked.extend(variants)
-        return told
+            variant.work()  # every variant can be executed
+        timed.extend(variants)
+        return seconds
 
     monkeypatch.setattr("flbench.bench.probes.take_turns", turns)
     done = probe_costs(TINY, Settings(repeats=2), note=silent)
-    assert [variant.name for variant in asked] == names
+    assert [variant.name for variant in timed] == names
     assert (done.executor, done.round_s, done.between) == (
         "stacked",
         Spread(2.0, 2.0, 2.0, 2),
@@ -333,12 +324,12 @@ def test_probes_beside_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = {look.probe: look for look in done.looks}
     assert {name: look.every for name, look in looks.items()} == EVERY
     assert (looks["drift"].seconds.median, looks["drift"].rounds.median) == (10.0, 5.0)
-    # 50 rounds take 100 s, the four looks 40 s.
+    # 50 rounds take 100 s, the four measurements 40 s.
     assert looks["drift"].share == pytest.approx(10 / 140)
     assert done.share == pytest.approx(40 / 140)
 
 
-def test_a_round_after_which_no_probe_looks_keeps_no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_without_a_due_probe_keeps_no_client_models(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bool] = []
     step = FederatedTrainer.step
 
@@ -348,5 +339,5 @@ def test_a_round_after_which_no_probe_looks_keeps_no_models(monkeypatch: pytest.
 
     monkeypatch.setattr(FederatedTrainer, "step", watched)
     probe_costs(TINY, Settings(repeats=1), note=silent)
-    # The one that is looked at; then in turns a round, one between looks and one that keeps them, first to warm up.
+    # The observed round; then in turns a round, one between measurements and one that keeps models, after a warm-up.
     assert kept == [True, *[False, False, True] * 2]

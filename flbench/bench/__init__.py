@@ -1,1 +1,1 @@
-"""How fast the engine is: its executors, fused runs and plain PyTorch loops, in turns, and the machine's own peak."""
+"""Measure the engine's speed: its executors, fused runs and plain PyTorch loops in turns, and the machine's peak."""

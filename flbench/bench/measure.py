@@ -1,20 +1,19 @@
-"""Variants of one workload timed in turns within one process, so that a noisy machine slows all of them alike."""
+"""Time variants of one workload in turns within one process, so that other load slows all of them alike."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-#: Side of the square matrices whose product tells the machine's peak.
+#: Side of the square matrices whose product measures the machine's peak.
 GEMM_SIDE = {"cpu": 2048, "cuda": 8192}
 
-#: Told before each turn: what is measured, turns done, turns in all.
+#: Called before each turn with the variant's name, the turns done and the turns in all.
 Note = Callable[[str, int, int], None]
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
@@ -25,12 +24,12 @@ class Variant:
     """One way to do the work.
 
     Attributes:
-        work: one round, of each of its runs.
-        precision: of its arithmetic.
-        rounds: in one turn.
-        runs: trained together.
-        cores: that it can keep busy.
-        torch_threads: with which torch computes each of its operations.
+        work: trains one round of each of its runs.
+        precision: precision of its arithmetic.
+        rounds: rounds in one turn.
+        runs: runs that are trained together.
+        cores: cores that it can keep busy.
+        torch_threads: torch's threads within one operation.
     """
 
     name: str
@@ -53,16 +52,21 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The summary of at least one value."""
+        """Summarize at least one value."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
+    @classmethod
+    def of_ratios(cls, values: Sequence[float], to: Sequence[float]) -> Spread:
+        """Summarize the ratios of two sequences, pair by pair."""
+        return cls.of([value / other for value, other in zip(values, to, strict=True)])
+
     def times(self, factor: float) -> Spread:
-        """The same in another unit."""
+        """Convert to another unit."""
         return Spread(factor * self.median, factor * self.min, factor * self.max, self.n)
 
 
 def gemm(device: str, precision: str, cores: int) -> tuple[Variant, float]:
-    """The product of two large square matrices as a variant, and its number of floating-point operations."""
+    """Return the product of two large square matrices as a variant, and its floating-point operations."""
     side = GEMM_SIDE[device]
     a, b = torch.rand(2, side, side, device=device).to(_DTYPES[precision])
     out = torch.empty_like(a)
@@ -71,45 +75,38 @@ def gemm(device: str, precision: str, cores: int) -> tuple[Variant, float]:
 
 
 def take_turns(variants: Sequence[Variant], *, repeats: int, note: Note) -> dict[str, list[float]]:
-    """Seconds per round of each variant, a number a turn; those of one turn may be compared.
+    """Return the seconds a round of each variant, one number a turn; numbers of the same turn are comparable.
 
     Args:
-        variants: with different names.
-        repeats: turns of each that count; before them, each has one round to warm up.
-        note: told of every turn.
+        variants: variants with different names.
+        repeats: counted turns of each, after one round to warm up.
+        note: called before every turn.
     """
     seconds: dict[str, list[float]] = {variant.name: [] for variant in variants}
     total = len(variants) * (repeats + 1)
-    with _threads_restored():
+    threads = torch.get_num_threads()
+    try:
         for turn in range(repeats + 1):
             for place, variant in enumerate(variants):
                 note(variant.name, turn * len(variants) + place, total)
                 spent = _timed(variant, variant.rounds if turn else 1)
                 if turn:
                     seconds[variant.name].append(spent)
+    finally:
+        torch.set_num_threads(threads)
     return seconds
 
 
 def _timed(variant: Variant, rounds: int) -> float:
     torch.set_num_threads(variant.torch_threads)
-    _finish_kernels()
-    began = time.perf_counter()
+    _wait_for_kernels()
+    start = time.perf_counter()
     for _ in range(rounds):
         variant.work()
-    _finish_kernels()
-    return (time.perf_counter() - began) / rounds
+    _wait_for_kernels()
+    return (time.perf_counter() - start) / rounds
 
 
-def _finish_kernels() -> None:
-    """Wait for what was only queued on a GPU."""
+def _wait_for_kernels() -> None:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-@contextmanager
-def _threads_restored() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

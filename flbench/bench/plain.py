@@ -1,7 +1,7 @@
-"""Federated averaging as one writes it in plain PyTorch: what the engine is compared with.
+"""Federated averaging in plain PyTorch, as most code has it: the baseline of the engine's speed.
 
-One client after another: a module, ``optim.SGD``, and batches either from images in memory, augmented as tensors
-(careful), or from a ``DataLoader`` over single pictures (usual).
+Clients train one after another: a module, ``optim.SGD``, and batches either from images in memory, augmented as
+tensors (the careful way), or from a ``DataLoader`` over single images (the usual way).
 
 Shape suffixes: M samples, B batch, C channels, H, W pixels.
 """
@@ -28,7 +28,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Training:
-    """What both loops do in a client's round."""
+    """What a client does in a round."""
 
     steps: int
     batch_size: int
@@ -39,7 +39,7 @@ class Training:
 
     @classmethod
     def of(cls, experiment: Federated, device: str) -> Training:
-        """What an experiment asks for; mixed precision is none of it."""
+        """The training of an experiment, without mixed precision."""
         return cls(
             steps=cast(int, experiment.local_steps),
             batch_size=experiment.batch_size,
@@ -57,8 +57,8 @@ class PlainLoop:
         network: a module that returns (features, logits); it is trained in place.
         data: the data set.
         rows: the training rows of each client.
-        training: what a client does with them.
-        source: where batches come from: tensors in memory, or a loader of single pictures.
+        training: what a client does in a round.
+        source: where batches come from: tensors in memory, or a ``DataLoader`` over single images.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PlainLoop:
         self._clients = _from_memory(data, rows, training) if source == "memory" else _loaders(data, rows, training)
 
     def round(self) -> None:
-        """Train every client from the same start, then average by numbers of samples."""
+        """Train every client from the same weights, then average, weighted by numbers of samples."""
         start = copy.deepcopy(self.network.state_dict())
         total = {name: torch.zeros_like(leaf) for name, leaf in start.items()}
         for batches, size in zip(self._clients, self._sizes, strict=True):
@@ -96,7 +96,7 @@ class PlainLoop:
 
 
 def _from_memory(data: Data, rows: Sequence[np.ndarray[Any, Any]], training: Training) -> list[Callable[[], Batches]]:
-    """For each client an endless source of batches, gathered from one tensor of all images."""
+    """Return an endless source of batches for each client, gathered from one tensor of all images."""
     images = torch.from_numpy(np.array(data.train.images)).to(training.device)
     labels = torch.from_numpy(np.array(data.train.labels)).to(training.device)
 
@@ -114,7 +114,7 @@ def _from_memory(data: Data, rows: Sequence[np.ndarray[Any, Any]], training: Tra
 
 
 def augment(images_BCHW: Tensor) -> Tensor:
-    """Pad by zeros, crop at random to the own size, mirror every other one."""
+    """Pad with zeros, crop at random to the original size, and flip half of the images."""
     count, channels, height, width = images_BCHW.shape
     device = images_BCHW.device
     padded = nn.functional.pad(images_BCHW, (CROP_PADDING,) * 4)
@@ -127,15 +127,15 @@ def augment(images_BCHW: Tensor) -> Tensor:
 
 
 def _loaders(data: Data, rows: Sequence[np.ndarray[Any, Any]], training: Training) -> list[Callable[[], Batches]]:
-    """For each client an endless source of batches from a loader of its own, without worker processes.
+    """Return an endless source of batches for each client, from a loader of its own without worker processes.
 
-    Worker processes would have to be started anew for each client of each round, which costs more than they save.
+    Worker processes would start again for each client in each round, which costs more than they save.
     """
-    pictures = _Pictures(data, training.augment)
+    samples = _SingleImages(data, training.augment)
 
     def source(own: np.ndarray[Any, Any]) -> Callable[[], Batches]:
         loader = DataLoader(
-            Subset(pictures, own.tolist()),
+            Subset(samples, own.tolist()),
             training.batch_size,
             shuffle=True,
             drop_last=len(own) >= training.batch_size,
@@ -150,16 +150,16 @@ def _loaders(data: Data, rows: Sequence[np.ndarray[Any, Any]], training: Trainin
     return [source(own) for own in rows]
 
 
-class _Pictures(Dataset[tuple[Tensor, int]]):
-    """Single samples; with augmentation as torchvision's data sets and examples do it: a PIL image and transforms."""
+class _SingleImages(Dataset[tuple[Tensor, int]]):
+    """Single samples; augmented, if at all, by transforms of PIL images, as torchvision's examples do."""
 
     def __init__(self, data: Data, augment: bool) -> None:
         from torchvision import transforms
 
         self._images, self._labels, self._white = np.array(data.train.images), data.train.labels.tolist(), data.white
         crop = transforms.RandomCrop(data.train.images.shape[-1], padding=CROP_PADDING)
-        to_picture, mirror = transforms.ToPILImage(), transforms.RandomHorizontalFlip()
-        self._transform = transforms.Compose([to_picture, crop, mirror, transforms.ToTensor()]) if augment else None
+        to_pil, flip = transforms.ToPILImage(), transforms.RandomHorizontalFlip()
+        self._transform = transforms.Compose([to_pil, crop, flip, transforms.ToTensor()]) if augment else None
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = torch.from_numpy(self._images[index])

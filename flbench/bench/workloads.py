@@ -1,4 +1,4 @@
-"""What is trained for a measurement: an experiment, its data, and the arithmetic in one sample of it."""
+"""The workloads of a measurement: experiments, their data, and the arithmetic that one sample takes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class Workload:
     """A kind of training that is measured.
 
     Attributes:
-        name: how users call it. ``what``: what it is, in words.
-        fields: of the experiment; the partition is iid, since who holds which classes changes no cost.
-        rounds: in one turn, so that a turn takes long enough to be measured. ``gpu_rounds``: likewise on a GPU.
-        gpu_fields: what is otherwise there, where more can be afforded.
+        name: its name on the command line.
+        what: a description for the user.
+        fields: fields of the experiment; the partition is iid, because it does not change the cost.
+        rounds: rounds in one turn on a CPU, enough for a turn to be measurable; ``gpu_rounds``: on a GPU.
+        gpu_fields: fields that differ on a GPU, where more clients and steps are affordable.
     """
 
     name: str
@@ -36,12 +37,12 @@ class Workload:
     gpu_fields: Mapping[str, Any] = field(default_factory=dict)
 
     def experiment(self, device: str = "cpu", **changes: Any) -> Federated:
-        """The experiment, with other values in some fields."""
+        """The experiment on a device, with changes to some fields."""
         own = {**self.fields, **(self.gpu_fields if device == "cuda" else {})}
         return cast(Federated, parse_experiment({"partition": "iid", **own, **changes}))
 
     def turn(self, device: str) -> int:
-        """Rounds in one turn."""
+        """Rounds in one turn on a device."""
         return self.gpu_rounds if device == "cuda" else self.rounds
 
 
@@ -59,14 +60,14 @@ _WORKLOADS = (
     ),
 )
 
-#: Every workload by its name; ResNet-18 with few clients and steps, since a round of it takes seconds on a CPU.
+#: Every workload by its name. ResNet-18 has few clients and steps on a CPU, where a round takes seconds.
 WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
 
 
 def data_for(experiment: Federated, root: Path | None) -> Data:
-    """The experiment's data set, or random images in its place, which cost the same, where its files are missing.
+    """Load the experiment's data set, or random images if its files are missing: these cost the same.
 
-    Such images have the fingerprint ``random``.
+    Random images have the fingerprint ``random``.
     """
     dataset = cast(Dataset, experiment.dataset)
     try:
@@ -79,7 +80,7 @@ def data_for(experiment: Federated, root: Path | None) -> Data:
 
 
 def random_data(image: tuple[int, int, int], classes: int, *, train: int, test: int = 100) -> Data:
-    """Images of noise whose labels cycle through the classes."""
+    """Generate images of noise, with labels that cycle through the classes."""
     generator = np.random.default_rng(0)
 
     def half(count: int) -> Arrays:
@@ -90,13 +91,14 @@ def random_data(image: tuple[int, int, int], classes: int, *, train: int, test: 
 
 
 def training_flops(network: nn.Module, image: tuple[int, int, int], dtype: torch.dtype) -> float:
-    """Floating-point operations of matrix products and convolutions, forward and backward, for one sample.
+    """Count the floating-point operations of matrix products and convolutions for one sample, forward and backward.
 
-    Counted on a real backward pass, so the gradient of the images, which nobody computes, is not in it.
+    Counted on a real backward pass, so that the gradient of the images, which training does not compute, is left out.
+    (The engine's ``sample_flops`` needs no more than three times the forward pass to choose an executor.)
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    samples = 2  # batch normalization refuses one
+    samples = 2  # batch normalization rejects a single one
     counter = FlopCounterMode(display=False)
     with counter:
         network(torch.zeros(samples, *image, dtype=dtype))[1].sum().backward()

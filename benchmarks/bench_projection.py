@@ -1,0 +1,139 @@
+"""Project the time of the label-skew paper's trainings: 10,000 rounds with an evaluation every 100.
+
+    uv run python benchmarks/bench_projection.py [--workloads digits,cifar10,resnet18] [--device cuda] [--repeats 5]
+
+For each workload of ``flbench bench``, some rounds and evaluations are timed in turns and multiplied: on a GPU in fp32,
+tf32 and bf16, with the most memory that torch reserved; alone, and as many runs fused as fill a stack. On a GPU
+also: ResNet-18 with 200 clients, and with cifar10 all of Table 10, in tf32, as the groups of runs that train together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from flbench.bench.measure import Spread, Variant, take_turns
+from flbench.bench.workloads import WORKLOADS, data_for
+from flbench.config import Federated, parse_experiment
+from flbench.data.arrays import Data
+from flbench.engine.fused import step_together
+from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.sweeps import load_sweep
+from flbench.worker import kind_of_group
+
+ROUNDS, EVERY = 10_000, 100
+
+#: Rounds in a turn: enough for the host to run ahead of a GPU.
+TURN = {"cpu": 1, "cuda": 10}
+
+PRECISIONS = {"cpu": ("fp32",), "cuda": ("fp32", "tf32", "bf16")}
+
+TABLE10 = Path(__file__).parents[1] / "sweeps" / "paper" / "table10.yaml"
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The projected ``seconds`` of runs that train together, and the times they follow from."""
+
+    runs: int
+    round_s: Spread
+    evaluation_s: Spread
+    seconds: float
+    peak_bytes: int | None
+
+
+def project(group: Sequence[Federated], data: Data, device: str, repeats: int) -> Projection:
+    """Time some rounds of all runs of a group, and some evaluations of its first."""
+    if device == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    trainers: list[Any] = [make_trainer(run, data, device=device, executor="auto", pool=1)[0] for run in group]
+    train = partial(trainers[0].step, wait=False)
+    if len(trainers) > 1:
+        train = partial(step_together, trainers, [False] * len(trainers), wait=False)
+    rounds = Variant("a round", train, group[0].precision, rounds=TURN[device])
+    evaluation = Variant("an evaluation", trainers[0].evaluate, group[0].precision)
+    seconds = take_turns([rounds, evaluation], repeats=repeats, note=lambda *_: None)
+    round_s, evaluation_s = (Spread.of(seconds[variant.name]) for variant in (rounds, evaluation))
+    return Projection(
+        runs=len(group),
+        round_s=round_s,
+        evaluation_s=evaluation_s,
+        seconds=ROUNDS * round_s.median + ROUNDS // EVERY * len(group) * evaluation_s.median,
+        peak_bytes=torch.cuda.max_memory_reserved() if device == "cuda" else None,
+    )
+
+
+def table10_groups(precision: str) -> Iterator[tuple[str, list[Federated]]]:
+    """The runs of Table 10 that train together, with a name for each group."""
+    runs = [parse_experiment({**run.to_json(), "precision": precision}) for run in load_sweep(TABLE10).experiments]
+    kinds = {run.run_id: kind_of_group(run.to_json()) for run in runs}
+    for _, group in groupby(sorted(runs, key=lambda run: kinds[run.run_id]), key=lambda run: kinds[run.run_id]):
+        together = cast(list[Federated], list(group))
+        first = together[0]
+        yield f"{first.method.label()}, {first.norm.label()}, E={first.local_steps}", together
+
+
+def show(what: str, group: Sequence[Federated], data: Data, device: str, repeats: int) -> Projection:
+    done = project(group, data, device, repeats)
+    spread, evaluation_ms = done.round_s.times(1000), 1000 * done.evaluation_s.median
+    memory = "" if done.peak_bytes is None else f", {done.peak_bytes / 2**30:.3g} GiB"
+    print(
+        f"{what}, {group[0].precision}, {done.runs} runs: a round of all {spread.median:.3g} ms "
+        f"({spread.min:.3g} to {spread.max:.3g}, n={spread.n}), an evaluation {evaluation_ms:.3g} ms; "
+        f"{ROUNDS:,} rounds: {done.seconds / done.runs:,.0f} s a run{memory}",
+        flush=True,
+    )
+    return done
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workloads", default="digits,cifar10,resnet18", help="names with commas between them")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
+    arguments = parser.parse_args()
+    device, repeats = arguments.device, arguments.repeats
+    print(
+        f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    if device == "cuda":
+        print(torch.cuda.get_device_name())
+    with matmul_precision_restored():
+        for name in arguments.workloads.split(","):
+            workload = WORKLOADS[name]
+            experiment = workload.experiment(device)
+            data = data_for(experiment, arguments.data)
+            fused = runs_worth_fusing(experiment, data, device=device, executor="auto")
+            for precision in PRECISIONS[device]:
+                for runs in sorted({1, fused}):
+                    group = [workload.experiment(device, seed=seed, precision=precision) for seed in range(runs)]
+                    show(name, group, data, device, repeats)
+            if device == "cuda" and name == "resnet18":
+                show(
+                    "resnet18, 200 clients",
+                    [workload.experiment(device, clients=200, precision="bf16")],
+                    data,
+                    device,
+                    2,
+                )
+            if device == "cuda" and name == "cifar10":
+                done = [show(f"Table 10: {what}", group, data, device, 2) for what, group in table10_groups("tf32")]
+                minutes = sum(each.seconds for each in done) / 60
+                print(f"Table 10 in all: {sum(each.runs for each in done)} runs in {minutes:.1f} minutes on this GPU")
+
+
+if __name__ == "__main__":
+    main()
