@@ -1,4 +1,4 @@
-"""Seconds of ``flbench sweep --dry-run`` for a grid of 100,000 runs, whole processes. Target: under 5 s.
+"""Time ``flbench sweep --dry-run`` for a grid of 100,000 runs, as whole processes. Target: under 5 s.
 
 uv run python benchmarks/bench_dry_run.py [repeats]
 """

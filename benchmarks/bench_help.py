@@ -1,4 +1,4 @@
-"""Seconds of ``flbench --help``, whole processes. Target: under 0.3 s.
+"""Time ``flbench --help``, as whole processes. Target: under 0.3 s.
 
 uv run python benchmarks/bench_help.py [repeats]
 """

@@ -1,10 +1,10 @@
-"""Peak memory of a round with very many clients of a large model on a CPU.
+"""Measure the peak memory of a round with many clients of a large model on a CPU.
 
     uv run python benchmarks/bench_memory.py [--clients 200] [--model resnet18] [--methods fedavg,scaffold]
 
 Each method trains one round (E = 1, batches of 32 random 32x32 images) in a process of its own, with the executor that
-``auto`` means, and reports the most memory that the process ever held. Clients are trained a few at a time and added up
-in order, so only what a method keeps on every client (SCAFFOLD: a copy of the weights) grows with their number.
+``auto`` selects; the number is that process's peak memory. The engine trains a few clients at a time and sums them in
+order, so that only a method's state of each client (SCAFFOLD: a copy of the weights) grows with their number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIMIT_GB = 24.0
 
 
 def train(method: str, model: str, clients: int, threads: int) -> None:
-    """One round; prints the process's peak in GB and the seconds of the round."""
+    """Train one round; print the process's peak in GB and the seconds of the round."""
     import torch
 
     from flbench.bench.workloads import random_data
@@ -33,9 +33,9 @@ def train(method: str, model: str, clients: int, threads: int) -> None:
     data = random_data((3, 32, 32), 10, train=64 * clients)
     fields = {"dataset": "cifar10", "model": model, "method": method, "partition": "iid", "clients": clients, "E": 1}
     trainer, numerics = make_trainer(parse_experiment(fields), data, device="cpu", executor="auto", pool=threads)
-    began = time.perf_counter()
+    start = time.perf_counter()
     trainer.step()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     print(f"{peak / 1e9:.2f} {seconds:.0f} {numerics.executor}")
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--methods", default="fedavg,scaffold", help="names with commas between them")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--here", action="store_true", help="train in this process: what the others are started with")
+    parser.add_argument("--here", action="store_true", help="train in this process; used by the script itself")
     arguments = parser.parse_args()
     if arguments.here:
         return train(arguments.methods, arguments.model, arguments.clients, arguments.threads)
@@ -57,8 +57,8 @@ def main() -> None:
         answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         peak, seconds, executor = answer.split()
         fits &= float(peak) < LIMIT_GB
-        who = f"{method}, {arguments.clients} clients x {arguments.model}, {executor}, {arguments.threads} threads"
-        print(f"{who}: peak {peak} GB, a round {seconds} s (limit {LIMIT_GB:.0f} GB)")
+        what = f"{method}, {arguments.clients} clients x {arguments.model}, {executor}, {arguments.threads} threads"
+        print(f"{what}: peak {peak} GB, a round {seconds} s (limit {LIMIT_GB:.0f} GB)")
     print(
         f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
     )

@@ -1,15 +1,16 @@
-"""CPU time of a client's local step with each normalization, relative to none.
+"""Measure the CPU time of a client's local step with each normalization, relative to none.
 
     uv run python benchmarks/bench_norms.py [--model cnn] [--rounds 15] [--norms ln,gn]
 
 Loop executor, one thread, batches of 32 random images of 32x32 pixels with flip and crop, float32; a round is one
-client with E = 5 steps. Every norm takes its turn in every round, and the ratios are taken within a round, so that a
-noisy machine slows all of them. CPU time, not wall time: a busy machine's waits do not count.
+client with E = 5 steps. All norms take turns within each round, and ratios are taken within a round, so that other load
+slows all of them alike. CPU time, not wall time, so that waiting on a busy machine does not count.
 
-The last columns say how much of what a norm adds is memory traffic: normalizing reads its input twice and writes once,
-its backward pass reads input and gradient twice and writes once; a ReLU (which a layerwise norm forbids to move behind
-the pooling, where it would see a quarter of the pixels) reads and writes once, and backward reads two and writes one.
-Those bytes, divided by the rate at which this machine copies tensors of that size, in the same turns.
+The last columns show how much of the added time is memory traffic. Normalizing reads its input twice and writes once;
+its backward pass reads input and gradient twice and writes once. A ReLU reads and writes once; its backward pass reads
+two tensors and writes one. (With a layerwise norm the ReLU cannot move behind the pooling, where it would process a
+quarter of the pixels.) The bytes are divided by the rate at which this machine copies tensors of that size in the same
+turns.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ def trainer_of(model: str, norm: str, data: Data) -> Trainer:
 
 
 def cpu_seconds(trainer: Trainer) -> float:
-    began = time.process_time()
+    start = time.process_time()
     trainer.step()
-    return (time.process_time() - began) / STEPS
+    return (time.process_time() - start) / STEPS
 
 
 def traffic(model: str, norm: str, data: Data) -> tuple[int, int]:
-    """Bytes that the norms and ReLUs of one local step move, and those of the largest input among them."""
+    """Return the bytes that the norms and ReLUs of one local step move, and the size of their largest input."""
     network = make_network(parse_experiment({"dataset": "cifar10", "model": model, "norm": norm}), data, "cpu")
     moved: list[int] = []
     sizes: list[int] = []
@@ -72,18 +73,18 @@ def traffic(model: str, norm: str, data: Data) -> tuple[int, int]:
 
 
 def copy_seconds(source: torch.Tensor, target: torch.Tensor) -> float:
-    """CPU seconds of one copy, which moves its size twice."""
-    began = time.process_time()
+    """Return the CPU seconds of one copy, which moves twice the tensor's size."""
+    start = time.process_time()
     for _ in range(STEPS):
         target.copy_(source)
-    return (time.process_time() - began) / STEPS
+    return (time.process_time() - start) / STEPS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="cnn")
-    parser.add_argument("--rounds", type=int, default=15, help="counted rounds, after two to warm up")
-    parser.add_argument("--norms", default="", help="names with commas between them (all)")
+    parser.add_argument("--rounds", type=int, default=15, help="counted rounds, after two warm-up rounds")
+    parser.add_argument("--norms", default="", help="comma-separated names; default: all")
     arguments = parser.parse_args()
     fits = partial(lambda model, name: not NORMS.parse(name).problem(model, (3, 32, 32)), MODELS.parse(arguments.model))
     names = arguments.norms.split(",") if arguments.norms else list(filter(fits, NORMS.names()))

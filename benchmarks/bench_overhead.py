@@ -1,11 +1,11 @@
-"""What a run costs besides its training: the store, the metrics, the making of a trainer, a worker's start.
+"""Measure what a run costs besides training: the store, the metrics, creating a trainer, starting a worker.
 
     uv run python benchmarks/bench_overhead.py [--data FOLDER] [--repeats 3]
 
-A worker's own loop executes runs from a fresh store, once with digits as the quickstart has them (trained together as
-workers do), and once with the CIFAR-10 CNN where its files are there. Seconds are those inside the store's writing
-methods, inside ``metrics``, inside evaluation's forward passes, inside the making of trainers, and the rest, which is
-training; the first run of each kind warms up and does not count.
+A worker's own loop executes runs in a fresh store: digits as in the quickstart (trained together, as workers do), and
+the CIFAR-10 CNN if its files are available. The parts are the store's writing methods, ``metrics``, the forward passes
+of evaluations, creating trainers, and the rest, which is training. The first run of each kind warms up and is not
+counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flbench.errors import DataMissing
 from flbench.store import Attempt, Lease, Plan, Store
 from flbench.worker import Options, load_engine, work
 
-#: What is timed, by the part it belongs to.
+#: The timed functions of each part.
 PARTS: dict[str, Sequence[tuple[Any, str]]] = {
     "store": [
         (Store, "claim"),
@@ -42,7 +42,7 @@ PARTS: dict[str, Sequence[tuple[Any, str]]] = {
     ],
     "metrics": [(metrics, name) for name in ("shared_model", "personal_models", "whole_set")],
     "evaluation": [(LoopExecutor, "predict"), (StackedExecutor, "predict")],
-    "making trainers": [(execution, "make_trainer")],
+    "creating trainers": [(execution, "make_trainer")],
 }
 
 QUICKSTART = {"model": {"name": "mlp", "widths": [64, 64]}, "rounds": 200, "eval_every": 20, "E": 10, "lr": 0.01}
@@ -51,18 +51,18 @@ CNN = {"dataset": "cifar10", "model": "cnn", "rounds": 10, "eval_every": 10, "E"
 
 @contextmanager
 def timed(seconds: defaultdict[str, float]) -> Iterator[None]:
-    """Count the seconds spent in each part, those of a part inside another for the inner one alone."""
+    """Add up the seconds of each part; a part inside another counts for the inner one only."""
     inside: list[float] = []
 
     def timing(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             inside.append(0.0)
-            began = time.perf_counter()
+            start = time.perf_counter()
             try:
                 return function(*args, **kwargs)
             finally:
-                spent = time.perf_counter() - began
+                spent = time.perf_counter() - start
                 seconds[part] += spent - inside.pop()
                 if inside:
                     inside[-1] += spent
@@ -77,13 +77,13 @@ def timed(seconds: defaultdict[str, float]) -> Iterator[None]:
 
 
 def shares(experiments: Sequence[Experiment], options: Options) -> dict[str, float]:
-    """Milliseconds per round and run of each part."""
+    """Return the milliseconds per round and run of each part."""
     seconds: defaultdict[str, float] = defaultdict(float)
     with tempfile.TemporaryDirectory() as folder, timed(seconds):
-        store, began = Store(Path(folder)), time.perf_counter()
+        store, start = Store(Path(folder)), time.perf_counter()
         entries = Plan.of(experiments)
         work(store, entries, Lease.here(), options, should_stop=lambda: False, load=load_engine)
-        seconds["training"] = time.perf_counter() - began - sum(seconds.values())
+        seconds["training"] = time.perf_counter() - start - sum(seconds.values())
         ended = [
             store.run(entry.run_id).state(experiment) for entry, experiment in zip(entries, experiments, strict=True)
         ]
@@ -93,23 +93,23 @@ def shares(experiments: Sequence[Experiment], options: Options) -> dict[str, flo
 
 
 def show(what: str, experiments: Sequence[Experiment], options: Options, repeats: int, target: float) -> bool:
-    """Print the parts of a kind of run; say whether store and metrics keep below their share."""
+    """Print the parts of a kind of run; return whether store and metrics stay below ``target``."""
     measured = [shares(experiments, options) for _ in range(repeats + 1)][1:]
     parts = {part: statistics.median(one.get(part, 0.0) for one in measured) for part in ["training", *PARTS]}
     extra = (parts["store"] + parts["metrics"]) / parts["training"]
     listed = ", ".join(f"{part} {ms:.3f}" for part, ms in parts.items())
-    print(f"{what} (n={repeats}), ms a round and run: {listed}")
+    print(f"{what} (n={repeats}), ms per round and run: {listed}")
     print(f"  store and metrics are {extra:.2%} of training (target {target:.0%})")
     return extra < target
 
 
 def start_seconds(repeats: int) -> list[float]:
-    """Seconds from nothing to a worker that could train: the interpreter and all imports."""
+    """Return the seconds to start a worker: the interpreter and all imports."""
     seconds = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        start = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import flbench.worker, flbench.execution"], check=True)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return seconds
 
 
@@ -126,7 +126,7 @@ def main() -> None:
         good &= show(f"CIFAR-10 CNN, {options.pool} threads", [cnn], options, arguments.repeats, 0.01)
     except DataMissing as missing:
         print(f"CIFAR-10 CNN not measured: {missing}")
-    print(f"a worker's start, paid once: {statistics.median(start_seconds(arguments.repeats)):.1f} s")
+    print(f"starting a worker, once: {statistics.median(start_seconds(arguments.repeats)):.1f} s")
     print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, ", end="")
     print(f"Python {platform.python_version()}, torch {version('torch')}")
     sys.exit(not good)

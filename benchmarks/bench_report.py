@@ -1,8 +1,8 @@
-"""Time to report a store of many finished runs.
+"""Time ``flbench report`` on a store of many finished runs.
 
     uv run python benchmarks/bench_report.py [--runs 5000]
 
-Fills a temporary store with made-up results through its own interface, then times ``flbench report`` as a process.
+Fills a temporary store with made-up results through its own interface, then times the command as a process.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ SEEDS = 5
 
 
 def fill(store: Store, runs: int) -> None:
-    """Cells of five seeds in 25 rows and as many columns as it takes."""
+    """Write cells of five seeds, in 25 rows and as many columns as needed."""
     lease = Lease.here()
     for number in range(runs):
         cell, seed = divmod(number, SEEDS)
         column, row = divmod(cell, len(ROWS))
         method, norm = ROWS[row]
         fields = {"method": method, "norm": norm, "E": column + 1, "seed": seed, "rounds": 200, "eval_every": 10}
-        wish = parse_experiment(fields)
-        attempt = store.claim(wish, lease)
+        experiment = parse_experiment(fields)
+        attempt = store.claim(experiment, lease)
         assert attempt is not None
         attempt.adopt(None)
         draw = random.Random(number)
-        for round in sorted(wish.evaluated_rounds()):
+        for round in sorted(experiment.evaluated_rounds()):
             acc = 0.8 + 0.002 * row + draw.gauss(0, 0.01)
             lists = {"clients": [acc] * 10, "recall": [acc] * 10}
             numbers = {

@@ -1,11 +1,10 @@
-"""What a store of many runs costs: expanding, planning, claiming by many workers at once, status, report.
+"""Measure a store of many runs: expanding, planning, claims by many workers at once, status, report.
 
     nice uv run python benchmarks/bench_store.py [--runs 10000 30000 100000] [--workers 64] [--seconds 15]
 
-Each size gets a store of its own. Its runs are stubs: a worker takes a run as ``flbench.worker`` does, holds it for
-about a second (of waiting, not of work) and publishes made-up metrics. That is measured with none, half and 95 % of the
-runs finished; these are made through the store's own interface, without waiting for the disk. A claim's cost
-is the time from wanting a run to holding it, the search for it included.
+Each size has a store of its own. Its runs are stubs: a worker claims a run as ``flbench.worker`` does, sleeps for
+about a second and publishes made-up metrics. Claims are measured with 0, 50 and 95 % of the runs finished; these runs
+are written through the store's own interface, without fsync. The cost of a claim includes the search for a free run.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ TARGETS = {
 }
 
 
-class NoWaiting(files.Disk):
-    """A disk that nobody waits for."""
+class NoSync(files.Disk):
+    """A disk without fsync."""
 
     def sync(self, descriptor: int) -> None:
         pass
@@ -104,18 +103,17 @@ class Done:
 
 @dataclass
 class Stub:
-    """Holds each run for about a second without working, until some seconds after all workers have their first run."""
+    """Sleep for about a second per run, until ``seconds`` after all workers have claimed their first run."""
 
     begin: Any
     seconds: float
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     deadline: float | None = None
+    search_start: tuple[float, float] = (0.0, 0.0)
 
-    wanted: tuple[float, float] = (0.0, 0.0)
-
-    def want(self) -> None:
-        self.wanted = time.perf_counter(), time.thread_time()
+    def start_search(self) -> None:
+        self.search_start = time.perf_counter(), time.thread_time()
 
     def is_over(self) -> bool:
         return self.deadline is not None and time.perf_counter() > self.deadline
@@ -124,8 +122,8 @@ class Stub:
         return 1
 
     def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Callable[..., None]) -> None:
-        self.wall.append(time.perf_counter() - self.wanted[0])
-        self.cpu.append(time.thread_time() - self.wanted[1])
+        self.wall.append(time.perf_counter() - self.search_start[0])
+        self.cpu.append(time.thread_time() - self.search_start[1])
         if self.deadline is None:
             self.begin.wait()
             self.deadline = time.perf_counter() + self.seconds
@@ -133,14 +131,14 @@ class Stub:
             time.sleep(random.uniform(0.5, 1.5))
             publish(attempt)
             ended(attempt, Done("done", attempt.experiment.rounds))
-        self.want()
+        self.start_search()
 
 
 def act_as_worker(root: Path, plan: str, number: int, workers: int, stub: Stub, results: Any) -> None:
     store, lease = Store(root, create=False), Lease.here()
     options = Options(offset=number, workers=workers)
     with store.heartbeat(lease, plan):
-        stub.want()
+        stub.start_search()
         entries = open_plan(store.root / "sweeps" / plan / "plan.jsonl")
         work(store, entries, lease, options, should_stop=stub.is_over, load=lambda _: stub)
     assert "torch" not in sys.modules
@@ -148,7 +146,7 @@ def act_as_worker(root: Path, plan: str, number: int, workers: int, stub: Stub, 
 
 
 def act_as_swarm(root: str, plan: str, workers: str, seconds: str) -> None:
-    """Many workers, forked so that their imports and what they ask git once are not measured; prints their times."""
+    """Fork many workers, so that imports and their calls of git are not measured; print their times."""
     environment("cpu")
     fork = multiprocessing.get_context("fork")
     count = int(workers)
@@ -167,8 +165,8 @@ def act_as_swarm(root: str, plan: str, workers: str, seconds: str) -> None:
 
 
 def act_as_filler(root: str, plan: str, upto: str, share: str, shares: str) -> None:
-    """Finish every run of a plan up to a place that nobody has begun; this process does its share of them."""
-    files.disk = NoWaiting()
+    """Finish this process's share of a plan's first ``upto`` runs that no worker has claimed."""
+    files.disk = NoSync()
     store, lease = Store(Path(root)), Lease.here()
     entries = open_plan(store.root / "sweeps" / plan / "plan.jsonl")
     for index in range(int(share), int(upto), int(shares)):
@@ -180,16 +178,16 @@ def act_as_filler(root: str, plan: str, upto: str, share: str, shares: str) -> N
 
 
 def act_as_planner(root: str, spec: str) -> None:
-    """Expand a specification and write its plan; prints the plan's name and the seconds of each."""
+    """Expand a specification and write its plan; print the plan's name and the seconds of each."""
     from flbench.orchestrate import write_plan
     from flbench.sweeps import load_sweep
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     sweep = load_sweep(spec)
     expanded = time.perf_counter()
     store = Store(Path(root))
     name = str(write_plan(store, sweep).relative_to(store.root / "sweeps"))
-    print(json.dumps({"plan": name, "expand": expanded - began, "write": time.perf_counter() - expanded}))
+    print(json.dumps({"plan": name, "expand": expanded - start, "write": time.perf_counter() - expanded}))
 
 
 ROLES: dict[str, Callable[..., None]] = {"swarm": act_as_swarm, "fill": act_as_filler, "plan": act_as_planner}
@@ -197,7 +195,7 @@ ROLES: dict[str, Callable[..., None]] = {"swarm": act_as_swarm, "fill": act_as_f
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took, its children included: seconds and MiB (of the largest process)."""
+    """Seconds of a process and its children, and MiB of the largest of them."""
 
     wall: float
     cpu: float
@@ -209,7 +207,7 @@ class Cost:
 
 
 def run(command: Sequence[object]) -> Cost:
-    began = time.perf_counter()
+    start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen([str(word) for word in command], stdout=out)
         _, status, used = os.wait4(process.pid, 0)
@@ -217,7 +215,7 @@ def run(command: Sequence[object]) -> Cost:
         text = out.read()
     if status:
         sys.exit(f"{' '.join(str(word) for word in command[:6])} ... ended with status {status}")
-    return Cost(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, text)
+    return Cost(time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, text)
 
 
 def act(role: str, *arguments: object) -> Cost:
@@ -229,26 +227,26 @@ def flbench(*arguments: object) -> Cost:
 
 
 def fill(root: Path, plan: str, upto: int) -> float:
-    """Seconds a run that finishing the plan up to a place takes, with one process a core."""
-    began, shares = time.perf_counter(), os.cpu_count() or 1
+    """Finish the first ``upto`` runs of a plan, with one process per core; return the seconds."""
+    start, shares = time.perf_counter(), os.cpu_count() or 1
     words = [sys.executable, __file__, "--act", "fill", str(root), plan, str(upto)]
     processes = [subprocess.Popen([*words, str(share), str(shares)]) for share in range(shares)]
     if sum(process.wait() for process in processes):
         sys.exit("filling failed")
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def measure(folder: Path, runs: int, workers: int, seconds: float) -> Iterable[tuple[str, float]]:
-    """Print what each step costs; yields what has a target, and what is to be compared between sizes."""
+    """Print the cost of each step; yield the numbers that have a target or are compared between sizes."""
     spec, root = folder / f"{runs}.yaml", folder / f"store-{runs}"
     spec.write_text(SPEC.format(rates=runs // RUNS_PER_RATE))
     planning = act("plan", root, spec)
-    told = json.loads(planning.out)
-    say(runs, f"expand {told['expand']:.1f} s, write the plan {told['write']:.1f} s; {planning}")
-    yield "expand and plan, us a run", (told["expand"] + told["write"]) / runs * 1e6
+    planned = json.loads(planning.out)
+    say(runs, f"expand {planned['expand']:.1f} s, write the plan {planned['write']:.1f} s; {planning}")
+    yield "expand and plan, us a run", (planned["expand"] + planned["write"]) / runs * 1e6
     for share in (0, 50, 95):
-        took = fill(root, told["plan"], runs * share // 100) if share else 0
-        swarm = json.loads(act("swarm", root, told["plan"], workers, seconds).out)
+        took = fill(root, planned["plan"], runs * share // 100) if share else 0
+        swarm = json.loads(act("swarm", root, planned["plan"], workers, seconds).out)
         first = [claims[0] for claims in swarm["wall"]]
         wall = sorted(claim * 1e3 for claims in swarm["wall"] for claim in claims[1:])
         cpu = [claim * 1e3 for claims in swarm["cpu"] for claim in claims[1:]]
@@ -281,8 +279,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, nargs="+", default=[10_000, 30_000, 100_000])
     parser.add_argument("--workers", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=15, help="how long claims are measured, each time")
-    parser.add_argument("--folder", type=Path, help="where the stores are made; default: a temporary folder")
+    parser.add_argument("--seconds", type=float, default=15, help="seconds for which claims are measured, each time")
+    parser.add_argument("--folder", type=Path, help="folder of the stores; default: a temporary one")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     print(

@@ -1,12 +1,12 @@
-"""Throughput of a whole sweep against the same runs one at a time in a plain PyTorch loop.
+"""Compare a whole sweep with the same runs, one at a time, in a plain PyTorch loop.
 
     uv run python benchmarks/bench_sweep.py [sweeps/quickstart.yaml] [--workers 2] [--plain-rounds 20] [--repeats 3]
 
-The sweep is ``flbench sweep`` as a process in a fresh store, everything included: start-up, data, planning, claims,
-evaluations, checkpoints, results. The plain loops train the same experiments (their networks with their normalizations,
-their partitions) one after another with as many torch threads as the sweep has workers; so that they end within
-minutes, they run ``--plain-rounds`` rounds of each, and the rest is projected. They evaluate as often as the sweep does
-and average as FedAvg does, whatever the method: a little less work than the sweep's.
+The sweep is ``flbench sweep`` as a process in a fresh store, with start-up, data, planning, claims, evaluations,
+checkpoints and results. The plain loops train the same experiments (the same networks, normalizations and partitions)
+one after another, with as many torch threads as the sweep has workers. They train ``--plain-rounds`` rounds of each
+experiment, and the rest is projected. They evaluate as often as the sweep and average as FedAvg does, whatever the
+method, which is slightly less work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SOURCES: tuple[Literal["memory", "loader"], ...] = ("memory", "loader")
 def plain_seconds(
     experiments: Sequence[Federated], source: Literal["memory", "loader"], rounds: int, threads: int
 ) -> float:
-    """Projected seconds of all experiments, one after another."""
+    """Return the projected seconds of all experiments, one after another."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -53,14 +53,14 @@ def _one(experiment: Federated, source: Literal["memory", "loader"], rounds: int
     network = make_network(experiment, data, "cpu")
     training = Training.of(experiment, "cpu")
     loop = PlainLoop(network, data, shards_of(experiment, data).train, training, source)
-    loop.round()  # warms up
-    began = time.perf_counter()
+    loop.round()  # warm-up
+    start = time.perf_counter()
     for _ in range(rounds):
         loop.round()
-    trained = time.perf_counter() - began
-    began = time.perf_counter()
+    trained = time.perf_counter() - start
+    start = time.perf_counter()
     _evaluate(network, data)
-    evaluated = time.perf_counter() - began
+    evaluated = time.perf_counter() - start
     return trained / rounds * experiment.rounds + evaluated * len(experiment.evaluated_rounds())
 
 
@@ -73,7 +73,7 @@ def _evaluate(network: torch.nn.Module, data: Data) -> float:
 
 
 def sweep_seconds(spec: Path, workers: int) -> float:
-    """Wall seconds of one ``flbench sweep`` in a fresh store."""
+    """Return the wall seconds of one ``flbench sweep`` in a fresh store."""
     with tempfile.TemporaryDirectory() as store:
         words = ["sweep", str(spec), "--store", store, "--workers", str(workers)]
         ((wall, _),) = seconds_of(words, 1, warm_ups=0)

@@ -1,4 +1,4 @@
-"""Timing of whole flbench processes."""
+"""Time whole flbench processes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from importlib.metadata import version
 
 
 def seconds_of(arguments: list[str], repeats: int, *, warm_ups: int = 1) -> list[tuple[float, float]]:
-    """Wall and CPU seconds of ``flbench ARGUMENTS``, one pair a repeat, after some that warm the caches.
+    """Return wall and CPU seconds of ``flbench ARGUMENTS``, one pair per repeat, after runs that warm the caches.
 
-    Compiled bytecode is kept as on any ordinary installation, even where PYTHONDONTWRITEBYTECODE is set: compiling
-    typer and rich anew takes longer than all else of a small command.
+    Compiled bytecode is cached as in an ordinary installation, even if PYTHONDONTWRITEBYTECODE is set: compiling typer
+    and rich takes longer than the rest of a small command.
     """
     command = [sys.executable, "-c", "from flbench.cli import main; main()", *arguments]
     seconds = []
@@ -24,16 +24,16 @@ def seconds_of(arguments: list[str], repeats: int, *, warm_ups: int = 1) -> list
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = bytecode
         for _ in range(warm_ups + repeats):
-            began, before = time.perf_counter(), os.times()
+            start, before = time.perf_counter(), os.times()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
-            wall, after = time.perf_counter() - began, os.times()
+            wall, after = time.perf_counter() - start, os.times()
             cpu = after.children_user + after.children_system - before.children_user - before.children_system
             seconds.append((wall, cpu))
     return seconds[warm_ups:]
 
 
 def report(what: str, measured: list[tuple[float, float]], target: float) -> None:
-    """Print medians, range, machine and versions; exit with 1 where the median wall time misses the target."""
+    """Print medians, range, machine and versions; exit with 1 if the median wall time misses the target."""
     seconds, cpu = zip(*measured, strict=True)
     median = statistics.median(seconds)
     packages = ", ".join(f"{name} {version(name)}" for name in ("flbench", "pydantic", "ruamel.yaml", "typer", "rich"))
