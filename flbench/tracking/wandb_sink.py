@@ -3,15 +3,17 @@
 A run is always sent whole, without ``resume``: W&B then replaces what it has under that id, so that a run is there
 once, whatever was sent before. (Parts that continue each other erase each other: wandb#5865, #3841.)
 
-wandb writes into a staging folder. Offline files move from there into the store once wandb has closed them soundly.
+wandb writes into a staging folder. Offline files move from there into the store once they are complete.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
 #: Seconds that W&B has to answer at the start of a run, and to receive the rest of it at its end.
 INIT_TIMEOUT, FINISH_TIMEOUT = 30.0, 120.0
 
-#: Seconds that wandb's service has to close a run's files after that.
+#: Seconds that wandb's service has to close a run's file after that; the file's chunks do not cross such blocks.
 CLOSE_TIMEOUT = 30.0
+BLOCK = 1 << 15
 
 #: Seconds in which a server that is up accepts a connection.
 CONNECT_TIMEOUT = 10.0
@@ -41,10 +44,8 @@ CONNECT_TIMEOUT = 10.0
 #: Bytes of the store's disk that are left to the runs.
 SPARED = 4 * ROOM
 
-#: The last line of a run's internal log, and how errors are marked there: offline any error is one of writing; online
-#: wandb retries some, and gives up a run's upload with a fatal one.
-CLOSED = '"msg":"stream: all finished"'
-ERRORS = {"offline": '"level":"ERROR', "online": '"level":"ERROR+4"'}
+#: How a run's log marks that wandb gave up its upload.
+FATAL = '"level":"ERROR+4"'
 
 #: Variables that name a proxy.
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WANDB_HTTP_PROXY", "WANDB_HTTPS_PROXY"})
@@ -198,32 +199,58 @@ class WandbRun:
         staged = Path(settings.sync_dir)
         self._run.finish(exit_code=exit_code)
         try:
-            _check_log(Path(settings.log_internal), ERRORS[self._sink.mode])
-            return self._sink.keep(staged, str(settings.run_id)) if self._sink.mode == "offline" else ""
+            _wait_until_closed(Path(settings.sync_file))
+            if self._sink.mode == "offline":
+                return self._sink.keep(staged, str(settings.run_id))
+            _check_upload(Path(settings.log_internal))
+            return ""
         finally:
             shutil.rmtree(staged, ignore_errors=True)
 
 
-def _check_log(log: Path, error: str) -> None:
-    """Wait until wandb's service has closed a run, and raise the first error that it logged.
+def _wait_until_closed(path: Path) -> None:
+    """Wait for the last record of a run's file: wandb's ``finish`` returns earlier, and as usual on a full disk.
 
-    ``finish`` reports none of them: it returns before the last write, and as if all was well when the disk is full or
-    the server refuses the upload. After a failed write wandb writes no record any more and logs an error when it
-    closes the file. A disk that has no room for that line either has none for the line that ends the log.
+    After a failed write wandb writes nothing more, so that a file with its last record has all of them. wandb's log
+    cannot replace this check: the full disk has no room for its errors either.
     """
     deadline = time.monotonic() + CLOSE_TIMEOUT
-    while True:
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        for line in lines:
-            if error in line:
+    while not _ends_with_exit(path):
+        if time.monotonic() > deadline:
+            raise SendFailed(f"{path.name} is incomplete after {CLOSE_TIMEOUT:.0f} s: is the disk full?")
+        time.sleep(0.02)
+
+
+def _ends_with_exit(path: Path) -> bool:
+    """Whether the last record of wandb's file is that of a run's end.
+
+    After a header of 7 bytes, records are cut into chunks (full 1, first 2, middle 3, last 4) that do not cross blocks
+    of 32 KiB; each follows its checksum (4 bytes), length (2) and kind (1). wandb has no reader in Python.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
+    data = path.read_bytes() if path.exists() else b""
+    at, record = 7, b""
+    while at + 7 <= len(data):
+        if (rest := -at % BLOCK) < 7 and rest:
+            at += rest  # too short for a chunk
+            continue
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        at += 7 + size
+        record = data[at - size : at] if kind < 3 else record + data[at - size : at]
+    with suppress(Exception):  # protobuf's DecodeError
+        return at == len(data) and Record.FromString(record).WhichOneof("record_type") == "exit"
+    return False
+
+
+def _check_upload(log: Path) -> None:
+    """Raise the error for which wandb gave up a run's upload: ``finish`` still reports it as sound."""
+    with suppress(FileNotFoundError):
+        for line in log.read_text(errors="replace").splitlines():
+            if FATAL in line:
                 with suppress(ValueError, KeyError):
                     line = json.loads(line)["msg"]
                 raise SendFailed(line)
-        if lines and CLOSED in lines[-1]:
-            return
-        if time.monotonic() > deadline:
-            raise SendFailed(f"wandb did not close the run in {CLOSE_TIMEOUT:.0f} s: is the disk full?")
-        time.sleep(0.02)
 
 
 def _check_server(address: str) -> None:
@@ -254,3 +281,4 @@ def isolate_environment(staging: Path) -> None:
     for name in ("DIR", "CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR"):
         os.environ[f"WANDB_{name}"] = str(staging)
     os.environ.update(WANDB_SILENT="true", WANDB_ERROR_REPORTING="false")
+    logging.raiseExceptions = False  # on a full disk wandb's own log would print tracebacks

@@ -1,4 +1,4 @@
-"""Stores with a planned sweep whose runs end in no time, and `flbench` as a process with wandb."""
+"""Stores with a planned sweep of made-up runs, and `flbench` as a process with wandb."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ seeds: [0, 1]
 wandb: {project: papers, mode: offline}
 """
 
-#: Nobody's key; wandb wants 40 characters.
+#: A made-up key; wandb expects 40 characters.
 KEY = "0123456789abcdef" * 2 + "fedcba98"
 
 
@@ -61,7 +61,7 @@ def planned(folder: Path, text: str = SPEC, *, done: bool = True) -> Planned:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The shell of somebody without any W&B set up."""
+    """The environment of a user who has not set up W&B."""
     gone = ("wandb_", "http_proxy", "https_proxy", "all_proxy")
     kept = {name: value for name, value in os.environ.items() if not name.lower().startswith(gone)}
     return {**kept, "HOME": str(home), "NETRC": str(home / "netrc"), **more}
@@ -70,9 +70,9 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 def flbench(
     *arguments: str | Path, env: dict[str, str], before: str = "", **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own, after the statements ``before``."""
+    """Run the command line in a process of its own, after the statements ``before``."""
     program = f"{before}\nfrom flbench.cli import main\nmain()"
     argv = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(
-        argv, env=env, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL, **options
+        argv, env=env, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL, **options
     )
