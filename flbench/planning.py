@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from flbench.config import Experiment
+from flbench.config import Experiment, plugins_of
 from flbench.data.datasets import Dataset, load, load_named
 from flbench.errors import UserError
 from flbench.registry import DATASETS
@@ -118,10 +118,11 @@ def _earlier_id(store: Store, experiment: Experiment) -> str | None:
 def _outdated(store: Store, experiments: Sequence[Experiment]) -> list[str]:
     """A line for each plug-in whose source code has changed since finished runs were computed with it."""
     changed: Counter[str] = Counter()
-    for experiment in experiments:
-        wish = Wish.of(experiment)
-        run = store.run(experiment.run_id)
-        if wish.plugins and run.result_for(wish) is None:
+    cells = {experiment.cell_id: experiment for experiment in experiments}
+    with_plugins = {cell_id for cell_id, experiment in cells.items() if plugins_of(experiment.to_json())}
+    for experiment in (one for one in experiments if one.cell_id in with_plugins):
+        run, wish = store.run(experiment.run_id), Wish.of(experiment)
+        if run.result_for(wish) is None:
             before = run.result_for(dataclasses.replace(wish, plugins=""))
             recorded = str(before.environment.get("plugins", "")).split() if before else []
             changed.update(name.partition("=")[0] for name in {*wish.plugins.split()}.difference(recorded) if before)

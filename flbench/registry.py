@@ -145,10 +145,15 @@ class Registry(Generic[C]):
         except KeyError:
             raise UnknownName(self.kind, name, self.classes, self._broken.get(name)) from None
 
+    @property
+    def has_plugins(self) -> bool:
+        """Whether another package has added components."""
+        return bool(self.classes and self._sources)
+
     def source(self, name: str) -> str:
         """The source code behind a component of another package, as ``package=hash``; empty for our own."""
         cls = self.classes.get(name)
-        package = cls.__module__.partition(".")[0] if cls and self._sources else ""
+        package = cls.__module__.partition(".")[0] if cls else ""
         return f"{package}={self._sources[package]}" if package in self._sources else ""
 
     def _load(self, point: EntryPoint) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import UserError
-from flbench.store import Lease, Result, RunDir, Store
+from flbench.store import Lease, Result, RunDir, Store, Wish
 from flbench.worker import Options, load_engine
 
 #: Of a record: what another execution takes otherwise.
@@ -59,6 +59,8 @@ def _why_not(result: Result) -> str | None:
 
 def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None) -> Verdict:
     experiment = _as_recorded(run.experiment(), result)
+    if not result.is_of(Wish.of(experiment)):
+        raise UserError("computed on other data than it names, or with another source code of a plug-in")
     attempt = target.claim(experiment, Lease.here())
     if attempt is None:
         raise UserError("it was executed already")

@@ -274,7 +274,7 @@ def plugins_of(raw: Mapping[str, Any]) -> str:
     """The source code of the plug-ins that an experiment, as plain JSON, uses: ``package=hash``, space-separated."""
     found = set()
     for field, registry in _REGISTRY_OF.items():
-        value = raw.get(field, ())
+        value = raw.get(field, ()) if registry.has_plugins else ()
         components = [value] if isinstance(value, Mapping) else value
         found |= {registry.source(str(one.get("name"))) for one in components if isinstance(one, Mapping)}
     return " ".join(sorted(found - {""}))
