@@ -61,7 +61,7 @@ def checks_of(file: str, executor: str) -> list[Check]:
             *(
                 partial(server.test_adaptive_server, executor, method, settings)
                 for method in server.SECOND_MOMENTS
-                for settings in ({}, server.OTHERS)
+                for settings in server.SETTINGS
             ),
         ],
         "scaffold": [
