@@ -185,7 +185,6 @@ _FEDOPT = _of(
     ("beta1 by default", "beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9", "beta1: float = 0.99"),
     ("tau by default", "= 1e-3", "= 1e-2"),
     ("v0 by default", '"v0", self.tau * self.tau', '"v0", self.tau'),
-    ("v0 of every tau", '"v0", self.tau * self.tau', '"v0", 1e-6'),
     ("adagrad: with momentum", "beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0", "beta1: float = 0.9"),
     ("adagrad: without memory", "return v + squared", "return squared"),
     ("adagrad: a mean", "return v + squared", "return (v + squared) / 2"),
