@@ -49,9 +49,13 @@ def verify(
     """Check every file of a store, and nothing but check: whatever is wrong stays where it is.
 
     JSON is whole and of a known version, ids are the hashes of their experiments, checkpoints have their checksums,
-    metrics ascend without gaps and bear out their results, plans are whole. With --recompute, runs that this machine
-    can compute alike (same device, executor and torch) are executed again in a scratch folder and compared bit by bit,
-    times apart. Exit code 1 where something is wrong.
+    metrics ascend without gaps and bear out their results, plans are whole, and what a worker recorded about an
+    attempt (lease.json, environment.json, exit.json) has its checksum, if flbench wrote one (0.1.0 did not). Checksums
+    show damage and careless edits, no forgery. Not checked are logs, heartbeats, marks (cancel.json, forgiven,
+    superseded), the numbers of runs without a result, and whether a whole result or attempt was removed.
+
+    With --recompute, runs that this machine can compute alike (same device, executor and torch) are executed again in a
+    scratch folder and compared bit by bit, times apart. Exit code 1 where something is wrong.
 
     Example: flbench verify
 

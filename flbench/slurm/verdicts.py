@@ -78,7 +78,7 @@ def explain(store: Store, run: RunDir) -> bool:
     final = verdict.kind == "oom" and bool(environment) and environment.get("memory") != "usual"
     words = {"schema": files.SCHEMA, "kind": verdict.kind, "message": verdict.message, "mendable": final}
     files.make_directory(worker, store.workers)
-    files.publish(worker / "exit.json", files.pretty(words))
+    files.publish(worker / "exit.json", files.sealed(words))
     return True
 
 

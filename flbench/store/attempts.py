@@ -89,7 +89,8 @@ class AttemptDir:
 
     def environment(self) -> dict[str, Any]:
         """What it ran on."""
-        return files.read_json(self.path / "environment.json") or {}
+        written = files.read_json(self.path / "environment.json") or {}
+        return {name: value for name, value in written.items() if name != "sha256"}
 
     def checkpoint_files(self) -> list[Path]:
         """Its checkpoints, newest round first, unchecked."""

@@ -22,6 +22,7 @@ from io import BufferedWriter, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from flbench.config import canonical_json
 from flbench.errors import StoreUnusable
 from flbench.regular import NotRegular, open_regular, read_regular
 
@@ -240,6 +241,15 @@ def append_line(path: Path, line: str) -> None:
         os.close(descriptor)
 
 
+def overwrite(path: Path, data: bytes) -> None:
+    """Write over the beginning of a file that exists: it takes no room, so that a full disk allows it."""
+    descriptor = disk.open(path)
+    try:
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     """Write all of it: on a disk that is nearly full, the first part may succeed and only the rest raise."""
     left = memoryview(data)
@@ -374,6 +384,22 @@ def _finite(value: Any) -> Any:
 def pretty(value: Any) -> bytes:
     """JSON for people and programs."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="replace")
+
+
+def sealed(value: Mapping[str, Any]) -> bytes:
+    """Return an object as JSON with its checksum, by which ``is_as_written`` notices a later change."""
+    content = json.loads(pretty(value))
+    return pretty({**content, "sha256": _checksum(content)})
+
+
+def is_as_written(value: Mapping[str, Any]) -> bool:
+    """Whether an object has the checksum that ``sealed`` gave it; older versions of flbench wrote none."""
+    content = {name: item for name, item in value.items() if name != "sha256"}
+    return "sha256" not in value or value["sha256"] == _checksum(content)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
 def sha256_of(path: Path) -> str:

@@ -128,15 +128,18 @@ class Judge:
         return not self._silent(self._signs_of_life(lease, path), STALE)
 
     def hangs(self, lease: Lease) -> bool:
-        """Whether it is another process of this machine that is there, and has not touched its heartbeat for long.
+        """Whether a worker's process runs on this machine and its heartbeat was watched for long without changing.
 
-        Inside a SLURM job none hangs: SLURM may have suspended it.
+        The heartbeat's age alone never suffices: the file system may date it by another clock than the file that it is
+        compared with. Inside a SLURM job no worker hangs: SLURM may have suspended it.
         """
         if not lease.is_local() or lease.slurm_job is not None or lease.pid == os.getpid():
             return False
         if process_start(lease.pid) != lease.pid_start:
             return False
-        return self._silent([self.workers / lease.token / "heartbeat"], HANGING)
+        heartbeat = self.workers / lease.token / "heartbeat"
+        touched = _mtime(heartbeat)
+        return touched is not None and self._unchanged_for(heartbeat, touched) >= HANGING
 
     def last_words(self, lease: Lease | None) -> dict[str, Any] | None:
         """How the holder of a lease ended, in the words of whoever started it; None where nobody saw."""
@@ -162,12 +165,16 @@ class Judge:
         now = self._clock.now()
         if path is None or now is None:
             return False
-        elapsed = time.monotonic()
-        if self._watched.get(path, (None,))[0] != beat:
-            self._watched[path] = beat, elapsed
-        if elapsed - self._watched[path][1] >= seconds:
+        if self._unchanged_for(path, beat) >= seconds:
             return True
         return self._clock.is_steady() and now - beat >= seconds
+
+    def _unchanged_for(self, path: Path, touched: float) -> float:
+        """Seconds since this object first saw a file's present time of change."""
+        elapsed = time.monotonic()
+        if self._watched.get(path, (None,))[0] != touched:
+            self._watched[path] = touched, elapsed
+        return elapsed - self._watched[path][1]
 
 
 class Clock:
@@ -199,7 +206,11 @@ class Clock:
 
 
 class Heartbeat:
-    """Registers a worker in the store and touches its heartbeat from a thread, whatever the worker is doing."""
+    """Registers a worker in the store and renews its heartbeat from a thread, whatever the worker is doing.
+
+    The heartbeat is written rather than touched: a file system may date what is written by its own clock, as it does
+    the files that a heartbeat is compared with, and what is touched by the clock of this machine.
+    """
 
     def __init__(self, workers: Path, lease: Lease, plan: str = "") -> None:
         self.directory = workers / lease.token
@@ -209,7 +220,7 @@ class Heartbeat:
 
     def __enter__(self) -> Self:
         files.make_directory(self.directory, self.directory.parent)
-        files.disk.touch(self.directory / "heartbeat")
+        files.replace(self.directory / "heartbeat", b"\n", sync=False)
         content = files.pretty({**self._lease.to_json(), "plan": self._plan})
         files.replace(self.directory / "lease.json", content, sync=False)
         self._thread.start()
@@ -233,7 +244,7 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._ended.wait(INTERVAL):
             with suppress(OSError):  # a file system that is away for a while must not end the worker
-                files.disk.touch(self.directory / "heartbeat")
+                files.overwrite(self.directory / "heartbeat", b"\n")
 
 
 def live_workers(workers: Path, judge: Judge) -> list[LiveWorker]:

@@ -123,7 +123,7 @@ class Store:
         """
         with suppress(OSError):
             files.make_directory(self.workers / token, self.workers)
-            files.publish(self.workers / token / "exit.json", files.pretty(end))
+            files.publish(self.workers / token / "exit.json", files.sealed(end))
 
     def check_room(self) -> None:
         """Raise StoreUnusable where the disk is so full that a run had better not begin."""

@@ -207,7 +207,7 @@ class RunDir:
     def _stage(self, staged: Path, lease: Mapping[str, Any]) -> None:
         """Fill the directory of a new attempt: its lease, and room to say how it ended if the disk is full then."""
         files.disk.mkdir(staged)
-        for name, content in (("lease.json", files.pretty(lease)), (RESERVE, b" " * RESERVED)):
+        for name, content in (("lease.json", files.sealed(lease)), (RESERVE, b" " * RESERVED)):
             descriptor = files.disk.create(staged / name)
             try:
                 files.write_all(descriptor, content)
@@ -393,14 +393,14 @@ class Attempt(AttemptDir):
         """Give the claim back and say why; ``mendable`` marks a failure that only the user can put right."""
         end = ending(kind, message, round, mendable=mendable)
         try:
-            files.replace(self.path / "exit.json", files.pretty(end), sync=False)
+            files.replace(self.path / "exit.json", files.sealed(end), sync=False)
             files.discard(self.path / RESERVE)
         except OSError:
-            self._end_in_reserve(files.pretty({**end, "message": end["message"][:SHORT]}))
+            self._end_in_reserve(files.sealed({**end, "message": end["message"][:SHORT]}))
 
     def describe(self, environment: Mapping[str, Any]) -> None:
         """Write down what this attempt runs on."""
-        files.replace(self.path / "environment.json", files.pretty(redact_all(environment)), sync=False)
+        files.replace(self.path / "environment.json", files.sealed(redact_all(environment)), sync=False)
 
     def log(self, text: str) -> None:
         """Add to the attempt's log, with the time; a log that cannot be written changes nothing about the run."""

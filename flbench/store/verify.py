@@ -20,6 +20,7 @@ from flbench.store.plans import Entry, parse_plan, read_content
 from flbench.store.records import check_record, parse_records
 from flbench.store.results import Result
 from flbench.store.root import Store
+from flbench.store.runs import SHORT_ENVIRONMENT
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Audit:
         for path in sorted(self.store.workers.glob("*/lease.json")):
             if self._json(path) is not None and Lease.read(path) is None:
                 self._complain(path, "this is no lease")
+        for path in sorted(self.store.workers.glob("*/exit.json")):
+            self._sealed(path)
 
     def plan(self, directory: Path) -> list[Entry]:
         """Check a sweep's plan; return its entries."""
@@ -128,11 +131,11 @@ class Audit:
 
     def _attempt(self, attempt: AttemptDir) -> None:
         path = attempt.path
-        if self._json(path / "lease.json") is not None and attempt.lease() is None:
+        if self._sealed(path / "lease.json") is not None and attempt.lease() is None:
             self._complain(path / "lease.json", "this is no lease")
         for name in ("exit.json", "environment.json", "cancel.json"):
             if (path / name).exists():
-                self._json(path / name)
+                self._sealed(path / name)
         end = attempt.exit() or {}
         if attempt.metrics_path.exists():
             self._metrics(attempt.metrics_path, torn_is_well=end.get("kind") not in ("ok", "interrupted", "cancelled"))
@@ -178,20 +181,30 @@ class Audit:
         if result.path.name[:8] != f"{result.rounds:08d}":
             yield f"it reached round {result.rounds}, and its name says otherwise"
         attempt = next((one for one in attempts if one.number == result.attempt), None)
-        data = _bytes(attempt.metrics_path) if attempt else None
-        if data is None:
+        if attempt is None or (data := _bytes(attempt.metrics_path)) is None:
             yield f"the metrics of attempt {result.attempt}, which bear it out, are missing"
             return
         if len(data) != result.metrics_bytes or hashlib.sha256(data).hexdigest() != result.metrics_sha256:
             yield f"the metrics of attempt {result.attempt} are not those that it was made of"
             return
         records = parse_records(data)
+        environment = attempt.environment()
+        shared = result.environment.keys() & set(SHORT_ENVIRONMENT)
+        if any(environment.get(name) != result.environment[name] for name in shared):
+            yield f"its environment is not that of attempt {result.attempt}"
         if {record.get("round") for record in records} != result.evaluated:
             yield "its evaluations are not those of its metrics"
         if (records[-1] if records else {}) != result.final:
             yield "its last record is not that of its metrics"
         if result.status == "done" and result.evaluated != _without_gaps(result):
             yield f"evaluations are missing between round {min(result.evaluated, default=0)} and {result.rounds}"
+
+    def _sealed(self, path: Path) -> dict[str, Any] | None:
+        """Return the object in a file, as ``_json`` does; a problem, too, where its checksum does not fit."""
+        value = self._json(path)
+        if value is not None and not files.is_as_written(value):
+            self._complain(path, "its checksum does not fit: it was changed after it was written")
+        return value
 
     def _json(self, path: Path) -> dict[str, Any] | None:
         """The object in a file; None, and a problem, where there is none that this flbench can read."""

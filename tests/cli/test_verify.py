@@ -14,6 +14,7 @@ from flbench.config import canonical_json
 from flbench.errors import UserError
 from flbench.store import Attempt, Lease, Store, encode_plan, files
 from flbench.store.results import Result
+from flbench.store.runs import ending
 from tests.faults.stub import execute, experiments
 
 
@@ -28,8 +29,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_bytes(encode_plan(plan))
     done, failed, running = (claim(store, seed) for seed in range(3))
-    execute(plan[0], done, should_stop=lambda: False)
     done.describe({"torch": "2"})
+    execute(plan[0], done, should_stop=lambda: False)
     done.end("ok", round=20)
     failed.record({"round": 5, "acc": 0.5})
     failed.end("oom")
@@ -111,6 +112,10 @@ DAMAGES: list[tuple[int, str, Callable[[Path], object], str]] = [
     (0, "attempts/*/checkpoint/*.pt", lambda path: path.write_bytes(b"x"), "not those of the checksum in its name"),
     (0, "attempts/*/environment.json", cut, "cannot be read as JSON"),
     (0, "attempts/*/lease.json", lambda path: path.write_text("{}"), "this is no lease"),
+    (0, "attempts/*/environment.json", lambda path: rewrite(path, lambda raw: raw.update(x=1)), "changed after"),
+    (0, "attempts/*/environment.json", lambda path: path.write_text('{"torch": "1.0"}'), "not that of attempt 1"),
+    (0, "attempts/*/lease.json", lambda path: rewrite(path, lambda raw: raw.update(host="x")), "changed after"),
+    (1, "attempts/*/exit.json", lambda path: rewrite(path, lambda raw: raw.update(kind="ok")), "changed after"),
     (0, "attempts/0001", lambda path: path.rename(path.with_name("0003")), "its attempts are 3"),
     (1, "attempts/*/exit.json", cut, "cannot be read as JSON"),
     (1, "attempts/*/exit.json", lambda path: rewrite(path, lambda raw: raw.update(schema=99)), "by a newer flbench"),
@@ -133,6 +138,21 @@ def test_damage_is_named(store: Store, seed: int, name: str, damage: Callable[[P
     assert any(Path(problem["path"]).is_relative_to(store.root / "runs") for problem in problems)
     assert listing(store) == before  # what is damaged stays where it is
     assert verify("toy").exit_code == 1
+
+
+def test_ends_of_workers_are_checked(store: Store) -> None:
+    store.bury("0123456789ab", ending("signal", "its worker was killed by SIGKILL"))
+    path = store.workers / "0123456789ab" / "exit.json"
+    assert verify().exit_code == 0
+    rewrite(path, lambda raw: raw.update(kind="ok"))
+    result = verify("--json")
+    assert json.loads(result.stdout)["problems"][0]["path"] == str(path)
+
+
+def test_files_without_a_checksum_are_those_of_an_older_version(store: Store) -> None:
+    for name in ("lease.json", "environment.json"):
+        rewrite(path_of(store, 0, f"attempts/*/{name}"), lambda raw: raw.pop("sha256"))
+    assert verify().exit_code == 0
 
 
 def test_a_torn_tail_is_sound_where_nobody_came_to_the_end(store: Store) -> None:

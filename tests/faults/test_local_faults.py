@@ -23,7 +23,7 @@ from flbench.orchestrate import Outcome
 from flbench.report.frames import StoreSource, collect
 from flbench.store import Lease, Store, files, leases, read_plan
 from flbench.store.leases import process_start
-from tests.faults.disks import Elsewhen
+from tests.faults.disks import Elsewhen, TwoClocks
 from tests.faults.stub import ROOT, WORKER, experiments, orchestrate, write_toy_plan
 from tests.faults.test_kills import check_undisturbed, executed, wait_until
 
@@ -325,6 +325,48 @@ def test_clock_of_the_file_system_jumps_and_the_dead_are_found_out(
     assert run.state(experiment).status == "running"
     clock.passed += leases.STALE + 1
     assert run.state(experiment).status == "lost"
+
+
+@pytest.mark.parametrize("shift", [3600.0, -3600.0])
+def test_live_worker_is_not_killed_where_a_heartbeat_is_dated_by_another_clock(
+    store: Store, monkeypatch: pytest.MonkeyPatch, shift: float
+) -> None:
+    """The worker beside us is alive; whoever watches it sees its heartbeat change."""
+    worker = subprocess.Popen(["sleep", "100"])
+    try:
+        lease = Lease(**{**Lease.here().to_json(), "pid": worker.pid, "pid_start": process_start(worker.pid)})
+        heartbeat = store.workers / lease.token / "heartbeat"
+        files.make_directory(heartbeat.parent, store.workers)
+        files.disk.touch(heartbeat)  # by another clock, as a worker of flbench 0.1.0 would
+        clock = Time(monkeypatch)
+        monkeypatch.setattr(files, "disk", TwoClocks(lambda: clock.passed + shift))
+        for _ in range(40):
+            assert not store.judge.hangs(lease)
+            clock.passed += 10
+            later = time.time() + clock.passed
+            os.utime(heartbeat, (later, later))
+        assert not store.judge.hangs(lease)
+        clock.passed += leases.HANGING + 1
+        assert store.judge.hangs(lease), "its heartbeat has stopped"
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+@pytest.mark.parametrize("shift", [3600.0, -3600.0])
+def test_worker_elsewhere_is_alive_where_writing_and_touching_have_two_clocks(
+    store: Store, monkeypatch: pytest.MonkeyPatch, shift: float
+) -> None:
+    monkeypatch.setattr(files, "disk", TwoClocks(lambda: shift))
+    monkeypatch.setattr(leases, "INTERVAL", 0.01)
+    (experiment,) = experiments(1)
+    lease = Lease(**{**Lease.here().to_json(), "host": "elsewhere"})
+    with store.heartbeat(lease, "toy"):
+        assert store.claim(experiment, lease) is not None
+        heartbeat = store.workers / lease.token / "heartbeat"
+        begun = heartbeat.stat().st_mtime
+        wait_until(lambda: heartbeat.stat().st_mtime > begun)
+        assert store.run(experiment.run_id).state(experiment).status == "running"
 
 
 @pytest.mark.parametrize("shift", [1e9, -1e9])
