@@ -86,9 +86,12 @@ class Component:
         same = self.canonical()
         return {"name": same.name, "version": same.version, **same.settings()}
 
-    def label(self) -> str:
-        """The shortest YAML form, for people: ``gn``, ``dirichlet:0.1``, ``fedprox(mu=0.1)``."""
-        settings = self.settings()
+    def label(self, always: Iterable[str] = ()) -> str:
+        """The shortest YAML form, for people: ``gn``, ``dirichlet:0.1``, ``fedprox(mu=0.1)``.
+
+        Fields named in ``always`` are shown at their default, too.
+        """
+        settings = {**{name: plain(getattr(self, name)) for name in always}, **self.settings()}
         head = self.name
         if self.shorthand is not None:
             head = f"{head}:{format_scalar(getattr(self, self.shorthand))}"

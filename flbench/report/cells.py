@@ -115,7 +115,9 @@ class Cell:
             return Tick((self.fingerprint or "",), f"data {(self.fingerprint or '?')[:8]}")
         if axis == "rounds":
             return Tick((self.runs[0].rounds,), format_scalar(self.runs[0].rounds))
-        return tick(axis, axis_value(self.experiment, axis), tuple(without), self.digits.get(axis, DIGITS))
+        value = axis_value(self.experiment, axis)
+        always = ("variant",) if axis == "method" and value is not None and value.name in self.runs[0].varied else ()
+        return tick(axis, value, tuple(without), self.digits.get(axis, DIGITS), always)
 
 
 def gap_of(run: Run, metric: str) -> str | None:
@@ -136,14 +138,20 @@ def axis_value(experiment: Experiment, axis: str) -> Any:
 
 
 @lru_cache(10_000, typed=True)  # asked a dozen times a run, for few values; typed, since 1 and 1.0 are shown otherwise
-def tick(axis: str, value: Any, without: tuple[str, ...] = (), digits: int = DIGITS) -> Tick:
-    """A value as a position: components in the order of their registry, numbers by size, what is missing first."""
+def tick(
+    axis: str, value: Any, without: tuple[str, ...] = (), digits: int = DIGITS, always: tuple[str, ...] = ()
+) -> Tick:
+    """A value as a position: components in the order of their registry, numbers by size, what is missing first.
+
+    ``without`` names settings that have axes of their own, ``always`` those that a label shows at their default, too.
+    """
     if isinstance(value, Component):
         bare = _without(value, [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")])
         names = registry.names() if (registry := registry_of(axis)) else []
         place = names.index(value.name) if value.name in names else len(names)
         settings = tuple(_sortable(getattr(bare, item.name)) for item in dataclasses.fields(bare))
-        return Tick((place, value.name, settings), public(bare.label()))
+        shown = [name for name in always if f"{axis}.{name}" not in without]
+        return Tick((place, value.name, settings), public(bare.label(shown)))
     return Tick(_sortable(value), "–" if value is None else public(_short(value, digits)))
 
 

@@ -103,6 +103,7 @@ class Run:
     failure: str | None = None
     result: Result | None = None
     record: Record | None = None
+    varied: frozenset[str] = frozenset()  # methods of which the report has several variants
 
     @property
     def run_id(self) -> str:
@@ -144,6 +145,20 @@ class Collection:
         if self.source is None or run.result is None:
             return []
         return [record for record in self.source.metrics(run.run_id, run.result) if record["round"] <= run.rounds]
+
+    def naming_variants(self, varied: frozenset[str]) -> Collection:
+        """The same with labels that name the variant of the methods in ``varied``."""
+        return dataclasses.replace(self, runs=tuple(dataclasses.replace(run, varied=varied) for run in self.runs))
+
+
+def varied_methods(runs: Iterable[Run]) -> frozenset[str]:
+    """The names of methods of which runs have several variants."""
+    variants: dict[str, set[str]] = {}
+    for run in runs:
+        method: Any = getattr(run.experiment, "method", None)
+        if hasattr(method, "variant"):
+            variants.setdefault(method.name, set()).add(method.variant)
+    return frozenset(name for name, found in variants.items() if len(found) > 1)
 
 
 def collect(

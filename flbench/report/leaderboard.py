@@ -23,7 +23,7 @@ from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, g
 from flbench.report.chapters import Chapter, chapters_of
 from flbench.report.contrasts import Contrast
 from flbench.report.costs import Costs, costs_of, targets_of
-from flbench.report.frames import Collection, Run
+from flbench.report.frames import Collection, Run, varied_methods
 from flbench.report.numbers import METRICS, Metric, value_of
 from flbench.report.overall import Overall, overalls
 from flbench.report.provenance import Provenance
@@ -217,6 +217,7 @@ def build(collection: Collection, options: Options | None = None) -> Leaderboard
         tuple(ALIASES.get(axis, axis) for axis in axes) for axes in (options.rows, options.cols, options.tune)
     )
     options = dataclasses.replace(options, rows=rows, cols=cols, tune=tuned)
+    collection = collection.naming_variants(varied_methods(collection.runs))
     training = [run for run in collection.runs if isinstance(run.experiment, Training)]
     _check(training, options)
     gaps = Counter(why for run in training if (why := gap_of(run, options.metric)))
