@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -126,17 +127,15 @@ def report(
     from flbench.sweeps import collection_paused
 
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
-    given = {
+    layout = {
         "metric": metric,
         "select_by": select_by.value if select_by else None,
         "tune": tuple(tune) if tune else None,
         "target": target,
-        "published": published or None,
-        "tolerance": tolerance,
-        "why": why or None,
     }
+    document = {"published": published or None, "tolerance": tolerance, "why": why or None}
     with collection_paused():
-        board, collection = gather(choice, given, [] if figures is None else ["--figures", _public(figures)])
+        board, collection = gather(choice, layout, document, [] if figures is None else ["--figures", _public(figures)])
     with ExitStack() as stack:
         stack.enter_context(writing())
         if csv is not None:
@@ -158,18 +157,24 @@ def report(
     _show(board, collection, written)
 
 
-def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ()) -> tuple[Leaderboard, Collection]:
+def gather(
+    choice: Choice,
+    layout: Mapping[str, Any],
+    document: Mapping[str, Any] = MappingProxyType({}),
+    arguments: Sequence[str] = (),
+) -> tuple[Leaderboard, Collection]:
     """The runs that the user chose, and their leaderboard.
 
     Args:
         choice: which runs.
-        given: options of the leaderboard; None where the user gave none.
+        layout: report options that replace those of every sweep; None where the user gave none.
+        document: options of the whole leaderboard, likewise.
         arguments: more arguments, for the command that makes the leaderboard again.
 
     Raises:
         UserError: there is nothing to report, or an option fits nothing.
     """
-    from flbench.report import frames, leaderboard
+    from flbench.report import leaderboard
     from flbench.sweeps import load_sweeps
 
     files = [Path(spec) for spec in choice.specs if spec.endswith(".parquet")]
@@ -177,16 +182,19 @@ def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ())
     sweeps = load_sweeps(names, choice.sets, choice.only, choice.limit)
     is_given = choice.results is not None or bool(files)
     source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
-    words = [word for name in named for word in ("--results", name)] + _arguments(given)
-    changes = {name: value for name, value in given.items() if value is not None}
-    options = leaderboard.options_of(sweeps, [*words, *arguments], **changes)
-    wishes = [experiment for sweep in sweeps for experiment in sweep.experiments] if sweeps else None
-    collection = frames.collect(source, wishes, select_by=options.select_by, metric=options.metric)
+    words = [word for name in named for word in ("--results", name)] + _arguments({**layout, **document})
+    parts = leaderboard.parts_of(source, sweeps, **_given(layout))
+    collection = leaderboard.merged(parts)
     if not collection.runs:
         raise UserError(
             f"nothing to report in {', '.join(named) or choice.store}: run `flbench sweep sweeps/quickstart.yaml` first"
         )
-    return leaderboard.build(collection, options), collection
+    options = leaderboard.options_of(sweeps, [*words, *arguments], **_given(document))
+    return leaderboard.build(parts, options), collection
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager

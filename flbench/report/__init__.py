@@ -16,10 +16,8 @@ def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path) -> Lead
     """Build the leaderboard of what ``sweeps`` wish for from ``store`` and write it to ``path`` as Markdown."""
     from flbench.report import frames, leaderboard
 
-    options = leaderboard.options_of(sweeps)
-    wishes = [experiment for sweep in sweeps for experiment in sweep.experiments]
-    collection = frames.collect(frames.StoreSource(store), wishes, select_by=options.select_by, metric=options.metric)
-    board = leaderboard.build(collection, options)
+    parts = leaderboard.parts_of(frames.StoreSource(store), sweeps)
+    board = leaderboard.build(parts, leaderboard.options_of(sweeps))
     write_text(path, board.markdown())
     return board
 

@@ -8,6 +8,7 @@ from flbench.report import compose_chapters, compose_details, compose_published,
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.cells import Cell
 from flbench.report.frames import Run
+from flbench.report.layout import Layout
 from flbench.report.leaderboard import Leaderboard, Picture, Section
 from flbench.report.numbers import METRICS
 from flbench.report.overall import Overall, OverallRow, Place
@@ -50,7 +51,8 @@ _CHOSEN: Mapping[str, str] = {
 def document(board: Leaderboard) -> list[Block]:
     """Everything, in reading order."""
     blocks: list[Block] = [Heading(1, board.options.title)]
-    blocks += [Paragraph(_introduction(board))] if board.sections else []
+    layouts = {(section.layout.metric, section.layout.select_by): section.layout for section in board.sections}
+    blocks += [Paragraph(_introduction(layouts.values()))] if board.sections else []
     if board.unfinished:
         total, wished = sum(board.unfinished.values()), board.provenance.wished - len(_studies(board))
         # A run that diverged is over: it is a result, though no value.
@@ -58,8 +60,9 @@ def document(board: Leaderboard) -> list[Block]:
         text = f"{total:,} of {wished:,} runs have no value: {listing(board.unfinished)}."
         blocks.append(Paragraph(f"**{word}:** {text}", warning=True))
     blocks += [Paragraph(f"Left out: {note}.", warning=True) for note in board.left_out]
+    constants = {section.title: section.constants for section in board.sections}
     for found in board.overall:
-        blocks += [Paragraph(f"**{found.title}**")] if found.title else []
+        blocks += [Paragraph(f"**{found.title}**: {constants[found.title]}.")] if found.title else []
         blocks += _overall(found)
     if board.published is not None:
         blocks.append(Paragraph(compose_published.summary_line(board.published)))
@@ -90,14 +93,17 @@ def _studies(board: Leaderboard) -> list[Run]:
     return [run for chapter in board.chapters for run in chapter.runs]
 
 
-def _introduction(board: Leaderboard) -> str:
-    metric = board.metric
-    unit = ", in percent" if metric.percent else ""
-    better = "lower is better" if metric.lower_is_better else "higher is better"
+def _introduction(layouts: Iterable[Layout]) -> str:
+    """What is shown, and how."""
+    shown = []
+    for layout in layouts:
+        metric = METRICS[layout.metric]
+        unit = ", in percent" if metric.percent else ""
+        better = "lower is better" if metric.lower_is_better else "higher is better"
+        shown.append(f"`{layout.metric}`: {metric.what}, {_WHEN[layout.select_by]}{unit}; {better}.")
     return (
-        f"`{board.options.metric}`: {metric.what}, {_WHEN[board.options.select_by]}{unit}; {better}. "
-        f"Mean ± half-width of its 95 % interval over seeds. **Bold**: the best of its column, and {TIED} what is not "
-        "shown to be worse than it. [How to read this](#how-to-read-this)."
+        f"{' '.join(shown)} Mean ± half-width of its 95 % interval over seeds. **Bold**: the best of its column, and "
+        f"{TIED} what is not shown to be worse than it. [How to read this](#how-to-read-this)."
     )
 
 
@@ -187,7 +193,7 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
         blocks.append(Paragraph(text, warning=True))
     everything = _tables(section.tables, 3)
     if section.tuned:
-        blocks += [Heading(3, f"Best {' and '.join(board.options.tune)} of each row"), Paragraph(_tuning(board))]
+        blocks += [Heading(3, f"Best {' and '.join(section.chosen)} of each row"), Paragraph(_tuning(section.layout))]
         blocks += _tables(section.tuned, 4)
         cells = sum(len(table.cells) for table in section.tables)
         blocks.append(Fold(f"All {cells} cells", tuple(everything)))
@@ -195,7 +201,7 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
         blocks += everything
     if section.own_shard:
         blocks += [Heading(3, "Own shard"), Paragraph(OWN_SHARD), *_tables(section.own_shard, 4)]
-    blocks += compose_details.blocks(section, board.options.target, MOST_LINES)
+    blocks += compose_details.blocks(section, MOST_LINES)
     if is_last and board.published is not None:
         blocks += compose_published.place(board.published, section.place)
     if is_last:
@@ -204,10 +210,10 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
     return blocks
 
 
-def _tuning(board: Leaderboard) -> str:
+def _tuning(layout: Layout) -> str:
     return (
-        f"Each row and column with the best of its settings, chosen {_CHOSEN[board.options.select_by]}; every row of a "
-        "column chooses from the same number of settings, which stands in the cell."
+        "Each row and column with the best of the settings that all rows of the column tried, chosen "
+        f"{_CHOSEN[layout.select_by]}. How many they are stands in the cell, where they are several."
     )
 
 

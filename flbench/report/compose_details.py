@@ -20,14 +20,14 @@ MOST_CLASSES = 20
 _ACC = METRICS["acc"]
 
 
-def blocks(section: Section, target: float | None, most_lines: int) -> list[Block]:
+def blocks(section: Section, most_lines: int) -> list[Block]:
     """The blocks of a section; tables with more than ``most_lines`` lines are folded."""
     found: list[Block] = []
     for details in section.details:
         found += _titled(f"Differences{_where(details.table)}", _differences(details), most_lines)
     for details in section.details:
         title = _where(details.table)
-        found += _titled(f"Cost, clients and classes{title}", _costs(details, target), most_lines)
+        found += _titled(f"Cost, clients and classes{title}", _costs(details, section.layout.target), most_lines)
         found += [Fold(f"Recall of each class{title}", (grid,)) for grid in _recall(details)]
     for ranges in section.ranges:
         kind = "" if ranges.kind == "federated" else f": {ranges.kind}"

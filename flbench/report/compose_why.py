@@ -38,10 +38,11 @@ def compose(found: Sequence[Synthesis], pictures: Mapping[tuple[str, str], Seque
         yield Paragraph(NO_PROBES)
         return
     yield Paragraph(READING)
+    last = {one.place: one for one in found}
     for one in found:
         if len(found) > 1:
             yield Heading(3, f"Why: {one.title}")
-        yield from _one(one, pictures.get(one.place, ()))
+        yield from _one(one, pictures.get(one.place, ()) if last[one.place] is one else ())
 
 
 def _one(found: Synthesis, pictures: Sequence[Figure]) -> Iterator[Block]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from flbench.cli import main
-from flbench.report import exchange, frames, leaderboard, write_leaderboard
+from flbench.report import exchange, frames, write_leaderboard
 from flbench.store import Store
 from flbench.sweeps import load_sweep
-from tests.report.stores import accuracy, experiment, filled, finish, records
+from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, records
 
 SPEC = """
 version: 1
@@ -240,7 +240,7 @@ def test_mistakes_are_told_in_one_line(
 
 def test_hundreds_of_cells(tmp_path: Path) -> None:
     wishes = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
-    board = leaderboard.build(frames.collect(frames.StoreSource(filled(tmp_path, wishes))))
+    board = leaderboard_of(frames.collect(frames.StoreSource(filled(tmp_path, wishes))))
     text = board.markdown()
     assert text[text.index("All 200 cells") :].count("n=2") == 200
 
@@ -300,3 +300,38 @@ def test_why_without_probes_says_how_to_have_them(here: Path, monkeypatch: pytes
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "tiny.yaml", "--why") == 0
     assert "No finished run recorded probes" in Path("leaderboard.md").read_text()
+
+
+def test_report_options_are_each_sweeps_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(here / "runs")
+    Path("rates.yaml").write_text("""
+version: 1
+name: rates
+base: {rounds: 20, eval_every: 10, partition: iid}
+axes: {norm: [none, ln], lr: [0.01, 0.1]}
+seeds: [0, 1]
+report: {rows: [norm], tune: []}
+""")
+    Path("best.yaml").write_text("""
+version: 1
+name: best
+base: {rounds: 40, eval_every: 10, partition: iid}
+axes: {norm: [none, ln], lr: [0.01, 0.1]}
+seeds: [0, 1]
+report: {rows: [norm], metric: loss, target: 0.5}
+""")
+    for name in ("rates.yaml", "best.yaml"):
+        for wish in load_sweep(name).experiments:
+            finish(store, wish, 0.5 + wish.lr if wish.norm.name == "none" else 0.9 - wish.lr)  # type: ignore[union-attr]
+    texts = []
+    for order in (("rates.yaml", "best.yaml"), ("best.yaml", "rates.yaml")):
+        flbench(monkeypatch, "report", *order, "--out", "board.md")
+        texts.append(Path("board.md").read_text())
+        rates = texts[-1].partition("\n## digits, mlp (rates)\n")[2].partition("\n## ")[0]
+        best = texts[-1].partition("\n## digits, mlp (best)\n")[2].partition("\n## ")[0]
+        assert "| norm | lr 0.01<br>iid | lr 0.1<br>iid |" in rates and "best of" not in rates
+        assert "### Best lr of each row" in best and "lr 0.1, best of 2" in best and "Target: 0.5," in best
+    assert "- Runs: 16, 16 finished" in texts[0]
+    flbench(monkeypatch, "report", "rates.yaml", "best.yaml", "--out", "board.md", "--tune", "lr", "--metric", "acc")
+    rates = Path("board.md").read_text().partition("\n## digits, mlp (rates)\n")[2].partition("\n## ")[0]
+    assert "lr 0.1, best of 2" in rates, "an option of the command replaces that of every sweep"

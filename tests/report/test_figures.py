@@ -13,15 +13,15 @@ from flbench.report import frames
 from flbench.report.figures import KINDS, draw, with_links, write_figures
 from flbench.report.figures.style import COLORS, Drawing
 from flbench.report.frames import Collection
-from flbench.report.leaderboard import Leaderboard, Options, Picture, build
+from flbench.report.leaderboard import Leaderboard, Picture
 from flbench.store import Store
-from tests.report.stores import experiment, filled, finish, records
+from tests.report.stores import experiment, filled, finish, leaderboard_of, records
 from tests.report.test_verdicts import done, seeds
 
 
 def board(store: Store, **options: Any) -> tuple[Leaderboard, Collection]:
     collection = frames.collect(frames.StoreSource(store))
-    return build(collection, Options(**options)), collection
+    return leaderboard_of(collection, **options), collection
 
 
 def drawings(store: Store, kind: str, **options: Any) -> list[Drawing]:

@@ -13,7 +13,8 @@ import pytest
 
 from flbench.report import frames
 from flbench.report.figures import write_figures
-from flbench.report.leaderboard import Leaderboard, build
+from flbench.report.leaderboard import Leaderboard
+from tests.report.stores import leaderboard_of
 from tests.report.test_leaderboard import everything
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -56,7 +57,7 @@ def draw_board(folder: Path) -> Leaderboard:
 
     store, wishes = everything(folder / "store")
     collection = frames.collect(frames.StoreSource(store), wishes)
-    board = build(collection)
+    board = leaderboard_of(collection)
     return dataclasses.replace(board, pictures=write_figures(board, collection, folder / "figures"))
 
 

@@ -19,13 +19,13 @@ def cost(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
     for section in board.sections:
         for details in section.details:
             if any(costs.reached and costs.reached.bytes for costs in details.costs.values()):
-                yield _draw(section, details, board.options.target)
+                yield _draw(section, details)
 
 
-def _draw(section: Section, details: Details, target: float | None) -> Drawing:
+def _draw(section: Section, details: Details) -> Drawing:
     from matplotlib.ticker import LogLocator, NullLocator
 
-    table = details.table
+    table, target = details.table, section.layout.target
     figure, axes = panels(len(table.cols), panel=(3.0, 0.22 * len(table.rows) + 0.8), sharex=True, sharey=True)
     for c, panel in enumerate(axes):
         panel.set_title(place_name(table.col_axes, table.cols[c]))

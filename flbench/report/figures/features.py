@@ -39,7 +39,7 @@ def features(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
             if details.table.kind == "federated"
             for _, cell in sorted(details.table.cells.items())
         ]
-        methods = dict.fromkeys(["local-only", _method(board)])
+        methods = dict.fromkeys(["local-only", _method(section)])
         for method in methods:
             for chosen in _groups(cells if method == "local-only" else tuned, method):
                 lines = {cell.tick("norm").label: seen for cell in chosen if (seen := _seen(cell, collection))}
@@ -47,10 +47,10 @@ def features(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
                     yield _draw(section, [cell for cell in chosen if cell.tick("norm").label in lines], lines)
 
 
-def _method(board: Leaderboard) -> str:
+def _method(section: Section) -> str:
     """The baseline's method."""
     return next(
-        (text.partition("=")[2].strip('"') for text in board.options.baseline if text.startswith("method=")), ""
+        (text.partition("=")[2].strip('"') for text in section.layout.baseline if text.startswith("method=")), ""
     )
 
 
