@@ -16,7 +16,7 @@ from flbench.report.provenance import Provenance
 from flbench.report.stats import CONFIDENCE, LEVEL, RESAMPLES
 from flbench.report.tables import MAX_COLUMNS, Table
 from flbench.report.why import KINDS as WHY
-from flbench.report.wording import TIED, head, listing, mean_text, numbers_text, parts, row_labels
+from flbench.report.wording import TIED, gap_text, head, listing, mean_text, numbers_text, parts, row_labels
 
 #: Most rows of the first table; the others are in the sections.
 MOST_ROWS = 20
@@ -149,9 +149,12 @@ def _overall_labels(row: OverallRow) -> list[str]:
 def _overall_cell(place: Place | None) -> Entry:
     if place is None:
         return Entry("–")
-    below = tuple(parts(place.cell)[1][-1:]) if not place.cell.complete else ()
-    below += (place.cell.chosen,) if place.cell.chosen and place.cell.complete else ()
-    return _entry(place.table, place.cell, place.at, below)
+    cell = place.cell
+    few = cell.summary is not None and cell.summary.half_width is None
+    below = [f"n={cell.summary.n}"] if few and cell.summary else []
+    below += [gap_text(cell)] if not cell.complete else []
+    below += [cell.chosen] if cell.chosen else []
+    return _entry(place.table, cell, place.at, below)
 
 
 def _entry(table: Table, cell: Cell, at: tuple[int, int], below: Sequence[str]) -> Entry:
@@ -268,8 +271,8 @@ def _reading(board: Leaderboard) -> list[Block]:
     points = "" if board.published is None else compose_published.reading(board.published)
     confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
     texts = [
-        f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; one seed has none. `sd`: "
-        "sample standard deviation (ddof 1), `n`: seeds.",
+        f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; fewer than three seeds "
+        "have none. `sd`: sample standard deviation (ddof 1), `n`: seeds.",
         "`2/3: 1 failed (oom)`: how many of the seeds asked for have a value, and why not all; `1/3 diverged`: how "
         "many of them stopped at a number that was not finite; `–`: not asked for. Such cells are never the best.",
         f"{TIED}: a paired t-test over seeds (all cells of a seed share partition, initial weights and batches), "

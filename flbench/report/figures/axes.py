@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.report.cells import Cell, grouped
 from flbench.report.figures.style import (
     BAND,
+    PANEL,
     Drawing,
     Look,
     entitle,
@@ -17,6 +18,7 @@ from flbench.report.figures.style import (
     legend,
     looks,
     metric_label,
+    name_panel,
     panels,
     place_name,
     scale_of,
@@ -108,13 +110,13 @@ def _draw(
     for panel, group in zip(axes, groups, strict=True):
         for line in grouped(group, place.row):
             _draw_line(panel, line, number, styles[place.row(line[0])])
-        panel.set_title(place_name(place.cols, place.col(group[0])))
+        name_panel(panel, place_name(place.cols, place.col(group[0])), PANEL[0])
         panel.set_xscale("log")
         if scale_of(metric) == 100:
             panel.set_ylim(-4, 101)
     figure.supxlabel(label, fontsize="medium")
     figure.supylabel(metric_label(metric), fontsize="medium")
-    entitle(figure, len(axes), section.title, "mean ± sd over seeds; ×: cells that lack seeds")
+    entitle(figure, f"{section.title}: mean ± sd over seeds; ×: cells that lack seeds")
     legend(figure, everyone, [styles[row] for row in everyone], place.rows)
     name = kind or axis
     caption = f"{section.title}: {metric_label(metric)} {over}, mean ± sd over seeds; ×: cells that lack seeds."

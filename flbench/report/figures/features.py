@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flbench.report.cells import Cell, grouped
-from flbench.report.figures.style import BAND, COLORS, Drawing, Look, file_name, legend, looks
+from flbench.report.figures.style import BAND, COLORS, Drawing, Look, entitle, file_name, legend, looks
 from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard, Section
 from flbench.report.why.probed import probes_of
@@ -106,7 +106,7 @@ def _draw(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict
     norms.set_yscale("log")
     legend(figure, rows, styles, ["norm"])
     where = _where(section, cells)
-    figure.suptitle(where, fontsize="medium")
+    entitle(figure, where, "medium")
     caption = (
         f"{where}. Features of the {_whose(cells[0])} on test samples of all classes, uncentred, from left to right: "
         "singular values of their matrix at the end, over the first; the first one's square in percent of all squares; "
