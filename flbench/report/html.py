@@ -18,6 +18,7 @@ _PAGE = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="flbench report: {title}">
 <title>{title}</title>
 <style>
 {style}</style>
