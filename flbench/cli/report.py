@@ -154,8 +154,7 @@ def report(
     with ExitStack() as stack:
         stack.enter_context(writing())
         if csv is not None:
-            csv.parent.mkdir(parents=True, exist_ok=True)
-            frames.tidy(collection.runs).to_csv(csv, index=False, lineterminator="\n")
+            frames.write_csv(csv, collection.runs)
         if figures is not None or html is not None:
             folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             board = _with_figures(board, collection, folder, out if figures else None, data)
@@ -164,7 +163,7 @@ def report(
         if not as_json:
             write_text(out, board.markdown())
     if as_json:
-        print(json.dumps(board.json(), indent=1, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(board.json(), indent=1, allow_nan=False))
         return
     written = [str(path) for path in (out, html, csv) if path is not None]
     if figures is not None:

@@ -10,6 +10,7 @@ from flbench.report.cells import Cell
 from flbench.report.frames import Run
 from flbench.report.layout import Layout
 from flbench.report.leaderboard import Leaderboard, Picture, Section
+from flbench.report.literal import literal
 from flbench.report.numbers import METRICS
 from flbench.report.overall import Overall, OverallRow, Place
 from flbench.report.provenance import Provenance
@@ -57,12 +58,12 @@ def document(board: Leaderboard) -> list[Block]:
         total, wished = sum(board.unfinished.values()), board.provenance.wished - len(_studies(board))
         # A run that diverged is over: it is a result, though no value.
         word = "Diverged" if board.unfinished.keys() == {"diverged"} else "Incomplete"
-        text = f"{total:,} of {wished:,} runs have no value: {listing(board.unfinished)}."
+        text = f"{total:,} of {wished:,} runs have no value: {literal(listing(board.unfinished))}."
         blocks.append(Paragraph(f"**{word}:** {text}", warning=True))
-    blocks += [Paragraph(f"Left out: {note}.", warning=True) for note in board.left_out]
+    blocks += [Paragraph(f"Left out: {literal(note)}.", warning=True) for note in board.left_out]
     constants = {section.title: section.constants for section in board.sections}
     for found in board.overall:
-        blocks += [Paragraph(f"**{found.title}**: {constants[found.title]}.")] if found.title else []
+        blocks += [Paragraph(f"**{literal(found.title)}**: {literal(constants[found.title])}.")] if found.title else []
         blocks += _overall(found)
     if board.published is not None:
         blocks.append(Paragraph(compose_published.summary_line(board.published)))
@@ -186,9 +187,9 @@ def _sections(board: Leaderboard) -> Iterator[tuple[Section, bool]]:
 
 
 def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]:
-    blocks: list[Block] = [Heading(2, section.title), Paragraph(f"Everywhere: {section.constants}.")]
+    blocks: list[Block] = [Heading(2, section.title), Paragraph(f"Everywhere: {literal(section.constants)}.")]
     if len(section.fingerprints) > 1:
-        names = ", ".join(f"`{name}`" for name in section.fingerprints)
+        names = ", ".join(f"`{literal(name)}`" for name in section.fingerprints)
         text = (
             f"**{len(section.fingerprints)} versions of the data** ({names}). "
             "Runs on different data are never averaged: they stand in rows of their own."
@@ -248,10 +249,10 @@ def _footnotes(table: Table) -> list[Block]:
     if table.ranked and any(cell.personal for cell in cells):
         notes.append(NO_SHARED_MODEL)
     mixtures = sorted({cell.numerics for cell in cells if len(cell.numerics) > 1})
-    notes += [f"{MIXED_NUMERICS} {'; '.join(mixture)}." for mixture in mixtures]
+    notes += [f"{MIXED_NUMERICS} {literal('; '.join(mixture))}." for mixture in mixtures]
     ways = sorted({way for cell in cells for way in cell.numerics})
     if len(ways) > 1 and not mixtures:
-        notes.append(f"The cells of this table were computed with different numerics: {'; '.join(ways)}.")
+        notes.append(f"The cells of this table were computed with different numerics: {literal('; '.join(ways))}.")
     return [Paragraph(note) for note in notes]
 
 
@@ -299,8 +300,8 @@ def _provenance(board: Leaderboard) -> list[Block]:
         f"Runs: {made.wished}, {made.finished} finished",
         f"Seeds: {numbers_text(made.seeds)}",
         f"Rounds: {numbers_text(made.rounds)}",
-        *(f"{title}: {_facts(made, title)}" for title, counts in made.facts.items() if counts),
-        *(f"Spec: {name} `{spec_hash}`" for name, spec_hash in board.options.specs),
+        *(f"{title}: {literal(_facts(made, title))}" for title, counts in made.facts.items() if counts),
+        *(f"Spec: {literal(name)} `{literal(spec_hash)}`" for name, spec_hash in board.options.specs),
     ]
     return [Heading(2, "Provenance"), Items(tuple(lines)), Paragraph("Regenerate with:"), Code(board.options.command)]
 

@@ -9,6 +9,7 @@ from flbench.report.cells import Cell
 from flbench.report.contrasts import Contrast
 from flbench.report.costs import Costs, Reached
 from flbench.report.leaderboard import KIND_TITLES, Details, Section
+from flbench.report.literal import literal
 from flbench.report.numbers import METRICS
 from flbench.report.robustness import WITHIN, Ranges, Robustness
 from flbench.report.tables import Position, Table
@@ -119,8 +120,8 @@ def _costs(details: Details, target: float | None) -> list[Block]:
         text += f" Target: {metric.text(target)}, at the first evaluation that reaches it."
     elif known["reached"] and details.baseline is not None:
         text += (
-            f" Target: what {row_name(details.baseline)} ends with in the same column with the same seed, at the first "
-            "evaluation that reaches it."
+            f" Target: what {literal(row_name(details.baseline))} ends with in the same column with the same seed, at "
+            "the first evaluation that reaches it."
         )
     axes = _axes(details)
     return [Paragraph(text), Grid((*axes, *heads), tuple(rows), len(axes))]
