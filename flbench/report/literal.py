@@ -15,7 +15,7 @@ _WRITTEN_OUT |= {
 }
 
 #: What makes a tag, an entity, code, emphasis, mathematics or a link of Markdown.
-_MARKUP = re.compile(r"[&<>`*~$\\]|(?<=\])\(|(?<!\w)_|_(?!\w)")
+_MARKUP = re.compile(r"[&<>`*$\\]|(?<=\])\(|(?<!\w)_|_(?!\w)|~(?=\S)|(?<=\S)~")
 
 _NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
