@@ -62,12 +62,13 @@ def test_a_variant_is_named_wherever_variants_of_one_method_differ_in_the_report
     """Also its default, and also where a table by itself has only one of them."""
     text = experiment(method={"name": "scaffold", "variant": "text"}, dataset="fashion_mnist", model="cnn")
     alone = [experiment(method=method, partition="iid") for method in ("scaffold", "feddecorr")]
-    both = build(made_up([*alone, text]))
+    both = leaderboard_of(made_up([*alone, text]))
     rows = [[row[0].label for row in section.tables[0].rows] for section in both.sections]
     assert rows == [["feddecorr", "scaffold(variant=original)"], ["scaffold(variant=text)"]]
-    (table,) = build(made_up(alone)).sections[0].tables
+    (table,) = leaderboard_of(made_up(alone)).sections[0].tables
     assert [row[0].label for row in table.rows] == ["feddecorr", "scaffold"]
-    (table,) = build(made_up([*alone, text]), Options(rows=("method", "method.variant"))).sections[0].tables
+    both = leaderboard_of(made_up([*alone, text]), rows=("method", "method.variant"))
+    (table,) = both.sections[0].tables
     assert [[at.label for at in row] for row in table.rows] == [["feddecorr", "original"], ["scaffold", "original"]]
 
 
