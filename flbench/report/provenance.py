@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flbench.report.frames import Run
-from flbench.report.literal import line
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def _data(run: Run) -> str:
 
 def describe(part: Mapping[str, Any]) -> str:
     """Settings as people write them: ``device cpu, executor loop, torch 2.11.0``."""
-    return line(", ".join(f"{name} {value}" for name, value in sorted(part.items()) if value is not None))
+    return ", ".join(f"{name} {value}" for name, value in sorted(part.items()) if value is not None)
 
 
 def code(environment: Mapping[str, Any]) -> str:
@@ -73,4 +72,4 @@ def hardware(environment: Mapping[str, Any]) -> str:
 
 
 def _count(texts: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(line(text) for text in texts if text).items()))
+    return dict(sorted(Counter(" ".join(text.split()) for text in texts if text).items()))

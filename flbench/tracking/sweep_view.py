@@ -37,8 +37,11 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
     from flbench.report import frames, leaderboard
     from flbench.report.figures import write_figures
 
-    parts = leaderboard.parts_of(frames.StoreSource(store), [sweep])
-    board, collection = leaderboard.build(parts, leaderboard.options_of([sweep])), leaderboard.merged(parts)
+    options = leaderboard.options_of([sweep])
+    collection = frames.collect(
+        frames.StoreSource(store), sweep.experiments, select_by=options.select_by, metric=options.metric
+    )
+    board = leaderboard.build(collection, options)
     try:
         write_figures(board, collection, folder)
     except (UserError, OSError) as error:
