@@ -46,12 +46,7 @@ def test_committed_results_are_read(name: str) -> None:
     assert len(exchange.read(ROOT / f"results/{name}.parquet")) > 10
 
 
-def test_readme_shows_numbers_of_the_leaderboard() -> None:
-    leaderboard, readme = ((ROOT / name).read_text() for name in ("leaderboard.md", "README.md"))
-    first_screen = readme.partition("\n## ")[0]
-    table = "".join(line for line in first_screen.splitlines(keepends=True) if line.startswith("|"))
-    shown = re.findall(r"\d+\.\d\d(?: ± \d+\.\d\d)?", table)
-    assert len(shown) > 5
-    assert [number for number in shown if number not in leaderboard] == []
+def test_the_pictures_of_readme_exist() -> None:
+    first_screen = (ROOT / "README.md").read_text().partition("\n## ")[0]
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", first_screen)
     assert pictures and all((ROOT / path).exists() for path in pictures)

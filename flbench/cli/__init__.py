@@ -57,7 +57,7 @@ def _options(
 
 
 app.command("sweep", short_help="Run what is missing of a sweep.")(sweep_command)
-app.command("report", short_help="Write leaderboard.md, pages, figures and tables.")(report_command)
+app.command("report", short_help="Write a leaderboard, pages, figures and tables.")(report_command)
 app.command("plot", short_help="Draw one kind of figure.")(plot_command)
 app.command("run", short_help="Run one experiment and watch it.")(run_command)
 app.command("status", short_help="Show how sweeps stand and who works on what.")(status_command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from flbench.cli.visible import visible
+from flbench.report.literal import visible
 
 
 def plain_table(gap: int = 2) -> Table:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
-from flbench.cli.visible import visible
 from flbench.errors import UserError
+from flbench.report.literal import visible
 
 if TYPE_CHECKING:
     from flbench.store.garbage import Garbage

@@ -12,8 +12,8 @@ import typer
 from flbench.cli.ending import ends_quietly
 from flbench.cli.options import DEFAULT_STORE, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
-from flbench.cli.visible import visible
 from flbench.regular import open_regular
+from flbench.report.literal import visible
 
 if TYPE_CHECKING:
     from flbench.store import AttemptDir, Entry, RunDir, RunState, Store

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -83,12 +84,18 @@ class Choice:
 
 
 def report(
+    context: typer.Context,
     specs: SpecsArgument = None,
     store: StoreOption = DEFAULT_STORE,
     results: ResultsOption = None,
-    out: Annotated[Path, typer.Option(help="The leaderboard to write.")] = Path("leaderboard.md"),
-    html: Annotated[Path | None, typer.Option(help="Write it as one page with sortable tables, too.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write one row a run, too.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.md", help="The leaderboard to write; default: named after the sweep or store."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write it as one page with sortable tables.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Also write one row a run.")] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Draw the figures that the runs support into this folder, too (SVG and PNG).")
     ] = None,
@@ -113,35 +120,41 @@ def report(
     only: OnlyOption = None,
     limit: LimitOption = None,
     data: DataOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files that are not an earlier report on the same sweeps.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the cells as JSON and write no leaderboard.")] = False,
 ) -> None:
-    """Write leaderboard.md from a store or from exported files.
+    """Write a leaderboard from a store or from exported files: quickstart.md for sweeps/quickstart.yaml.
 
     Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Where the label-skew paper
     published numbers for a data set and model among the runs, they stand beside ours, each with a verdict.
 
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
-    from flbench.report import frames, write_text
+    from flbench.report import check_replaceable, frames, write_text
     from flbench.sweeps import collection_paused
 
+    for option, path in (("--out", out), ("--html", html), ("--csv", csv)):
+        _check_ending(option, path)
+
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
-    given = {
+    layout = {
         "metric": metric,
         "select_by": select_by.value if select_by else None,
         "tune": tuple(tune) if tune else None,
         "target": target,
-        "published": published or None,
-        "tolerance": tolerance,
-        "why": why or None,
     }
+    document = {"published": published or None, "tolerance": tolerance, "why": why or None}
     with collection_paused():
-        board, collection = gather(choice, given, [] if figures is None else ["--figures", _public(figures)])
+        board, collection = gather(choice, layout, document, _typed(context))
+    out = out or Path(f"{_name_of(board, choice)}.md")
+    for path in () if force else (None if as_json else out, html):
+        check_replaceable(path, board.options.title)
     with ExitStack() as stack:
         stack.enter_context(writing())
         if csv is not None:
-            csv.parent.mkdir(parents=True, exist_ok=True)
-            frames.tidy(collection.runs).to_csv(csv, index=False, lineterminator="\n")
+            frames.write_csv(csv, collection.runs)
         if figures is not None or html is not None:
             folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             board = _with_figures(board, collection, folder, out if figures else None, data)
@@ -150,7 +163,7 @@ def report(
         if not as_json:
             write_text(out, board.markdown())
     if as_json:
-        print(json.dumps(board.json(), indent=1, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(board.json(), indent=1, allow_nan=False))
         return
     written = [str(path) for path in (out, html, csv) if path is not None]
     if figures is not None:
@@ -158,18 +171,24 @@ def report(
     _show(board, collection, written)
 
 
-def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ()) -> tuple[Leaderboard, Collection]:
+def gather(
+    choice: Choice,
+    layout: Mapping[str, Any],
+    document: Mapping[str, Any] = MappingProxyType({}),
+    arguments: Sequence[str] = (),
+) -> tuple[Leaderboard, Collection]:
     """The runs that the user chose, and their leaderboard.
 
     Args:
         choice: which runs.
-        given: options of the leaderboard; None where the user gave none.
+        layout: report options that replace those of every sweep; None where the user gave none.
+        document: options of the whole leaderboard, likewise.
         arguments: more arguments, for the command that makes the leaderboard again.
 
     Raises:
         UserError: there is nothing to report, or an option fits nothing.
     """
-    from flbench.report import frames, leaderboard
+    from flbench.report import leaderboard
     from flbench.sweeps import load_sweeps
 
     files = [Path(spec) for spec in choice.specs if spec.endswith(".parquet")]
@@ -177,16 +196,21 @@ def gather(choice: Choice, given: dict[str, Any], arguments: Sequence[str] = ())
     sweeps = load_sweeps(names, choice.sets, choice.only, choice.limit)
     is_given = choice.results is not None or bool(files)
     source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
-    words = [word for name in named for word in ("--results", name)] + _arguments(given)
-    changes = {name: value for name, value in given.items() if value is not None}
-    options = leaderboard.options_of(sweeps, [*words, *arguments], **changes)
-    wishes = [experiment for sweep in sweeps for experiment in sweep.experiments] if sweeps else None
-    collection = frames.collect(source, wishes, select_by=options.select_by, metric=options.metric)
+    words = [*map(_public, files), *arguments]
+    parts = leaderboard.parts_of(source, sweeps, **_given(layout))
+    collection = leaderboard.merged(parts)
     if not collection.runs:
         raise UserError(
             f"nothing to report in {', '.join(named) or choice.store}: run `flbench sweep sweeps/quickstart.yaml` first"
         )
-    return leaderboard.build(collection, options), collection
+    options = leaderboard.options_of(sweeps, words, **_given(document))
+    if not sweeps:
+        options = dataclasses.replace(options, title=f"{options.title}: {', '.join(_names(choice))}")
+    return leaderboard.build(parts, options), collection
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager
@@ -198,17 +222,51 @@ def writing() -> Iterator[None]:
         raise UserError(f"cannot write {error.filename or 'a file'}: {error.strerror or error}") from error
 
 
-def _arguments(given: dict[str, Any]) -> list[str]:
-    """The options as the user would type them."""
+#: Options that the command at a leaderboard's end does not repeat: it has the sweep files and their changes anyway, and
+#: the last two make no other leaderboard.
+_NOT_REPEATED = frozenset({"specs", "sets", "only", "limit", "force", "as_json"})
+
+#: Options that name a file or a folder, of which no document shows the directories of this machine.
+_PATHS = frozenset({"store", "results", "out", "html", "csv", "figures", "data"})
+
+#: What the names of files must end in.
+_ENDINGS: Mapping[str, tuple[str, ...]] = {"--out": (".md",), "--html": (".html", ".htm"), "--csv": (".csv",)}
+
+
+def _check_ending(option: str, path: Path | None) -> None:
+    if path is not None and path.suffix not in _ENDINGS[option]:
+        known = ", ".join(f"{', '.join(endings)} ({name})" for name, endings in _ENDINGS.items())
+        wanted = " or ".join(_ENDINGS[option])
+        raise UserError(f"{option} {path}: expected a name that ends in {wanted}; known: {known}")
+
+
+def _typed(context: typer.Context) -> list[str]:
+    """Return the options of the command line, to be typed again elsewhere."""
     words = []
-    for name, value in given.items():
-        flag = f"--{name.replace('_', '-')}"
+    for option in context.command.params:
+        name = str(option.name)
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE" or name in _NOT_REPEATED:
+            continue
+        flag, value = max(option.opts, key=len), context.params[name]
         if value is True:
             words.append(flag)
-        elif value is not None:
-            values = value if isinstance(value, tuple) else (value,)
-            words += [word for one in values for word in (flag, f"{one:g}" if isinstance(one, float) else one)]
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [flag, _public(Path(one)) if name in _PATHS else str(one)]
     return words
+
+
+def _names(choice: Choice) -> list[str]:
+    """Return the names of the exported files, or of the store."""
+    files = [*(choice.results or ()), *(Path(spec) for spec in choice.specs if spec.endswith(".parquet"))]
+    return [path.stem for path in files] or [choice.store.resolve().name]
+
+
+def _name_of(board: Leaderboard, choice: Choice) -> str:
+    """Return a report's name: that of its first sweep, file or store, and how many more there are."""
+    first, *more = [name for name, _ in board.options.specs] or _names(choice)
+    return f"{first}-and-{len(more)}-more" if more else first
 
 
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:

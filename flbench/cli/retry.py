@@ -11,8 +11,8 @@ import typer
 from flbench.cli.completion import conditions
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets
-from flbench.cli.visible import visible
 from flbench.errors import UserError
+from flbench.report.literal import visible
 
 if TYPE_CHECKING:
     from flbench.store import Entry, RunState, Store

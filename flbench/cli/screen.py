@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flbench.cli.live import say, wide_console
-from flbench.cli.visible import visible
+from flbench.report.literal import visible
 
 
 class Screen:

@@ -15,8 +15,8 @@ from flbench.cli.completion import sweeps
 from flbench.cli.ending import ends_quietly
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.cli.targets import expect_plans, plan_name
-from flbench.cli.visible import visible
 from flbench.errors import StoreUnusable
+from flbench.report.literal import visible
 
 if TYPE_CHECKING:
     from rich.table import Table

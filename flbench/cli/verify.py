@@ -12,8 +12,8 @@ import typer
 from flbench.cli.completion import targets
 from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, JsonOption, StoreOption
 from flbench.cli.targets import find_targets
-from flbench.cli.visible import visible
 from flbench.errors import UserError
+from flbench.report.literal import visible
 
 if TYPE_CHECKING:
     from flbench.cli.recompute import Verdict

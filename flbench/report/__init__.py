@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.report.leaderboard import Leaderboard
@@ -16,12 +20,23 @@ def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path) -> Lead
     """Build the leaderboard of what ``sweeps`` wish for from ``store`` and write it to ``path`` as Markdown."""
     from flbench.report import frames, leaderboard
 
-    options = leaderboard.options_of(sweeps)
-    wishes = [experiment for sweep in sweeps for experiment in sweep.experiments]
-    collection = frames.collect(frames.StoreSource(store), wishes, select_by=options.select_by, metric=options.metric)
-    board = leaderboard.build(collection, options)
+    parts = leaderboard.parts_of(frames.StoreSource(store), sweeps)
+    board = leaderboard.build(parts, leaderboard.options_of(sweeps))
     write_text(path, board.markdown())
     return board
+
+
+def check_replaceable(path: Path | None, title: str) -> None:
+    """Raise UserError where a file is there that is not an earlier report with the same title."""
+    if path is None or not path.is_file():
+        return
+    known = path.read_text(encoding="utf-8", errors="replace")
+    page = re.search(r'<meta name="generator" content="flbench report: (.*)">', known)
+    page_title = unescape(page[1]) if page else None
+    text_title = known.partition("\n")[0].removeprefix("# ") if "\nRegenerate with:\n" in known else None
+    if title not in (page_title, text_title):
+        found = f"a report on {page_title or text_title}" if page_title or text_title else "no report"
+        raise UserError(f"{path} is {found}, and this one is on {title}: name another file, or replace it with --force")
 
 
 def write_text(path: Path, text: str) -> None:

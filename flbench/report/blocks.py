@@ -1,6 +1,7 @@
 """What a report is written of, before it is Markdown or HTML.
 
-Texts are inline Markdown: ``**bold**``, ``*emphasis*``, `` `code` `` and ``[link](target)``.
+The texts of paragraphs and items are inline Markdown (``**bold**``, ``*emphasis*``, `` `code` ``, ``[link](target)``),
+in which strings from a store stand through ``literal``. All other texts are shown as they are.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Any
 from flbench.config import Experiment, Training, registry_of
 from flbench.registry import Component, default_of, format_scalar
 from flbench.report.frames import Run
+from flbench.report.literal import line
 from flbench.report.numbers import value_of
 from flbench.report.provenance import describe
 from flbench.report.stats import Summary, summarize
@@ -112,7 +113,7 @@ class Cell:
     def tick(self, axis: str, without: Sequence[str] = ()) -> Tick:
         """Where this cell stands on an axis; settings named in ``without`` have axes of their own."""
         if axis == "data":
-            return Tick((self.fingerprint or "",), f"data {(self.fingerprint or '?')[:8]}")
+            return Tick((self.fingerprint or "",), f"data {line(self.fingerprint or '?')[:8]}")
         if axis == "rounds":
             return Tick((self.runs[0].rounds,), format_scalar(self.runs[0].rounds))
         value = axis_value(self.experiment, axis)
@@ -123,7 +124,7 @@ class Cell:
 def gap_of(run: Run, metric: str) -> str | None:
     """Why a run has no value, or None where it has."""
     if run.state != "done":
-        return f"{run.state} ({run.failure})" if run.failure else run.state
+        return line(f"{run.state} ({run.failure})" if run.failure else run.state)
     value = value_of(run.record, metric)
     if value is None:
         return f"without {metric}"
@@ -195,7 +196,7 @@ def _sortable(value: Any) -> tuple[Any, ...]:
 
 def public(label: str) -> str:
     """A label without the directories of this machine: ``folder(path=/home/me/pets)`` as ``folder(path=pets)``."""
-    return re.sub(r"(?<![^=\s(\[])[/~][^\s,()\]]*/", "", label)
+    return line(re.sub(r"(?<![^=\s(\[])[/~][^\s,()\]]*/", "", label))
 
 
 def axis_label(axis: str, at: Tick) -> str:

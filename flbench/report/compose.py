@@ -8,14 +8,16 @@ from flbench.report import compose_chapters, compose_details, compose_published,
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.cells import Cell
 from flbench.report.frames import Run
+from flbench.report.layout import Layout
 from flbench.report.leaderboard import Leaderboard, Picture, Section
+from flbench.report.literal import literal
 from flbench.report.numbers import METRICS
 from flbench.report.overall import Overall, OverallRow, Place
 from flbench.report.provenance import Provenance
 from flbench.report.stats import CONFIDENCE, LEVEL, RESAMPLES
 from flbench.report.tables import MAX_COLUMNS, Table
 from flbench.report.why import KINDS as WHY
-from flbench.report.wording import TIED, head, listing, mean_text, numbers_text, parts, row_labels
+from flbench.report.wording import TIED, gap_text, head, listing, mean_text, numbers_text, parts, row_labels
 
 #: Most rows of the first table; the others are in the sections.
 MOST_ROWS = 20
@@ -50,16 +52,18 @@ _CHOSEN: Mapping[str, str] = {
 def document(board: Leaderboard) -> list[Block]:
     """Everything, in reading order."""
     blocks: list[Block] = [Heading(1, board.options.title)]
-    blocks += [Paragraph(_introduction(board))] if board.sections else []
+    layouts = {(section.layout.metric, section.layout.select_by): section.layout for section in board.sections}
+    blocks += [Paragraph(_introduction(layouts.values()))] if board.sections else []
     if board.unfinished:
         total, wished = sum(board.unfinished.values()), board.provenance.wished - len(_studies(board))
         # A run that diverged is over: it is a result, though no value.
         word = "Diverged" if board.unfinished.keys() == {"diverged"} else "Incomplete"
-        text = f"{total:,} of {wished:,} runs have no value: {listing(board.unfinished)}."
+        text = f"{total:,} of {wished:,} runs have no value: {literal(listing(board.unfinished))}."
         blocks.append(Paragraph(f"**{word}:** {text}", warning=True))
-    blocks += [Paragraph(f"Left out: {note}.", warning=True) for note in board.left_out]
+    blocks += [Paragraph(f"Left out: {literal(note)}.", warning=True) for note in board.left_out]
+    constants = {section.title: section.constants for section in board.sections}
     for found in board.overall:
-        blocks += [Paragraph(f"**{found.title}**")] if found.title else []
+        blocks += [Paragraph(f"**{literal(found.title)}**: {literal(constants[found.title])}.")] if found.title else []
         blocks += _overall(found)
     if board.published is not None:
         blocks.append(Paragraph(compose_published.summary_line(board.published)))
@@ -90,14 +94,17 @@ def _studies(board: Leaderboard) -> list[Run]:
     return [run for chapter in board.chapters for run in chapter.runs]
 
 
-def _introduction(board: Leaderboard) -> str:
-    metric = board.metric
-    unit = ", in percent" if metric.percent else ""
-    better = "lower is better" if metric.lower_is_better else "higher is better"
+def _introduction(layouts: Iterable[Layout]) -> str:
+    """What is shown, and how."""
+    shown = []
+    for layout in layouts:
+        metric = METRICS[layout.metric]
+        unit = ", in percent" if metric.percent else ""
+        better = "lower is better" if metric.lower_is_better else "higher is better"
+        shown.append(f"`{layout.metric}`: {metric.what}, {_WHEN[layout.select_by]}{unit}; {better}.")
     return (
-        f"`{board.options.metric}`: {metric.what}, {_WHEN[board.options.select_by]}{unit}; {better}. "
-        f"Mean ± half-width of its 95 % interval over seeds. **Bold**: the best of its column, and {TIED} what is not "
-        "shown to be worse than it. [How to read this](#how-to-read-this)."
+        f"{' '.join(shown)} Mean ± half-width of its 95 % interval over seeds. **Bold**: the best of its column, and "
+        f"{TIED} what is not shown to be worse than it. [How to read this](#how-to-read-this)."
     )
 
 
@@ -143,9 +150,12 @@ def _overall_labels(row: OverallRow) -> list[str]:
 def _overall_cell(place: Place | None) -> Entry:
     if place is None:
         return Entry("–")
-    below = tuple(parts(place.cell)[1][-1:]) if not place.cell.complete else ()
-    below += (place.cell.chosen,) if place.cell.chosen and place.cell.complete else ()
-    return _entry(place.table, place.cell, place.at, below)
+    cell = place.cell
+    few = cell.summary is not None and cell.summary.half_width is None
+    below = [f"n={cell.summary.n}"] if few and cell.summary else []
+    below += [gap_text(cell)] if not cell.complete else []
+    below += [cell.chosen] if cell.chosen else []
+    return _entry(place.table, cell, place.at, below)
 
 
 def _entry(table: Table, cell: Cell, at: tuple[int, int], below: Sequence[str]) -> Entry:
@@ -177,9 +187,9 @@ def _sections(board: Leaderboard) -> Iterator[tuple[Section, bool]]:
 
 
 def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]:
-    blocks: list[Block] = [Heading(2, section.title), Paragraph(f"Everywhere: {section.constants}.")]
+    blocks: list[Block] = [Heading(2, section.title), Paragraph(f"Everywhere: {literal(section.constants)}.")]
     if len(section.fingerprints) > 1:
-        names = ", ".join(f"`{name}`" for name in section.fingerprints)
+        names = ", ".join(f"`{literal(name)}`" for name in section.fingerprints)
         text = (
             f"**{len(section.fingerprints)} versions of the data** ({names}). "
             "Runs on different data are never averaged: they stand in rows of their own."
@@ -187,7 +197,7 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
         blocks.append(Paragraph(text, warning=True))
     everything = _tables(section.tables, 3)
     if section.tuned:
-        blocks += [Heading(3, f"Best {' and '.join(board.options.tune)} of each row"), Paragraph(_tuning(board))]
+        blocks += [Heading(3, f"Best {' and '.join(section.chosen)} of each row"), Paragraph(_tuning(section.layout))]
         blocks += _tables(section.tuned, 4)
         cells = sum(len(table.cells) for table in section.tables)
         blocks.append(Fold(f"All {cells} cells", tuple(everything)))
@@ -195,7 +205,7 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
         blocks += everything
     if section.own_shard:
         blocks += [Heading(3, "Own shard"), Paragraph(OWN_SHARD), *_tables(section.own_shard, 4)]
-    blocks += compose_details.blocks(section, board.options.target, MOST_LINES)
+    blocks += compose_details.blocks(section, MOST_LINES)
     if is_last and board.published is not None:
         blocks += compose_published.place(board.published, section.place)
     if is_last:
@@ -204,10 +214,10 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
     return blocks
 
 
-def _tuning(board: Leaderboard) -> str:
+def _tuning(layout: Layout) -> str:
     return (
-        f"Each row and column with the best of its settings, chosen {_CHOSEN[board.options.select_by]}; every row of a "
-        "column chooses from the same number of settings, which stands in the cell."
+        "Each row and column with the best of the settings that all rows of the column tried, chosen "
+        f"{_CHOSEN[layout.select_by]}. How many they are stands in the cell, where they are several."
     )
 
 
@@ -239,10 +249,10 @@ def _footnotes(table: Table) -> list[Block]:
     if table.ranked and any(cell.personal for cell in cells):
         notes.append(NO_SHARED_MODEL)
     mixtures = sorted({cell.numerics for cell in cells if len(cell.numerics) > 1})
-    notes += [f"{MIXED_NUMERICS} {'; '.join(mixture)}." for mixture in mixtures]
+    notes += [f"{MIXED_NUMERICS} {literal('; '.join(mixture))}." for mixture in mixtures]
     ways = sorted({way for cell in cells for way in cell.numerics})
     if len(ways) > 1 and not mixtures:
-        notes.append(f"The cells of this table were computed with different numerics: {'; '.join(ways)}.")
+        notes.append(f"The cells of this table were computed with different numerics: {literal('; '.join(ways))}.")
     return [Paragraph(note) for note in notes]
 
 
@@ -262,8 +272,8 @@ def _reading(board: Leaderboard) -> list[Block]:
     points = "" if board.published is None else compose_published.reading(board.published)
     confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
     texts = [
-        f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; one seed has none. `sd`: "
-        "sample standard deviation (ddof 1), `n`: seeds.",
+        f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; fewer than three seeds "
+        "have none. `sd`: sample standard deviation (ddof 1), `n`: seeds.",
         "`2/3: 1 failed (oom)`: how many of the seeds asked for have a value, and why not all; `1/3 diverged`: how "
         "many of them stopped at a number that was not finite; `–`: not asked for. Such cells are never the best.",
         f"{TIED}: a paired t-test over seeds (all cells of a seed share partition, initial weights and batches), "
@@ -290,8 +300,8 @@ def _provenance(board: Leaderboard) -> list[Block]:
         f"Runs: {made.wished}, {made.finished} finished",
         f"Seeds: {numbers_text(made.seeds)}",
         f"Rounds: {numbers_text(made.rounds)}",
-        *(f"{title}: {_facts(made, title)}" for title, counts in made.facts.items() if counts),
-        *(f"Spec: {name} `{spec_hash}`" for name, spec_hash in board.options.specs),
+        *(f"{title}: {literal(_facts(made, title))}" for title, counts in made.facts.items() if counts),
+        *(f"Spec: {literal(name)} `{literal(spec_hash)}`" for name, spec_hash in board.options.specs),
     ]
     return [Heading(2, "Provenance"), Items(tuple(lines)), Paragraph("Regenerate with:"), Code(board.options.command)]
 

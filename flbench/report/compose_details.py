@@ -9,6 +9,7 @@ from flbench.report.cells import Cell
 from flbench.report.contrasts import Contrast
 from flbench.report.costs import Costs, Reached
 from flbench.report.leaderboard import KIND_TITLES, Details, Section
+from flbench.report.literal import literal
 from flbench.report.numbers import METRICS
 from flbench.report.robustness import WITHIN, Ranges, Robustness
 from flbench.report.tables import Position, Table
@@ -20,14 +21,14 @@ MOST_CLASSES = 20
 _ACC = METRICS["acc"]
 
 
-def blocks(section: Section, target: float | None, most_lines: int) -> list[Block]:
+def blocks(section: Section, most_lines: int) -> list[Block]:
     """The blocks of a section; tables with more than ``most_lines`` lines are folded."""
     found: list[Block] = []
     for details in section.details:
         found += _titled(f"Differences{_where(details.table)}", _differences(details), most_lines)
     for details in section.details:
         title = _where(details.table)
-        found += _titled(f"Cost, clients and classes{title}", _costs(details, target), most_lines)
+        found += _titled(f"Cost, clients and classes{title}", _costs(details, section.layout.target), most_lines)
         found += [Fold(f"Recall of each class{title}", (grid,)) for grid in _recall(details)]
     for ranges in section.ranges:
         kind = "" if ranges.kind == "federated" else f": {ranges.kind}"
@@ -119,8 +120,8 @@ def _costs(details: Details, target: float | None) -> list[Block]:
         text += f" Target: {metric.text(target)}, at the first evaluation that reaches it."
     elif known["reached"] and details.baseline is not None:
         text += (
-            f" Target: what {row_name(details.baseline)} ends with in the same column with the same seed, at the first "
-            "evaluation that reaches it."
+            f" Target: what {literal(row_name(details.baseline))} ends with in the same column with the same seed, at "
+            "the first evaluation that reaches it."
         )
     axes = _axes(details)
     return [Paragraph(text), Grid((*axes, *heads), tuple(rows), len(axes))]

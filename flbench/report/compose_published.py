@@ -70,8 +70,8 @@ def reading(published: Published) -> str:
         "mean over seeds of the simple mean over clients on their own test shards. Published numbers are single runs "
         "unless they have a standard deviation. "
         "*reproduced*: the difference (ours less published) and the half-width of our 95 % interval are both at most "
-        f"{points}; *differs*: the difference exceeds that by more than the half-width; else *inconclusive* (one seed "
-        "has no interval); *shorter*: ours ran fewer rounds; *not comparable*: on other data."
+        f"{points}; *differs*: the difference exceeds that by more than the half-width; else *inconclusive* (fewer "
+        "than three seeds have no interval); *shorter*: ours ran fewer rounds; *not comparable*: on other data."
     )
 
 

@@ -10,6 +10,7 @@ from flbench.config import Federated
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.compose_chapters import claims_grid
 from flbench.report.correlation import Mean
+from flbench.report.literal import literal
 from flbench.report.numbers import METRICS
 from flbench.report.why import Answer, Finding, Probed, Synthesis
 from flbench.report.why.answers import READING, Means
@@ -38,10 +39,11 @@ def compose(found: Sequence[Synthesis], pictures: Mapping[tuple[str, str], Seque
         yield Paragraph(NO_PROBES)
         return
     yield Paragraph(READING)
+    last = {one.place: one for one in found}
     for one in found:
         if len(found) > 1:
             yield Heading(3, f"Why: {one.title}")
-        yield from _one(one, pictures.get(one.place, ()))
+        yield from _one(one, pictures.get(one.place, ()) if last[one.place] is one else ())
 
 
 def _one(found: Synthesis, pictures: Sequence[Figure]) -> Iterator[Block]:
@@ -51,7 +53,7 @@ def _one(found: Synthesis, pictures: Sequence[Figure]) -> Iterator[Block]:
     if found.seen < found.finished:
         yield Paragraph(f"{found.seen} of {found.finished} finished runs recorded probes; only these are read.")
     yield from ([] if found.answers else [Paragraph(NO_POINTS)])
-    yield from (Paragraph(f"**{answer.question}** {answer.text}") for answer in found.answers)
+    yield from (Paragraph(f"**{answer.question}** {literal(answer.text)}") for answer in found.answers)
     if found.claims:
         yield claims_grid(found.claims)
     yield from pictures

@@ -11,12 +11,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flbench.config import Experiment, Training
 from flbench.errors import UserError
 from flbench.registry import Component
 from flbench.report.contents import named_by
+from flbench.report.literal import spreadsheet
 from flbench.report.numbers import METRICS, Record, value_of
 from flbench.store import Result, Store, Wish
 
@@ -316,6 +318,15 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
     ``curves``. Columns that a run has no value for are missing values.
     """
     return _frame([_tidy_row(run) for run in runs])
+
+
+def write_csv(path: Path, runs: Iterable[Run]) -> None:
+    """Write the tidy frame for spreadsheets, in which no string of a store is a formula."""
+    frame = tidy(runs).rename(columns=spreadsheet)
+    for name in frame.select_dtypes("object"):
+        frame[name] = [spreadsheet(value) if isinstance(value, str) else value for value in frame[name]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False, lineterminator="\n")
 
 
 def curves(source: Source, runs: Iterable[Run]) -> pd.DataFrame:

@@ -12,24 +12,25 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.config import ALIASES, Training
+from flbench.config import Training
 from flbench.errors import UserError
 from flbench.registry import by_similarity
 from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
 from flbench.report.chapters import Chapter, chapters_of
 from flbench.report.contrasts import Contrast
 from flbench.report.costs import Costs, costs_of, targets_of
-from flbench.report.frames import Collection, Run, varied_methods
-from flbench.report.numbers import METRICS, Metric, value_of
+from flbench.report.frames import Collection, Run, Source, collect, varied_methods
+from flbench.report.layout import SECTION, Layout, axes_of, has_axis, varies
+from flbench.report.numbers import METRICS, value_of
 from flbench.report.overall import Overall, overalls
 from flbench.report.provenance import Provenance
 from flbench.report.robustness import Ranges, ranges
-from flbench.report.tables import SECTION, Position, Table, axes_of, has_axis, lay_out, varies
-from flbench.report.tuning import USUAL, tune
+from flbench.report.tables import Position, Table, lay_out
+from flbench.report.tuning import tune
 from flbench.report.verdicts import TOLERANCE, Published, compare
 from flbench.report.why import Synthesis, synthesize
 from flbench.sweeps import condition
@@ -49,25 +50,37 @@ KIND_TITLES: Mapping[str, str] = {"federated": "", "centralized": "Centralized: 
 
 @dataclass(frozen=True)
 class Options:
-    """What a leaderboard shows: a sweep's ``report`` section, and where it came from."""
+    """What the document as a whole says, and where it came from."""
 
-    metric: str = "acc"
-    rows: tuple[str, ...] = ("method", "norm")
-    cols: tuple[str, ...] = ("partition",)
-    select_by: str = "last"
-    baseline: tuple[str, ...] = ("method=fedavg", "norm=none")  # FIELD=VALUE conditions
-    tune: tuple[str, ...] = USUAL  # hyper-parameters to choose where they vary
-    target: float | None = None  # None: what the baseline ends with
     title: str = "flbench leaderboard"
     specs: tuple[tuple[str, str], ...] = ()  # (name, hash)
     command: str = "flbench report"
-    published: bool = False  # list every published number, also those that nobody asked for
+    published: bool = False  # list every published number, also those that no sweep ran
     tolerance: float = TOLERANCE
     why: bool = False  # put accuracy beside what probes saw
 
 
+@dataclass(frozen=True)
+class Part:
+    """Runs that are laid out alike: those of the sweeps whose report options are the same.
+
+    Attributes:
+        layout: their options.
+        collection: the runs.
+        sweeps: names of the sweeps with their data sets and models; empty for runs that no sweep file names.
+    """
+
+    layout: Layout
+    collection: Collection
+    sweeps: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+
+    def names(self, run: Run) -> list[str]:
+        """Return the sweeps on the data set and model of a run."""
+        return [name for name, places in self.sweeps.items() if _names_of(run.training) in places]
+
+
 def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = (), **changes: Any) -> Options:
-    """The options that the first sweep asks for, named after all of them; ``changes`` come last.
+    """Return the options of a leaderboard of some sweeps, named after all of them; ``changes`` come last.
 
     ``arguments`` are what else the user gave ``flbench report``, for the command that makes the leaderboard again.
     """
@@ -79,14 +92,51 @@ def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = (), **changes
         command=shlex.join(["flbench", "report", *specs, *words, *arguments]),
     )
     if sweeps:
-        wish = sweeps[0].spec.report
-        title = ", ".join(sweep.name for sweep in sweeps)
-        options = dataclasses.replace(options, title=title, metric=wish.metric, rows=wish.rows, cols=wish.cols)
-        options = dataclasses.replace(options, select_by=wish.select_by, tune=wish.tune, target=wish.target)
-        if wish.baseline is not None:
-            conditions = tuple(f"{path}={json.dumps(value)}" for path, value in wish.baseline.items())
-            options = dataclasses.replace(options, baseline=conditions)
+        options = dataclasses.replace(options, title=", ".join(sweep.name for sweep in sweeps))
     return dataclasses.replace(options, **changes)
+
+
+def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[Part, ...]:
+    """Return the runs of some sweeps by their report options; without sweeps, every run of the source.
+
+    Args:
+        source: where the runs are.
+        sweeps: which runs, and how they are laid out.
+        changes: options that replace those of all sweeps.
+    """
+    layouts: dict[Layout, list[Sweep]] = {}
+    for sweep in sweeps:
+        layouts.setdefault(dataclasses.replace(_layout_of(sweep), **changes), []).append(sweep)
+    if not sweeps:
+        layout = Layout(**changes)
+        return (Part(layout, collect(source, select_by=layout.select_by, metric=layout.metric)),)
+    parts = []
+    for layout, members in layouts.items():
+        wishes = [experiment for sweep in members for experiment in sweep.experiments]
+        found = collect(source, wishes, select_by=layout.select_by, metric=layout.metric)
+        places = {
+            sweep.name: frozenset(_names_of(one) for one in sweep.experiments if isinstance(one, Training))
+            for sweep in members
+        }
+        parts.append(Part(layout, found, places))
+    return tuple(parts)
+
+
+def _layout_of(sweep: Sweep) -> Layout:
+    wish = sweep.spec.report
+    layout = Layout(wish.metric, wish.rows, wish.cols, wish.select_by, tune=wish.tune, target=wish.target)
+    if wish.baseline is None:
+        return layout
+    conditions = tuple(f"{path}={json.dumps(value)}" for path, value in wish.baseline.items())
+    return dataclasses.replace(layout, baseline=conditions)
+
+
+def merged(parts: Sequence[Part]) -> Collection:
+    """Return the runs of all parts, each once."""
+    unique = {(run.run_id, run.rounds): run for part in reversed(parts) for run in part.collection.runs}
+    runs = sorted(unique.values(), key=lambda run: (run.cell, run.experiment.seed))
+    left_out = dict.fromkeys(note for part in parts for note in part.collection.left_out)
+    return Collection(tuple(runs), tuple(left_out), parts[0].collection.source)
 
 
 def _public_path(path: Path) -> str:
@@ -114,13 +164,16 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """One data set and model.
+    """One data set and model, laid out as some sweeps ask for.
 
     Attributes:
+        title: names the data set and model, and the sweeps where others are laid out in another way.
         place: the names of data set and model.
+        layout: the report options of the sweeps.
         constants: the settings that are the same everywhere.
         tables: every cell.
-        tuned: the cells of the chosen hyper-parameters, where some vary.
+        tuned: the cells of the chosen hyperparameters, where some vary.
+        chosen: which hyperparameters were chosen.
         own_shard: methods that keep parameters on the clients, on the clients' own data.
         details: of the tables that count: the tuned ones, or where nothing was tuned all.
         ranges: in which learning rates each row works.
@@ -129,9 +182,11 @@ class Section:
 
     title: str
     place: tuple[str, str]
+    layout: Layout
     constants: str
     tables: tuple[Table, ...]
     tuned: tuple[Table, ...]
+    chosen: tuple[str, ...]
     own_shard: tuple[Table, ...]
     details: tuple[Details, ...]
     ranges: tuple[Ranges, ...]
@@ -173,11 +228,6 @@ class Leaderboard:
     chapters: tuple[Chapter, ...] = ()
     why: tuple[Synthesis, ...] | None = None  # None: not asked for
 
-    @property
-    def metric(self) -> Metric:
-        """The headline metric."""
-        return METRICS[self.options.metric]
-
     def all_tables(self) -> list[Table]:
         """Every table, in reading order."""
         return [table for section in self.sections for table in (*section.tables, *section.own_shard)]
@@ -207,41 +257,62 @@ class Leaderboard:
         return plain.write(self)
 
 
-def build(collection: Collection, options: Options | None = None) -> Leaderboard:
-    """The leaderboard of a collection of runs; raises UserError for a metric or an axis that does not exist.
+def build(parts: Sequence[Part], options: Options | None = None) -> Leaderboard:
+    """The leaderboard of some runs; raises UserError for a metric or an axis that does not exist.
 
     Its tables are those of runs that train on a data set; studies have chapters of their own.
     """
     options = options or Options()
-    rows, cols, tuned = (
-        tuple(ALIASES.get(axis, axis) for axis in axes) for axes in (options.rows, options.cols, options.tune)
-    )
-    options = dataclasses.replace(options, rows=rows, cols=cols, tune=tuned)
-    collection = collection.naming_variants(varied_methods(collection.runs))
+    varied = varied_methods(run for part in parts for run in part.collection.runs)
+    parts = [
+        dataclasses.replace(part, layout=part.layout.spelled_out(), collection=part.collection.naming_variants(varied))
+        for part in parts
+    ]
+    collection = merged(parts)
     training = [run for run in collection.runs if isinstance(run.experiment, Training)]
-    _check(training, options)
-    gaps = Counter(why for run in training if (why := gap_of(run, options.metric)))
-    groups = grouped(training, _place)
-    sections = tuple(_section(dataclasses.replace(collection, runs=tuple(members)), options) for members in groups)
+    sections, gaps = _sections(parts)
     return Leaderboard(
         options=options,
         sections=sections,
-        overall=overalls([(one.title, [details.table for details in one.details]) for one in sections]),
+        overall=overalls([(one.title, one.layout, [details.table for details in one.details]) for one in sections]),
         runs=collection.runs,
         chapters=chapters_of(collection),
         provenance=Provenance.of(collection.runs),
-        unfinished=dict(sorted(gaps.items())),
+        unfinished=dict(sorted(Counter(gaps.values()).items())),
         left_out=collection.left_out,
         published=compare(training, tolerance=options.tolerance, everything=options.published),
         why=synthesize(sections, collection) if options.why else None,
     )
 
 
+def _sections(parts: Sequence[Part]) -> tuple[tuple[Section, ...], dict[tuple[str, int], str]]:
+    """The sections of all parts by data set and model, and why runs have no value."""
+    found: list[tuple[tuple[Tick, ...], Part, list[Run]]] = []
+    gaps: dict[tuple[str, int], str] = {}
+    for part in parts:
+        training = [run for run in part.collection.runs if isinstance(run.experiment, Training)]
+        _check(training, part.layout)
+        found += [(_place(members[0]), part, members) for members in grouped(training, _place)]
+        gaps |= {(run.run_id, run.rounds): why for run in training if (why := gap_of(run, part.layout.metric))}
+    often = Counter(place for place, _, _ in found)
+    found.sort(key=lambda one: one[0])
+    sections = []
+    for place, part, members in found:
+        title = ", ".join(at.label for at in place)
+        title += f" ({', '.join(part.names(members[0]))})" if often[place] > 1 else ""
+        sections.append(_section(title, dataclasses.replace(part.collection, runs=tuple(members)), part.layout))
+    return tuple(sections), gaps
+
+
+def _names_of(experiment: Training) -> tuple[str, str]:
+    return experiment.dataset.name, experiment.model.name
+
+
 def _place(run: Run) -> tuple[Tick, ...]:
     return tuple(tick(name, axis_value(run.experiment, name)) for name in SECTION)
 
 
-def _check(runs: Sequence[Run], options: Options) -> None:
+def _check(runs: Sequence[Run], options: Layout) -> None:
     if not runs:
         return
     if options.metric not in METRICS:
@@ -262,41 +333,45 @@ def _check(runs: Sequence[Run], options: Options) -> None:
             raise UserError(f"cannot lay out a leaderboard by {axis!r}; possible: {', '.join(known)}")
 
 
-def _section(collection: Collection, options: Options) -> Section:
-    cells = cells_of(collection.runs, options.metric)
+def _section(title: str, collection: Collection, layout: Layout) -> Section:
+    cells = cells_of(collection.runs, layout.metric)
     fingerprints = tuple(sorted({cell.fingerprint for cell in cells if cell.fingerprint}))
-    rows = (*options.rows, "data") if len(fingerprints) > 1 else options.rows
+    if len(fingerprints) > 1:
+        layout = dataclasses.replace(layout, rows=(*layout.rows, "data"))
     first = collection.runs[0].training
     tables: list[Table] = []
     tuned: list[Table] = []
+    chosen: list[str] = []
     details: list[Details] = []
     found: list[Ranges] = []
     for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):  # federated before centralized
         members = [cell for cell in cells if cell.experiment.kind == kind]
-        title = KIND_TITLES.get(kind, kind)
-        everything = lay_out(members, title, rows, options.cols)
-        chosen = tune(members, rows, options.cols, options.tune, options.select_by)
-        best = lay_out(chosen, title, rows, options.cols, tuned=options.tune)
+        everything = lay_out(members, KIND_TITLES.get(kind, kind), layout)
+        best = tune(members, layout)
+        of_best = lay_out(best.cells, KIND_TITLES.get(kind, kind), layout, chosen=best.axes)
         tables += everything
-        tuned += best
-        details += [_details(table, collection, options) for table in best or everything]
-        found += filter(None, [ranges(members, rows, options.cols)])
+        tuned += of_best
+        chosen += best.axes
+        details += [_details(table, collection, layout) for table in of_best or everything]
+        found += filter(None, [ranges(members, layout)])
     own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]
     return Section(
-        title=", ".join(tick(name, axis_value(first, name)).label for name in SECTION),
-        place=(first.dataset.name, first.model.name),
+        title=title,
+        place=_names_of(first),
+        layout=layout,
         constants=_constants(cells),
         tables=tuple(tables),
         tuned=tuple(tuned),
-        own_shard=tuple(lay_out(own, "", rows, options.cols, ranked=False)),
+        chosen=tuple(dict.fromkeys(chosen)),
+        own_shard=tuple(lay_out(own, "", layout, ranked=False)),
         details=tuple(details),
         ranges=tuple(found),
         fingerprints=fingerprints,
     )
 
 
-def _details(table: Table, collection: Collection, options: Options) -> Details:
-    is_baseline = condition(options.baseline) if options.baseline else lambda _: False
+def _details(table: Table, collection: Collection, layout: Layout) -> Details:
+    is_baseline = condition(layout.baseline) if layout.baseline else lambda _: False
     baseline = next(
         (table.rows[at[0]] for at, cell in sorted(table.cells.items()) if is_baseline(cell.experiment)), None
     )
@@ -304,7 +379,7 @@ def _details(table: Table, collection: Collection, options: Options) -> Details:
     for (r, c), cell in sorted(table.cells.items()):
         against = None if baseline is None else table.cells.get((table.rows.index(baseline), c))
         comparable = against if against is not None and against.fingerprint == cell.fingerprint else None
-        costs[r, c] = costs_of(cell, collection, targets_of(cell, options.target, comparable))
+        costs[r, c] = costs_of(cell, collection, targets_of(cell, layout.target, comparable))
     return Details(table, baseline, table.to_baseline(baseline), costs)
 
 

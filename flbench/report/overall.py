@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flbench.report.cells import Cell, Tick, axis_label
+from flbench.report.layout import Layout
 from flbench.report.numbers import METRICS
 from flbench.report.stats import bootstrap_interval, ranks, summarize
 from flbench.report.tables import MAX_COLUMNS, Position, Table
@@ -75,18 +76,18 @@ class Overall:
     title: str = ""
 
 
-def overalls(sections: Sequence[tuple[str, Sequence[Table]]]) -> tuple[Overall, ...]:
-    """One table over all columns, or one a section, since few rows are in all sections, where they are many.
+def overalls(sections: Sequence[tuple[str, Layout, Sequence[Table]]]) -> tuple[Overall, ...]:
+    """One table over all columns, or one a section where they are laid out differently or the columns are many.
 
     Args:
-        sections: titles and ranked tables.
+        sections: titles, layouts and ranked tables.
     """
-    whole = overall(sections)
-    if whole is None:
-        return ()
-    if len(sections) == 1 or len(whole.columns) <= MAX_COLUMNS:
-        return (whole,)
-    each = ((title, overall([(title, tables)])) for title, tables in sections)
+    named = [(title, tables) for title, _, tables in sections]
+    if len({layout for _, layout, _ in sections}) == 1:
+        whole = overall(named)
+        if len(sections) == 1 or whole is None or len(whole.columns) <= MAX_COLUMNS:
+            return (whole,) if whole is not None else ()
+    each = ((title, overall([(title, tables)])) for title, tables in named)
     return tuple(dataclasses.replace(found, title=title) for title, found in each if found is not None)
 
 

@@ -23,7 +23,7 @@ def write(board: Leaderboard) -> dict[str, Any]:
     return {
         "schema": JSON_SCHEMA,
         "title": board.options.title,
-        "metric": board.options.metric,
+        "metric": board.sections[0].layout.metric if board.sections else None,
         "cells": [_plain_cell(table, at) for table in board.all_tables() for at in sorted(table.cells)],
         "overall": [_overall(found) for found in board.overall],
         "details": [line for section in board.sections for line in _details_of(section)],

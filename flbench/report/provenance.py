@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flbench.report.frames import Run
+from flbench.report.literal import line
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def _data(run: Run) -> str:
 
 def describe(part: Mapping[str, Any]) -> str:
     """Settings as people write them: ``device cpu, executor loop, torch 2.11.0``."""
-    return ", ".join(f"{name} {value}" for name, value in sorted(part.items()) if value is not None)
+    return line(", ".join(f"{name} {value}" for name, value in sorted(part.items()) if value is not None))
 
 
 def code(environment: Mapping[str, Any]) -> str:
@@ -72,4 +73,4 @@ def hardware(environment: Mapping[str, Any]) -> str:
 
 
 def _count(texts: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(" ".join(text.split()) for text in texts if text).items()))
+    return dict(sorted(Counter(line(text) for text in texts if text).items()))

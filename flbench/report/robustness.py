@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flbench.report.cells import Cell, Tick, axis_label, grouped
+from flbench.report.layout import Layout, axes_for
 from flbench.report.numbers import METRICS
-from flbench.report.tables import anywhere, other_axes, ticks
 
 #: A learning rate works where its mean is within this of the best one's: two points.
 WITHIN = 0.02
@@ -59,20 +59,17 @@ class Ranges:
     rows: tuple[Robustness, ...]
 
 
-def ranges(cells: Sequence[Cell], rows: Sequence[str], cols: Sequence[str]) -> Ranges | None:
+def ranges(cells: Sequence[Cell], layout: Layout) -> Ranges | None:
     """The ranges of learning rates; None where there are too few rates, or the metric has no points."""
     if not METRICS[cells[0].metric].percent:
         return None
-    row_axes, col_axes = ([axis for axis in axes if axis != "lr" and anywhere(cells, axis)] for axes in (rows, cols))
-    named = (*row_axes, *col_axes, "lr")
-    col_axes = [*other_axes(cells, named), *col_axes]
+    axes = axes_for(cells, layout, ["lr"])
     found = []
-    for members in grouped(cells, lambda cell: (ticks(cell, col_axes, named), ticks(cell, row_axes, named))):
+    for members in grouped(cells, lambda cell: (axes.col(cell), axes.row(cell))):
         if len(members) >= FEWEST_RATES:
-            place = zip(col_axes, ticks(members[0], col_axes, named), strict=True)
-            where = ", ".join(axis_label(axis, at) for axis, at in place)
-            found.append(_range(members, ticks(members[0], row_axes, named), where))
-    return Ranges(cells[0].experiment.kind, tuple(row_axes), tuple(found)) if found else None
+            where = ", ".join(axis_label(axis, at) for axis, at in zip(axes.cols, axes.col(members[0]), strict=True))
+            found.append(_range(members, axes.row(members[0]), where))
+    return Ranges(cells[0].experiment.kind, axes.rows, tuple(found)) if found else None
 
 
 def _range(cells: Sequence[Cell], row: tuple[Tick, ...], where: str) -> Robustness:

@@ -1,8 +1,9 @@
 """What a leaderboard may say about a handful of seeds.
 
-Mean, sample standard deviation (ddof 1) and the Student-t interval of the mean; one seed has no interval. Differences
-between cells are paired by seed and corrected for their number; across many cells there are a stratified bootstrap and
-mean ranks. scipy.special alone is imported: scipy.stats, to which the tests hold these, takes longer than a report.
+Mean, sample standard deviation (ddof 1) and the Student-t interval of the mean, which fewer than three seeds do not
+have. Differences between cells are paired by seed and corrected for their number; across many cells there are a
+stratified bootstrap and mean ranks. scipy.special alone is imported: scipy.stats, to which the tests hold these, takes
+longer than a report.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from flbench.streams import stream
 #: Coverage of every interval that is printed.
 CONFIDENCE = 0.95
 
+#: Fewer values than this have no interval: that of two is as wide as 9 standard deviations, and shows nothing.
+FEWEST = 3
+
 #: A difference is told apart from chance where its corrected p-value is below this.
 LEVEL = 0.05
 
@@ -30,7 +34,7 @@ _DECIMALS = 12
 
 @dataclass(frozen=True)
 class Summary:
-    """``n`` values in three numbers; ``sd`` and ``half_width`` need two values at least and are None below that."""
+    """``n`` values in three numbers; ``sd`` is None for one value, ``half_width`` for fewer than ``FEWEST``."""
 
     n: int
     mean: float
@@ -47,7 +51,7 @@ def summarize(values: Sequence[float]) -> Summary | None:
     if n == 1:
         return Summary(1, mean, None, None)
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    return Summary(n, mean, sd, t_quantile(n - 1) * sd / math.sqrt(n))
+    return Summary(n, mean, sd, t_quantile(n - 1) * sd / math.sqrt(n) if n >= FEWEST else None)
 
 
 def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
@@ -59,7 +63,7 @@ def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of ``n`` paired differences; ``half_width`` and ``p`` need two pairs and are None below that."""
+    """The mean of ``n`` paired differences; ``half_width`` is None for fewer than ``FEWEST``, ``p`` for one."""
 
     n: int
     mean: float
@@ -87,7 +91,8 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
     if summary.sd is None:
         return Difference(summary.n, summary.mean, None, None)
     if len(set(gaps)) == 1:
-        return Difference(summary.n, gaps[0], 0.0, 2.0 ** (1 - summary.n) if gaps[0] else 1.0)
+        half_width = None if summary.half_width is None else 0.0
+        return Difference(summary.n, gaps[0], half_width, 2.0 ** (1 - summary.n) if gaps[0] else 1.0)
     from scipy.special import stdtr
 
     t = summary.mean / (summary.sd / math.sqrt(summary.n))
@@ -121,9 +126,9 @@ def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float]
         strata: the values of each cell's seeds; the draws depend on their numbers alone.
 
     Returns:
-        None where a cell has a single value, which has no spread.
+        None where a cell has fewer than ``FEWEST`` values.
     """
-    if not strata or min(map(len, strata)) < 2:
+    if not strata or min(map(len, strata)) < FEWEST:
         return None
     draw = stream(0, "bootstrap across cells")
     total_R = np.zeros(RESAMPLES)

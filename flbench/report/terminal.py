@@ -78,6 +78,8 @@ def _terminal_cell(table: Table, r: int, c: int) -> Text:
     text = Text(value, style="bold green" if (r, c) in table.best else "green" if (r, c) in table.tied else "")
     if (r, c) in table.tied:
         text.append(f" {TIED}", style="green")
+    if cell.summary and cell.summary.half_width is None:
+        text.append(f" n={cell.summary.n}", style="dim")
     if not cell.complete:
         text.append(("\n" if value else "") + gap_text(cell), style="yellow")
     if cell.chosen:

@@ -38,10 +38,8 @@ def parts(cell: Cell) -> tuple[str, list[str]]:
     value = ""
     if summary:
         value = mean_text(cell)
-        if summary.sd is not None:
-            below.append(f"sd {metric.text(summary.sd)}, n={summary.n}")
-        else:
-            below.append("n=1, no interval")
+        spread = "" if summary.sd is None else f"sd {metric.text(summary.sd)}, "
+        below.append(f"{spread}n={summary.n}{', no interval' if summary.half_width is None else ''}")
     if not cell.complete:
         below.append(gap_text(cell))
     if cell.chosen:
@@ -74,10 +72,9 @@ def listing(counts: Mapping[str, int]) -> str:
 def contrast_text(contrast: Contrast, metric: str) -> tuple[str, str]:
     """``+20.66 ± 3.10``, and ``p 0.012, n=3`` to stand below it."""
     found, known = contrast.difference, METRICS[metric]
-    if found.half_width is None:
-        return known.change(found.mean), f"n={found.n}, no test"
-    p = "" if contrast.p is None else f"p {p_text(contrast.p)}, "
-    return f"{known.change(found.mean)} ± {known.text(found.half_width)}", f"{p}n={found.n}"
+    half_width = "" if found.half_width is None else f" ± {known.text(found.half_width)}"
+    test = f"n={found.n}, no test" if contrast.p is None else f"p {p_text(contrast.p)}, n={found.n}"
+    return f"{known.change(found.mean)}{half_width}", test
 
 
 def p_text(p: float) -> str:

@@ -37,11 +37,8 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
     from flbench.report import frames, leaderboard
     from flbench.report.figures import write_figures
 
-    options = leaderboard.options_of([sweep])
-    collection = frames.collect(
-        frames.StoreSource(store), sweep.experiments, select_by=options.select_by, metric=options.metric
-    )
-    board = leaderboard.build(collection, options)
+    parts = leaderboard.parts_of(frames.StoreSource(store), [sweep])
+    board, collection = leaderboard.build(parts, leaderboard.options_of([sweep])), leaderboard.merged(parts)
     try:
         write_figures(board, collection, folder)
     except (UserError, OSError) as error:

@@ -23,7 +23,8 @@ def test_out_of_one_store_and_into_another(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().out == "8 already there\n"
     flbench(monkeypatch, "report", "--out", "a.md")
     flbench(monkeypatch, "report", "--out", "b.md", "--store", "copy")
-    assert Path("a.md").read_bytes() == Path("b.md").read_bytes()
+    parts = [Path(name).read_text().split("\n", 1)[1].partition("Regenerate")[0] for name in ("a.md", "b.md")]
+    assert parts[0] == parts[1]
     assert list(Path("copy/workers").iterdir()) == [], "nobody is left registered"
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from flbench.cli import main
-from flbench.report import exchange, frames, leaderboard, write_leaderboard
+from flbench.report import exchange, frames, write_leaderboard
 from flbench.store import Store
 from flbench.sweeps import load_sweep
-from tests.report.stores import accuracy, experiment, filled, finish, records
+from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, records
 
 SPEC = """
 version: 1
@@ -52,20 +52,20 @@ def test_a_spec_becomes_a_leaderboard(
 ) -> None:
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "tiny.yaml") == 0
-    text = Path("leaderboard.md").read_text()
+    text = Path("tiny.md").read_text()
     assert text.startswith("# tiny\n")
     assert "| norm | iid | classes:1 |" in text
     assert f"- Spec: tiny `{load_sweep('tiny.yaml').spec_hash}`" in text
     assert text.endswith("```sh\nflbench report tiny.yaml\n```\n")
     said = capsys.readouterr().out
-    assert "60.50 ± 6.35" in said and "wrote leaderboard.md" in said
+    assert "60.50 ≈ n=2" in said and "wrote tiny.md" in said
 
 
 def test_the_sweep_writes_the_same_bytes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
     write_leaderboard(store, [load_sweep(here / "tiny.yaml")], here / "beside" / "leaderboard.md")
     flbench(monkeypatch, "report", "tiny.yaml")
-    assert Path("leaderboard.md").read_bytes() == Path("beside/leaderboard.md").read_bytes()
+    assert Path("tiny.md").read_bytes() == Path("beside/leaderboard.md").read_bytes()
 
 
 def test_the_command_in_it_makes_it_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_the_command_in_it_makes_it_again(here: Path, monkeypatch: pytest.Monkey
         "--metric",
         "loss",
     )
-    text = Path("leaderboard.md").read_text()
+    text = Path("tiny.md").read_text()
     command = text.split("```sh\n")[1].split("\n")[0]
     assert command == "flbench report tiny.yaml --set 'axes.norm=[ln]' --only partition=iid --metric loss"
     assert "`loss`: cross-entropy" in text and "classes:1" not in text
@@ -92,23 +92,34 @@ def test_a_change_of_one_of_two_sweeps(here: Path, monkeypatch: pytest.MonkeyPat
     Path("other.yaml").write_text(SPEC.replace("tiny", "other").replace("iid", "classes:2"))
     for wish in load_sweep("other.yaml", ["rounds=40"]).experiments:
         finish(Store(here / "runs"), wish, accuracy(wish))
-    flbench(monkeypatch, "report", "tiny.yaml", "other.yaml", "--set", "other:rounds=40", "--set", "seeds=[0]")
-    text = Path("leaderboard.md").read_text()
+    flbench(
+        monkeypatch,
+        "report",
+        "tiny.yaml",
+        "other.yaml",
+        "--out",
+        "both.md",
+        "--set",
+        "other:rounds=40",
+        "--set",
+        "seeds=[0]",
+    )
+    text = Path("both.md").read_text()
     assert "- Rounds: 20, 40\n- " in text and "incomplete" not in text
-    assert "flbench report tiny.yaml other.yaml --set 'seeds=[0]' --set other:rounds=40\n" in text
+    assert "flbench report tiny.yaml other.yaml --set 'seeds=[0]' --set other:rounds=40 --out both.md\n" in text
 
 
 def test_without_a_spec_everything_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(here / "elsewhere", [experiment(), experiment(lr=0.5)])
     assert flbench(monkeypatch, "report", "--store", "elsewhere", "--out", "sub/board.md") == 0
     assert "lr 0.5" in Path("sub/board.md").read_text()
-    assert not Path("leaderboard.md").exists()
+    assert not Path("tiny.md").exists()
 
 
 def test_csv_and_figures(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "tiny.yaml", "--csv", "out/runs.csv", "--figures", "out/figures") == 0
-    said = "wrote leaderboard.md, out/runs.csv, 3 figures in out/figures (SVG and PNG)\n"
+    said = "wrote tiny.md, out/runs.csv, 3 figures in out/figures (SVG and PNG)\n"
     assert capsys.readouterr().out.endswith(said)
     with Path("out/runs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -117,28 +128,30 @@ def test_csv_and_figures(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     names = ["curves-digits-mlp", "labels-digits-classes-1-10-clients", "labels-digits-iid-10-clients"]
     files = sorted(path.name for path in Path("out/figures").iterdir())
     assert files == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
-    text = Path("leaderboard.md").read_text()
+    text = Path("tiny.md").read_text()
     assert (
         "\n\n![digits, mlp: accuracy (%) over rounds, mean ± sd over seeds.](out/figures/curves-digits-mlp.svg)\n"
         in text
     )
-    assert "```sh\nflbench report tiny.yaml --figures out/figures\n```" in text
+    assert "```sh\nflbench report tiny.yaml --csv out/runs.csv --figures out/figures\n```" in text
 
 
 def test_the_page_has_its_figures_inside(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "tiny.yaml", "--html", "page.html") == 0
     assert Path("page.html").read_text().count("<svg role=") == 3
-    assert "![" not in Path("leaderboard.md").read_text(), "their files are gone"
-    assert sorted(path.name for path in here.iterdir()) == ["leaderboard.md", "page.html", "runs", "tiny.yaml"]
+    assert "![" not in Path("tiny.md").read_text(), "their files are gone"
+    assert sorted(path.name for path in here.iterdir()) == ["page.html", "runs", "tiny.md", "tiny.yaml"]
 
 
-@pytest.mark.parametrize("option", ["--html", "--csv", "--figures", "--out"])
+@pytest.mark.parametrize(
+    ("option", "ending"), [("--html", ".html"), ("--csv", ".csv"), ("--figures", ""), ("--out", ".md")]
+)
 def test_what_cannot_be_written_is_the_users_mistake(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, ending: str
 ) -> None:
     fill(here / "runs")
-    assert flbench(monkeypatch, "report", "tiny.yaml", option, "tiny.yaml/inside") == 2
+    assert flbench(monkeypatch, "report", "tiny.yaml", option, f"tiny.yaml/inside{ending}") == 2
     assert "error: cannot write tiny.yaml" in capsys.readouterr().err
 
 
@@ -154,7 +167,7 @@ def test_the_rules_are_options(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     fill(here / "runs")
     options = ["--select-by", "oracle", "--tune", "lr", "--tune", "E", "--target", "0.55"]
     assert flbench(monkeypatch, "report", "tiny.yaml", *options) == 0
-    text = Path("leaderboard.md").read_text()
+    text = Path("tiny.md").read_text()
     assert "an upper bound and no result" in text and "Target: 55.00" in text
     assert f"flbench report tiny.yaml {' '.join(options)}\n" in text
 
@@ -164,7 +177,7 @@ def test_json(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert flbench(monkeypatch, "report", "tiny.yaml", "--json") == 0
     out = capsys.readouterr().out
     assert [cell["n"] for cell in json.loads(out)["cells"]] == [2, 2, 2, 2]
-    assert not Path("leaderboard.md").exists()
+    assert not Path("tiny.md").exists()
 
 
 def test_exported_files_are_a_source(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +189,7 @@ def test_exported_files_are_a_source(here: Path, monkeypatch: pytest.MonkeyPatch
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "c.md", "--results", "results/tiny.parquet")
     tables = [Path(name).read_text().partition("Regenerate")[0] for name in ("a.md", "b.md", "c.md")]
     assert tables[0] == tables[1] == tables[2]
-    assert "flbench report tiny.yaml --results results\n" in Path("b.md").read_text()
+    assert "flbench report tiny.yaml --results results --out b.md\n" in Path("b.md").read_text()
 
 
 def test_an_extended_store_answers_old_and_new_wishes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,8 +199,8 @@ def test_an_extended_store_answers_old_and_new_wishes(here: Path, monkeypatch: p
         finish(store, wish, lines=records([10, 20], accuracy(wish)) + records([30, 40], 0.99))
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "after.md")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "long.md", "--set", "rounds=40")
-    assert Path("before.md").read_bytes() == Path("after.md").read_bytes()
-    assert "99.00 ± 0.00" in Path("long.md").read_text()
+    assert Path("before.md").read_text() == Path("after.md").read_text().replace("after.md", "before.md")
+    assert "99.00" in Path("long.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -235,12 +248,12 @@ def test_mistakes_are_told_in_one_line(
     assert flbench(monkeypatch, *words) == code
     error = capsys.readouterr().err
     assert f"error: {message}" in error and error.count("\n") == 1
-    assert not Path("leaderboard.md").exists()
+    assert list(here.glob("*.md")) == []
 
 
 def test_hundreds_of_cells(tmp_path: Path) -> None:
     wishes = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
-    board = leaderboard.build(frames.collect(frames.StoreSource(filled(tmp_path, wishes))))
+    board = leaderboard_of(frames.collect(frames.StoreSource(filled(tmp_path, wishes))))
     text = board.markdown()
     assert text[text.index("All 200 cells") :].count("n=2") == 200
 
@@ -250,10 +263,10 @@ def test_published_numbers_on_request(
 ) -> None:
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "tiny.yaml") == 0
-    assert "Published numbers" not in Path("leaderboard.md").read_text()  # nothing was published for digits
+    assert "Published numbers" not in Path("tiny.md").read_text()  # nothing was published for digits
     capsys.readouterr()
     assert flbench(monkeypatch, "report", "tiny.yaml", "--published", "--tolerance", "2.5") == 0
-    text = Path("leaderboard.md").read_text()
+    text = Path("tiny.md").read_text()
     assert "365 published numbers: not run 365." in text
     assert "at most 2.5 points" in text
     assert text.endswith("```sh\nflbench report tiny.yaml --published --tolerance 2.5\n```\n")
@@ -266,13 +279,13 @@ def test_published_numbers_appear_with_their_data_set_and_model(here: Path, monk
     for seed in range(3):
         finish(store, experiment(dataset="cifar10", model="cnn", norm="ln", seed=seed), 0.5 + 0.01 * seed)
     assert flbench(monkeypatch, "report") == 0
-    text = Path("leaderboard.md").read_text()
+    text = Path("runs.md").read_text()
     assert "### Published numbers" in text
     assert "| FedLN | 14 | fedavg, ln | 77.21 ± 0.85 | 51.00 ± 2.48<br><sub>n=3</sub> | 20 | -26.21 | shorter" in text
     assert "shorter (20 of 10,000 rounds)" in text
     before = text.encode()
     assert flbench(monkeypatch, "report") == 0
-    assert Path("leaderboard.md").read_bytes() == before
+    assert Path("runs.md").read_bytes() == before
 
 
 def test_why_is_answered_on_request(
@@ -284,12 +297,12 @@ def test_why_is_answered_on_request(
         finish(store, wish, accuracy(wish), probes=probes)
     words = ["report", "tiny.yaml", "--set", "probes={features: 10}", "--why"]
     assert flbench(monkeypatch, *words, "--figures", "figures") == 0
-    text = Path("leaderboard.md").read_text()
+    text = Path("tiny.md").read_text()
     why = text[text.index("\n## Why\n") : text.index("## How to read this")]
     assert "**Does accuracy follow the rank of the features?** The data do not tell" in why
     assert "](figures/why-digits-mlp.svg)" in why and "](figures/features-digits-mlp-fedavg" in why
     assert "](figures/why-digits-mlp.svg)" not in text.replace(why, "")
-    assert "tiny.yaml --set 'probes={features: 10}' --why --figures figures\n" in text
+    assert "tiny.yaml --set 'probes={features: 10}' --figures figures --why\n" in text
     assert "Does accuracy follow the rank of the features?" in capsys.readouterr().out
     assert flbench(monkeypatch, *words, "--json") == 0
     (plain,) = json.loads(capsys.readouterr().out)["why"]
@@ -299,4 +312,107 @@ def test_why_is_answered_on_request(
 def test_why_without_probes_says_how_to_have_them(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "tiny.yaml", "--why") == 0
-    assert "No finished run recorded probes" in Path("leaderboard.md").read_text()
+    assert "No finished run recorded probes" in Path("tiny.md").read_text()
+
+
+def test_report_options_are_each_sweeps_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(here / "runs")
+    Path("rates.yaml").write_text("""
+version: 1
+name: rates
+base: {rounds: 20, eval_every: 10, partition: iid}
+axes: {norm: [none, ln], lr: [0.01, 0.1]}
+seeds: [0, 1]
+report: {rows: [norm], tune: []}
+""")
+    Path("best.yaml").write_text("""
+version: 1
+name: best
+base: {rounds: 40, eval_every: 10, partition: iid}
+axes: {norm: [none, ln], lr: [0.01, 0.1]}
+seeds: [0, 1]
+report: {rows: [norm], metric: loss, target: 0.5}
+""")
+    for name in ("rates.yaml", "best.yaml"):
+        for wish in load_sweep(name).experiments:
+            finish(store, wish, 0.5 + wish.lr if wish.norm.name == "none" else 0.9 - wish.lr)  # type: ignore[union-attr]
+    texts = []
+    for order in (("rates.yaml", "best.yaml"), ("best.yaml", "rates.yaml")):
+        flbench(monkeypatch, "report", *order, "--out", "board.md")
+        texts.append(Path("board.md").read_text())
+        rates = texts[-1].partition("\n## digits, mlp (rates)\n")[2].partition("\n## ")[0]
+        best = texts[-1].partition("\n## digits, mlp (best)\n")[2].partition("\n## ")[0]
+        assert "| norm | lr 0.01<br>iid | lr 0.1<br>iid |" in rates and "best of" not in rates
+        assert "### Best lr of each row" in best and "lr 0.1, best of 2" in best and "Target: 0.5," in best
+    assert "- Runs: 16, 16 finished" in texts[0]
+    flbench(monkeypatch, "report", "rates.yaml", "best.yaml", "--out", "board.md", "--tune", "lr", "--metric", "acc")
+    rates = Path("board.md").read_text().partition("\n## digits, mlp (rates)\n")[2].partition("\n## ")[0]
+    assert "lr 0.1, best of 2" in rates, "an option of the command replaces that of every sweep"
+
+
+def test_another_report_is_not_replaced(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(here / "runs")
+    for name in ("notes.md", "other.md", "page.html"):
+        Path(name).write_text("# Notes on tiny\n")
+    Path("other.yaml").write_text(SPEC.replace("tiny", "other"))
+    assert flbench(monkeypatch, "report", "other.yaml", "--out", "other.md", "--force", "--csv", "a.csv") == 0
+    kept = {path: path.read_bytes() for path in here.glob("*.*") if path.is_file()}
+    capsys.readouterr()
+    for words, message in (
+        (
+            ["--out", "notes.md"],
+            "notes.md is no report, and this one is on tiny: name another file, or replace",
+        ),
+        (["--out", "other.md"], "other.md is a report on other, and this one is on tiny"),
+        (["--html", "page.html", "--csv", "new.csv"], "page.html is no report"),
+    ):
+        assert flbench(monkeypatch, "report", "tiny.yaml", *words) == 2
+        assert f"error: {message}" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in here.glob("*.*") if path.is_file()} == kept, "nothing is written"
+    for _ in range(2):
+        again = ["--only", "partition=iid", "--html", "new.html", "--out", "notes.md"]
+        assert flbench(monkeypatch, "report", "tiny.yaml", *again, *(["--force"] if _ == 0 else [])) == 0
+    assert Path("notes.md").read_text().startswith("# tiny\n") and "<title>tiny<" in Path("new.html").read_text()
+    assert "--force" not in Path("notes.md").read_text()
+    assert flbench(monkeypatch, "report", "other.yaml", "--html", "new.html") == 2, "a page has a title, too"
+
+
+def test_a_report_is_named_after_what_it_is_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = fill(here / "runs")
+    exchange.write(here / "exported.parquet", exchange.gather(store, store.run_ids())[0])
+    Path("other.yaml").write_text(SPEC.replace("tiny", "other"))
+    for words, name in (
+        (["tiny.yaml", "other.yaml"], "tiny-and-1-more.md"),
+        ([], "runs.md"),
+        (["exported.parquet"], "exported.md"),
+        (["--results", "exported.parquet"], "exported.md"),
+        (["--store", str(here / "runs"), "other.yaml"], "other.md"),
+    ):
+        assert flbench(monkeypatch, "report", *words) == 0
+        assert Path(name).exists(), name
+    assert Path("runs.md").read_text().startswith("# flbench leaderboard: runs\n")
+
+
+def test_the_command_at_the_end_repeats_every_option(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(here / "elsewhere")
+    options = (
+        "--store elsewhere --out a.md --html b.html --csv c.csv --metric loss --select-by oracle --tune lr --tune E"
+    )
+    options += " --target 0.30000001 --published --tolerance 2.5 --why --data images"
+    assert flbench(monkeypatch, "report", "tiny.yaml", *options.split(), "--set", "seeds=[0]", "--limit", "3") == 0
+    assert f"\nflbench report tiny.yaml --set 'seeds=[0]' --limit 3 {options}\n" in Path("a.md").read_text()
+    assert flbench(monkeypatch, "report", "--store", str(here / "elsewhere"), "--out", str(here / "d.md")) == 0
+    assert str(here) not in Path("d.md").read_text()
+
+
+@pytest.mark.parametrize("words", [["--out", "t.tex"], ["--html", "t.md"], ["--csv", "t.parquet"], ["--out", "t"]])
+def test_names_of_files_say_what_is_in_them(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml", *words) == 2
+    error = capsys.readouterr().err
+    assert f"error: {' '.join(words)}: expected a name that ends in" in error and ".md (--out), .html" in error
+    assert sorted(path.name for path in here.iterdir()) == ["runs", "tiny.yaml"]

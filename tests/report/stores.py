@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment, content_of, parse_experiment
+from flbench.report.frames import Collection
+from flbench.report.layout import Layout
+from flbench.report.leaderboard import Leaderboard, Options, Part, build
 from flbench.store import Attempt, Lease, Store
 
 NUMERICS = {"device": "cpu", "executor": "loop", "precision": "fp32", "torch": "2.11.0"}
@@ -22,6 +25,13 @@ ENVIRONMENT = {
     "gpu": None,
     "argv": ["/home/somebody/flbench", "sweep"],
 }
+
+
+def leaderboard_of(collection: Collection, **options: Any) -> Leaderboard:
+    """The leaderboard of runs that are laid out alike; ``options`` are a sweep's or the document's."""
+    document = {name: value for name, value in options.items() if name in Options.__dataclass_fields__}
+    layout = {name: value for name, value in options.items() if name not in document}
+    return build([Part(Layout(**layout), collection)], Options(**document))
 
 
 def experiment(**fields: Any) -> Experiment:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flbench.report.frames import Collection, Run
-from flbench.report.leaderboard import Leaderboard, Options, build
-from tests.report.stores import experiment
+from flbench.report.leaderboard import Leaderboard
+from tests.report.stores import experiment, leaderboard_of
 
 #: Values of three seeds by normalization. To ln: none -0.2 with differences -0.19, -0.2, -0.21 (t = -34.6, p 0.00083);
 #: fn -0.01, 0, 0.01, which has no mean; gn -0.3, 0, 0.15 (p 0.74).
@@ -29,7 +29,7 @@ def board(values: Mapping[str, Sequence[float | None]] = VALUES, **options: Any)
         for seed, acc in enumerate(accs)
         for wish in [experiment(norm=norm, seed=seed)]
     ]
-    return build(Collection(tuple(runs)), Options(**options))
+    return leaderboard_of(Collection(tuple(runs)), **options)
 
 
 def table(found: Leaderboard) -> Any:
@@ -87,7 +87,7 @@ def test_lower_may_be_better() -> None:
         for seed in range(3)
         for wish in [experiment(norm=norm, seed=seed)]
     ]
-    found = build(Collection(tuple(runs)), Options(metric="loss"))
+    found = leaderboard_of(Collection(tuple(runs)), metric="loss")
     assert names(found, table(found).best) == {"ln"}
     assert table(found).tied == frozenset()
 

@@ -14,9 +14,9 @@ from flbench.errors import UserError
 from flbench.report import frames
 from flbench.report.costs import first_reaching
 from flbench.report.frames import Collection, Run
-from flbench.report.leaderboard import Leaderboard, Options, build
+from flbench.report.leaderboard import Leaderboard
 from flbench.store import Store
-from tests.report.stores import experiment, finish, records
+from tests.report.stores import experiment, finish, leaderboard_of, records
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
@@ -34,7 +34,7 @@ def run(acc: float | None, state: str = "done", more: dict[str, Any] | None = No
 
 
 def board(*runs: Run, **options: Any) -> Leaderboard:
-    return build(Collection(tuple(runs)), Options(**options))
+    return leaderboard_of(Collection(tuple(runs)), **options)
 
 
 def chosen(found: Leaderboard) -> dict[str, tuple[float | None, str]]:
@@ -65,26 +65,65 @@ def test_the_best_learning_rate_of_each_row_and_column() -> None:
     assert "### Best lr of each row" in found.markdown() and "flatters every row" in found.markdown()
 
 
-def test_every_row_has_the_same_budget() -> None:
-    few = [run(0.5 + lr, norm="none", lr=lr) for lr in (0.01, 0.1)]
-    many = [run(0.5, norm="ln", lr=lr / 1000) for lr in range(1, 9)]
-    told = chosen(board(*few, *many))
-    assert told["fedavg none classes:1"] == (0.6, "lr 0.1, best of 2")
-    assert told["fedavg ln classes:1"][1].endswith(", best of 2 drawn from 8")
-    assert chosen(board(*few, *many)) == chosen(board(*reversed([*few, *many])))
+def test_rows_choose_among_the_settings_that_all_rows_of_the_column_tried() -> None:
+    few = [run(0.5 + lr, norm="none", lr=lr) for lr in (0.01, 0.1, 0.3)]
+    many = [run(0.9 - lr, norm="ln", lr=lr) for lr in (0.001, 0.01, 0.1)]
+    found = board(*few, *many)
+    assert chosen(found) == {
+        "fedavg none classes:1": (0.6, "lr 0.1, best of 2"),
+        "fedavg ln classes:1": (0.89, "lr 0.01, best of 2"),
+    }
+    assert sum(len(table.cells) for table in found.sections[0].tables) == 6, "the other settings are shown, too"
+    one_more = [run(0.95, norm="fn", lr=0.01)]
+    assert chosen(board(*few, *many, *one_more)) == {
+        "fedavg none classes:1": (0.51, "lr 0.01"),
+        "fedavg ln classes:1": (0.89, "lr 0.01"),
+        "fedavg fn classes:1": (0.95, "lr 0.01"),
+    }
 
 
-def test_a_drawn_budget_has_every_value_that_the_others_have() -> None:
-    avg = [run(0.5, lr=lr) for lr in (0.01, 0.1, 1.0)]
-    prox = [
-        run(lr if lr < 1 else 0.95, lr=lr, method={"name": "fedprox", "mu": mu})
-        for lr in (0.01, 0.1, 1.0)
-        for mu in (0.1, 0.3, 0.5)
+def test_rows_that_tried_no_setting_in_common_are_not_tuned() -> None:
+    found = board(*(run(0.5, norm="none", lr=lr) for lr in (0.1, 0.3)), run(0.9, norm="ln", lr=0.01))
+    assert chosen(found) == {}
+    (table,) = found.sections[0].tables
+    assert [[at.label for at in col] for col in table.cols] == [[lr, "classes:1"] for lr in ("0.01", "0.1", "0.3")]
+
+
+def test_one_learning_rate_a_row_is_not_compared_with_another() -> None:
+    (table,) = board(run(0.5, norm="none", lr=0.1), run(0.9, norm="ln", lr=0.01)).sections[0].tables
+    assert table.contests == ()
+
+
+def test_a_hyperparameter_that_some_rows_lack_makes_rows() -> None:
+    avg = [run(0.5, lr=lr) for lr in (0.01, 0.1)]
+    prox = [run(mu, lr=lr, method={"name": "fedprox", "mu": mu}) for lr in (0.01, 0.1) for mu in (0.1, 0.3)]
+    assert chosen(board(*avg, *prox, tune=("lr", "method.mu"))) == {
+        "fedavg none classes:1": (0.5, "lr 0.01, best of 2"),
+        "fedprox(mu=0.1) none classes:1": (0.1, "lr 0.01, best of 2"),
+        "fedprox(mu=0.3) none classes:1": (0.3, "lr 0.01, best of 2"),
+    }
+
+
+def test_a_field_that_follows_from_the_row_belongs_to_its_label() -> None:
+    decays = {"none": 0.0, "ln": 0.1, "fn": 0.0}
+    runs = [
+        run(0.5, norm=norm, partition=partition, weight_decay=decay, method=method)
+        for norm, decay in decays.items()
+        for partition in ("classes:1", "iid")
+        for method in ("fedavg", "scaffold")
     ]
-    told = chosen(board(*avg, *prox, tune=("lr", "method.mu")))
-    assert told["fedavg none classes:1"][1] == "lr 0.01, best of 3", "a method without mu does not name it"
-    assert told["fedprox none classes:1"][0] == 0.95, "whatever is drawn, lr 1 is among it"
-    assert told["fedprox none classes:1"][1].endswith("best of 3 drawn from 9")
+    (table,) = board(*runs).sections[0].tables
+    assert (table.row_axes, table.col_axes) == (("method", "norm"), ("partition",))
+    labels = ["none, weight_decay 0", "ln, weight_decay 0.1", "fn, weight_decay 0"]
+    assert sorted({row[1].label for row in table.rows}) == sorted(labels)
+    assert len(table.contests) == 2 and all(len(contest) == 6 for contest in table.contests)
+    varied = [run(0.5, norm=norm, weight_decay=decay) for norm in ("none", "ln") for decay in (0.0, 0.1)]
+    assert board(*varied).sections[0].tables[0].col_axes == ("weight_decay", "partition")
+
+
+def test_what_is_to_be_solved_is_a_column_in_any_case() -> None:
+    (table,) = board(run(0.5, norm="none", E=1), run(0.9, norm="ln", E=10)).sections[0].tables
+    assert table.col_axes == ("local_steps", "partition")
 
 
 def test_incomplete_settings_use_up_the_budget_and_cannot_win() -> None:
@@ -122,7 +161,7 @@ def test_the_oracle_sees_the_test_data_of_every_round(tmp_path: Path) -> None:
     assert by_loss.record is not None and by_loss.record["loss"] == pytest.approx(0.4)
     with pytest.raises(UserError, match="unknown rule 'best'; known: last, val, oracle"):
         frames.collect(source, [wish], select_by="best")
-    text = build(frames.collect(source, [wish], select_by="oracle"), Options(select_by="oracle")).markdown()
+    text = leaderboard_of(frames.collect(source, [wish], select_by="oracle"), select_by="oracle").markdown()
     assert "an upper bound and no result" in text
 
 
@@ -137,12 +176,12 @@ def test_rounds_and_bytes_to_the_target(tmp_path: Path) -> None:
         finish(store, experiment(norm=norm, rounds=30, seed=seed), lines=lines)
     collection = frames.collect(frames.StoreSource(store))
     # The baseline's seeds end with 0.6 and 0.4, which they reach in rounds 30 and 20; ln's first seed at once.
-    text = build(collection).markdown()
+    text = leaderboard_of(collection).markdown()
     assert "| fedavg | none | classes:1 | 25.00 |" in text
     assert "| 45.0\N{NO-BREAK SPACE}kB | 25 | 37.5\N{NO-BREAK SPACE}kB |" in text
     assert "| 45.0\N{NO-BREAK SPACE}kB | 10<br><sub>1/2 seeds</sub> | 15.0\N{NO-BREAK SPACE}kB |" in text
     assert "Target: what fedavg none ends with" in text
-    fixed = build(collection, Options(target=0.75)).markdown()
+    fixed = leaderboard_of(collection, target=0.75).markdown()
     assert "Target: 75.00," in fixed
     assert "| 45.0\N{NO-BREAK SPACE}kB | never | never |" in fixed
     assert "| 45.0\N{NO-BREAK SPACE}kB | 30<br><sub>1/2 seeds</sub> | 45.0\N{NO-BREAK SPACE}kB |" in fixed
@@ -152,7 +191,7 @@ def test_nobody_is_held_to_a_baseline_on_other_data(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(norm="none"), 0.5, bytes_up=10, fingerprint="aaaaaaaaaaaaaaaa")
     finish(store, experiment(norm="ln"), 0.6, bytes_up=10, fingerprint="bbbbbbbbbbbbbbbb")
-    (details,) = build(frames.collect(frames.StoreSource(store))).sections[0].details
+    (details,) = leaderboard_of(frames.collect(frames.StoreSource(store))).sections[0].details
     reached = {details.table.rows[r][1].label: costs.reached for (r, _), costs in details.costs.items()}
     assert reached["none"] is not None and reached["none"].rounds == 20
     assert reached["ln"] is None
@@ -248,7 +287,7 @@ def test_few_columns_of_two_data_sets_stand_in_one_table_and_many_in_one_each() 
         ("cifar10, cnn", 2, 2),
     ]
     text = told.markdown()
-    assert text.index("\n**digits, mlp**\n") < text.index("\n**cifar10, cnn**\n") < text.index("\n## digits, mlp\n")
+    assert text.index("\n**digits, mlp**: ") < text.index("\n**cifar10, cnn**: ") < text.index("\n## digits, mlp\n")
     assert "- mean of 8 or 2: " in text and "among the 3 or 2 rows" in text
 
 

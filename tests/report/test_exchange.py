@@ -15,9 +15,8 @@ import pytest
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.report import exchange, frames
-from flbench.report.leaderboard import build
 from flbench.store import Lease, Store
-from tests.report.stores import accuracy, claim, experiment, fail, filled, finish, records, small_sweep
+from tests.report.stores import accuracy, claim, experiment, fail, filled, finish, leaderboard_of, records, small_sweep
 
 
 def export(store: Store, path: Path) -> Path:
@@ -32,7 +31,7 @@ def bring(store: Store, path: Path) -> dict[str, int]:
 
 
 def text(source: frames.Source, wishes: list[Experiment] | None = None) -> str:
-    return build(frames.collect(source, wishes)).markdown()
+    return leaderboard_of(frames.collect(source, wishes)).markdown()
 
 
 def files_of(store: Store) -> dict[str, bytes]:

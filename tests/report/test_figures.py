@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,15 +13,15 @@ from flbench.report import frames
 from flbench.report.figures import KINDS, draw, with_links, write_figures
 from flbench.report.figures.style import COLORS, Drawing
 from flbench.report.frames import Collection
-from flbench.report.leaderboard import Leaderboard, Options, Picture, build
+from flbench.report.leaderboard import Leaderboard, Picture
 from flbench.store import Store
-from tests.report.stores import experiment, filled, finish, records
+from tests.report.stores import experiment, filled, finish, leaderboard_of, records
 from tests.report.test_verdicts import done, seeds
 
 
 def board(store: Store, **options: Any) -> tuple[Leaderboard, Collection]:
     collection = frames.collect(frames.StoreSource(store))
-    return build(collection, Options(**options)), collection
+    return leaderboard_of(collection, **options), collection
 
 
 def drawings(store: Store, kind: str, **options: Any) -> list[Drawing]:
@@ -141,6 +141,62 @@ def test_the_cost_of_the_target(tmp_path: Path) -> None:
         "never",
     ]
     assert drawings(store, "cost", target=0.99) == []
+
+
+def test_the_cost_says_why_a_row_has_no_bytes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for norm, accs in (("none", (0.2, 0.2, 0.4)), ("ln", (0.5, 0.5, 0.6)), ("fn", (0.1, 0.1, 0.1))):
+        lines = records([0, 10, 20], 0.5)
+        for line, acc in zip(lines, accs, strict=True):
+            line |= {"acc": acc, "bytes_up": 1e6 * line["round"], "bytes_down": 0}
+        finish(store, experiment(norm=norm), lines=lines)
+    other = experiment(norm="none", method="scaffold")
+    finish(store, other, 0.5, fingerprint="aaaaaaaaaaaaaaaa", bytes_up=10, bytes_down=0)
+    (drawing,) = drawings(store, "cost")
+    (panel,) = axes_of(drawing)
+    assert [text.get_text() for text in panel.texts] == [
+        "20.0\N{NO-BREAK SPACE}MB",
+        "before training",
+        "never",
+        "no target",
+    ]
+
+
+def test_names_of_panels_and_titles_do_not_overlap(tmp_path: Path) -> None:
+    wishes = [
+        experiment(
+            method=method, norm=norm, partition="dirichlet:0.02", participation=p, momentum=m, weight_decay=0.0005
+        )
+        for method in ("fedavg", {"name": "fedyogi", "server_lr": 0.0316})
+        for norm in ("none", "ln")
+        for p in (0.3, 0.5)
+        for m in (0.0, 0.95)
+    ]
+    store = Store(tmp_path)
+    for wish in wishes:
+        finish(store, wish, 0.5, bytes_up=10, bytes_down=10)
+    for kind in ("curves", "cost", "heatmap"):
+        (drawing,) = drawings(store, kind)
+        drawing.figure.canvas.draw()
+        titles = [panel.title for panel in axes_of(drawing)] + [drawing.figure._suptitle]  # type: ignore[attr-defined]
+        boxes = [title.get_window_extent() for title in titles if title.get_text()]
+        assert len(boxes) > 4
+        width = drawing.figure.bbox.width
+        assert all(box.x0 >= 0 and box.x1 <= width for box in boxes), f"{kind}: a title is cut"
+        clashes = [(one.bounds, other.bounds) for one, other in combinations(boxes, 2) if one.overlaps(other)]
+        assert not clashes, f"{kind}: titles overlap"
+
+
+def test_dollar_signs_in_labels_are_no_mathematics(tmp_path: Path) -> None:
+    wishes = [
+        experiment(dataset={"name": "folder", "path": "a$^$b"}, method=method, norm=norm)
+        for method in ("fedavg", "scaffold")
+        for norm in ("none", "ln")
+    ]
+    found, collection = board(filled(tmp_path / "s", wishes))
+    for kind in ("curves", "heatmap"):
+        for drawing in draw(found, collection, kind):
+            drawing.figure.canvas.draw()
 
 
 def test_the_map_of_methods_and_norms_says_what_is_missing(tmp_path: Path) -> None:

@@ -16,17 +16,17 @@ from flbench.errors import UserError
 from flbench.report import frames
 from flbench.report.cells import public
 from flbench.report.frames import Collection, Run
-from flbench.report.leaderboard import Leaderboard, Options, build
+from flbench.report.leaderboard import Leaderboard
 from flbench.report.tables import Table
 from flbench.report.wording import parts
 from flbench.store import Store
-from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, filled, finish, small_sweep
+from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, filled, finish, leaderboard_of, small_sweep
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "leaderboard.md"
 
 
 def board(store: Store, wishes: Iterable[Experiment] | None = None, **options: Any) -> Leaderboard:
-    return build(frames.collect(frames.StoreSource(store), wishes), Options(**options))
+    return leaderboard_of(frames.collect(frames.StoreSource(store), wishes), **options)
 
 
 def cell(table: Table, *labels: str) -> tuple[str, list[str]]:
@@ -62,12 +62,13 @@ def test_a_variant_is_named_wherever_variants_of_one_method_differ_in_the_report
     """Also its default, and also where a table by itself has only one of them."""
     text = experiment(method={"name": "scaffold", "variant": "text"}, dataset="fashion_mnist", model="cnn")
     alone = [experiment(method=method, partition="iid") for method in ("scaffold", "feddecorr")]
-    both = build(made_up([*alone, text]))
+    both = leaderboard_of(made_up([*alone, text]))
     rows = [[row[0].label for row in section.tables[0].rows] for section in both.sections]
     assert rows == [["feddecorr", "scaffold(variant=original)"], ["scaffold(variant=text)"]]
-    (table,) = build(made_up(alone)).sections[0].tables
+    (table,) = leaderboard_of(made_up(alone)).sections[0].tables
     assert [row[0].label for row in table.rows] == ["feddecorr", "scaffold"]
-    (table,) = build(made_up([*alone, text]), Options(rows=("method", "method.variant"))).sections[0].tables
+    both = leaderboard_of(made_up([*alone, text]), rows=("method", "method.variant"))
+    (table,) = both.sections[0].tables
     assert [[at.label for at in row] for row in table.rows] == [["feddecorr", "original"], ["scaffold", "original"]]
 
 
@@ -97,18 +98,18 @@ def test_every_gap_is_named(tmp_path: Path) -> None:
     said = {label: cell(table, "fedavg", "none", label) for label in partitions}
     assert said["iid"] == ("", ["not run"])
     assert said["classes:1"] == ("", ["3/3 diverged"])
-    assert said["classes:2"] == ("0.4 ± 1.271", ["sd 0.1414, n=2", "1/3 diverged"])
-    assert said["classes:3"] == ("0.5 ± 0", ["sd 0, n=2", "2/3: 1 failed (oom)"])
+    assert said["classes:2"] == ("0.4", ["sd 0.1414, n=2, no interval", "1/3 diverged"])
+    assert said["classes:3"] == ("0.5", ["sd 0, n=2, no interval", "2/3: 1 failed (oom)"])
     assert said["classes:4"] == ("0.5", ["n=1, no interval", "1/3: 1 pending, 1 running"])
     assert said["classes:5"] == ("", ["0/3: 1 failed (timeout), 1 pending, 1 running"])
-    assert said["classes:6"] == ("0.5 ± 0", ["sd 0, n=2", "2/3: 1 without loss"])
+    assert said["classes:6"] == ("0.5", ["sd 0, n=2, no interval", "2/3: 1 without loss"])
     why = "4 diverged, 1 failed (oom), 1 failed (timeout), 5 pending, 2 running, 1 without loss"
     assert f"> **Incomplete:** 14 of 21 runs have no value: {why}." in result.markdown()
 
 
 def test_numbers_on_an_axis_have_four_digits_or_as_many_as_tell_them_apart() -> None:
     def columns(axis: str, experiments: list[Experiment]) -> list[str]:
-        (table,) = build(made_up(experiments), Options(cols=(axis,))).sections[0].tables
+        (table,) = leaderboard_of(made_up(experiments), cols=(axis,)).sections[0].tables
         return [at.label for (at,) in table.cols]
 
     assert columns("lr", [experiment(lr=lr) for lr in (0.3, 0.0316227766017)]) == ["0.03162", "0.3"]
@@ -172,7 +173,7 @@ def test_mixed_numerics_are_marked(tmp_path: Path) -> None:
     finish(store, experiment(seed=1), 0.5, numerics={**NUMERICS, "device": "cuda"})
     finish(store, experiment(norm="ln"), 0.5)
     text = board(store).markdown()
-    assert "50.00 ± 0.00** ²<br>" in text
+    assert "50.00** ²<br>" in text
     assert text.count("²") == 3, "the cell, in both tables, and the footnote"
     assert "² The seeds of this cell were computed with different numerics: device cpu, executor loop" in text
 
@@ -188,7 +189,7 @@ def test_cells_with_different_numerics_are_footnoted(tmp_path: Path) -> None:
 
 def test_rows_without_a_cell_are_left_out_of_a_part(tmp_path: Path) -> None:
     wishes = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)]
-    tables = build(made_up([*wishes, experiment(norm="ln", partition="iid")])).sections[0].tables
+    tables = leaderboard_of(made_up([*wishes, experiment(norm="ln", partition="iid")])).sections[0].tables
     assert [len(table.rows) for table in tables] == [2, 1]
 
 
@@ -220,7 +221,7 @@ def test_centralized_runs_have_rows_of_their_own(tmp_path: Path) -> None:
 
 def test_data_sets_and_models_have_sections(tmp_path: Path) -> None:
     wishes = [experiment(dataset=dataset, model="cnn") for dataset in ("mnist", "cifar10")] + [experiment()]
-    assert [section.title for section in build(made_up(wishes)).sections] == [
+    assert [section.title for section in leaderboard_of(made_up(wishes)).sections] == [
         "digits, mlp",
         "cifar10, cnn",
         "mnist, cnn",
@@ -229,7 +230,7 @@ def test_data_sets_and_models_have_sections(tmp_path: Path) -> None:
 
 def test_few_columns_stand_side_by_side() -> None:
     wishes = [experiment(partition=p, lr=lr) for p in ("iid", "classes:1") for lr in (0.1, 0.01)]
-    (table,) = build(made_up(wishes)).sections[0].tables
+    (table,) = leaderboard_of(made_up(wishes)).sections[0].tables
     assert table.col_axes == ("lr", "partition")
     assert [[at.label for at in col] for col in table.cols] == [
         ["0.01", "iid"],
@@ -237,7 +238,7 @@ def test_few_columns_stand_side_by_side() -> None:
         ["0.1", "iid"],
         ["0.1", "classes:1"],
     ]
-    assert "| method | norm | lr 0.01<br>iid |" in build(made_up(wishes)).markdown()
+    assert "| method | norm | lr 0.01<br>iid |" in leaderboard_of(made_up(wishes)).markdown()
 
 
 def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
@@ -247,10 +248,10 @@ def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
         for lr in (0.1, 0.01, 0.001)
         for steps in (1, 10)
     ]
-    tables = build(made_up(wishes)).sections[0].tables
+    tables = leaderboard_of(made_up(wishes)).sections[0].tables
     assert [table.title for table in tables] == ["lr 0.001", "lr 0.01", "lr 0.1"]
     assert all(table.col_axes == ("local_steps", "partition") and len(table.cols) == 6 for table in tables)
-    by_lr = build(made_up(wishes), Options(cols=("partition", "lr"))).sections[0].tables
+    by_lr = leaderboard_of(made_up(wishes), cols=("partition", "lr")).sections[0].tables
     assert [table.title for table in by_lr] == [
         f"E {e}, {p}" for e in (1, 10) for p in ("iid", "classes:1", "classes:2")
     ]
@@ -259,21 +260,21 @@ def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
 
 def test_one_long_axis_is_split_evenly() -> None:
     wishes = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10, 100)]
-    tables = build(made_up([*wishes, experiment(partition="iid")])).sections[0].tables
+    tables = leaderboard_of(made_up([*wishes, experiment(partition="iid")])).sections[0].tables
     assert [len(table.cols) for table in tables] == [5, 5]
     assert [at.label for (at,) in tables[0].cols] == ["iid", *(f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.3))]
 
 
 def test_a_hyperparameter_may_be_an_axis() -> None:
     wishes = [experiment(method={"name": "fedyogi", "server_lr": lr}) for lr in (0.1, 0.3)] + [experiment()]
-    (table,) = build(made_up(wishes), Options(cols=("method.server_lr",))).sections[0].tables
+    (table,) = leaderboard_of(made_up(wishes), cols=("method.server_lr",)).sections[0].tables
     assert [row[0].label for row in table.rows] == ["fedavg", "fedyogi"]
     assert [[at.label for at in col] for col in table.cols] == [["0.1"], ["0.3"], ["1"]]
 
 
 def test_wishes_of_different_length_are_told_apart() -> None:
     wishes = [experiment(rounds=rounds) for rounds in (20, 40)]
-    (table,) = build(made_up(wishes)).sections[0].tables
+    (table,) = leaderboard_of(made_up(wishes)).sections[0].tables
     assert table.col_axes == ("rounds", "partition")
 
 
@@ -281,7 +282,7 @@ def test_no_two_cells_share_a_place(tmp_path: Path) -> None:
     wishes = [
         experiment(momentum=m, participation=p, bias=b) for m in (0, 0.9) for p in (0.5, 1) for b in (True, False)
     ]
-    (section,) = build(made_up(wishes)).sections
+    (section,) = leaderboard_of(made_up(wishes)).sections
     assert sum(len(table.cells) for table in section.tables) == 8
 
 
@@ -298,7 +299,7 @@ def test_no_two_cells_share_a_place(tmp_path: Path) -> None:
 )
 def test_a_layout_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
-        build(made_up([experiment()]), Options(**options))
+        leaderboard_of(made_up([experiment()]), **options)
 
 
 def test_the_order_of_runs_changes_nothing(tmp_path: Path) -> None:

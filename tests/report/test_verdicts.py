@@ -10,10 +10,10 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.report import frames
-from flbench.report.leaderboard import Leaderboard, Options, build
+from flbench.report.leaderboard import Leaderboard
 from flbench.report.verdicts import Comparison, Published, compare
 from flbench.store import Store
-from tests.report.stores import claim, experiment, fail, finish
+from tests.report.stores import claim, experiment, fail, finish, leaderboard_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "published.md"
 
@@ -269,7 +269,7 @@ def golden_store(path: Path) -> Store:
 
 
 def golden_board(store: Store, wishes: Sequence[Experiment] | None = None, **options: Any) -> Leaderboard:
-    return build(frames.collect(frames.StoreSource(store), wishes), Options(**options))
+    return leaderboard_of(frames.collect(frames.StoreSource(store), wishes), **options)
 
 
 def section(board: Leaderboard) -> str:

@@ -17,7 +17,7 @@ from flbench.report.figures import draw
 from flbench.report.why import Answer, Synthesis, synthesize
 from flbench.report.why.answers import leaning
 from flbench.sweeps import load_sweep
-from tests.report.stores import experiment
+from tests.report.stores import experiment, leaderboard_of
 from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, world
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "why.md"
@@ -220,9 +220,8 @@ def test_without_probes_it_says_how_to_switch_them_on() -> None:
 
 
 def test_it_is_there_only_where_it_is_asked_for() -> None:
-    from flbench.report.leaderboard import Options, build
 
-    found = build(world(lambda wish: Saw(0.5), methods=["fedavg"], norms=["none"]), Options())
+    found = leaderboard_of(world(lambda wish: Saw(0.5), methods=["fedavg"], norms=["none"]))
     assert "## Why" not in found.markdown() and "why" not in found.json()
 
 

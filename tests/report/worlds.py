@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from flbench.report.frames import Collection, Run
-from flbench.report.leaderboard import Leaderboard, Options, build
-from tests.report.stores import experiment
+from flbench.report.leaderboard import Leaderboard
+from tests.report.stores import experiment, leaderboard_of
 
 METHODS = ("fedavg", "fedprox", "fedlc", "fedrs", "fednova", "scaffold", "fedyogi")
 NORMS = ("none", "fn", "ln", "gn", "rms", "bn", "ln-static")
@@ -109,4 +109,4 @@ def finished(wish: Any, saw: Saw | None, source: Records) -> Run:
 
 def board(collection: Collection, **options: Any) -> Leaderboard:
     """Its leaderboard with the synthesis."""
-    return build(collection, Options(why=True, title="why", command="flbench report --why", **options))
+    return leaderboard_of(collection, why=True, title="why", command="flbench report --why", **options)

@@ -11,6 +11,7 @@ from flbench.report.chapters.chapter import Chapter
 from flbench.report.chapters.deep_arms import Arm, Setting, settings_of
 from flbench.report.chapters.words import percent, spread
 from flbench.report.frames import Collection, Run
+from flbench.report.literal import literal
 
 
 def chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
@@ -29,7 +30,11 @@ def chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
 def _table(setting: Setting) -> Iterator[Block]:
     epochs = setting.shown_epochs()
     rates = ", ".join(format_scalar(rate) for rate in setting.rates)
-    yield Paragraph(f"**{setting.title}**; learning rates {rates}" if rates else f"**{setting.title}**, not trained")
+    yield Paragraph(
+        f"**{literal(setting.title)}**; learning rates {rates}"
+        if rates
+        else f"**{literal(setting.title)}**, not trained"
+    )
     accuracies = [f"accuracy at {epoch} (%)" for epoch in epochs]
     head = ("arm", "layers", "r at first", "r in the end", *accuracies, "test (%)", "best lr", "n", "remarks")
     yield Grid(head, tuple(_row(arm, epochs) for arm in setting.arms), names=1, remarks=1)

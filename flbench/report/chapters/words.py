@@ -9,7 +9,7 @@ from flbench.report.stats import Difference, summarize
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean ± half-width of its 95 % interval; a single value alone; a dash for none."""
+    """Mean ± half-width of its 95 % interval; the mean alone of too few values; a dash for none."""
     summary = summarize(values)
     if summary is None:
         return "–"

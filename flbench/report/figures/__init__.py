@@ -56,7 +56,10 @@ def draw(board: Leaderboard, collection: Collection, kind: str, data_root: Path 
 
     maker = partial(labels.labels, root=data_root) if kind == "labels" else KINDS[kind][0]
     with rc_context(STYLE):
-        yield from maker(board, collection)
+        for drawing in maker(board, collection):
+            # A layout takes the sizes of titles and labels from the drawing before: one pass lets titles overlap.
+            drawing.figure.draw_without_rendering()
+            yield drawing
 
 
 def write_figures(

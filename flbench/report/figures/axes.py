@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.report.cells import Cell, grouped
 from flbench.report.figures.style import (
     BAND,
+    PANEL,
     Drawing,
     Look,
     entitle,
@@ -17,13 +18,15 @@ from flbench.report.figures.style import (
     legend,
     looks,
     metric_label,
+    name_panel,
     panels,
     place_name,
     scale_of,
 )
 from flbench.report.frames import Collection
+from flbench.report.layout import axes_for
 from flbench.report.leaderboard import Leaderboard, Section
-from flbench.report.tables import Table, anywhere, other_axes, ticks
+from flbench.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +39,7 @@ def over_lr(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
     """One figure a section: the metric over the learning rate, a panel a column, a line a row."""
     for section in board.sections:
         cells = _federated(section.tables)
-        drawn = _draw(board, section, cells, "lr", _rate, "learning rate", "over the learning rate of local SGD")
+        drawn = _draw(section, cells, "lr", _rate, "learning rate", "over the learning rate of local SGD")
         yield from drawn
 
 
@@ -51,7 +54,7 @@ def over_beta(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
         skewed = [cell for cell in cells if _beta_or(cell, end) is not None]
         label = "Dirichlet's β (left: strong label skew)"
         beta_of = partial(_beta_or, iid=end)
-        for drawing in _draw(board, section, skewed, "partition", beta_of, label, "over Dirichlet's beta", "dirichlet"):
+        for drawing in _draw(section, skewed, "partition", beta_of, label, "over Dirichlet's beta", "dirichlet"):
             if len(skewed) > len(betas):
                 _name_last_tick(drawing, sorted({*betas, end}))
             yield drawing
@@ -85,7 +88,6 @@ def _name_last_tick(drawing: Drawing, places: Sequence[float]) -> None:
 
 
 def _draw(
-    board: Leaderboard,
     section: Section,
     cells: Sequence[Cell],
     axis: str,
@@ -97,32 +99,25 @@ def _draw(
     """The figure, where some row of some panel has values enough."""
     if not cells:
         return
-    options = board.options
-    tuned = [name for name in options.tune if name != axis and any(cell.chosen for cell in cells)]
-    rows, cols = (
-        [name for name in axes if name not in (axis, *tuned) and anywhere(cells, name)]
-        for axes in ((*options.rows, "data") if len(section.fingerprints) > 1 else options.rows, options.cols)
-    )
-    named = (*rows, *cols, axis, *tuned)
-    cols = [*other_axes(cells, named), *cols]
-    groups = grouped(cells, lambda cell: ticks(cell, cols, named))
-    if not rows or max(len({number(cell) for cell in group}) for group in groups) < FEWEST:
+    place = axes_for(cells, section.layout, [axis, *(section.chosen if any(cell.chosen for cell in cells) else ())])
+    groups = grouped(cells, place.col)
+    if not place.rows or max(len({number(cell) for cell in group}) for group in groups) < FEWEST:
         return
-    everyone = sorted({ticks(cell, rows, named) for cell in cells})
+    everyone = sorted({place.row(cell) for cell in cells})
     styles = dict(zip(everyone, looks(everyone), strict=True))
     metric = cells[0].metric
     figure, axes = panels(len(groups), sharex=True, sharey=True)
     for panel, group in zip(axes, groups, strict=True):
-        for line in grouped(group, lambda cell: ticks(cell, rows, named)):
-            _draw_line(panel, line, number, styles[ticks(line[0], rows, named)])
-        panel.set_title(place_name(cols, ticks(group[0], cols, named)))
+        for line in grouped(group, place.row):
+            _draw_line(panel, line, number, styles[place.row(line[0])])
+        name_panel(panel, place_name(place.cols, place.col(group[0])), PANEL[0])
         panel.set_xscale("log")
         if scale_of(metric) == 100:
             panel.set_ylim(-4, 101)
     figure.supxlabel(label, fontsize="medium")
     figure.supylabel(metric_label(metric), fontsize="medium")
-    entitle(figure, len(axes), section.title, "mean ± sd over seeds; ×: cells that lack seeds")
-    legend(figure, everyone, [styles[row] for row in everyone], rows)
+    entitle(figure, f"{section.title}: mean ± sd over seeds; ×: cells that lack seeds")
+    legend(figure, everyone, [styles[row] for row in everyone], place.rows)
     name = kind or axis
     caption = f"{section.title}: {metric_label(metric)} {over}, mean ± sd over seeds; ×: cells that lack seeds."
     yield Drawing(name, file_name(name, section.title), caption, figure, section.place)

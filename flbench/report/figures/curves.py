@@ -14,6 +14,7 @@ from flbench.config import Federated, Training
 from flbench.report.cells import Cell, Tick
 from flbench.report.figures.style import (
     BAND,
+    PANEL,
     Drawing,
     Look,
     entitle,
@@ -22,6 +23,7 @@ from flbench.report.figures.style import (
     legend,
     looks,
     metric_label,
+    name_panel,
     panels,
     place_name,
     scale_of,
@@ -69,14 +71,14 @@ def _draw_table(section: Section, table: Table, collection: Collection, name: st
         for r, cell in cells:
             _draw_line(panel, _points(cell, collection, lambda _: 1), styles[r], r, scale_of(table.metric))
         tell_gaps(panel, [(row_name(table.rows[r]), cell) for r, cell in cells if not cell.complete])
-        panel.set_title(place_name(table.col_axes, col))
+        name_panel(panel, place_name(table.col_axes, col), PANEL[0])
         if scale_of(table.metric) == 100:
             panel.set_ylim(0, 101)
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         if is_lowest(c, len(axes)):
             panel.set_xlabel("round")
     figure.supylabel(metric_label(table.metric), fontsize="medium")
-    entitle(figure, len(axes), title_of(section, table), "mean ± sd over seeds")
+    entitle(figure, f"{title_of(section, table)}: mean ± sd over seeds")
     legend(figure, table.rows, styles, table.row_axes)
     caption = f"{title_of(section, table)}: {metric_label(table.metric)} over rounds, mean ± sd over seeds."
     return Drawing("curves", name, caption, figure, section.place)
@@ -130,14 +132,14 @@ def _draw_data(section: Section, shown: Sequence[_Lines], collection: Collection
         for number, (key, cell) in enumerate(lines.cells.items()):
             _draw_line(panel, _points(cell, collection, _samples), styles[key], number, scale_of(metric))
         tell_gaps(panel, [(name, cell) for (name, _), cell in lines.cells.items() if not cell.complete])
-        panel.set_title(lines.title)
+        name_panel(panel, lines.title, PANEL[0])
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.set_xlim(left=0)
         if is_lowest(c, len(axes)):
             panel.set_xlabel("training samples seen")
     figure.supylabel(metric_label(metric), fontsize="medium")
-    entitle(figure, len(axes), section.title, "mean ± sd over seeds")
+    entitle(figure, f"{section.title}: mean ± sd over seeds")
     handles = [Line2D([], [], **look) for look in styles.values()]
     figure.legend(handles, [name for name, _ in keys], loc="outside right center", handlelength=3.5)
     caption = f"{section.title}: federated and centralized training over the samples seen, mean ± sd over seeds."

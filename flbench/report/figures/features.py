@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flbench.report.cells import Cell, grouped
-from flbench.report.figures.style import BAND, COLORS, Drawing, Look, file_name, legend, looks
+from flbench.report.figures.style import BAND, COLORS, Drawing, Look, entitle, file_name, legend, looks
 from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard, Section
 from flbench.report.why.probed import probes_of
@@ -39,7 +39,7 @@ def features(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
             if details.table.kind == "federated"
             for _, cell in sorted(details.table.cells.items())
         ]
-        methods = dict.fromkeys(["local-only", _method(board)])
+        methods = dict.fromkeys(["local-only", _method(section)])
         for method in methods:
             for chosen in _groups(cells if method == "local-only" else tuned, method):
                 lines = {cell.tick("norm").label: seen for cell in chosen if (seen := _seen(cell, collection))}
@@ -47,10 +47,10 @@ def features(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
                     yield _draw(section, [cell for cell in chosen if cell.tick("norm").label in lines], lines)
 
 
-def _method(board: Leaderboard) -> str:
+def _method(section: Section) -> str:
     """The baseline's method."""
     return next(
-        (text.partition("=")[2].strip('"') for text in board.options.baseline if text.startswith("method=")), ""
+        (text.partition("=")[2].strip('"') for text in section.layout.baseline if text.startswith("method=")), ""
     )
 
 
@@ -89,8 +89,8 @@ def _draw(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict
     spectrum, share, norms, heads = figure.subplots(1, 4)
     for number, (seeds, look) in enumerate(zip(lines.values(), styles, strict=True)):
         _line(spectrum, _spectrum(seeds), look, number)
-        _line(share, _over_rounds(seeds, lambda seen: _number(seen, "first_share", 100)), look, number)
-        _line(norms, _over_rounds(seeds, lambda seen: _number(seen, "norm")), look, number)
+        _line(share, _over_rounds(seeds, lambda seen: 100 * float(seen["first_share"])), look, number)
+        _line(norms, _over_rounds(seeds, lambda seen: float(seen["norm"])), look, number)
         _line(heads, _over_rounds(seeds, _longest), look, number)
         _line(heads, _over_rounds(seeds, _others), {**look, "linestyle": ":", "marker": ""}, number)
     for panel, title in (
@@ -106,7 +106,7 @@ def _draw(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict
     norms.set_yscale("log")
     legend(figure, rows, styles, ["norm"])
     where = _where(section, cells)
-    figure.suptitle(where, fontsize="medium")
+    entitle(figure, where, "medium")
     caption = (
         f"{where}. Features of the {_whose(cells[0])} on test samples of all classes, uncentred, from left to right: "
         "singular values of their matrix at the end, over the first; the first one's square in percent of all squares; "
@@ -130,30 +130,18 @@ def _whose(cell: Cell) -> str:
 
 
 def _spectrum(seeds: Sequence[Mapping[int, _Probe]]) -> _Line:
-    last = [np.array(seed[max(seed)].get("singular", ()), dtype=np.float64) for seed in seeds]
-    values = np.array([one[: min(map(len, last))] / one[:1] for one in last])
+    last = [np.array(seed[max(seed)]["singular"], dtype=np.float64) for seed in seeds]
+    values = np.array([one[: min(map(len, last))] / one[0] for one in last])
     return _summary(list(range(1, values.shape[1] + 1)), values)
 
 
-def _number(seen: _Probe, name: str, factor: float = 1) -> float | None:
-    """A recorded number; None where it is missing, or was not finite."""
-    value = seen.get(name)
-    return None if value is None else factor * float(value)
-
-
-def _head_norms(seen: _Probe) -> list[float]:
-    """The norms of the class embeddings in ascending order; none where one is missing."""
-    norms = seen.get("head_norms") or []
-    return [] if None in norms else sorted(norms)
-
-
 def _longest(seen: _Probe) -> float | None:
-    return max(_head_norms(seen), default=None)
+    return max(seen["head_norms"], default=None) if seen["head_norms"] else None
 
 
 def _others(seen: _Probe) -> float | None:
     """Mean norm of all class embeddings but the longest."""
-    norms = _head_norms(seen)[:-1]
+    norms = sorted(seen["head_norms"] or ())[:-1]
     return sum(norms) / len(norms) if norms else None
 
 

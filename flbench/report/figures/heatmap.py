@@ -10,8 +10,11 @@ from flbench.report.cells import Cell, Tick
 from flbench.report.figures.style import (
     GREY,
     Drawing,
+    entitle,
     file_name,
+    literal,
     metric_label,
+    name_panel,
     place_name,
     scale_of,
     title_of,
@@ -32,6 +35,9 @@ _COLORS = "cividis"
 
 #: Inches of a position, and most maps side by side.
 _CELL, _ACROSS = (0.85, 0.5), 3
+
+#: Inches that a map's name needs.
+_NARROWEST = 1.5
 
 
 def heatmap(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
@@ -56,18 +62,18 @@ def _draw(section: Section, details: Details, outer: Sequence[Tick], inner: Sequ
     table = details.table
     down = math.ceil(len(table.cols) / _ACROSS)
     across = math.ceil(len(table.cols) / down)
-    width, height = (_CELL[0] * len(inner) + 0.35) * across + 2.0, (_CELL[1] * len(outer) + 0.7) * down + 0.7
-    figure = Figure(figsize=(max(width, 4.0), height), layout="constrained")
+    wide, tall = max(_CELL[0] * len(inner) + 0.35, _NARROWEST), _CELL[1] * len(outer) + 0.7
+    figure = Figure(figsize=(max(wide * across + 2.0, 4.0), tall * down + 0.7), layout="constrained")
     axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel())
     shade = Normalize(min(_means(table)), max(_means(table)))
     for c, panel in enumerate(axes[: len(table.cols)]):
         _draw_map(panel, table, c, outer, inner, shade)
-        panel.set_title(place_name(table.col_axes, table.cols[c]))
+        name_panel(panel, place_name(table.col_axes, table.cols[c]), wide)
     for spare in axes[len(table.cols) :]:
         spare.set_axis_off()
     colors = f"{_COLORS}{'_r' if METRICS[table.metric].lower_is_better else ''}"
     figure.colorbar(ScalarMappable(shade, colors), ax=axes, label=metric_label(table.metric), fraction=0.05)
-    figure.suptitle(title_of(section, table), fontsize="large")
+    entitle(figure, title_of(section, table))
     caption = f"{title_of(section, table)}: mean {metric_label(table.metric)}; bold the best, {TIED} tied with it."
     name = file_name(
         "heatmap", title_of(section, table), *(at.label for at in table.cols[0] if _is_part(section, table))
@@ -96,8 +102,8 @@ def _draw_map(
             _write(panel, x, y, cell, table, (r, c), dark=mean is not None and shade(mean) < 0.5)
     panel.set_xlim(-0.5, len(inner) - 0.5)
     panel.set_ylim(len(outer) - 0.5, -0.5)
-    panel.set_xticks(range(len(inner)), [at.label for at in inner])
-    panel.set_yticks(range(len(outer)), [at.label for at in outer])
+    panel.set_xticks(range(len(inner)), [literal(at.label) for at in inner])
+    panel.set_yticks(range(len(outer)), [literal(at.label) for at in outer])
     panel.tick_params(length=0)
     panel.grid(visible=False)
     panel.spines[:].set_visible(False)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flbench.report.cells import Cell
-from flbench.report.figures.style import Drawing, file_name, place_name
+from flbench.report.figures.style import Drawing, entitle, file_name, place_name
 from flbench.report.frames import Collection
 from flbench.report.leaderboard import Details, Leaderboard, Section
 from flbench.report.why.probed import probes_of
@@ -77,7 +77,7 @@ def _draw(section: Section, details: Details, c: int, maps: Mapping[str, Array])
     figure.colorbar(ScalarMappable(shade, _COLORS), ax=axes, label="accuracy on the class (%)", fraction=0.05)
     where = ", ".join(filter(None, [section.title, details.table.title, _column(details, c)]))
     steps = _steps(details, c)
-    figure.suptitle(f"{where}: the global model, and after {steps} local steps on one client", fontsize="medium")
+    entitle(figure, f"{where}: the global model, and after {steps} local steps on one client", "medium")
     caption = (
         f"{where}: accuracy on each class of the global model at the end (first line) and after {steps} local steps on "
         "the data of a single client (a line a client), first seed; above each map the mean over classes, clients and "

@@ -152,9 +152,35 @@ def looks(rows: Sequence[Sequence[Tick]], among: Sequence[Sequence[Tick]] = ()) 
     return found
 
 
-def entitle(figure: Figure, count: int, title: str, what: str) -> None:
-    """A title above all ``count`` panels: in two lines where there is a single one."""
-    figure.suptitle(f"{title}{': ' if count > 1 else chr(10)}{what}", fontsize="large" if count > 1 else "medium")
+def entitle(figure: Figure, title: str, size: str = "large") -> None:
+    """Put a title above all panels, in as many lines as the figure's width takes."""
+    figure.suptitle(_broken(title, figure.get_figwidth() - 0.2, size), fontsize=size)
+
+
+def name_panel(panel: Axes, name: str, inches: float) -> None:
+    """Put a name above a panel that is about so wide, in as many lines as keep it off its neighbours."""
+    panel.set_title(_broken(name, 0.75 * inches, "medium"))
+
+
+def literal(text: str) -> str:
+    """Return a label for matplotlib, which reads what stands between dollar signs as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _broken(text: str, inches: float, size: str) -> str:
+    """Break a text into lines that are at most so wide, where it has spaces."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        width = TextPath((0, 0), literal(longer), prop=FontProperties(size=size), usetex=False).get_extents().width
+        if lines[-1] and width > 72 * inches:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return literal("\n".join(lines))
 
 
 def legend(figure: Figure, rows: Sequence[Sequence[Tick]], styles: Sequence[Look], axes: Sequence[str]) -> None:
@@ -162,9 +188,8 @@ def legend(figure: Figure, rows: Sequence[Sequence[Tick]], styles: Sequence[Look
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], **look) for look in styles]
-    figure.legend(
-        handles, [row_name(row) for row in rows], loc="outside right center", title=", ".join(axes), handlelength=3.5
-    )
+    names = [literal(row_name(row)) for row in rows]
+    figure.legend(handles, names, loc="outside right center", title=", ".join(axes), handlelength=3.5)
 
 
 def place_name(axes: Sequence[str], at: Sequence[Tick]) -> str:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flbench.report.cells import Tick
-from flbench.report.figures.style import COLORS, GREY, MARKERS, Drawing, Look, file_name, metric_label, scale_of
+from flbench.report.figures.style import (
+    COLORS,
+    GREY,
+    MARKERS,
+    Drawing,
+    Look,
+    entitle,
+    file_name,
+    metric_label,
+    scale_of,
+)
 from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard
 from flbench.report.why import Probed, Synthesis, synthesize
@@ -67,9 +77,7 @@ def _draw(
         for panel in axes[:, c] if label == _STABLE else ():
             panel.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
     _legend(figure, styles)
-    break_ = " " if len(columns) > 2 else "\n"
-    what = "accuracy against what probes saw; a mark a cell (mean over seeds)"
-    figure.suptitle(f"{found.title}:{break_}{what}", fontsize=10)
+    entitle(figure, f"{found.title}: accuracy against what probes saw; a mark a cell (mean over seeds)")
     caption = (
         f"{found.title}: {metric_label(metric)} of every cell (a method, norm, learning rate and number of local "
         "steps; mean over seeds) against the effective rank of the global model's features, against how many times as "

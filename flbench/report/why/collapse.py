@@ -156,7 +156,7 @@ def _holding(facts: Sequence[bool]) -> Holding:
 
 
 def _is_above_one(one: Probed) -> bool:
-    """Whether the interval of the growth over seeds lies above one; a single seed counts by itself."""
+    """Whether the interval of the growth over seeds lies above one; too few seeds for one count by their mean."""
     logs = [math.log(value) for value in one.growth_by_seed.values()]
     summary = summarize(logs)
     return summary is not None and summary.mean - (summary.half_width or 0) > 0

@@ -12,10 +12,9 @@ from flbench.report.chapters import Chapter, Claim, chapters_of
 from flbench.report.chapters.chapter import Holding
 from flbench.report.chapters.sharpness_claims import grows, near, together
 from flbench.report.chapters.sharpness_draws import Family, lines_of, predict
-from flbench.report.leaderboard import build
 from flbench.theory.fits import Exponent
 from tests.report.chapters.memory import Memory
-from tests.report.stores import experiment
+from tests.report.stores import experiment, leaderboard_of
 
 WIDTHS = (50, 100, 200, 400)
 VARIANCES = {"relu": {"sigma_w2": 2.0, "sigma_b2": 0.0}, "tanh": {"sigma_w2": 3.0, "sigma_b2": 0.64}}
@@ -224,7 +223,7 @@ def test_records_without_what_a_bound_needs_have_no_bound(store: Memory) -> None
 
 def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
     draw(store, theory)
-    text = build(store.collection()).markdown()
+    text = leaderboard_of(store.collection()).markdown()
     assert "## Sharpness of wide networks" in text
     assert "theorem 2.2" in text
     assert "**holds**" in text

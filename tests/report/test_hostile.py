@@ -1,0 +1,158 @@
+"""Strings that a store may hold, through every writer: they are shown, and do nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flbench.report import frames
+from flbench.report.figures import write_figures
+from flbench.report.frames import Collection, Run
+from flbench.report.leaderboard import Leaderboard
+from flbench.report.literal import literal, spreadsheet, visible
+from flbench.store import Store
+from tests.report.stores import experiment, fail, finish, leaderboard_of
+
+LINK = "[click](javascript:alert(1))"
+TAG = "<script>alert(2)</script><img src=x onerror=alert(3)>"
+ESC = "\x1b]0;title\x07\x9b2J\u202eright"
+BREAK = "first\n\n# heading\n| a | b |\n[x]: javascript:alert(4)"
+CODE = "`` ``` **bold** ![pixel](http://tracker.example/x.png) &lt;b&gt;"
+FORMULA = '=HYPERLINK("http://x.example")'
+ALL = (LINK, TAG, ESC, BREAK, CODE, FORMULA)
+RAW = {"\x1b", "\x07", "\x9b", "\u202e"}
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Leaderboard, Collection]:
+    """A store whose every free string is hostile: environment, numerics, fingerprint, failure, the path of a folder."""
+    folder = tmp_path_factory.mktemp("hostile")
+    store = Store(folder / "store")
+    data = {"name": "folder", "path": f"pets {LINK} {TAG} $^$ *a* _b_"}
+    for index, text in enumerate(ALL):
+        wish = experiment(dataset=data, norm=("none", "ln")[index % 2], seed=index)
+        environment = {"cpu": text, "gpu": text, "git_commit": text, "torch": text, "python": text, text: text}
+        finish(store, wish, 0.5, environment=environment, numerics={"device": text, "executor": text}, fingerprint="aa")
+    finish(store, experiment(dataset=data, norm="fn"), 0.5, fingerprint=f"`{TAG}")
+    fail(store, experiment(dataset=data, norm="gn"), f"{TAG}{ESC}{LINK}")
+    collection = frames.collect(frames.StoreSource(store))
+    board = leaderboard_of(collection, title="hostile", why=True, specs=((f"name {TAG}", "0"),), command=f"a ``` {ESC}")
+    import dataclasses
+
+    return dataclasses.replace(board, pictures=write_figures(board, collection, folder / "figures")), collection
+
+
+class Reader(HTMLParser):
+    """Notes every tag and every address of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.events: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
+        self.events += [name for name, _ in attrs if name.startswith("on")]
+
+
+def test_markdown(hostile: tuple[Leaderboard, Collection]) -> None:
+    text = hostile[0].markdown()
+    assert not RAW & {*text}
+    body, _, command = text.partition("Regenerate with:")
+    assert "<script" not in body and "<img" not in body and "](javascript" not in body and "](http" not in body
+    assert "alert(1)" in text or "alert&#40;1" in text, "it is shown"
+    assert not any(line.startswith(("# heading", "| a | b", "[x]:")) for line in body.splitlines())
+    assert command.startswith("\n\n````sh\n"), "a fence longer than any in the command"
+
+
+def test_markdown_as_github_reads_it(hostile: tuple[Leaderboard, Collection]) -> None:
+    markdown = pytest.importorskip("markdown_it")
+    page = Reader()
+    page.feed(markdown.MarkdownIt("commonmark", {"html": True}).enable("table").render(hostile[0].markdown()))
+    assert not {"script", "img"} & {*page.tags}
+    assert page.events == [] and all(address.startswith("#") for address in page.addresses)
+
+
+def test_the_page(hostile: tuple[Leaderboard, Collection]) -> None:
+    text = hostile[0].html()
+    page = Reader()
+    page.feed(text)
+    assert not RAW & {*text}
+    assert page.tags.count("script") == 1 and page.events == []
+    assert all(address.startswith(("#", "data:image/png")) for address in page.addresses)
+    assert "<script>alert" not in text
+
+
+def test_a_link_leads_to_the_web_or_to_a_file_alone() -> None:
+    from flbench.report import html
+    from flbench.report.blocks import Paragraph
+
+    targets = {
+        "https://a.example/b": True,
+        "docs/a.md#b": True,
+        "#how-to-read-this": True,
+        "javascript:alert": False,
+        "JaVaScRiPt:alert": False,
+        "data:text/html,x": False,
+        "java&#115;cript&#58;alert": False,
+        "vbscript:x": False,
+        "file:///etc": False,
+    }
+    for target, leads in targets.items():
+        page = Reader()
+        page.feed(html.write([Paragraph(f"a [label]({target}) b")], "t"))
+        assert len(page.addresses) == leads, target
+
+
+def test_the_terminal(hostile: tuple[Leaderboard, Collection]) -> None:
+    console = Console(width=120, file=(out := io.StringIO()), color_system=None)
+    for part in hostile[0].tables(120):
+        console.print(part)
+    assert not RAW & {*out.getvalue()}
+
+
+def test_csv(hostile: tuple[Leaderboard, Collection], tmp_path: Path) -> None:
+    frames.write_csv(tmp_path / "runs.csv", hostile[1].runs)
+    text = (tmp_path / "runs.csv").read_text()
+    rows = list(csv.reader(io.StringIO(text)))
+    assert not RAW & {*text}
+    assert len(rows) == len(text.splitlines()) == 9
+    assert not [field for row in rows for field in row if field.startswith(("=", "+", "@", "\t", "\r"))]
+    assert f"'{FORMULA}" in {field for row in rows for field in row}
+
+
+def test_json(hostile: tuple[Leaderboard, Collection]) -> None:
+    text = json.dumps(hostile[0].json(), allow_nan=False)
+    assert not RAW & {*text}
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_texts_are_shown_as_they_are(text: str) -> None:
+    from html import unescape
+
+    assert unescape(literal(text)) == visible(" ".join(text.split()))
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [("=1", "'=1"), ("-x", "'-x"), ("@a", "'@a"), ("cpu 1-2", "cpu 1-2"), ("a\nb\x1b", "a b\\x1b")],
+)
+def test_fields_of_a_spreadsheet(value: str, written: str) -> None:
+    assert spreadsheet(value) == written
+
+
+def test_numbers_of_a_spreadsheet_stay_numbers(tmp_path: Path) -> None:
+    wish: Any = experiment(weight_decay=0.5)
+    run = Run(wish, 20, "done", record={"acc": -0.5})
+    frames.write_csv(tmp_path / "a.csv", [run])
+    (row,) = csv.DictReader((tmp_path / "a.csv").open())
+    assert row["acc"] == "-0.5"

@@ -1,0 +1,297 @@
+"""Numbers in README and docs, recomputed from the committed results with pandas and scipy alone.
+
+Nothing of flbench is imported here: a report that is wrong in the same way as its documents would be no check.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).parents[1]
+
+#: What tables call normalizations and methods.
+NORMS = {"none": "none", "feature norm": "fn", "layer norm": "ln", "group norm": "gn", "batch norm": "bn"}
+METHODS = {"FedAvg": "fedavg", "SCAFFOLD": "scaffold", "FedYogi": "fedyogi"}
+
+
+@cache
+def runs(name: str) -> pd.DataFrame:
+    """Every run of an exported file: its experiment's fields, its first and last record, and whether it diverged."""
+    table = pd.read_parquet(ROOT / "results" / f"{name}.parquet", columns=["experiment", "result", "metrics"])
+    rows = []
+    for experiment, result, metrics in table.itertuples(index=False):
+        fields = json.loads(experiment)
+        records = [json.loads(line) for line in metrics.splitlines()]
+        method, norm, partition = (fields.get(part) or {} for part in ("method", "norm", "partition"))
+        fields |= {"method": method.get("name"), "norm": norm.get("name") if norm else None, "settings": norm}
+        fields |= {"partition": (partition.get("name"), partition.get("n", partition.get("beta")))}
+        own = records[-1] if records else {}
+        fields["acc"] = own.get("acc_global" if "acc_personal" in own else "acc")
+        fields |= {"first": records[0] if records else {}, "last": own}
+        fields["diverged"] = json.loads(result)["status"] == "diverged"
+        rows.append(fields)
+    return pd.DataFrame(rows)
+
+
+def cell(name: str, **where: Any) -> pd.Series:
+    """The accuracies in percent of the runs with these fields, by seed."""
+    found = runs(name)
+    for field, value in where.items():
+        found = found[[one == value for one in found[field]]]
+    assert found["seed"].is_unique and len(found), (name, where)
+    return 100 * found.set_index("seed")["acc"].astype(float).sort_index()
+
+
+def best(name: str, **where: Any) -> pd.Series:
+    """The accuracies at the learning rate with the best mean, among those at which no run diverged."""
+    found = runs(name)
+    for field, value in where.items():
+        found = found[[one == value for one in found[field]]]
+    whole = [rate for rate, same in found.groupby("lr") if not same["diverged"].any()]
+    return max((cell(name, lr=rate, **where) for rate in whole), key=lambda values: values.mean())
+
+
+def shown(values: pd.Series) -> str:
+    """Mean, and where there are three seeds at least the half-width of its 95 % interval by scipy."""
+    if len(values) < 3:
+        return f"{values.mean():.2f}"
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return f"{values.mean():.2f} ± {half:.2f}"
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The tables of a Markdown text, as rows of texts without their heads."""
+    found = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+    return [[[part.strip() for part in line.strip("|").split("|")] for line in one.splitlines()[2:]] for one in found]
+
+
+def prose(name: str) -> str:
+    """A document in one line, so that a sentence is found wherever its lines break."""
+    return " ".join((ROOT / name).read_text(encoding="utf-8").split())
+
+
+ONE = ("classes", 1)
+SKEWED = ("dirichlet", 0.1)
+
+
+def test_the_table_of_readme() -> None:
+    (table, *_) = tables((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(table) == 9
+    for method, norm, *said in table:
+        row = {"method": METHODS[method], "norm": NORMS[norm]}
+        step = "–" if said[4] == "–" else shown(cell("cifar10_one_step", lr=0.01, partition=ONE, **row))
+        assert [re.sub(r" \(.*\)", "", text) for text in said] == [
+            shown(best("digits", local_steps=10, partition=ONE, **row)),
+            shown(best("digits", local_steps=10, partition=SKEWED, **row)),
+            "–" if said[2] == "–" else shown(cell("fashion_mnist", partition=ONE, **row)),
+            shown(cell("cifar10", lr=0.01, partition=ONE, kind="federated", **row)),
+            step,
+        ], row
+    (published,) = [[re.findall(r"\((.*?)\)", row[-1]) for row in table]]
+    paper = pd.read_csv(ROOT / "flbench" / "report" / "published.csv", dtype=str)
+    known = set(paper["value"])
+    assert {number for row in published for number in row} <= known
+
+
+#: Where leaderboard.md shows a column of README's table: the text that begins the part, and the column's head.
+PLACES = {
+    2: ("\n### Best lr of each row\n.*?\n#### classes:1\n", "E 10"),
+    3: ("\n### Best lr of each row\n.*?\n#### dirichlet:0.1\n", "E 10"),
+    4: (r"\n\*\*fashion_mnist, cnn\*\*: ", "classes:1"),
+    5: (r"\n\*\*cifar10, cnn \(cifar10\)\*\*: ", "lr 0.01, classes:1"),
+    6: (r"\n\*\*cifar10, cnn \(cifar10_one_step\)\*\*: ", "classes:1"),
+}
+
+
+def test_the_leaderboard_says_what_readme_says() -> None:
+    board = (ROOT / "leaderboard.md").read_text(encoding="utf-8")
+    (table, *_) = tables((ROOT / "README.md").read_text(encoding="utf-8"))
+    for number, (start, head) in PLACES.items():
+        begun = re.split(start, board, maxsplit=1, flags=re.DOTALL)[1]
+        heads = [part.strip() for part in next(re.finditer(r"^\|(.*)\|$", begun, re.MULTILINE))[1].split("|")]
+        (shown_there, *_) = tables(begun)
+        values = {
+            (row[0].split("(")[0].removesuffix(" ¹"), row[1]): re.sub(r"<.*|\*\*| ≈", "", row[heads.index(head)])
+            for row in shown_there
+        }
+        for method, norm, *said in table:
+            value = re.sub(r" \(.*\)", "", said[number - 2])
+            found = values.get((METHODS[method], NORMS[norm]), "–")
+            assert found == value or (found, value) == ("–", "–"), (head, method, norm)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "rounds", "seeds", "rates", "phrase"),
+    [
+        ("digits", 100, 5, 7, "digits: MLP, 100 rounds, five seeds, the best of seven learning rates"),
+        ("fashion_mnist", 50, 3, 1, "Fashion-MNIST: CNN, 50 rounds, three seeds"),
+        ("cifar10", 100, 1, 1, "CIFAR-10: CNN, one seed; both at the paper's learning rate of 0.01"),
+    ],
+)
+def test_the_settings_above_the_table(dataset: str, rounds: int, seeds: int, rates: int, phrase: str) -> None:
+    assert phrase in prose("README.md")
+    found = runs(dataset)
+    found = found[(found["partition"] == ONE) & (found["method"] == "fedavg") & (found["norm"] == "gn")]
+    assert set(found["rounds"]) == {rounds} and found["seed"].nunique() == seeds and found["lr"].nunique() == rates
+    assert {one["name"] for one in found["model"]} == {"mlp" if dataset == "digits" else "cnn"}
+
+
+def test_what_feature_norm_gains_with_one_step() -> None:
+    gains = {
+        rate: (cell("cifar10_one_step", lr=rate, norm="fn", method="fedavg") - none).item()
+        for rate in (0.01, 0.1)
+        for none in [cell("cifar10_one_step", lr=rate, norm="none", method="fedavg")]
+    }
+    sentence = (
+        f"feature norm still gains {gains[0.01]:.0f} points at the paper's learning rate, and {gains[0.1]:.0f} at ten"
+    )
+    assert sentence in prose("README.md")
+
+
+def pooled_rho(cells: pd.DataFrame) -> float:
+    """Spearman's rho of rank and accuracy within columns: scaled ranks less their column's mean, pooled."""
+    columns = cells.groupby(["partition", "local_steps"])
+    scaled = columns[["rank", "acc"]].rank() / columns[["rank"]].transform("size").to_numpy()[:, None]
+    centred = scaled - scaled.assign(p=cells["partition"], e=cells["local_steps"]).groupby(["p", "e"]).transform("mean")
+    return float(stats.pearsonr(centred["rank"], centred["acc"])[0])
+
+
+@pytest.mark.slow
+def test_accuracy_follows_the_rank_of_the_features() -> None:
+    found = runs("digits")
+    assert f"over {len(found):,} runs of digits" in prose("README.md")
+    shared = found[~found["diverged"] & np.array(["acc_personal" not in last for last in found["last"]])]
+    shared = shared.assign(rank=[last.get("probes", {}).get("features", {}).get("rank") for last in shared["last"]])
+    by = ["method", "norm", "lr", "local_steps", "partition"]
+    cells = shared.groupby(by).agg(rank=("rank", "mean"), acc=("acc", "mean")).reset_index().dropna()
+    rows = [same for _, same in cells.groupby(["method", "norm"])]
+    draw = np.random.default_rng(0)
+    drawn = [pd.concat([rows[i] for i in draw.integers(0, len(rows), len(rows))]) for _ in range(200)]
+    rho, ends = (
+        pooled_rho(cells),
+        np.quantile([pooled_rho(one.reset_index(drop=True)) for one in drawn], [0.025, 0.975]),
+    )
+    said = re.search(r"Spearman ([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", prose("README.md"))
+    assert said is not None
+    assert f"{rho:.2f}" == said[1]
+    assert [float(said[2]), float(said[3])] == pytest.approx(ends, abs=0.03), "another bootstrap, of 200 resamples"
+
+
+def test_the_tables_of_results() -> None:
+    _, full, short = tables((ROOT / "docs" / "results.md").read_text(encoding="utf-8"))
+    for name, ours, published, difference in full:
+        method, _, norm = name.partition(", ")
+        value = cell("cifar10_one_step", lr=0.01, method=METHODS[method], norm=NORMS[norm or "none"]).item()
+        assert ours == f"{value:.2f}" and difference == f"{float(ours) - float(published):+.2f}", name
+    rows = {
+        "FedAvg none, fn, ln, gn": [("fedavg", norm) for norm in ("none", "fn", "ln", "gn")],
+        "FedAvg + BN, FedBN": [("fedavg", "bn"), ("fedbn", "bn")],
+        "FedLC, FedRS": [("fedlc", "none"), ("fedrs", "none")],
+        "FedYogi none, fn": [("fedyogi", "none"), ("fedyogi", "fn")],
+        "SCAFFOLD, FedDecorr": [("scaffold", "none"), ("feddecorr", "none")],
+    }
+    assert [name for name, _, _ in short] == list(rows)
+    for name, ours, _ in short:
+        values = [cell("cifar10", lr=0.01, partition=ONE, method=m, norm=n).item() for m, n in rows[name]]
+        assert ours == ", ".join(f"{value:.2f}" for value in values), name
+
+
+def test_the_sentences_of_results() -> None:
+    text = prose("docs/results.md")
+    step = {(norm, lr): cell("cifar10_one_step", lr=lr, norm=norm, method="fedavg").item()
+            for norm in ("none", "fn") for lr in (0.01, 0.1)}  # fmt: skip
+    assert (
+        f"{step['none', 0.1]:.2f} without a norm, {step['fn', 0.1]:.2f} with fn (lr 0.1, E = 1, one seed each)" in text
+    )
+    gains = [cell("cifar10_one_step", lr=0.01, norm=norm, method="fedavg").item() - step["none", 0.01]
+             for norm in ("fn", "ln")]  # fmt: skip
+    assert "The gain of normalization, 19 to 20 points" in text
+    assert [math.floor(gain) for gain in gains] == [19, 20]
+    first = runs("cifar10_one_step").set_index(["method", "norm", "lr"])["first"]
+    lengths = {norm: first["fedavg", norm, 0.01]["probes"]["features"]["norm"] for norm in ("none", "fn")}
+    assert f"its features are {lengths['fn'] / lengths['none']:.0f} times as long before training" in text
+    short = {
+        (norm, lr): cell("cifar10", lr=lr, norm=norm, method="fedavg", partition=ONE).item()
+        for norm, lr in (("none", 0.1), ("fn", 0.01))
+    }
+    assert f"lr 0.1 has {short['none', 0.1]:.2f} without a norm, and fn has {short['fn', 0.01]:.2f} at 0.01" in text
+    central = {norm: cell("cifar10", kind="centralized", norm=norm).item() for norm in ("none", "fn")}
+    assert f"({central['none']:.2f} without a norm, {central['fn']:.2f} with fn)" in text
+    assert f"({central['none']:.2f} against {central['fn']:.2f} with fn)" in text
+    fashion = [
+        cell("fashion_mnist", norm=norm, method="fedavg", partition=ONE).mean() for norm in ("none", "fn", "ln", "gn")
+    ]
+    assert f"({', '.join(f'{mean:.0f}' for mean in fashion)} % for none, fn, ln, gn; " in text
+    two = cell("cifar10", norm="bn", method="fedavg", partition=("classes", 2)).item()
+    assert f"FedAvg + BN with two classes a client is at {two:.2f} after 100 rounds" in text
+    tuned = {
+        key: best("digits", local_steps=10, partition=ONE, method=key[0], norm=key[1]).mean()
+        for key in (("fedavg", "none"), ("fedavg", "ln"), ("fedavg", "gn"), ("fedyogi", "none"))
+    }
+    none, ln, gn, yogi = tuned.values()
+    said = (
+        f"({none:.2f} to {ln:.2f} with layer and {gn:.2f} with group normalization), and FedYogi closes it without one"
+    )
+    assert f"{said} ({yogi:.2f})" in text
+
+
+def test_sharpness_in_why() -> None:
+    text, found = prose("docs/why.md"), runs("sharpness")
+    found = found[found["lr"].isna() & (found["outputs"] == 1) & found["samples"].isna()]
+    value = found.assign(value=[last["lambda_max"] for last in found["last"]]).groupby(
+        ["activation", "normalized", "width"]
+    )
+    of = value["value"].agg(["mean", "std", "median"])
+    for activation in ("relu", "tanh"):
+        assert "{mean:.0f} ± {std:.0f} against".format(**of.loc[activation, "none", 1600]) in text
+    medians = [f"{of.loc['tanh', 'mean-last', width]['median']:.2f}" for width in (50, 400, 800, 1600)]
+    assert "medians are {} at M = 50 and {}, {} and {} at 400, 800 and 1600".format(*medians) in text
+
+
+def test_feature_collapse_in_why() -> None:
+    text, found = prose("docs/why.md"), runs("feature_collapse")
+
+    def seen(method: str, norm: str, when: str, probe: str = "features") -> pd.DataFrame:
+        same = found[(found["method"] == method) & (found["norm"] == norm)].sort_values("seed")
+        return pd.DataFrame([record["probes"][probe] for record in same[when]])
+
+    shares = {norm: 100 * seen("local-only", norm, "last")["first_share"].mean() for norm in ("none", "fn")}
+    before = {norm: 100 * seen("local-only", norm, "first")["first_share"].mean() for norm in ("none", "fn")}
+    said = f"has {shares['none']:.1f} % of all squares without normalization and {shares['fn']:.1f} % with FN"
+    assert f"{said} ({before['none']:.0f} and {before['fn']:.0f} % before)" in text
+    grown = seen("local-only", "none", "last")["norm"] / seen("local-only", "none", "first")["norm"]
+    assert f"features become {stats.gmean(grown):.1f} times as long" in text
+    averaged = {norm: 100 * seen("fedavg", norm, "last")["first_share"] for norm in ("none", "fn")}
+    gap = averaged["none"] - averaged["fn"]
+    said = (
+        f"the share is {averaged['none'].mean():.1f} % without normalization and {averaged['fn'].mean():.0f} % with FN"
+    )
+    half = stats.t.ppf(0.975, len(gap) - 1) * stats.sem(gap)
+    assert f"{said} (less by {gap.mean():.1f} ± {half:.1f} points" in text
+    lost = {norm: seen("fedavg", norm, "last", "overfit") for norm in ("none", "fn")}
+    none, fn = (100 * (one["mean_before"] - one["mean_after"]).mean() for one in lost.values())
+    assert f"cost the global model of FedAvg {none:.1f} points" in text and f"{fn:.1f} with FN (3 seeds" in text
+
+
+def test_ranks_of_shifted_networks_in_why() -> None:
+    found = runs("rank")
+    deep = found[(found["normalized"] == "bn") & (found["depth"] == 32) & (found["rounds"] == 15)]
+    ranks = deep.assign(rank=[first["rank"] for first in deep["first"]]).groupby(["shift", "seed"])["rank"].first()
+    said = []
+    for shift in (0.0, 0.05, 0.1):
+        same = ranks[shift]
+        digits = 2 if shift == 0.1 else 1
+        half = stats.t.ppf(0.975, len(same) - 1) * stats.sem(same)
+        said.append(f"{same.mean():.{digits}f} ± {half:.{digits}f}")
+    sentence = f"shifts of 0, 0.05, 0.1 and 1 leave ranks of {', '.join(said)} and {ranks[1.0].mean():.2f}"
+    assert sentence in prose("docs/why.md")
