@@ -16,16 +16,16 @@ from flbench.store import files
 #: The largest count: what 64 bits hold.
 MOST = 2**63 - 1
 
-#: Names under which lists are recorded, by the probe that records them (None: the engine); all else are numbers.
-_LISTS: Mapping[str | None, frozenset[str]] = {
-    None: frozenset({"recall", "clients", "clients_personal", "ranks", "sigmas", "spectrum"}),
-    "features": frozenset({"singular", "head_norms"}),
-    "overfit": frozenset({"before", "after"}),
-    "sharpness": frozenset({"local"}),
-    "drift": frozenset(),
+#: Depth of the lists recorded under a name, by the probe that records it (None: the engine); all else are numbers.
+_DEPTHS: Mapping[str | None, Mapping[str, int]] = {
+    None: {"recall": 1, "clients": 1, "clients_personal": 1, "ranks": 1, "sigmas": 1, "spectrum": 1},
+    "features": {"singular": 1, "head_norms": 1},
+    "overfit": {"before": 1, "after": 2},
+    "sharpness": {"local": 1},
+    "drift": {},
 }
 
-#: Lists in lists at most.
+#: Depth of lists that a probe of another package may record.
 _DEEPEST = 4
 
 
@@ -37,14 +37,14 @@ def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
     """
     if type(round := raw.get("round")) is not int or not 0 <= round <= MAX_ROUNDS:
         raise ValueError(f"round: expected a whole number from 0 to {MAX_ROUNDS}, got {round!r:.40}")
-    _check_values({name: value for name, value in raw.items() if name != "probes"}, _LISTS[None])
+    _check_values({name: value for name, value in raw.items() if name != "probes"}, _DEPTHS[None])
     probes = raw.get("probes", {})
     if not isinstance(probes, Mapping):
         raise ValueError(f"probes: expected a mapping, got {probes!r:.40}")
     for name, measured in probes.items():
         if not isinstance(measured, Mapping):
             raise ValueError(f"probes.{name:.40}: expected a mapping, got {measured!r:.40}")
-        _check_values(measured, _LISTS.get(name))
+        _check_values(measured, _DEPTHS.get(name))
     return {sys.intern(name): value for name, value in raw.items()}
 
 
@@ -59,23 +59,18 @@ def parse_records(data: bytes) -> list[dict[str, Any]]:
     return records
 
 
-def _check_values(values: Mapping[str, Any], lists: frozenset[str] | None) -> None:
-    """Compare types; where it is not known which are ``lists``, any value may be a number or a list."""
+def _check_values(values: Mapping[str, Any], depths: Mapping[str, int] | None) -> None:
+    """Compare types; where the depths are unknown (None), any value may be a number or a list."""
     for name, value in values.items():
-        may_be_list = lists is None or name in lists
-        must_be_list = lists is not None and name in lists
-        if not (_is_number(value) and not must_be_list) and not (may_be_list and _is_list(value)):
-            expected = "a list of numbers" if must_be_list else "a number"
+        depth = 0 if depths is None else depths.get(name, 0)
+        if not (_is_nested(value, depth) or (depths is None and _is_nested(value, _DEEPEST, at_most=True))):
+            expected = "a list of lists of numbers" if depth > 1 else "a list of numbers" if depth else "a number"
             raise ValueError(f"{name:.40}: expected {expected}, got {value!r:.40}")
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or type(value) is float or (type(value) is int and abs(value) <= MOST)
-
-
-def _is_list(value: Any, depth: int = 1) -> bool:
-    return (
-        isinstance(value, list)
-        and depth <= _DEEPEST
-        and all(_is_number(item) or _is_list(item, depth + 1) for item in value)
-    )
+def _is_nested(value: Any, depth: int, *, at_most: bool = False) -> bool:
+    """Whether this is a number in lists of that depth (or of less)."""
+    if isinstance(value, list):
+        return depth > 0 and all(_is_nested(item, depth - 1, at_most=at_most) for item in value)
+    is_number = value is None or type(value) is float or (type(value) is int and abs(value) <= MOST)
+    return is_number and (at_most or depth == 0)

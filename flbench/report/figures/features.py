@@ -89,8 +89,8 @@ def _draw(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict
     spectrum, share, norms, heads = figure.subplots(1, 4)
     for number, (seeds, look) in enumerate(zip(lines.values(), styles, strict=True)):
         _line(spectrum, _spectrum(seeds), look, number)
-        _line(share, _over_rounds(seeds, lambda seen: 100 * float(seen["first_share"])), look, number)
-        _line(norms, _over_rounds(seeds, lambda seen: float(seen["norm"])), look, number)
+        _line(share, _over_rounds(seeds, lambda seen: _number(seen, "first_share", 100)), look, number)
+        _line(norms, _over_rounds(seeds, lambda seen: _number(seen, "norm")), look, number)
         _line(heads, _over_rounds(seeds, _longest), look, number)
         _line(heads, _over_rounds(seeds, _others), {**look, "linestyle": ":", "marker": ""}, number)
     for panel, title in (
@@ -130,18 +130,30 @@ def _whose(cell: Cell) -> str:
 
 
 def _spectrum(seeds: Sequence[Mapping[int, _Probe]]) -> _Line:
-    last = [np.array(seed[max(seed)]["singular"], dtype=np.float64) for seed in seeds]
-    values = np.array([one[: min(map(len, last))] / one[0] for one in last])
+    last = [np.array(seed[max(seed)].get("singular", ()), dtype=np.float64) for seed in seeds]
+    values = np.array([one[: min(map(len, last))] / one[:1] for one in last])
     return _summary(list(range(1, values.shape[1] + 1)), values)
 
 
+def _number(seen: _Probe, name: str, factor: float = 1) -> float | None:
+    """A recorded number; None where it is missing, or was not finite."""
+    value = seen.get(name)
+    return None if value is None else factor * float(value)
+
+
+def _head_norms(seen: _Probe) -> list[float]:
+    """The norms of the class embeddings in ascending order; none where one is missing."""
+    norms = seen.get("head_norms") or []
+    return [] if None in norms else sorted(norms)
+
+
 def _longest(seen: _Probe) -> float | None:
-    return max(seen["head_norms"], default=None) if seen["head_norms"] else None
+    return max(_head_norms(seen), default=None)
 
 
 def _others(seen: _Probe) -> float | None:
     """Mean norm of all class embeddings but the longest."""
-    norms = sorted(seen["head_norms"] or ())[:-1]
+    norms = _head_norms(seen)[:-1]
     return sum(norms) / len(norms) if norms else None
 
 
