@@ -327,7 +327,9 @@ def refuse_newer(value: Mapping[str, Any], path: Path | str) -> None:
 def reason(error: OSError) -> str:
     """Return what the operating system could not do, and with which file, in one line."""
     what = error.strerror or str(error) or type(error).__name__
-    return f"{os.fsdecode(error.filename)}: {what}" if isinstance(error.filename, str | bytes | os.PathLike) else what
+    return (
+        f"{os.fsdecode(error.filename):.500}: {what}" if isinstance(error.filename, str | bytes | os.PathLike) else what
+    )
 
 
 def parse_lines(data: bytes) -> list[dict[str, Any]]:

@@ -97,6 +97,13 @@ def test_undecodable_arguments_and_variables_are_refused(folder: Path) -> None:
     assert "FLBENCH_STORE=" in errors
 
 
+@pytest.mark.parametrize("command", ["status", "verify", "logs", "sweep", "report", "import"])
+def test_a_name_that_is_too_long_is_one_message(folder: Path, command: str) -> None:
+    code, _, errors = flbench(folder, command, "9" * 5000)
+    assert code == 2
+    assert errors.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
