@@ -1,0 +1,141 @@
+"""Run cases in this process, each in a folder of its own, with a limit on its time."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from tests.faults.stub import OneByOne
+from tests.fuzz import cases, world
+from tests.limits import Hangs, time_limit
+
+#: Seconds that a command may take: on a loaded machine, many times what it needs.
+LIMIT = 120
+
+#: Exit codes that are documented, an interrupt apart.
+CODES = range(5)
+
+#: What the folder of the test runner must keep.
+SENTINEL = "outside"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A case that did not end as it should: the command, and what happened."""
+
+    case: cases.Case
+    command: list[str]
+    what: str
+
+    def text(self, seed: int) -> str:
+        """Tell all that is needed to see it again."""
+        again = f"python -m tests.fuzz --seed {seed} --only {self.case.number}"
+        changes = "\n".join(self.case.changes)
+        command = " ".join(shlex.quote(f"{word:.300}") for word in self.command)
+        return f"case {self.case.number} ({self.case.kind}): {again}\n{changes}\nflbench {command}\n{self.what}"
+
+
+def fuzz(
+    seed: int, numbers: Iterable[int], seconds: float = float("inf"), kind: str | None = None
+) -> Iterator[tuple[int, Finding | None]]:
+    """Run cases (of one kind) until the time is over; yield each number and what was found."""
+    end = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="flbench-fuzz-") as scratch:
+        original, copy = Path(scratch, "world"), Path(scratch, "case")
+        original.mkdir()
+        world.build(original)
+        (Path(scratch) / SENTINEL).write_text("kept")
+        with _environment(Path(scratch)):
+            for number in numbers:
+                if time.monotonic() > end:
+                    return
+                if kind not in (None, cases.kind_of(seed, number)):
+                    continue
+                shutil.copytree(original, copy, symlinks=True)
+                os.chdir(copy)
+                yield number, _run(cases.make(seed, number, copy))
+                os.chdir(scratch)
+                _remove(copy)
+                there = sorted(path.name for path in Path(scratch).iterdir())
+                assert there == ["cache", "home", SENTINEL, "world"], f"case {number} wrote outside of its folder"
+
+
+def _run(case: cases.Case) -> Finding | None:
+    for command in case.commands:
+        if what := _problem(command):
+            return Finding(case, command, what)
+    return None
+
+
+def _problem(command: list[str]) -> str | None:
+    """What is wrong with how a command ended; None where nothing is."""
+    from flbench.cli import main
+
+    output = io.StringIO()
+    code: object = 0
+    try:
+        with (
+            mock.patch.object(sys, "argv", ["flbench", *command]),
+            redirect_stdout(output),
+            redirect_stderr(output),
+            time_limit(LIMIT),
+        ):
+            main()
+    except SystemExit as ended:
+        code = 0 if ended.code is None else ended.code
+    except Hangs:
+        return f"no answer in {LIMIT} s\n{_cut(traceback.format_exc())}"
+    except BaseException:
+        return _cut(traceback.format_exc())
+    if "Traceback (most recent call last)" in output.getvalue():
+        return f"a traceback in its output:\n{_cut(output.getvalue())}"
+    return None if code in CODES else f"exit code {code}:\n{_cut(output.getvalue())}"
+
+
+def _cut(text: str) -> str:
+    """The last lines, each at most as long as a screen is wide or so."""
+    return "\n".join(f"{line:.300}" for line in text.splitlines()[-60:])
+
+
+@contextmanager
+def _environment(scratch: Path) -> Iterator[None]:
+    """Let nothing be trained, and nothing be written elsewhere."""
+    for name in ("home", "cache"):
+        (scratch / name).mkdir()
+    variables = {
+        "FLBENCH_STORE": "store",
+        "FLBENCH_CACHE": str(scratch / "cache"),
+        "FLBENCH_DATA": str(scratch / "home"),
+        "HOME": str(scratch / "home"),
+        "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache/matplotlib")),  # to list fonts is slow
+        "WANDB_MODE": "disabled",
+        "COLUMNS": "120",
+    }
+    before = Path.cwd()
+    with (
+        mock.patch.dict(os.environ, variables),
+        mock.patch("flbench.execution.Runner", lambda settings: OneByOne(world.publish_at_once)),
+    ):
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+def _remove(folder: Path) -> None:
+    for path, names, _ in os.walk(folder):
+        for name in names:
+            if not Path(path, name).is_symlink():
+                Path(path, name).chmod(0o700)
+    shutil.rmtree(folder)
