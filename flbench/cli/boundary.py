@@ -8,14 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from typer.core import TyperGroup
 
 from flbench.errors import StoreUnusable, UserError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 
 class OutputLost(UserError):
@@ -71,24 +68,37 @@ def check_environment() -> None:
             raise UserError(f"{os.fsencode(text)!r:.200}: expected text in UTF-8; rename the file or folder") from None
 
 
-class _Output(io.FileIO):
-    """A standard stream; once it cannot be written, what else is written to it is dropped."""
+class _Output(io.TextIOWrapper):
+    """A standard stream; once it cannot be written, what else is written to it is dropped.
 
-    def __init__(self, descriptor: int, *, strict: bool) -> None:
-        super().__init__(descriptor, "wb", closefd=False)
-        self._strict, self._lost = strict, False
+    The layers below are C code: an interrupt cannot come between a write and the buffer's note of it, which would write
+    the same text twice.
+    """
 
-    def write(self, data: Buffer) -> int:
-        if not self._lost:
-            try:
-                return super().write(data) or 0
-            except OSError as error:
-                self._lost = True
-                if self._strict and isinstance(error, BrokenPipeError):
-                    raise
-                if self._strict:
-                    raise OutputLost(f"standard output cannot be written: {error.strerror}") from None
-        return memoryview(data).nbytes
+    def __init__(self, descriptor: int, *, strict: bool, **options: Any) -> None:
+        super().__init__(io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False)), **options)
+        self._descriptor, self._strict = descriptor, strict
+
+    def write(self, text: str) -> int:
+        with self._failure_is_final():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._failure_is_final():
+            super().flush()
+
+    @contextmanager
+    def _failure_is_final(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._descriptor)
+            super().flush()
+            if self._strict and isinstance(error, BrokenPipeError):
+                raise
+            if self._strict:
+                raise OutputLost(f"standard output cannot be written: {error.strerror}") from None
 
 
 @contextmanager
@@ -118,8 +128,9 @@ def _guarded(stream: TextIO | None, original: TextIO | None, descriptor: int) ->
     """The stream itself where something has taken the place of the process's own (a test that captures it)."""
     if stream is not None and stream is not original:
         return stream
-    return io.TextIOWrapper(
-        io.BufferedWriter(_Output(descriptor, strict=descriptor == 1)),
+    return _Output(
+        descriptor,
+        strict=descriptor == 1,
         encoding=stream.encoding if stream else "utf-8",
         errors="replace",
         line_buffering=bool(stream and stream.line_buffering),

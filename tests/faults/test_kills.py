@@ -141,9 +141,10 @@ def test_kill_everything_at_random_moments(store: Store, kills: int) -> None:
 def test_kill_then_tear_every_file_that_can_be_torn(store: Store) -> None:
     plan = experiments(2, rounds=ROUNDS)
     orchestrator = start(store, 2)
-    wait_until(lambda: recorded(store) >= 8)
+    checkpoints = "runs/*/*/attempts/*/checkpoint/*"
+    wait_until(lambda: len({path.parent for path in store.root.glob(checkpoints)}) == len(plan))
     kill_everything(store, orchestrator)
-    torn = [*store.root.glob("runs/*/*/attempts/*/metrics.jsonl"), *store.root.glob("runs/*/*/attempts/*/checkpoint/*")]
+    torn = [*store.root.glob("runs/*/*/attempts/*/metrics.jsonl"), *store.root.glob(checkpoints)]
     assert len(torn) >= 4
     for path in torn:
         path.write_bytes(path.read_bytes()[:-3])
