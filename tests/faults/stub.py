@@ -68,6 +68,8 @@ def execute(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[
 
     while round < experiment.rounds:
         time.sleep(float(os.environ.get("STUB_PAUSE", "0.002")))
+        while Path(os.environ.get("STUB_HOLD", "/nowhere")).exists():
+            time.sleep(0.01)
         round += 1
         value = (value * 6364136223846793005 + 1442695040888963407) % 2**64
         with (attempt.path / "executed").open("a") as file:
@@ -198,11 +200,10 @@ if __name__ == "__main__":
         sys.exit(main(rest, load=lambda options: OneByOne()))
     path, seeds, rounds = rest
     wanted = experiments(int(seeds), rounds=int(rounds))
-    print("begins", flush=True)
 
     def show(progress: Progress) -> None:
-        if progress.stopping:
-            print("stopping", flush=True)
+        with Path(path).with_name("stopping" if progress.stopping else "watching").open("a") as file:
+            file.write("x")
 
     try:
         outcome = orchestrate(Store(Path(path)), wanted, attempts=9, show=show)

@@ -106,14 +106,27 @@ def test_kill_worker_in_mid_run(store: Store) -> None:
     assert sum(len(store.run(experiment.run_id).attempts()) for experiment in plan) <= 5
 
 
-def test_kill_orchestrator_in_mid_sweep(store: Store) -> None:
+def start_and_adopt(store: Store) -> subprocess.Popen[str]:
+    """Start an orchestrator and wait until it has looked for workers of others."""
+    (watching := store.root.with_name("watching")).unlink()
+    successor = start(store, 4)
+    wait_until(lambda: watching.exists() and watching.stat().st_size > 1)
+    return successor
+
+
+def test_kill_orchestrator_in_mid_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(4, rounds=ROUNDS)
+    monkeypatch.setenv("STUB_HOLD", str(hold := store.root.with_name("hold")))
     orchestrator = start(store, 4, pause=0.05)
     wait_until(lambda: recorded(store) > 2 and len(store.live_workers()) == 2)
+    hold.touch()
     orchestrator.kill()
     orchestrator.communicate()
     before = recorded(store)
-    assert finish(store, 4) == {"launched": 0, "adopted": 2, "done": 4}
+    successor = start_and_adopt(store)
+    hold.unlink()
+    out, _ = successor.communicate(timeout=60)
+    assert (successor.returncode, outcome_of(out)) == (0, {"launched": 0, "adopted": 2, "done": 4})
     assert recorded(store) > before
     check_undisturbed(store, plan)
     for experiment in plan:
@@ -180,16 +193,16 @@ def test_interrupt_drains(store: Store, number: signal.Signals) -> None:
         assert list(chain(*executed(store, experiment.run_id))) == list(range(1, ROUNDS + 1))
 
 
-def test_interrupt_drains_adopted_workers_too(store: Store) -> None:
+def test_interrupt_drains_adopted_workers_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_HOLD", str(hold := store.root.with_name("hold")))
     orchestrator = start(store, 4, pause=0.05)
     wait_until(lambda: recorded(store) > 2 and len(store.live_workers()) == 2)
+    hold.touch()
     orchestrator.kill()
     orchestrator.communicate()
-    successor = start(store, 4)
-    assert successor.stdout is not None
-    assert successor.stdout.readline() == "begins\n"
-    time.sleep(0.5)
+    successor = start_and_adopt(store)
     successor.send_signal(signal.SIGINT)
+    hold.unlink()
     successor.communicate(timeout=30)
     assert successor.returncode == 130
     assert store.live_workers() == []
@@ -237,11 +250,10 @@ def test_second_interrupt_does_not_wait_and_costs_no_attempt(
         orchestrator = start(store, 4, pause=30)
         wait_until(lambda: max(map(len, held(store)), default=0) == group)
         orchestrator.send_signal(number)
-        assert orchestrator.stdout is not None
-        while orchestrator.stdout.readline() != "stopping\n":
-            assert orchestrator.poll() is None
+        wait_until((stopping := store.root.with_name("stopping")).exists)
+        stopping.unlink()
         orchestrator.send_signal(number)
-        orchestrator.communicate(timeout=20)
+        orchestrator.communicate(timeout=60)
         assert orchestrator.returncode == 130
         wait_until(lambda: not store.live_workers())
         states = [store.run(experiment.run_id).state(experiment) for experiment in plan]
