@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import typer
 
@@ -20,7 +20,12 @@ def ends_quietly() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except KeyboardInterrupt:
+        _drop_buffered_output()  # the interrupt may have come after it was written, and it would be written again
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # What is still in the buffer goes nowhere: the interpreter would complain about it when it ends.
+        _drop_buffered_output()  # the interpreter would complain about it when it ends
+
+
+def _drop_buffered_output() -> None:
+    with suppress(OSError):  # a test's standard output is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
