@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flbench.config import Experiment
     from flbench.launch import Launcher
     from flbench.orchestrate import Outcome
-    from flbench.report.frames import Source
+    from flbench.report.runs import Source
     from flbench.store import Store
     from flbench.sweeps import Sweep
     from flbench.worker import Options
@@ -54,13 +54,14 @@ def load(
     Raises:
         UserError: there is no such store or file.
     """
-    from flbench.report import frames
+    from flbench.report import dataframes
+    from flbench.report.runs import collect
     from flbench.sweeps import load_sweep
 
     found = _source(source)
     wishes = load_sweep(spec).experiments if spec is not None else None
-    collection = frames.collect(found, wishes, select_by=select_by)
-    return frames.curves(found, collection.runs) if curves else frames.tidy(collection.runs)
+    collection = collect(found, wishes, select_by=select_by)
+    return dataframes.curves(found, collection.runs) if curves else dataframes.tidy(collection.runs)
 
 
 def run(
@@ -87,7 +88,8 @@ def run(
     from flbench.launch.inline import InlineLauncher
     from flbench.launch.local import usable_cores
     from flbench.planning import begin, name_data
-    from flbench.report import frames
+    from flbench.report import dataframes
+    from flbench.report.runs import StoreSource, collect
     from flbench.store import Store
 
     path, root = _store_path(store), None if data is None else Path(data)
@@ -100,8 +102,8 @@ def run(
     if found.state(experiment).status in ("failed", "lost"):
         found.forgive()
     _execute(opened, "", [experiment], lambda: InlineLauncher(opened, f"run {found.run_id}", [experiment], options), 1)
-    source = frames.StoreSource(opened)
-    return frames.curves(source, frames.collect(source, [experiment]).runs)
+    source = StoreSource(opened)
+    return dataframes.curves(source, collect(source, [experiment]).runs)
 
 
 def sweep(
@@ -128,7 +130,8 @@ def sweep(
     from flbench.config import require_device
     from flbench.orchestrate import write_plan
     from flbench.planning import begin, name_data_of
-    from flbench.report import frames
+    from flbench.report import dataframes
+    from flbench.report.runs import StoreSource, collect
     from flbench.store import Store
     from flbench.sweeps import load_sweep
 
@@ -147,8 +150,8 @@ def sweep(
         loaded.spec.retry.max_attempts,
         raises=False,
     )
-    collection = frames.collect(frames.StoreSource(opened), loaded.experiments, select_by=loaded.spec.report.select_by)
-    return frames.tidy(collection.runs)
+    collection = collect(StoreSource(opened), loaded.experiments, select_by=loaded.spec.report.select_by)
+    return dataframes.tidy(collection.runs)
 
 
 def _execute(
@@ -203,8 +206,8 @@ def _store_path(store: str | Path | None) -> Path:
 
 def _source(source: Paths | None) -> Source:
     """A store, or exported files; raises UserError where there is neither."""
-    from flbench.report.exchange import FilesSource
-    from flbench.report.frames import StoreSource
+    from flbench.report.exports import FilesSource
+    from flbench.report.runs import StoreSource
     from flbench.store import Store
 
     if source is not None and not isinstance(source, str | Path):

@@ -21,7 +21,7 @@ from flbench.config import (
     parse_field,
 )
 from flbench.registry import METHODS
-from flbench.report.numbers import METRICS
+from flbench.report.metric_specs import METRICS
 
 #: A change here retires every result that anybody has: it must be meant, and come with a new component version.
 GOLDEN_IDS: dict[str, dict[str, Any]] = {

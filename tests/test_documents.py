@@ -98,7 +98,7 @@ def test_the_table_of_readme() -> None:
             step,
         ], row
     (published,) = [[re.findall(r"\((.*?)\)", row[-1]) for row in table]]
-    paper = pd.read_csv(ROOT / "flbench" / "report" / "published.csv", dtype=str)
+    paper = pd.read_csv(ROOT / "flbench" / "papers" / "label_skew" / "published.csv", dtype=str)
     known = set(paper["value"])
     assert {number for row in published for number in row} <= known
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-import flbench.report
 from flbench.config import Experiment, Federated
+from flbench.papers import label_skew
+from flbench.papers.label_skew.published import configuration_of, published_rows
 from flbench.registry import PARTITIONS
-from flbench.report.published import configuration_of, published_rows
 from flbench.sweeps import load_sweep
 
 PAPER = Path(__file__).parents[1] / "sweeps" / "paper"
 TABLES = ("1", "2", "3", "4", "5", "6", "10", "11", "12", "13", "14")
 FIGURES = ("figure04", "figure05", "figure06", "figure07")
 
-ROWS = list(csv.DictReader(Path(flbench.report.__file__).with_name("published.csv").open(encoding="utf-8")))
+ROWS = list(csv.DictReader(Path(label_skew.__file__).with_name("published.csv").open(encoding="utf-8")))
 
 
 def file_of(table: str) -> Path:

@@ -22,7 +22,8 @@ from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import write_plan
 from flbench.planning import as_planned, begin, name_data, name_data_of
 from flbench.registry import DATASETS
-from flbench.report import exchange, frames
+from flbench.report import exports
+from flbench.report.runs import StoreSource, collect
 from flbench.store import Lease, Plan, Store
 from flbench.sweeps import load_sweep
 from flbench.worker import Options, work
@@ -108,7 +109,7 @@ def test_other_images_under_one_name_are_another_run(tmp_path: Path) -> None:
     assert computed("dataset=cifar10", "--data", str(first)) == (one[0], False)
     assert parse_experiment({"dataset": "cifar10"}).run_id not in (one[0], two[0]), "which is the official set's"
     store = Store(tmp_path / "store")
-    assert {str(row.experiment.dataset.label()) for row in frames.collect(frames.StoreSource(store)).runs} == {  # type: ignore[union-attr]
+    assert {str(row.experiment.dataset.label()) for row in collect(StoreSource(store)).runs} == {  # type: ignore[union-attr]
         store.run(run_id).experiment().dataset.label()  # type: ignore[union-attr]
         for run_id in (one[0], two[0])
     }
@@ -225,12 +226,12 @@ def test_stored_runs_say_which_content_is_meant(tmp_path: Path) -> None:
     first = tiny.on(tiny.dataset.holding(OTHER))  # type: ignore[union-attr]
     finish(store, first, 0.5, fingerprint=OTHER)
     assert named(tiny, "content") == first
-    (found,) = frames.collect(frames.StoreSource(store), [tiny]).runs
+    (found,) = collect(StoreSource(store), [tiny]).runs
     assert (found.run_id, found.state) == (first.run_id, "done")
     finish(store, tiny.on(tiny.dataset.holding(THIRD)), 0.6, fingerprint=THIRD)  # type: ignore[union-attr]
     with pytest.raises(UserError, match=f"several contents.*{OTHER}.*{THIRD}|several contents.*{THIRD}.*{OTHER}"):
-        frames.collect(frames.StoreSource(store), [tiny])
-    (chosen,) = frames.collect(frames.StoreSource(store), [first]).runs
+        collect(StoreSource(store), [tiny])
+    (chosen,) = collect(StoreSource(store), [first]).runs
     assert chosen.record is not None and chosen.record["acc"] == 0.5
 
 
@@ -241,7 +242,7 @@ def test_of_several_stored_contents_the_one_that_is_here_is_meant(tmp_path: Path
         photos(tmp_path / "img", seed)
         last = named(wish(dataset="folder:img"))
         finish(store, last, 0.1 * seed, fingerprint=str(last.dataset.content))  # type: ignore[union-attr]
-    (found,) = frames.collect(frames.StoreSource(store), [wish(dataset="folder:./img")]).runs
+    (found,) = collect(StoreSource(store), [wish(dataset="folder:./img")]).runs
     assert found.run_id == last.run_id
 
 
@@ -249,12 +250,12 @@ def test_official_runs_come_before_others_of_that_name(tmp_path: Path) -> None:
     store, official = Store(tmp_path / "store"), wish(dataset="cifar10", model="cnn")
     other = official.on(official.dataset.holding(OTHER))  # type: ignore[union-attr]
     finish(store, other, 0.1, fingerprint=OTHER)
-    (found,) = frames.collect(frames.StoreSource(store), [official]).runs
+    (found,) = collect(StoreSource(store), [official]).runs
     assert found.run_id == other.run_id
     finish(store, official, 0.7, fingerprint=OFFICIAL)
-    (found,) = frames.collect(frames.StoreSource(store), [official]).runs
+    (found,) = collect(StoreSource(store), [official]).runs
     assert found.run_id == official.run_id
-    assert len(frames.collect(frames.StoreSource(store)).runs) == 2
+    assert len(collect(StoreSource(store)).runs) == 2
 
 
 def test_a_sweep_file_leads_to_its_plans_whatever_the_data(tmp_path: Path) -> None:
@@ -281,7 +282,7 @@ def test_a_result_on_other_data_is_not_reused(tmp_path: Path) -> None:
     state = run.state(official)
     assert state.result is not None and state.result.final["acc"] == 0.7
     assert len(run.results()) == 2, "nothing is lost"
-    (found,) = frames.collect(frames.StoreSource(store), [official]).runs
+    (found,) = collect(StoreSource(store), [official]).runs
     assert found.record is not None and found.record["acc"] == 0.7
 
 
@@ -300,16 +301,16 @@ def test_export_and_import_keep_results_on_different_data_apart(tmp_path: Path) 
     for name, content in (("a", OFFICIAL), ("b", OTHER)):
         store = Store(tmp_path / name)
         finish(store, official, 0.5, fingerprint=content)
-        exported, _ = exchange.gather(store, [official.run_id])
-        exchange.write(tmp_path / f"{name}.parquet", exported)
+        exported, _ = exports.gather(store, [official.run_id])
+        exports.write(tmp_path / f"{name}.parquet", exported)
         files.append(tmp_path / f"{name}.parquet")
     target = Store(tmp_path / "both")
-    verdicts = exchange.bring_in(target, [one for file in files for one in exchange.read(file)], Lease.here())
+    verdicts = exports.bring_in(target, [one for file in files for one in exports.read(file)], Lease.here())
     assert [verdict for _, verdict in verdicts] == ["imported", "imported"]
     ids = {official.run_id, official.on(official.dataset.holding(OTHER)).run_id}  # type: ignore[union-attr]
     assert {*target.run_ids()} == ids
-    for source in (frames.StoreSource(target), exchange.FilesSource(files)):
-        assert {found.run_id for found in frames.collect(source).runs} == ids
+    for source in (StoreSource(target), exports.FilesSource(files)):
+        assert {found.run_id for found in collect(source).runs} == ids
 
 
 def checking(check: Callable[[Experiment], None]) -> OneByOne:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.report import exchange
+from flbench.report import exports
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +45,7 @@ def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["quickstart", "cifar10", "feature_collapse", "fashion_mnist"])
 def test_committed_results_are_read(name: str) -> None:
     """The small ones; the others are read for the leaderboard."""
-    assert len(exchange.read(ROOT / f"results/{name}.parquet")) > 10
+    assert len(exports.read(ROOT / f"results/{name}.parquet")) > 10
 
 
 def test_the_pictures_of_readme_exist() -> None:

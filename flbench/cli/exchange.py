@@ -37,9 +37,9 @@ def export(
 
     Example: flbench export results/quickstart.parquet sweeps/quickstart.yaml
     """
-    from flbench.report import exchange
+    from flbench.report import exports
     from flbench.report.contents import named_by
-    from flbench.report.frames import StoreSource
+    from flbench.report.runs import StoreSource
     from flbench.store import Store
     from flbench.sweeps import load_sweeps
 
@@ -49,7 +49,7 @@ def export(
     sweeps = load_sweeps(specs or [], sets or (), only or (), limit)
     source = StoreSource(there)
     wishes = [experiment.run_id for sweep in sweeps for experiment in named_by(source, sweep.experiments)]
-    exported, problems = exchange.gather(there, wishes if specs else there.run_ids(), ends=ends)
+    exported, problems = exports.gather(there, wishes if specs else there.run_ids(), ends=ends)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     if not exported:
@@ -57,7 +57,7 @@ def export(
         raise UserError(
             f"{what} in {store}: run `flbench sweep {specs[0] if specs else 'sweeps/quickstart.yaml'}` first"
         )
-    exchange.write(file, exported)
+    exports.write(file, exported)
     runs = len({one.run_id for one in exported})
     wished = f" of {len(set(wishes))}" if specs else ""
     typer.echo(f"wrote {file}: {runs}{wished} runs, {file.stat().st_size / 1024:.0f} KiB")
@@ -73,14 +73,14 @@ def import_(
 
     Example: flbench import results/quickstart.parquet
     """
-    from flbench.report import exchange
+    from flbench.report import exports
     from flbench.store import Lease, Store
 
-    rows = [row for file in exported for row in exchange.read(file)]  # all files are checked before the store changes
+    rows = [row for file in exported for row in exports.read(file)]  # all files are checked before the store changes
     lease = Lease.here()
     target = Store(store)
     with target.heartbeat(lease):
-        outcome = exchange.bring_in(target, rows, lease)
+        outcome = exports.bring_in(target, rows, lease)
     counts = Counter(verdict for _, verdict in outcome)
     for one, verdict in outcome:
         if verdict in ("different numbers", "in use"):

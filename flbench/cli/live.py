@@ -19,7 +19,7 @@ from flbench.cli.overview import MOST_CELLS, Overview
 from flbench.cli.sparkline import mixed_sparklines
 from flbench.orchestrate import Progress, Seen
 from flbench.report.literal import visible
-from flbench.report.numbers import METRICS
+from flbench.report.metric_specs import METRICS
 
 #: Rows of active runs at most, and at least where the terminal is low; more say how many they are.
 MOST_ROWS = 16

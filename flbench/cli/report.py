@@ -19,8 +19,8 @@ from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, StoreOptio
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.report.frames import Collection, Source
     from flbench.report.leaderboard import Leaderboard
+    from flbench.report.runs import Collection, Source
 
 
 class Rule(StrEnum):
@@ -132,7 +132,8 @@ def report(
 
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
-    from flbench.report import check_replaceable, frames, write_text
+    from flbench.report import check_replaceable, write_text
+    from flbench.report.dataframes import write_csv
     from flbench.sweeps import collection_paused
 
     for option, path in (("--out", out), ("--html", html), ("--csv", csv)):
@@ -154,7 +155,7 @@ def report(
     with ExitStack() as stack:
         stack.enter_context(writing())
         if csv is not None:
-            frames.write_csv(csv, collection.runs)
+            write_csv(csv, collection.runs)
         if figures is not None or html is not None:
             folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             board = _with_figures(board, collection, folder, out if figures else None, data)
@@ -271,8 +272,8 @@ def _name_of(board: Leaderboard, choice: Choice) -> str:
 
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
     """Where the runs come from, and the names of the files if they come from files."""
-    from flbench.report.exchange import FilesSource
-    from flbench.report.frames import StoreSource
+    from flbench.report.exports import FilesSource
+    from flbench.report.runs import StoreSource
     from flbench.store import Store
 
     if not given:

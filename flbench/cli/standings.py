@@ -14,7 +14,7 @@ from typing import Any
 
 from flbench.config import WISHES, Experiment, canonical_json, fields_of_all_kinds, headline_of
 from flbench.orchestrate import Common, Seen, label
-from flbench.report.numbers import METRICS
+from flbench.report.metric_specs import METRICS
 
 #: What is to be solved; cells compete with each other only where they agree in it.
 PROBLEM = (

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path) -> Leaderboard:
     """Build the leaderboard of what ``sweeps`` wish for from ``store`` and write it to ``path`` as Markdown."""
-    from flbench.report import frames, leaderboard
+    from flbench.report import leaderboard
+    from flbench.report.runs import StoreSource
 
-    parts = leaderboard.parts_of(frames.StoreSource(store), sweeps)
+    parts = leaderboard.parts_of(StoreSource(store), sweeps)
     board = leaderboard.build(parts, leaderboard.options_of(sweeps))
     write_text(path, board.markdown())
     return board

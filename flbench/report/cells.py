@@ -18,10 +18,10 @@ from typing import Any
 
 from flbench.config import Experiment, Training, registry_of
 from flbench.registry import Component, default_of, format_scalar
-from flbench.report.frames import Run
 from flbench.report.literal import line
-from flbench.report.numbers import value_of
+from flbench.report.metric_specs import value_of
 from flbench.report.provenance import describe
+from flbench.report.runs import Run
 from flbench.report.stats import Summary, summarize
 
 #: Significant digits of a number on an axis, where they tell its values apart.

@@ -12,7 +12,7 @@ from flbench.data.datasets import Dataset, load
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.report.frames import Source
+    from flbench.report.runs import Source
 
 
 def named_by(source: Source, wishes: Sequence[Experiment]) -> list[Experiment]:

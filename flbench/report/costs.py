@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flbench.report.cells import Cell
-from flbench.report.frames import Collection, Run
-from flbench.report.numbers import METRICS, Record, value_of
+from flbench.report.metric_specs import METRICS, Record, value_of
+from flbench.report.runs import Collection, Run
 from flbench.report.stats import summarize
 
 #: What seeds must reach: a number for each.

@@ -10,7 +10,7 @@ from typing import Any
 from flbench.config import ALIASES, Experiment
 from flbench.registry import Component
 from flbench.report.cells import Cell, Tick, axis_label, grouped
-from flbench.report.frames import compared_fields
+from flbench.report.runs import compared_fields
 
 #: Fields that name a section; they are no axes of its tables.
 SECTION = ("dataset", "model")

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.config import Training
 from flbench.errors import UserError
+from flbench.papers.label_skew.mechanisms import Synthesis, synthesize
+from flbench.papers.label_skew.verdicts import TOLERANCE, Published, compare
 from flbench.registry import by_similarity
 from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
 from flbench.report.chapters import Chapter, chapters_of
-from flbench.report.contrasts import Contrast
 from flbench.report.costs import Costs, costs_of, targets_of
-from flbench.report.frames import Collection, Run, Source, collect, varied_methods
 from flbench.report.layout import SECTION, Layout, axes_of, has_axis, varies
-from flbench.report.numbers import METRICS, value_of
-from flbench.report.overall import Overall, overalls
+from flbench.report.lr_range import Ranges, ranges
+from flbench.report.metric_specs import METRICS, value_of
+from flbench.report.paired_tests import Contrast
 from flbench.report.provenance import Provenance
-from flbench.report.robustness import Ranges, ranges
+from flbench.report.runs import Collection, Run, Source, collect, varied_methods
+from flbench.report.selection import tune
+from flbench.report.summary import Overall, overalls
 from flbench.report.tables import Position, Table, lay_out
-from flbench.report.tuning import tune
-from flbench.report.verdicts import TOLERANCE, Published, compare
-from flbench.report.why import Synthesis, synthesize
 from flbench.sweeps import condition
 from flbench.sweeps.grid import normal_path
 
@@ -234,25 +234,27 @@ class Leaderboard:
 
     def markdown(self) -> str:
         """The text of ``leaderboard.md``: same runs, same bytes."""
-        from flbench.report import compose, markdown
+        from flbench.report.page import leaderboard as compose
+        from flbench.report.write import markdown
 
         return markdown.write(compose.document(self))
 
     def html(self) -> str:
         """The same as one self-contained page; pictures are read from where they lie."""
-        from flbench.report import compose, html
+        from flbench.report.page import leaderboard as compose
+        from flbench.report.write import html
 
         return html.write(compose.document(self), self.options.title)
 
     def tables(self, width: int) -> list[RenderableType]:
         """Titles, tables and notes for a terminal that is ``width`` columns wide."""
-        from flbench.report import terminal
+        from flbench.report.write import terminal
 
         return terminal.render(self, width)
 
     def json(self) -> dict[str, Any]:
         """The cells and their provenance as plain data; stable from version to version."""
-        from flbench.report import plain
+        from flbench.report.write import json as plain
 
         return plain.write(self)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flbench.report.frames import Run
 from flbench.report.literal import line
+from flbench.report.runs import Run
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flbench.report.cells import Cell, Tick, axis_label, grouped
-from flbench.report.contrasts import Contrast, contrasts
 from flbench.report.layout import Axes, Layout, axes_for
-from flbench.report.numbers import METRICS
+from flbench.report.metric_specs import METRICS
+from flbench.report.paired_tests import Contrast, contrasts
 from flbench.report.stats import LEVEL
 
 #: A table with more columns than this is split by its slowest column axis.

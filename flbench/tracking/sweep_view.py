@@ -34,10 +34,11 @@ def sweep_run_id(sweep: Sweep) -> str:
 
 def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> SweepView:
     """Build a sweep's table and draw its figures into ``folder``; without matplotlib the table stands alone."""
-    from flbench.report import frames, leaderboard
+    from flbench.report import leaderboard
     from flbench.report.figures import write_figures
+    from flbench.report.runs import StoreSource
 
-    parts = leaderboard.parts_of(frames.StoreSource(store), [sweep])
+    parts = leaderboard.parts_of(StoreSource(store), [sweep])
     board, collection = leaderboard.build(parts, leaderboard.options_of([sweep])), leaderboard.merged(parts)
     try:
         write_figures(board, collection, folder)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flbench.cli import main
-from flbench.report import exchange, frames, write_leaderboard
+from flbench.report import exports, write_leaderboard
+from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, records
@@ -183,7 +184,7 @@ def test_json(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_exported_files_are_a_source(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
     (here / "results").mkdir()
-    exchange.write(here / "results" / "tiny.parquet", exchange.gather(store, store.run_ids())[0])
+    exports.write(here / "results" / "tiny.parquet", exports.gather(store, store.run_ids())[0])
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "a.md")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "b.md", "--results", "results")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "c.md", "--results", "results/tiny.parquet")
@@ -253,7 +254,7 @@ def test_mistakes_are_told_in_one_line(
 
 def test_hundreds_of_cells(tmp_path: Path) -> None:
     wishes = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
-    board = leaderboard_of(frames.collect(frames.StoreSource(filled(tmp_path, wishes))))
+    board = leaderboard_of(collect(StoreSource(filled(tmp_path, wishes))))
     text = board.markdown()
     assert text[text.index("All 200 cells") :].count("n=2") == 200
 
@@ -381,7 +382,7 @@ def test_another_report_is_not_replaced(
 
 def test_a_report_is_named_after_what_it_is_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
-    exchange.write(here / "exported.parquet", exchange.gather(store, store.run_ids())[0])
+    exports.write(here / "exported.parquet", exports.gather(store, store.run_ids())[0])
     Path("other.yaml").write_text(SPEC.replace("tiny", "other"))
     for words, name in (
         (["tiny.yaml", "other.yaml"], "tiny-and-1-more.md"),

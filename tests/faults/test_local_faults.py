@@ -20,7 +20,7 @@ import pytest
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.orchestrate import Outcome
-from flbench.report.frames import StoreSource, collect
+from flbench.report.runs import StoreSource, collect
 from flbench.store import Lease, Store, files, leases, read_plan
 from flbench.store.leases import process_start
 from tests.faults.disks import Elsewhen, TwoClocks

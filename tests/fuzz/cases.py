@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from flbench.report import exchange
+from flbench.report import exports
 from tests.fuzz import mutations
 
 #: Commands that read a store; none of them waits for anything.
@@ -224,7 +224,7 @@ def _forge(random: Random, path: Path) -> str:
         result |= {"metrics_sha256": hashlib.sha256(data).hexdigest(), "metrics_bytes": len(data)}
         row["result"] = json.dumps(result)
     if random.random() < 0.9:
-        row["sha256"] = exchange._checksum(row)
+        row["sha256"] = exports._checksum(row)
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
     return f"{path.name}: {column} of {row['run_id']!r:.40}: {row[column]!r:.2000}"
 

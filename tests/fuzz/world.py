@@ -8,7 +8,7 @@ from typing import Any
 
 from flbench.config import Experiment
 from flbench.orchestrate import write_plan
-from flbench.report import exchange
+from flbench.report import exports
 from flbench.store import Attempt, Lease, Store, files
 from flbench.store.runs import ending
 from flbench.sweeps import load_sweep
@@ -78,9 +78,9 @@ def build(folder: Path) -> None:
     files.replace(store.workers / lease.token / "lease.json", files.pretty(dead))
     files.disk.touch(store.workers / lease.token / "heartbeat")
     store.bury(lease.token, ending("signal", "its worker was killed by SIGKILL"))
-    exported, problems = exchange.gather(store, store.run_ids())
+    exported, problems = exports.gather(store, store.run_ids())
     assert not problems
-    exchange.write(folder / "runs.parquet", exported)
+    exports.write(folder / "runs.parquet", exported)
     _write_studies(folder / "studies.parquet")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment, content_of, parse_experiment
-from flbench.report.frames import Collection
 from flbench.report.layout import Layout
 from flbench.report.leaderboard import Leaderboard, Options, Part, build
+from flbench.report.runs import Collection
 from flbench.store import Attempt, Lease, Store
 
 NUMERICS = {"device": "cpu", "executor": "loop", "precision": "fp32", "torch": "2.11.0"}

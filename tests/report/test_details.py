@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from flbench.errors import UserError
-from flbench.report import frames
 from flbench.report.costs import first_reaching
-from flbench.report.frames import Collection, Run
 from flbench.report.leaderboard import Leaderboard
+from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.store import Store
 from tests.report.stores import experiment, finish, leaderboard_of, records
 
@@ -154,14 +153,14 @@ def test_the_oracle_sees_the_test_data_of_every_round(tmp_path: Path) -> None:
     lines = records([10, 20, 30], 0.6)
     lines[1]["acc"], lines[1]["loss"] = 0.8, 0.9
     finish(store, wish, lines=lines)
-    source = frames.StoreSource(store)
-    (best,) = frames.collect(source, [wish], select_by="oracle").runs
+    source = StoreSource(store)
+    (best,) = collect(source, [wish], select_by="oracle").runs
     assert best.record is not None and best.record["acc"] == 0.8
-    (by_loss,) = frames.collect(source, [wish], select_by="oracle", metric="loss").runs
+    (by_loss,) = collect(source, [wish], select_by="oracle", metric="loss").runs
     assert by_loss.record is not None and by_loss.record["loss"] == pytest.approx(0.4)
     with pytest.raises(UserError, match="unknown rule 'best'; known: last, val, oracle"):
-        frames.collect(source, [wish], select_by="best")
-    text = leaderboard_of(frames.collect(source, [wish], select_by="oracle"), select_by="oracle").markdown()
+        collect(source, [wish], select_by="best")
+    text = leaderboard_of(collect(source, [wish], select_by="oracle"), select_by="oracle").markdown()
     assert "an upper bound and no result" in text
 
 
@@ -174,7 +173,7 @@ def test_rounds_and_bytes_to_the_target(tmp_path: Path) -> None:
         for line, acc in zip(lines, accs, strict=True):
             line |= {"acc": acc, "bytes_up": 1000 * line["round"], "bytes_down": 500 * line["round"]}
         finish(store, experiment(norm=norm, rounds=30, seed=seed), lines=lines)
-    collection = frames.collect(frames.StoreSource(store))
+    collection = collect(StoreSource(store))
     # The baseline's seeds end with 0.6 and 0.4, which they reach in rounds 30 and 20; ln's first seed at once.
     text = leaderboard_of(collection).markdown()
     assert "| fedavg | none | classes:1 | 25.00 |" in text
@@ -191,7 +190,7 @@ def test_nobody_is_held_to_a_baseline_on_other_data(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(norm="none"), 0.5, bytes_up=10, fingerprint="aaaaaaaaaaaaaaaa")
     finish(store, experiment(norm="ln"), 0.6, bytes_up=10, fingerprint="bbbbbbbbbbbbbbbb")
-    (details,) = leaderboard_of(frames.collect(frames.StoreSource(store))).sections[0].details
+    (details,) = leaderboard_of(collect(StoreSource(store))).sections[0].details
     reached = {details.table.rows[r][1].label: costs.reached for (r, _), costs in details.costs.items()}
     assert reached["none"] is not None and reached["none"].rounds == 20
     assert reached["ln"] is None

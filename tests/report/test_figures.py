@@ -9,18 +9,17 @@ import pytest
 from matplotlib.image import imread
 
 from flbench.errors import UserError
-from flbench.report import frames
 from flbench.report.figures import KINDS, draw, with_links, write_figures
 from flbench.report.figures.style import COLORS, Drawing
-from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard, Picture
+from flbench.report.runs import Collection, StoreSource, collect
 from flbench.store import Store
+from tests.papers.test_verdicts import done, seeds
 from tests.report.stores import experiment, filled, finish, leaderboard_of, records
-from tests.report.test_verdicts import done, seeds
 
 
 def board(store: Store, **options: Any) -> tuple[Leaderboard, Collection]:
-    collection = frames.collect(frames.StoreSource(store))
+    collection = collect(StoreSource(store))
     return leaderboard_of(collection, **options), collection
 
 

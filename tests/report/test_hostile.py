@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flbench.report import frames
+from flbench.report.dataframes import write_csv
 from flbench.report.figures import write_figures
-from flbench.report.frames import Collection, Run
 from flbench.report.leaderboard import Leaderboard
 from flbench.report.literal import literal, spreadsheet, visible
+from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.store import Store
 from tests.report.stores import experiment, fail, finish, leaderboard_of
 
@@ -42,7 +42,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Leaderboard, Coll
         finish(store, wish, 0.5, environment=environment, numerics={"device": text, "executor": text}, fingerprint="aa")
     finish(store, experiment(dataset=data, norm="fn"), 0.5, fingerprint=f"`{TAG}")
     fail(store, experiment(dataset=data, norm="gn"), f"{TAG}{ESC}{LINK}")
-    collection = frames.collect(frames.StoreSource(store))
+    collection = collect(StoreSource(store))
     board = leaderboard_of(collection, title="hostile", why=True, specs=((f"name {TAG}", "0"),), command=f"a ``` {ESC}")
     import dataclasses
 
@@ -93,8 +93,8 @@ def test_the_page(hostile: tuple[Leaderboard, Collection]) -> None:
 
 
 def test_a_link_leads_to_the_web_or_to_a_file_alone() -> None:
-    from flbench.report import html
-    from flbench.report.blocks import Paragraph
+    from flbench.report.page.blocks import Paragraph
+    from flbench.report.write import html
 
     targets = {
         "https://a.example/b": True,
@@ -121,7 +121,7 @@ def test_the_terminal(hostile: tuple[Leaderboard, Collection]) -> None:
 
 
 def test_csv(hostile: tuple[Leaderboard, Collection], tmp_path: Path) -> None:
-    frames.write_csv(tmp_path / "runs.csv", hostile[1].runs)
+    write_csv(tmp_path / "runs.csv", hostile[1].runs)
     text = (tmp_path / "runs.csv").read_text()
     rows = list(csv.reader(io.StringIO(text)))
     assert not RAW & {*text}
@@ -153,6 +153,6 @@ def test_fields_of_a_spreadsheet(value: str, written: str) -> None:
 def test_numbers_of_a_spreadsheet_stay_numbers(tmp_path: Path) -> None:
     wish: Any = experiment(weight_decay=0.5)
     run = Run(wish, 20, "done", record={"acc": -0.5})
-    frames.write_csv(tmp_path / "a.csv", [run])
+    write_csv(tmp_path / "a.csv", [run])
     (row,) = csv.DictReader((tmp_path / "a.csv").open())
     assert row["acc"] == "-0.5"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flbench.report import frames
 from flbench.report.figures import write_figures
 from flbench.report.leaderboard import Leaderboard
+from flbench.report.runs import StoreSource, collect
 from tests.report.stores import leaderboard_of
 from tests.report.test_leaderboard import everything
 
@@ -56,7 +56,7 @@ def draw_board(folder: Path) -> Leaderboard:
     import dataclasses
 
     store, wishes = everything(folder / "store")
-    collection = frames.collect(frames.StoreSource(store), wishes)
+    collection = collect(StoreSource(store), wishes)
     board = leaderboard_of(collection)
     return dataclasses.replace(board, pictures=write_figures(board, collection, folder / "figures"))
 
@@ -108,8 +108,8 @@ def test_the_same_runs_give_the_same_page(page: str, tmp_path: Path) -> None:
 
 
 def test_texts_are_escaped(tmp_path: Path) -> None:
-    from flbench.report import html
-    from flbench.report.blocks import Entry, Grid, Heading, Paragraph
+    from flbench.report.page.blocks import Entry, Grid, Heading, Paragraph
+    from flbench.report.write import html
 
     blocks = [
         Heading(1, "<script>"),
@@ -123,8 +123,8 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
 
 
 def test_titles_that_come_again_have_anchors_of_their_own() -> None:
-    from flbench.report import html
-    from flbench.report.blocks import Fold, Heading
+    from flbench.report.page.blocks import Fold, Heading
+    from flbench.report.write import html
 
     blocks = [Heading(1, "t"), Heading(2, "A: b"), Heading(3, "Same"), Fold("f", (Heading(3, "Same"),))]
     text = html.write(blocks, "t")

@@ -13,12 +13,11 @@ from rich.console import Console
 
 from flbench.config import Experiment
 from flbench.errors import UserError
-from flbench.report import frames
 from flbench.report.cells import public
-from flbench.report.frames import Collection, Run
 from flbench.report.leaderboard import Leaderboard
+from flbench.report.page.wording import parts
+from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.tables import Table
-from flbench.report.wording import parts
 from flbench.store import Store
 from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, filled, finish, leaderboard_of, small_sweep
 
@@ -26,7 +25,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "leaderboard.md"
 
 
 def board(store: Store, wishes: Iterable[Experiment] | None = None, **options: Any) -> Leaderboard:
-    return leaderboard_of(frames.collect(frames.StoreSource(store), wishes), **options)
+    return leaderboard_of(collect(StoreSource(store), wishes), **options)
 
 
 def cell(table: Table, *labels: str) -> tuple[str, list[str]]:

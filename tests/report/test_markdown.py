@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flbench.report import markdown
-from flbench.report.blocks import Block, Fold, Heading, Paragraph
+from flbench.report.page.blocks import Block, Fold, Heading, Paragraph
+from flbench.report.write import markdown
 
 
 def document() -> list[Block]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from flbench.report.frames import Collection, Run
 from flbench.report.leaderboard import Leaderboard
+from flbench.report.runs import Collection, Run
 from tests.report.stores import experiment, leaderboard_of
 
 METHODS = ("fedavg", "fedprox", "fedlc", "fedrs", "fednova", "scaffold", "fedyogi")

@@ -9,24 +9,18 @@ from functools import partial
 from pathlib import Path
 
 from flbench.errors import UserError
+from flbench.papers.label_skew import figure2 as overfit
+from flbench.papers.label_skew import figure3 as features
+from flbench.papers.label_skew import figure_mechanisms as why
+from flbench.papers.label_skew import figure_published as published
+from flbench.papers.rank_collapse import figure_training as deep
+from flbench.papers.rank_collapse import figures as rank
+from flbench.papers.sharpness import figures as sharpness
 from flbench.registry import by_similarity
-from flbench.report.figures import (
-    axes,
-    cost,
-    curves,
-    deep,
-    features,
-    heatmap,
-    labels,
-    overfit,
-    published,
-    rank,
-    sharpness,
-    why,
-)
+from flbench.report.figures import axes, cost, curves, heatmap, labels
 from flbench.report.figures.style import STYLE, Drawing, save
-from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard, Picture
+from flbench.report.runs import Collection
 
 #: What draws a kind of figure, and what it shows.
 Draw = Callable[[Leaderboard, Collection], Iterator[Drawing]]

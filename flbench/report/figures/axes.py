@@ -23,9 +23,9 @@ from flbench.report.figures.style import (
     place_name,
     scale_of,
 )
-from flbench.report.frames import Collection
 from flbench.report.layout import axes_for
 from flbench.report.leaderboard import Leaderboard, Section
+from flbench.report.runs import Collection
 from flbench.report.tables import Table
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from flbench.report.figures.style import (
     place_name,
     title_of,
 )
-from flbench.report.frames import Collection
 from flbench.report.leaderboard import Details, Leaderboard, Section
-from flbench.report.wording import bytes_text, row_name
+from flbench.report.page.wording import bytes_text, row_name
+from flbench.report.runs import Collection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -30,12 +30,12 @@ from flbench.report.figures.style import (
     tell_gaps,
     title_of,
 )
-from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard, Section
-from flbench.report.numbers import value_of
+from flbench.report.metric_specs import value_of
+from flbench.report.page.wording import row_name
+from flbench.report.runs import Collection
 from flbench.report.stats import summarize
 from flbench.report.tables import Table
-from flbench.report.wording import row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

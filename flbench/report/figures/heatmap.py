@@ -19,11 +19,11 @@ from flbench.report.figures.style import (
     scale_of,
     title_of,
 )
-from flbench.report.frames import Collection
 from flbench.report.leaderboard import Details, Leaderboard, Section
-from flbench.report.numbers import METRICS
+from flbench.report.metric_specs import METRICS
+from flbench.report.page.wording import TIED, gap_text
+from flbench.report.runs import Collection
 from flbench.report.tables import Table
-from flbench.report.wording import TIED, gap_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

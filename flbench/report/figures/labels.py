@@ -10,8 +10,8 @@ from flbench.config import Federated
 from flbench.errors import UserError
 from flbench.report.cells import public
 from flbench.report.figures.style import Drawing, file_name
-from flbench.report.frames import Collection
 from flbench.report.leaderboard import Leaderboard
+from flbench.report.runs import Collection
 
 
 def labels(board: Leaderboard, collection: Collection, root: Path | None = None) -> Iterator[Drawing]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.report.cells import Cell, Tick, axis_label
 from flbench.report.leaderboard import KIND_TITLES, Section
-from flbench.report.numbers import METRICS
+from flbench.report.metric_specs import METRICS
+from flbench.report.page.wording import gap_text, row_name
 from flbench.report.tables import Table
-from flbench.report.wording import gap_text, row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flbench.config import Experiment
-from flbench.report.frames import Collection, Held, collect
+from flbench.report.runs import Collection, Held, collect
 from flbench.store import Result
 from tests.report.stores import ENVIRONMENT, NUMERICS
 

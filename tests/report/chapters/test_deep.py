@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from flbench.papers.rank_collapse.arms import settings_of
 from flbench.report.chapters import Chapter, chapters_of
-from flbench.report.chapters.deep_arms import settings_of
 from flbench.report.figures import draw
 from tests.report.chapters.memory import Memory
 from tests.report.stores import experiment, leaderboard_of

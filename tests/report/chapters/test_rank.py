@@ -10,7 +10,7 @@ import pytest
 
 from flbench.report.chapters import Chapter, chapters_of
 from flbench.report.figures import draw
-from flbench.report.frames import Collection
+from flbench.report.runs import Collection
 from tests.report.chapters.memory import Memory
 from tests.report.stores import experiment, leaderboard_of
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from flbench.report.blocks import Grid
+from flbench.papers.sharpness.claims_figure1 import grows, near, together
+from flbench.papers.sharpness.draws import Family, lines_of, predict
 from flbench.report.chapters import Chapter, Claim, chapters_of
-from flbench.report.chapters.chapter import Holding
-from flbench.report.chapters.sharpness_claims import grows, near, together
-from flbench.report.chapters.sharpness_draws import Family, lines_of, predict
+from flbench.report.claims import Holding
+from flbench.report.page.blocks import Grid
 from flbench.theory.fits import Exponent
 from tests.report.chapters.memory import Memory
 from tests.report.stores import experiment, leaderboard_of

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
+from flbench.papers.sharpness.figure1 import apart
+from flbench.papers.sharpness.figure2 import _edges
 from flbench.report.figures import draw, write_figures
-from flbench.report.figures.sharpness_losses import _edges
-from flbench.report.figures.sharpness_width import apart
 from flbench.report.figures.style import Drawing
 from tests.report.chapters.memory import Memory
 from tests.report.chapters.test_sharpness import CONSTANTS, bound, theory

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from flbench.report.blocks import Grid
+from flbench.papers.sharpness.descents import descents_of, line_of_theory, networks_of
+from flbench.papers.sharpness.draws import Family
 from flbench.report.chapters import Chapter, Claim, chapters_of
-from flbench.report.chapters.chapter import Holding
-from flbench.report.chapters.sharpness_descents import descents_of, line_of_theory, networks_of
-from flbench.report.chapters.sharpness_draws import Family
+from flbench.report.claims import Holding
+from flbench.report.page.blocks import Grid
 from tests.report.chapters.memory import Memory
 from tests.report.stores import experiment
 

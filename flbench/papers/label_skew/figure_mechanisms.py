@@ -1,0 +1,165 @@
+"""Accuracy against what probes saw: rank of the features, growth of their norms, learning rate over 2 / lambda_max."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flbench.papers.label_skew.mechanisms import Probed, Synthesis, synthesize
+from flbench.report.cells import Tick
+from flbench.report.figures.style import (
+    COLORS,
+    GREY,
+    MARKERS,
+    Drawing,
+    Look,
+    entitle,
+    file_name,
+    metric_label,
+    scale_of,
+)
+from flbench.report.leaderboard import Leaderboard
+from flbench.report.runs import Collection
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STABLE = "lr / (2 / λ_max) at the end"
+
+#: What stands below a column of panels, what it shows, and whether it is drawn over powers of ten.
+_COLUMNS: tuple[tuple[str, Callable[[Probed], float | None]], ...] = (
+    ("effective rank of the features", lambda one: one.rank),
+    ("feature norm at the end / at the start", lambda one: one.growth),
+    (_STABLE, lambda one: one.used),
+)
+
+#: Drawn with the first looks.
+_FIRST = ("none", "ln", "fn")
+
+_PANEL = (2.9, 2.1)
+
+
+def why(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+    """One figure a section with probes: a row of panels a partition, a mark a cell."""
+    for found in board.why if board.why is not None else synthesize(board.sections, collection):
+        cells = [one for one in found.cells if one.acc is not None and not one.cell.personal]
+        columns = [column for column in _COLUMNS if sum(column[1](one) is not None for one in cells) > 1]
+        if columns:
+            yield _draw(found, cells, columns)
+
+
+def _draw(
+    found: Synthesis, cells: Sequence[Probed], columns: Sequence[tuple[str, Callable[[Probed], float | None]]]
+) -> Drawing:
+    from matplotlib.figure import Figure
+
+    partitions = _in_order(cells, "partition")
+    styles = {label: _look(place) for place, label in enumerate(_norms(cells))}
+    height = max(_PANEL[1] * len(partitions) + 0.8, 0.2 * len(styles) + 0.8)
+    size = (_PANEL[0] * len(columns) + 1.5, height)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(partitions), len(columns), squeeze=False, sharex="col", sharey=True)
+    metric = cells[0].cell.metric
+    limits = [_limits(cells, quantity) for _, quantity in columns]
+    for row, partition in zip(axes, partitions, strict=True):
+        members = [one for one in cells if one.partition == partition]
+        for panel, (_, quantity), ends in zip(row, columns, limits, strict=True):
+            _draw_panel(panel, members, quantity, ends, styles, scale_of(metric))
+        row[0].set_ylabel(f"{partition}\n{metric_label(metric)}")
+    for c, ((label, _), (low, high)) in enumerate(zip(columns, limits, strict=True)):
+        axes[-1, c].set_xlabel(label)
+        axes[-1, c].set_xscale("log")
+        axes[-1, c].set_xlim(low / 1.15, high * 1.15)
+        if high / low < 100:
+            _number_ticks(axes[-1, c])
+        for panel in axes[:, c] if label == _STABLE else ():
+            panel.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
+    _legend(figure, styles)
+    entitle(figure, f"{found.title}: accuracy against what probes saw; a mark a cell (mean over seeds)")
+    caption = (
+        f"{found.title}: {metric_label(metric)} of every cell (a method, norm, learning rate and number of local "
+        "steps; mean over seeds) against the effective rank of the global model's features, against how many times as "
+        "long its features became, and against the learning rate over 2 / lambda_max at the end of training (dashed: "
+        "1, below which gradient descent is stable). A row of panels a partition; colours and marks are "
+        "normalizations; the outermost twentieth of the marks stands at the edges."
+    )
+    return Drawing("why", file_name("why", found.title), caption, figure, found.place)
+
+
+def _in_order(cells: Sequence[Probed], axis: str) -> list[str]:
+    """The labels on an axis in its order."""
+    ticks: set[Tick] = {one.cell.tick(axis) for one in cells}
+    return [tick.label if tick.label != "–" else "all data" for tick in sorted(ticks)]
+
+
+def _norms(cells: Sequence[Probed]) -> list[str]:
+    """Those that everything is about first, so that they have filled marks."""
+    labels = _in_order(cells, "norm")
+    return sorted(labels, key=lambda label: (label not in _FIRST, labels.index(label)))
+
+
+def _look(place: int) -> Look:
+    """Filled marks first, then hollow ones with other pairs of colour and mark."""
+    turn = place // len(COLORS)
+    color = COLORS[place % len(COLORS)]
+    marker = MARKERS[(place + turn) % len(MARKERS)]
+    return {"color": "none" if turn else color, "edgecolor": color, "marker": marker, "linewidth": 0.8}
+
+
+def _draw_panel(
+    panel: Axes,
+    cells: Sequence[Probed],
+    quantity: Callable[[Probed], float | None],
+    ends: tuple[float, float],
+    styles: Mapping[str, Look],
+    scale: int,
+) -> None:
+    for label, look in styles.items():
+        points = [
+            (min(max(x, ends[0]), ends[1]), scale * one.acc)
+            for one in cells
+            if one.norm_label == label and (x := quantity(one)) is not None and x > 0 and one.acc is not None
+        ]
+        if points:
+            at, heights = zip(*points, strict=True)
+            panel.scatter(at, heights, s=13, alpha=0.75, zorder=2, **look)
+    if scale == 100:
+        panel.set_ylim(-4, 104)
+
+
+def _limits(cells: Sequence[Probed], quantity: Callable[[Probed], float | None]) -> tuple[float, float]:
+    """Where the panels of a column end: all but the outermost twentieth of the values."""
+    known = np.log([value for one in cells if (value := quantity(one)) is not None and value > 0])
+    low, high = np.exp(np.quantile(known, [0.025, 0.975])) if len(known) else (1.0, 1.0)
+    return float(low), float(high)
+
+
+def _number_ticks(panel: Axes) -> None:
+    """Plain numbers, three a power of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: object, styles: Mapping[str, Look]) -> None:
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    assert isinstance(figure, Figure)
+    handles = [
+        Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker=look["marker"],
+            markerfacecolor=look["color"],
+            markeredgecolor=look["edgecolor"],
+            markersize=5,
+        )
+        for look in styles.values()
+    ]
+    figure.legend(handles, list(styles), loc="outside right center", title="norm")

@@ -1,0 +1,218 @@
+"""Published numbers beside ours, as blocks, as one line for a terminal, and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from flbench.papers.label_skew.published import Configuration, remarks
+from flbench.papers.label_skew.verdicts import Comparison, Order, Published
+from flbench.registry import format_scalar
+from flbench.report.cells import Cell
+from flbench.report.page.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
+from flbench.report.page.wording import mean_text
+
+#: Settings that head a column where they differ between the rows of a section.
+_SETTINGS: Mapping[str, str] = {
+    "partition": "partition",
+    "clients": "clients",
+    "local_steps": "E",
+    "bias": "bias",
+    "lr": "lr",
+    "batch_size": "batch_size",
+}
+
+
+def summary_line(published: Published) -> str:
+    """How our numbers compare, for the top of a leaderboard."""
+    return f"{sum(published.counts.values())} published numbers: {summary(published)}."
+
+
+def place(published: Published, where: tuple[str, str]) -> list[Block]:
+    """The published numbers of one data set and model, by their names; nothing where there are none."""
+    blocks = _place(published, where)
+    return [Heading(3, "Published numbers"), *blocks] if blocks else []
+
+
+def elsewhere(published: Published, here: Container[tuple[str, str]]) -> list[Block]:
+    """Sections of the data sets and models that have numbers but no section of their own."""
+    places = dict.fromkeys(one.row.configuration.place for one in published.comparisons)
+    blocks: list[Block] = []
+    for where in places:
+        if where not in here:
+            blocks += [Heading(2, f"{', '.join(where)}: published"), *_place(published, where)]
+    return blocks
+
+
+def summary(published: Published) -> str:
+    """How many numbers have which verdict: ``reproduced 3, differs 1``."""
+    return ", ".join(f"{verdict} {count}" for verdict, count in published.counts.items())
+
+
+def plain(published: Published) -> dict[str, Any]:
+    """The section as data: one object a published number and cell of ours, values in percent."""
+    return {
+        "tolerance": published.tolerance,
+        "counts": dict(published.counts),
+        "rows": [_plain_row(one) for one in published.comparisons],
+        "orders": [
+            {"table": one.table, **_plain_column(one.column), "rounds": one.rounds, "n": one.n, "tau": one.tau}
+            for one in published.orders
+        ],
+    }
+
+
+def reading(published: Published) -> str:
+    """What the columns and the verdicts mean."""
+    points = f"{published.tolerance:g} {'point' if published.tolerance == 1 else 'points'}"
+    return (
+        "Published numbers: accuracy in percent as published by Zhang et al. 2024 (arXiv 2308.09565v2) and ours, the "
+        "mean over seeds of the simple mean over clients on their own test shards. Published numbers are single runs "
+        "unless they have a standard deviation. "
+        "*reproduced*: the difference (ours less published) and the half-width of our 95 % interval are both at most "
+        f"{points}; *differs*: the difference exceeds that by more than the half-width; else *inconclusive* (fewer "
+        "than three seeds have no interval); *shorter*: ours ran fewer rounds; *not comparable*: on other data."
+    )
+
+
+def _place(published: Published, where: tuple[str, str]) -> list[Block]:
+    """One data set and model: the numbers, what to know of them, and the order of the methods."""
+    everything = [one for one in published.comparisons if one.row.configuration.place == where]
+    shown = [one for one in everything if published.everything or one.cell is not None]
+    blocks: list[Block] = []
+    if hidden := len({id(one.row) for one in everything}) - len({id(one.row) for one in shown}):
+        blocks.append(
+            Paragraph(
+                f"{hidden} of {len({id(one.row) for one in everything})} published numbers were not asked for; "
+                "`flbench report --published` lists them."
+            )
+        )
+    if not shown:
+        return blocks
+    settings = [name for name in _SETTINGS if len({getattr(one.row.configuration, name) for one in shown}) > 1]
+    same = [name for name in _SETTINGS if name not in settings]
+    blocks.append(Paragraph(f"Everywhere: {', '.join(_setting(shown[0].row.configuration, name) for name in same)}."))
+    blocks.append(_table(shown, settings))
+    if notes := _remarks(shown):
+        blocks.append(Items(tuple(notes)))
+    if orders := [one for one in published.orders if one.column.place == where]:
+        text = (
+            "Whether the order of the methods is the paper's, column by column: Kendall's tau-b over n methods "
+            "(1: the same order, -1: the opposite one)."
+        )
+        blocks += [Paragraph(text), _order_table(orders, settings)]
+    return blocks
+
+
+def _table(comparisons: Sequence[Comparison], settings: Sequence[str]) -> Grid:
+    heads = ["published as", "table", "ours", *(_SETTINGS[name] for name in settings)]
+    rows = tuple(_row(same, settings) for same in _merged(comparisons))
+    return Grid((*heads, "published", "mean", "rounds", "difference", "verdict"), rows, len(heads), remarks=1)
+
+
+def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
+    """Comparisons that say the same of one cell together: a number may be published in several tables.
+
+    Configurations come in the order of the paper, the numbers of one configuration together.
+    """
+    first: dict[Configuration, int] = {}
+    for one in comparisons:
+        first.setdefault(one.row.configuration, len(first))
+    merged: dict[tuple[Any, ...], list[Comparison]] = {}
+    for one in comparisons:
+        row = one.row
+        merged.setdefault((first[row.configuration], row.text, row.sd, row.seeds, id(one.cell)), []).append(one)
+    return sorted(merged.values(), key=lambda same: first[same[0].row.configuration])
+
+
+def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ...]:
+    one = same[0]
+    row, configuration = one.row, one.row.configuration
+    difference = one.difference
+    return (
+        *words(
+            " / ".join(dict.fromkeys(other.row.label for other in same)),
+            ", ".join(dict.fromkeys(other.row.table for other in same)),
+            _ours(one.cell, configuration),
+            *(format_scalar(getattr(configuration, name)) for name in settings),
+        ),
+        Entry(f"{row.text} ± {row.sd}" if row.sd else row.text, order=row.value),
+        _mean(one.cell),
+        Entry("–") if one.cell is None else Entry(f"{one.cell.runs[0].rounds:,}", order=one.cell.runs[0].rounds),
+        Entry("–") if difference is None else Entry(f"{difference:+.2f}", order=difference),
+        Entry(f"{one.verdict} ({one.why})" if one.why else one.verdict),
+    )
+
+
+def _ours(cell: Cell | None, configuration: Configuration) -> str:
+    """Method and norm as they stand in the leaderboard."""
+    if cell is None:
+        return _named(configuration)
+    return ", ".join(cell.tick(axis).label for axis in ("method", "norm"))
+
+
+def _mean(cell: Cell | None) -> Entry:
+    if cell is None or cell.summary is None:
+        return Entry("–")
+    return Entry(mean_text(cell), (f"n={cell.summary.n}",), order=cell.summary.mean)
+
+
+def _setting(configuration: Configuration, name: str) -> str:
+    value = getattr(configuration, name)
+    return str(value) if name == "partition" else f"{_SETTINGS[name]} {format_scalar(value)}"
+
+
+def _remarks(comparisons: Sequence[Comparison]) -> list[str]:
+    """Each remark once, after the configurations that it concerns; not where it concerns all of them."""
+    concerned: dict[str, dict[str, None]] = {}
+    for one in comparisons:
+        for remark in remarks(one.row):
+            concerned.setdefault(remark, {})[_named(one.row.configuration)] = None
+    named = {_named(one.row.configuration) for one in comparisons}
+    return [remark if len(of) == len(named) > 1 else f"{'; '.join(of)}: {remark}" for remark, of in concerned.items()]
+
+
+def _named(configuration: Configuration) -> str:
+    return f"{configuration.method}, {configuration.norm}"
+
+
+def _order_table(orders: Sequence[Order], settings: Sequence[str]) -> Grid:
+    heads = ["table", *(_SETTINGS[name] for name in settings)]
+    rows = tuple(
+        (
+            *words(one.table, *(format_scalar(getattr(one.column, name)) for name in settings)),
+            Entry(f"{one.rounds:,}", order=one.rounds),
+            Entry(str(one.n), order=one.n),
+            Entry("undefined") if one.tau is None else Entry(f"{one.tau:.2f}", order=one.tau),
+        )
+        for one in orders
+    )
+    return Grid((*heads, "rounds", "n", "tau"), rows, len(heads))
+
+
+def _plain_row(one: Comparison) -> dict[str, Any]:
+    row, cell = one.row, one.cell
+    return {
+        "table": row.table,
+        "label": row.label,
+        **row.configuration._asdict(),
+        "published": row.value,
+        "published_sd": float(row.sd) if row.sd else None,
+        "published_seeds": row.seeds,
+        "published_rounds": row.rounds,
+        "cell_id": cell.experiment.cell_id if cell else None,
+        "rounds": cell.runs[0].rounds if cell else None,
+        "ours": 100 * cell.summary.mean if cell and cell.summary else None,
+        "ci_half_width": (
+            100 * cell.summary.half_width if cell and cell.summary and cell.summary.half_width is not None else None
+        ),
+        "n": len(cell.values) if cell else 0,
+        "difference": one.difference,
+        "verdict": one.verdict,
+        "why": one.why,
+        "remarks": remarks(row),
+    }
+
+
+def _plain_column(column: Configuration) -> dict[str, Any]:
+    return {name: value for name, value in column._asdict().items() if name not in ("method", "norm", "groups")}

@@ -1,0 +1,96 @@
+"""Runs as pandas frames: one row a run, or one row an evaluated round."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flbench.config import Experiment
+from flbench.registry import Component
+from flbench.report.literal import spreadsheet
+from flbench.report.runs import Run, Source, public_environment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def tidy(runs: Iterable[Run]) -> pd.DataFrame:
+    """One row a run: ids, every experiment field, state, the metrics at the round that counts, provenance.
+
+    ``rounds`` is the round that counts. Accuracies are fractions; lists (recall, clients) and probes are left to
+    ``curves``. Columns that a run has no value for are missing values.
+    """
+    return _frame([_tidy_row(run) for run in runs])
+
+
+def write_csv(path: Path, runs: Iterable[Run]) -> None:
+    """Write the tidy frame for spreadsheets, in which no string of a store is a formula."""
+    frame = tidy(runs).rename(columns=spreadsheet)
+    for name in frame.select_dtypes("object"):
+        frame[name] = [spreadsheet(value) if isinstance(value, str) else value for value in frame[name]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False, lineterminator="\n")
+
+
+def curves(source: Source, runs: Iterable[Run]) -> pd.DataFrame:
+    """One row an evaluated round of every finished run, up to the round that counts: run_id, round, metrics."""
+    rows = [
+        {"run_id": run.run_id, **record}
+        for run in runs
+        if run.result is not None
+        for record in source.metrics(run.run_id, run.result)
+        if record["round"] <= run.rounds
+    ]
+    return _frame(rows)
+
+
+def _tidy_row(run: Run) -> dict[str, Any]:
+    row = {"run_id": run.run_id, "cell_id": run.experiment.cell_id, **flatten(run.experiment), "rounds": run.rounds}
+    row |= {"state": run.state, "failure": run.failure}
+    numbers = {name: value for name, value in (run.record or {}).items() if isinstance(value, int | float)}
+    numbers.pop("round", None)
+    row |= numbers
+    if run.result is not None:
+        row |= {"status": run.result.status, "reached": run.result.rounds, "fingerprint": run.result.fingerprint}
+        row |= _below("numerics", run.result.numerics) | _below("environment", public_environment(run.result))
+    return row
+
+
+def _below(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested mapping as one level with dotted names."""
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        out |= _below(f"{prefix}.{name}", value) if isinstance(value, Mapping) else {f"{prefix}.{name}": value}
+    return out
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return pd.DataFrame({name: pd.Series(values, dtype=_dtype(values)) for name, values in columns.items()})
+
+
+def _dtype(values: Sequence[Any]) -> Any:
+    """A column type that keeps whole numbers whole where some runs have none."""
+    kinds = {type(value) for value in values if value is not None}
+    fits: tuple[tuple[set[type], str], ...] = (({bool}, "boolean"), ({int}, "Int64"), ({int, float}, "float64"))
+    return next((name for allowed, name in fits if kinds and kinds <= allowed), "object")
+
+
+def flatten(experiment: Experiment) -> dict[str, Any]:
+    """Every field as a plain value; a component as its label and its own fields: ``method``, ``method.mu``."""
+    out: dict[str, Any] = {}
+    for name in type(experiment).model_fields:
+        value = getattr(experiment, name)
+        if name == "probes":
+            out[name] = ",".join(probe.label() for probe in value)
+        elif isinstance(value, Component):
+            out[name] = value.label()
+            out.update({f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)})
+        else:
+            out[name] = value
+    return out

@@ -1,0 +1,31 @@
+"""Chapters about studies as blocks: what was done, the verdicts, the pictures, the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flbench.report.chapters import Chapter, Claim
+from flbench.report.claims import unfinished
+from flbench.report.page.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph
+
+
+def compose(chapter: Chapter, pictures: Sequence[Figure]) -> Iterator[Block]:
+    """One chapter; its pictures are in sight, its tables behind a line."""
+    yield Heading(2, chapter.title)
+    if chapter.introduction:
+        yield Paragraph(chapter.introduction)
+    if gap := unfinished(chapter.runs):
+        yield Paragraph(f"**Incomplete:** {gap} of {len(chapter.runs)} runs have no value.", warning=True)
+    if chapter.claims:
+        yield claims_grid(chapter.claims)
+    yield from pictures
+    if chapter.blocks:
+        yield Fold("The measurements", chapter.blocks)
+
+
+def claims_grid(claims: Sequence[Claim]) -> Grid:
+    """Each claim with its source, the verdict and the evidence."""
+    rows = [
+        (Entry(claim.text, (claim.source,)), Entry(claim.holding, bold=True), Entry(claim.evidence)) for claim in claims
+    ]
+    return Grid(("claim", "verdict", "our measurement"), tuple(rows), names=3)

@@ -1,0 +1,1 @@
+"""A leaderboard as Markdown, HTML, JSON, and in a terminal."""

@@ -1,0 +1,145 @@
+"""A document as one self-contained page: sortable tables, the runs behind a cell, figures; nothing is fetched."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape, unescape
+from pathlib import Path
+
+from flbench.report.literal import visible
+from flbench.report.page.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
+
+#: Style and behaviour of the page.
+_PARTS = Path(__file__).parent
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="flbench report: {title}">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+{body}
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def write(blocks: Sequence[Block], title: str) -> str:
+    """The whole page: same blocks, same bytes."""
+    style, script = ((_PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    body = "\n".join(_Page().write(blocks))
+    return _PAGE.format(title=escape(title), style=style, script=script, body=body)
+
+
+class _Page:
+    """Writes blocks, and knows which anchors and how many figures there were."""
+
+    def __init__(self) -> None:
+        self._anchors: Counter[str] = Counter()
+        self._figures = 0
+
+    def write(self, blocks: Sequence[Block]) -> Iterator[str]:
+        """The blocks, with links to the sections below the title."""
+        titles = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
+        links = [f'<a href="#{anchor(title)}">{_text(title)}</a>' for title in titles]
+        for block in blocks:
+            yield self._block(block)
+            if isinstance(block, Heading) and block.level == 1 and links:
+                yield f"<nav>{' '.join(links)}</nav>"
+
+    def _block(self, block: Block) -> str:
+        if isinstance(block, Heading):
+            return self._heading(block)
+        if isinstance(block, Paragraph):
+            lines = "<br>".join(map(_inline, block.text.split("\n")))
+            return f'<p class="warning">{lines}</p>' if block.warning else f"<p>{lines}</p>"
+        if isinstance(block, Items):
+            return "<ul>" + "".join(f"<li>{_inline(text)}</li>" for text in block.texts) + "</ul>"
+        if isinstance(block, Code):
+            return f"<pre><code>{_text(block.text)}</code></pre>"
+        if isinstance(block, Grid):
+            return _grid(block)
+        if isinstance(block, Figure):
+            self._figures += 1
+            return _figure(block, self._figures)
+        assert isinstance(block, Fold)
+        inside = "\n".join(map(self._block, block.blocks))
+        return f"<details><summary>{_text(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
+
+    def _heading(self, heading: Heading) -> str:
+        """With the anchor that GitHub gives it: the same title again gets a number."""
+        name = anchor(heading.text)
+        before = self._anchors[name]
+        self._anchors[name] += 1
+        unique = f"{name}-{before}" if before else name
+        return f'<h{heading.level} id="{unique}">{_text(heading.text)}</h{heading.level}>'
+
+
+def _grid(grid: Grid) -> str:
+    classes = [_class(grid, column) for column in range(len(grid.head))]
+    heads = [
+        f'<th scope="col"{name}><button type="button">{_text(head)}</button></th>'
+        for name, head in zip(classes, grid.head, strict=True)
+    ]
+    rows = ["<tr>" + "".join(map(_entry, row, classes)) + "</tr>" for row in grid.rows]
+    lines = ["<table><thead><tr>", *heads, "</tr></thead><tbody>", *rows, "</tbody></table>"]
+    return '<div class="scroll">' + "\n".join(lines) + "</div>"
+
+
+def _class(grid: Grid, column: int) -> str:
+    if grid.is_number(column):
+        return ' class="number"'
+    return ' class="remark"' if column >= grid.names else ""
+
+
+def _entry(entry: Entry, name: str) -> str:
+    text = f"<strong>{_text(entry.text)}</strong>" if entry.bold else _text(entry.text)
+    mark = f' <span class="mark">{escape(entry.mark)}</span>' if entry.mark else ""
+    below = "".join(f"<small>{_text(line)}</small>" for line in entry.below)
+    order = "" if entry.order is None else f' data-order="{entry.order!r}"'
+    tip = f' tabindex="0" data-tip="{_text(chr(10).join(entry.tip))}"' if entry.tip else ""
+    return f"<td{name}{order}{tip}>{text}{mark}{below}</td>"
+
+
+def _figure(figure: Figure, number: int) -> str:
+    """The drawing itself, with ids that no other figure has, in the size that its page allows."""
+    text = figure.svg.read_text(encoding="utf-8")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{number}-", text)
+    opening, rest = text.split(">", 1)
+    opening = re.sub(r"\s+", " ", opening).replace("<svg", f'<svg role="img" aria-label="{_text(figure.caption)}"', 1)
+    return f"<figure>{opening}>{rest.strip()}<figcaption>{_text(figure.caption)}</figcaption></figure>"
+
+
+def _text(text: str) -> str:
+    """Return HTML that shows a text as it is."""
+    return escape(visible(text))
+
+
+def _inline(text: str) -> str:
+    """Return inline Markdown as HTML; links lead to sections, files and the web alone, everything else is text."""
+    text = re.sub(r"&amp;((?:amp|lt|gt|#\d+);)", r"&\1", escape(visible(text), quote=False))
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+    text = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+    text = re.sub(r"\*([^*\s][^*]*)\*", r"<em>\1</em>", text)
+    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", _link, text)
+
+
+def _link(found: re.Match[str]) -> str:
+    label, target = found.groups()
+    leads = re.match(r"https?://|[^:\\]*$", unescape(target), re.IGNORECASE)
+    return f'<a href="{escape(unescape(target))}">{label}</a>' if leads else label
+
+
+def anchor(text: str) -> str:
+    """The anchor that GitHub gives a title."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")

@@ -1,0 +1,74 @@
+"""A document as Markdown for GitHub: same blocks, same bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from flbench.report.literal import literal, visible
+from flbench.report.page.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
+
+#: Most bytes of a file: GitHub shows Markdown of more than 512 KB as plain text.
+LARGEST = 500_000
+
+
+def write(blocks: Sequence[Block]) -> str:
+    """The whole text, which ends with a line break; where it is too large to be shown, the largest folds give way."""
+    texts = [_block(block) for block in blocks]
+    folds = [(index, block) for index, block in enumerate(blocks) if isinstance(block, Fold)]
+    for index, fold in sorted(folds, key=lambda at: len(texts[at[0]]), reverse=True):
+        if len(_joined(texts).encode()) <= LARGEST:
+            break
+        texts[index] = (
+            f"{literal(fold.summary)}: left out, since GitHub shows a larger file as plain text; `--html` has them."
+        )
+    return _joined(texts) + "\n"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, texts))
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Heading):
+        return f"{'#' * block.level} {literal(block.text)}"
+    if isinstance(block, Paragraph):
+        return "\n".join(f"> {line}" if block.warning else line for line in block.text.split("\n"))
+    if isinstance(block, Items):
+        return "\n".join(f"- {text}" for text in block.texts)
+    if isinstance(block, Code):
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+        return f"{fence}sh\n{visible(block.text)}\n{fence}"
+    if isinstance(block, Grid):
+        return _grid(block)
+    if isinstance(block, Figure):
+        return f"![{literal(block.caption)}]({block.link})" if block.link else ""
+    return _fold(block)
+
+
+def _fold(fold: Fold) -> str:
+    """GitHub reads Markdown inside of HTML where empty lines surround it."""
+    inside = _joined(map(_block, fold.blocks))
+    return f"<details>\n<summary>{literal(fold.summary)}</summary>\n\n{inside}\n\n</details>" if inside else ""
+
+
+def _grid(grid: Grid) -> str:
+    rule = _line("---:" if grid.is_number(column) else "---" for column in range(len(grid.head)))
+    return "\n".join(
+        [
+            _line("<br>".join(map(literal, head.split("\n"))) for head in grid.head),
+            rule,
+            *(_line(map(_entry, row)) for row in grid.rows),
+        ]
+    )
+
+
+def _line(texts: Iterable[str]) -> str:
+    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+
+def _entry(entry: Entry) -> str:
+    text = f"**{literal(entry.text)}**" if entry.bold else literal(entry.text)
+    first = " ".join(filter(None, [text, entry.mark]))
+    below = map(literal, entry.below)
+    return "<br>".join([*([first] if first else []), *(f"<sub>{line}</sub>" if first else line for line in below)])

@@ -1,0 +1,101 @@
+"""A leaderboard as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from flbench.papers.label_skew.page_mechanisms import lines
+from flbench.papers.label_skew.page_published import summary
+from flbench.report.chapters import Chapter
+from flbench.report.leaderboard import Leaderboard, Section
+from flbench.report.metric_specs import METRICS
+from flbench.report.page.wording import TIED, gap_text, head, mean_text, row_labels
+from flbench.report.tables import Table
+
+
+def render(board: Leaderboard, width: int) -> list[RenderableType]:
+    """The tables for a terminal of ``width`` columns: as many columns side by side as fit."""
+    shown: list[RenderableType] = []
+    for section in board.sections:
+        for table in (*section.tables, *section.own_shard, *section.tuned):
+            shown.append(Text(_terminal_title(section, table), style="bold"))
+            shown += _terminal_tables(table, width)
+            if table.ranked and any(cell.personal for cell in table.cells.values()):
+                shown.append(
+                    Text("¹ no shared model: mean over the clients' models on the whole test set", style="dim")
+                )
+    shown += [Text(line) for line in lines(board.why or ())] if board.why is not None else []
+    shown += [_claims(chapter) for chapter in board.chapters if chapter.claims]
+    if board.published is not None:
+        shown.append(Text(f"published numbers: {summary(board.published)}"))
+    return shown
+
+
+def _claims(chapter: Chapter) -> RichTable:
+    table = RichTable("claim", "verdict", "our measurement", title=chapter.title, title_justify="left")
+    for claim in chapter.claims:
+        table.add_row(Text(f"{claim.text} ({claim.source})"), Text(claim.holding), Text(claim.evidence))
+    return table
+
+
+def _terminal_tables(table: Table, width: int) -> list[RichTable]:
+    labels = [row_labels(table, r) for r in range(len(table.rows))]
+    heads = ["\n".join(head(table, col)) for col in table.cols]
+    texts = [[_terminal_cell(table, r, c) for c in range(len(table.cols))] for r in range(len(table.rows))]
+    sizes = [max(_width(head), *(_width(row[c].plain) for row in texts)) + 3 for c, head in enumerate(heads)]
+    names = [max(len(axis), *(len(row[i]) for row in labels)) + 3 for i, axis in enumerate(table.row_axes)]
+    parts = []
+    for some in _fitting(sizes, width - sum(names) - 1):
+        part = RichTable()
+        for axis in table.row_axes:
+            part.add_column(Text(axis), no_wrap=True)
+        for c in some:
+            part.add_column(Text(heads[c]), justify="right")
+        for r, row in enumerate(texts):
+            if any((r, c) in table.cells for c in some):
+                part.add_row(*map(Text, labels[r]), *(row[c] for c in some))
+        parts.append(part)
+    return parts
+
+
+def _terminal_title(section: Section, table: Table) -> str:
+    metric = METRICS[table.metric]
+    where = ", ".join(part for part in (section.title, table.title) if part)
+    if table in section.tuned:
+        where += ", the best settings of each row"
+    return f"{where}: {metric.title}{' in %' if metric.percent else ''}, mean ± half-width of the 95 % interval"
+
+
+def _terminal_cell(table: Table, r: int, c: int) -> Text:
+    cell = table.cells.get((r, c))
+    if cell is None:
+        return Text("–", style="dim")
+    value = mean_text(cell)
+    text = Text(value, style="bold green" if (r, c) in table.best else "green" if (r, c) in table.tied else "")
+    if (r, c) in table.tied:
+        text.append(f" {TIED}", style="green")
+    if cell.summary and cell.summary.half_width is None:
+        text.append(f" n={cell.summary.n}", style="dim")
+    if not cell.complete:
+        text.append(("\n" if value else "") + gap_text(cell), style="yellow")
+    if cell.chosen:
+        text.append("\n" + cell.chosen, style="dim")
+    return text
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.split("\n")))
+
+
+def _fitting(sizes: Sequence[int], room: int) -> list[list[int]]:
+    """Column numbers in groups whose sizes fit into ``room``; at least one column a group."""
+    groups: list[list[int]] = [[]]
+    for c, size in enumerate(sizes):
+        if groups[-1] and sum(sizes[other] for other in groups[-1]) + size > room:
+            groups.append([])
+        groups[-1].append(c)
+    return groups

@@ -1,0 +1,389 @@
+"""The synthesis on made-up sweeps whose answers are known, and on real training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from flbench.papers.label_skew.answers import leaning
+from flbench.papers.label_skew.mechanisms import Answer, Synthesis, synthesize
+from flbench.papers.label_skew.page_mechanisms import NO_PROBES
+from flbench.report.claims import Claim
+from flbench.report.correlation import Correlation
+from flbench.report.figures import draw
+from flbench.sweeps import load_sweep
+from tests.report.stores import experiment, leaderboard_of
+from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, world
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "why.md"
+
+
+def place(names: tuple[str, ...], name: str) -> int:
+    return names.index(name)
+
+
+def synthesis(law: Any, **axes: Any) -> Synthesis:
+    (found,) = board(world(law, **axes)).why or ()
+    return found
+
+
+def answer(name: str, law: Any, **axes: Any) -> Answer:
+    return next(one for one in synthesis(law, **axes).answers if one.name == name)
+
+
+def wiggle(wish: Any) -> float:
+    """Something small that no two rows share, so that there are no ties."""
+    return 1e-3 * place(METHODS, wish.method.name) + 1e-4 * wish.seed
+
+
+@pytest.mark.parametrize(
+    ("interval", "way"),
+    [((0.1, 0.5), "rises"), ((-0.5, -0.1), "falls"), ((-0.1, 0.2), "flat"), ((-0.1, 0.6), "open"), (None, "open")],
+)
+def test_which_way_a_correlation_points(interval: tuple[float, float] | None, way: str) -> None:
+    assert leaning(Correlation(30, 10, 0.2, interval)) == way
+
+
+# (a) learning rates
+
+
+RATES = tuple(10.0 ** (k / 2) for k in range(-6, 2))  # 0.001 to 3.16
+
+
+def works_below(rate: float, wish: Any) -> Saw:
+    """A norm whose lambda_max is 2 / 10^(place / 2 - 2.5), and that works up to ``rate``."""
+    sharp = 2 / 10 ** (place(NORMS, wish.norm.name) / 2 - 2.5)
+    return Saw(0.9 if wish.lr <= rate else 0.3, sharp=2.2 / wish.lr, born_sharp=sharp)
+
+
+def limit(wish: Any) -> float:
+    return 10 ** (place(NORMS, wish.norm.name) / 2 - 2.5) * 1.01
+
+
+def test_the_range_follows_the_sharpness() -> None:
+    found = answer("rates", lambda wish: works_below(limit(wish), wish), rates=RATES, methods=METHODS[:2])
+    assert found.verdict == "yes"
+    assert found.text.startswith("Yes: the highest learning rate that works")
+    assert "rho 1.00 (1.00 to 1.00; n = 28 in 7 norms)" in found.text
+    assert "That rate is 1 (1 to 1) times 2 / lambda_max" in found.text
+    assert "lr x lambda_max / 2 is 1.1 (1.1 to 1.1), below 1 in 0 of 28 cells" in found.text
+    assert [one.where for one in found.findings] == 2 * ["iid", "classes:1", "everywhere"]
+
+
+def test_the_range_does_the_opposite() -> None:
+    opposite = {norm: 10 ** ((6 - i) / 2 - 2.5) * 1.01 for i, norm in enumerate(NORMS)}
+    found = answer("rates", lambda wish: works_below(opposite[wish.norm.name], wish), rates=RATES, methods=METHODS[:2])
+    assert found.verdict == "no" and "rho -1.00" in found.text
+
+
+def test_three_norms_tell_nothing_of_sharpness() -> None:
+    found = answer("rates", lambda wish: works_below(limit(wish), wish), rates=RATES, norms=NORMS[:3])
+    assert found.verdict == "does not tell"
+    assert "rho 1.00 (no interval: n = 42 in only 3 norms)" in found.text
+
+
+def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() -> None:
+    def law(wish: Any) -> Saw | None:
+        return Saw(0.1, born_sharp=1) if wish.norm.name == "bn" else works_below(limit(wish), wish)
+
+    found = answer("rates", law, rates=RATES, methods=METHODS[:2])
+    assert "Left out: 4 rows whose best rate is not 2 times better than guessing." in found.text
+    assert found.findings[-1].correlation.n == 24
+
+
+# (b) rank
+
+
+def test_accuracy_follows_the_rank() -> None:
+    def law(wish: Any) -> Saw:
+        rank = 1 + place(NORMS, wish.norm.name) + wish.lr + wiggle(wish)
+        return Saw(rank / 20, rank=rank)
+
+    found = answer("rank", law)
+    assert found.verdict == "yes" and found.text.startswith("Yes: over all cells of a column rho 1.00")
+    assert "at the same norm it rises with the rank" in found.text
+
+
+def test_between_norms_alone_it_follows_in_part() -> None:
+    def law(wish: Any) -> Saw:
+        own = math.log10(wish.lr) / 10 + wiggle(wish)
+        return Saw((1 + place(NORMS, wish.norm.name) - own) / 20, rank=1 + place(NORMS, wish.norm.name) + own)
+
+    found = answer("rank", law)
+    assert found.verdict == "in part"
+    assert "at the same norm it falls with the rank, rho -1.00" in found.text
+
+
+def test_more_rank_can_go_with_less_accuracy() -> None:
+    found = answer("rank", lambda wish: Saw(0.9 - wish.lr / 2 - wiggle(wish), rank=1 + wish.lr + wiggle(wish)))
+    assert found.verdict == "no" and found.text.startswith("No, the opposite")
+
+
+def test_few_cells_do_not_tell() -> None:
+    law = lambda wish: Saw(0.5 + wish.lr / 4, rank=1 + wish.lr)  # noqa: E731
+    found = answer("rank", law, methods=["fedavg"], norms=["none"], partitions=["iid"])
+    assert found.verdict == "does not tell"
+    assert "rho 1.00 (no interval: n = 3 in only 1 rows)" in found.text
+
+
+# (c) bounded norms
+
+
+def growth_of(wish: Any) -> float:
+    """Without normalization: from 1.2 to some hundreds, over methods and learning rates."""
+    return (
+        1.0 if wish.norm.name != "none" else 1.2 * (1 + 10 * wish.lr) ** (0.3 * place(METHODS, wish.method.name) + 0.1)
+    )
+
+
+def grows(acc: Any) -> Any:
+    """Cells that begin with features of length 1."""
+    return lambda wish: Saw(acc(wish), norm=growth_of(wish))
+
+
+def loss_of(wish: Any) -> float:
+    return 0.1 * max(0.0, math.log10(growth_of(wish) / 2)) + (1e-5 * growth_of(wish) if wish.norm.name == "none" else 0)
+
+
+def test_the_gain_is_that_of_bounded_norms() -> None:
+    found = answer("norms", grows(lambda wish: 0.7 + 0.05 * math.log10(wish.lr) - loss_of(wish)))
+    assert found.verdict == "yes", found.text
+    growth, norms = found.means
+    assert [line.names[0] for line in growth.lines] == ["below 2", "2 to 10", "10 and more"]
+    below = growth.lines[0].means[-1]
+    assert below is not None and abs(below.mean) < 1e-3
+    assert norms.lines[0].names[0] == "none" and ("fn", "1 (1 to 1)") in [line.names for line in norms.lines]
+
+
+def test_what_is_gained_without_growth_is_not_explained() -> None:
+    found = answer("norms", grows(lambda wish: 0.8 - loss_of(wish) + 0.1 * (wish.norm.name == "fn") + wiggle(wish)))
+    assert found.verdict == "in part", found.text
+    assert "Where none's norms grow less than twofold the gain is +10.0 points" in found.text
+
+
+def test_a_gain_that_has_nothing_to_do_with_growth() -> None:
+    found = answer("norms", grows(lambda wish: 0.5 + 0.1 * (wish.norm.name == "fn") / growth_of(wish)))
+    assert found.verdict in ("no", "does not tell")
+    shrinking = grows(lambda wish: 0.9 if wish.norm.name == "fn" else 0.5 + growth_of(wish) / 1e4)
+    assert answer("norms", shrinking).verdict == "no"
+
+
+def test_growth_can_explain_one_partition() -> None:
+    def acc(wish: Any) -> float:
+        skewed = wish.partition.name == "classes"
+        return 0.7 + 0.05 * math.log10(wish.lr) - (loss_of(wish) if skewed else 0.02 * (wish.norm.name == "none"))
+
+    found = answer("norms", grows(acc), methods=METHODS)
+    assert found.verdict == "in part"
+    assert "(by partition, iid: cannot be told, classes:1: rises with it)" in found.text
+
+
+def test_longer_features_from_the_start_are_told() -> None:
+    law = lambda wish: Saw(0.5 + wiggle(wish), norm=8, born_norm=0.5 if wish.norm.name == "none" else 8)  # noqa: E731
+    found = answer("norms", law)
+    assert "fn's features are 16.0 times as long as none's" in found.text
+
+
+def test_cells_that_diverged_have_no_gain() -> None:
+    found = answer("norms", lambda wish: None if wish.norm.name == "none" else Saw(0.9))
+    assert found.verdict == "not measured"
+
+
+# what is read, and what is said
+
+
+def test_beginnings_are_read_once() -> None:
+    collection = world(lambda wish: Saw(0.5 + wiggle(wish), norm=2))
+    sections, source = board(collection).sections, cast(Any, collection.source)
+    before = source.asked
+    (found,) = synthesize(sections, collection)
+    assert len(collection.runs) == 7 * 7 * 2 * 3 * 2
+    assert source.asked - before == 7 * 2 * 2, "norms, partitions and seeds"
+    assert len(found.cells) == 294 and len(found.tuned) == 98
+    assert all(one.growth == 2 and one.born == 1 and one.born_local == 2 for one in found.cells)
+
+
+def test_without_probes_it_says_how_to_switch_them_on() -> None:
+    collection = world(lambda wish: Saw(0.5), methods=["fedavg"], norms=["none"])
+    for run in collection.runs:
+        assert isinstance(run.record, dict)
+        del run.record["probes"]
+    found = board(collection)
+    assert f"## Why\n\n{NO_PROBES}\n" in found.markdown()
+    assert "--set 'probes={features: 50, drift: 50, sharpness: 100}'" in NO_PROBES
+    assert found.json()["why"][0]["runs_with_probes"] == 0
+
+
+def test_it_is_there_only_where_it_is_asked_for() -> None:
+
+    found = leaderboard_of(world(lambda wish: Saw(0.5), methods=["fedavg"], norms=["none"]))
+    assert "## Why" not in found.markdown() and "why" not in found.json()
+
+
+def test_a_loss_is_not_explained() -> None:
+    collection = world(lambda wish: Saw(0.5), methods=["fedavg"], norms=["none"])
+    for run in collection.runs:
+        assert isinstance(run.record, dict)
+        run.record["loss"] = 1.0
+    assert "this report's metric is none" in board(collection, metric="loss").markdown()
+
+
+def golden_law(wish: Any) -> Saw:
+    rank = 1 + place(NORMS, wish.norm.name) + wish.lr + wiggle(wish)
+    alone = wish.method.name == "local-only"
+    return Saw(
+        0.9 - loss_of(wish) + 0.01 * rank + wiggle(wish) if not alone else 0.1,
+        rank=rank,
+        norm=growth_of(wish),
+        sharp=1 / wish.lr,
+        born_sharp=1.0 + place(NORMS, wish.norm.name),
+        overfit=(0.9, 0.2 if wish.norm.name == "none" else 0.8 + 0.01 * wish.seed),
+    )
+
+
+def test_golden_section() -> None:
+    text = board(world(golden_law, norms=NORMS[:3])).markdown()
+    text = text[text.index("## Why") : text.index("## How to read this")]
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"
+
+
+def test_json_and_terminal_and_page_tell_the_same() -> None:
+    found = board(world(golden_law, norms=NORMS[:3]))
+    plain = json.loads(json.dumps(found.json(), allow_nan=False))["why"][0]
+    assert [one["verdict"] for one in plain["answers"]] == ["does not tell", "yes", "in part"]
+    assert plain["answers"][1]["findings"][0]["n"] == 63
+    assert len(plain["cells"]) == 126 and plain["cells"][0]["lambda_start"] == pytest.approx(1.0)
+    page = found.html()
+    for answer in plain["answers"]:
+        assert answer["text"] in found.markdown() and f"<strong>{answer['question']}</strong>" in page
+    lines = [str(part) for part in found.tables(100)]
+    assert any(line.startswith("Does accuracy follow the rank of the features?") for line in lines)
+
+
+# figures
+
+
+def test_the_figure_has_a_row_a_partition_and_a_panel_a_quantity() -> None:
+    collection = world(golden_law, norms=NORMS[:3])
+    (drawing,) = draw(board(collection), collection, "why")
+    axes: Any = drawing.figure.axes
+    assert [panel.get_xlabel() for panel in axes[3:]] == [
+        "effective rank of the features",
+        "feature norm at the end / at the start",
+        "lr / (2 / λ_max) at the end",
+    ]
+    assert axes[0].get_ylabel().startswith("iid") and axes[3].get_ylabel().startswith("classes:1")
+    assert [len(marks.get_offsets()) for marks in axes[0].collections] == [21, 21, 21]
+
+
+def test_the_matrix_of_class_accuracies() -> None:
+    collection = world(golden_law, methods=["fedavg"], norms=NORMS[:2], partitions=["classes:1"])
+    (drawing,) = draw(board(collection), collection, "overfit")
+    axes: Any = [panel for panel in drawing.figure.axes if panel.images]
+    assert [panel.get_title() for panel in axes] == ["fedavg none\nmean 90 → 47 %", "fedavg fn\nmean 90 → 87 %"]
+    assert axes[0].images[0].get_array().tolist() == [[90.0] * 3, [100.0, 20.0, 20.0], [100.0, 20.0, 20.0]]
+    assert "after 5 local steps" in drawing.caption
+
+
+def test_features_over_rounds_of_local_training_and_of_the_baseline() -> None:
+    collection = world(golden_law, methods=["fedavg"], norms=NORMS[:2])
+    drawings = list(draw(board(collection), collection, "features"))
+    assert [one.name for one in drawings] == ["features-digits-mlp-fedavg-classes-1-E-10-lr-1"]
+    spectrum, share, norms, heads, *_ = drawings[0].figure.axes
+    assert [list(line.get_xdata()) for line in spectrum.lines] == 2 * [[1, 2, 3]]
+    assert spectrum.lines[0].get_ydata() == pytest.approx([1, 0.1, 0.01])
+    assert share.lines[0].get_ydata() == pytest.approx([40, 50, 50])
+    assert norms.lines[1].get_ydata() == pytest.approx([1, 1, 1])
+    assert len(heads.lines) == 4
+
+
+# theorem 1, figures 2 and 3
+
+
+def claims(**axes: Any) -> list[Claim]:
+    source, runs = Records(), []
+    for norm, seed in ((norm, seed) for norm in ("none", "fn") for seed in range(3)):
+        for method in ("local-only", "fedavg"):
+            wish = experiment(method=method, norm=norm, partition="classes:1", seed=seed, probes={"features": 10})
+            saw = axes[norm](seed)
+            runs.append(finished(wish, saw, source))
+    from flbench.report.runs import Collection
+
+    (found,) = board(Collection(tuple(runs), (), source)).why or ()  # type: ignore[arg-type]
+    return list(found.claims)
+
+
+def test_collapse_without_normalization_and_not_with_fn() -> None:
+    found = claims(
+        none=lambda seed: Saw(0.1, norm=10 + seed, share=0.999, rank=1.001, overfit=(0.8, 0.1)),
+        fn=lambda seed: Saw(0.1, norm=1, share=0.8 + 0.01 * seed, overfit=(0.9, 0.7 + 0.01 * seed)),
+    )
+    assert [one.holding for one in found] == ["holds"] * 4
+    assert "none: factor 11, above 1 in 1 of 1 setting" in found[0].evidence and "; fn: 1;" in found[0].evidence
+    assert "fn: 81 % (before training 40 %), above 99 % in 0 of 1 setting" in found[1].evidence
+    assert "fn less none: -18.90 ± 2.48 points (paired by seed, n = 3)" in found[2].evidence
+    assert found[3].evidence.startswith("mean class accuracy lost: none 70.0 points, fn 19.0 points")
+
+
+def test_claims_that_the_runs_contradict() -> None:
+    found = claims(
+        none=lambda seed: Saw(0.1, norm=1 - 0.01 * seed, share=0.5, overfit=(0.8, 0.8 - 0.01 * seed)),
+        fn=lambda seed: Saw(0.1, norm=2, share=0.995 + 0.001 * seed, overfit=(0.8, 0.1)),
+    )
+    assert [one.holding for one in found] == ["does not hold"] * 4
+
+
+def test_the_sweep_of_the_claims() -> None:
+    sweep = load_sweep(str(Path(__file__).parents[2] / "sweeps" / "feature_collapse.yaml"))
+    wishes = cast(list[Any], sweep.experiments)
+    assert len(wishes) == 18 and {wish.partition.label() for wish in wishes} == {"classes:1"}
+    assert {(wish.method.name, wish.norm.name) for wish in wishes} == {
+        (method, norm) for method in ("local-only", "fedavg") for norm in ("none", "fn", "ln")
+    }
+    assert [probe.name for probe in wishes[0].probes] == ["features", "overfit"]
+
+
+@pytest.mark.parametrize("norm", ["none", "fn"])
+def test_theorem_1_on_digits(norm: str) -> None:
+    """One class: without normalization norms grow and features collapse, with FN norms stay and features do less."""
+    import torch
+
+    from flbench.config import parse_experiment
+    from flbench.data.datasets import load
+    from flbench.engine.lens import Lens
+    from flbench.engine.setup import make_network, make_trainer
+    from flbench.probes import Observation
+    from flbench.probes.features import Features
+
+    torch.set_num_threads(1)
+    wish: Any = parse_experiment(
+        {"method": "local-only", "norm": norm, "partition": "classes:1", "clients": 10, "lr": 0.1, "E": 10, "rounds": 9,
+         "model": {"name": "mlp", "widths": [64, 64]}}
+    )  # fmt: skip
+    data = load(wish.dataset)
+    trainer, _ = make_trainer(wish, data, device="cpu", executor="stacked", pool=1)
+    lens = Lens(trainer, make_network(wish, data, "cpu"), wish.lr)
+
+    def look() -> dict[str, Any]:
+        return Features().measure(Observation(trainer.round, trainer.x, trainer.x, None, None, lens))
+
+    first = look()
+    for _ in range(9):
+        trainer.step()
+    last = look()
+    if norm == "none":
+        assert last["norm"] > 5 * first["norm"]
+        assert last["first_share"] > 0.99 and last["rank"] < 1.02
+        assert last["singular"][1] < 0.05 * last["singular"][0]
+        assert max(last["head_norms"]) > 1.5 * max(first["head_norms"])
+    else:
+        assert first["norm"] == pytest.approx(8) and last["norm"] == pytest.approx(8)  # sqrt(64)
+        assert last["first_share"] < 0.98 and last["rank"] > 1.04
+        assert last["singular"][1] > 0.07 * last["singular"][0]

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flbench.config import Experiment, canonical_json
+from flbench.errors import UserError
+from flbench.report import exports
+from flbench.report.runs import Source, StoreSource, collect
+from flbench.store import Lease, Store
+from tests.report.stores import accuracy, claim, experiment, fail, filled, finish, leaderboard_of, records, small_sweep
+
+
+def export(store: Store, path: Path) -> Path:
+    exported, problems = exports.gather(store, store.run_ids())
+    assert problems == ()
+    exports.write(path, exported)
+    return path
+
+
+def bring(store: Store, path: Path) -> dict[str, int]:
+    return dict(Counter(verdict for _, verdict in exports.bring_in(store, exports.read(path), Lease.here())))
+
+
+def text(source: Source, wishes: list[Experiment] | None = None) -> str:
+    return leaderboard_of(collect(source, wishes)).markdown()
+
+
+def files_of(store: Store) -> dict[str, bytes]:
+    return {str(path.relative_to(store.root)): path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
+
+
+def varied(path: Path) -> Store:
+    """Done, diverged before the first record, extended, failed."""
+    store = filled(path, small_sweep()[:5])
+    finish(store, experiment(norm="gn"), status="diverged")
+    finish(store, experiment(norm="fn"), lines=records([10, 20], 0.6))
+    finish(store, experiment(norm="fn", rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
+    return store
+
+
+def test_export_import_report_gives_the_same_bytes(tmp_path: Path) -> None:
+    store = varied(tmp_path / "a")
+    path = export(store, tmp_path / "runs.parquet")
+    copy = Store(tmp_path / "b")
+    assert bring(copy, path) == {"imported": 8}
+    wishes = [*small_sweep(), experiment(norm="fn")]
+    for asked in (None, wishes):
+        original = text(StoreSource(store), asked)
+        assert text(StoreSource(copy), asked) == original
+        assert text(exports.FilesSource([path]), asked) == original
+    assert export(copy, tmp_path / "again.parquet").read_bytes() == path.read_bytes()
+
+
+def test_an_imported_run_is_done_and_whole(tmp_path: Path) -> None:
+    store, wish = Store(tmp_path / "a"), experiment()
+    finish(store, wish, 0.8, probes={"drift": {"mean_norm": 1.0}})
+    copy = Store(tmp_path / "b")
+    bring(copy, export(store, tmp_path / "runs.parquet"))
+    assert copy.run(wish.run_id).state(wish).status == "done"
+    assert copy.run(wish.run_id).metrics() == store.run(wish.run_id).metrics()
+    assert copy.run(wish.run_id).experiment() == wish
+    assert copy.claim(wish, Lease.here()) is None, "nobody executes it again"
+    assert copy.claim(experiment(rounds=40), Lease.here()) is not None, "but it can be extended"
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    store = varied(tmp_path / "a")
+    assert export(store, tmp_path / "x.parquet").read_bytes() == export(store, tmp_path / "y.parquet").read_bytes()
+
+
+def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
+    store = varied(tmp_path / "a")
+    whole, problems = exports.gather(store, store.run_ids(), ends=True)
+    assert problems == ()
+    path = tmp_path / "ends.parquet"
+    exports.write(path, whole)
+    assert path.stat().st_size < export(store, tmp_path / "all.parquet").stat().st_size
+    source = exports.FilesSource([path])
+    assert text(source, small_sweep()) == text(StoreSource(store), small_sweep())
+    assert [[record["round"] for record in one.records] for one in whole if one.result.rounds == 40] == [[40]]
+    store = Store(tmp_path / "b")
+    finish(store, experiment(), lines=records([0, 10, 20], 0.6))
+    (one,), _ = exports.gather(store, store.run_ids(), ends=True)
+    assert [record["round"] for record in one.records] == [0, 20], "with what was seen before the first round"
+    assert exports.Exported.from_row(one.to_row()).result.final == one.records[-1]
+    exports.write(path, [one])
+    found = [collect(source).runs[0].has_curve for source in (StoreSource(store), exports.FilesSource([path]))]
+    assert found == [True, False]
+
+
+def test_files_of_the_first_layout_are_read(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    (new,) = exports.read(path)
+    rewrite(path, _in_result(final=new.records[-1], sha256="0" * 64), sign=True)
+    assert exports.read(path) == [new]
+
+
+def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
+    path = export(varied(tmp_path / "a"), tmp_path / "runs.parquet")
+    copy = Store(tmp_path / "b")
+    bring(copy, path)
+    before = files_of(copy)
+    assert bring(copy, path) == {"already there": 8}
+    assert files_of(copy) == before
+
+
+def test_other_numbers_are_reported_and_never_overwritten(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment(), experiment(seed=1)]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(), 0.123)
+    before = other.run(experiment().run_id).metrics()
+    assert bring(other, path) == {"different numbers": 1, "imported": 1}
+    assert other.run(experiment().run_id).metrics() == before
+
+
+def test_a_run_that_diverged_here_and_not_there_is_a_contradiction(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(), status="diverged")
+    assert bring(other, path) == {"different numbers": 1}
+
+
+def test_times_are_no_numbers(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(), accuracy(experiment()), seconds=99.0)
+    assert bring(other, path) == {"already there": 1}
+
+
+def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    claim(other, experiment())
+    assert bring(other, path) == {"in use": 1}
+
+
+def test_a_failed_run_is_replaced_by_an_import(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    fail(other, experiment())
+    assert bring(other, path) == {"imported": 1}
+    assert other.run(experiment().run_id).state(experiment()).status == "done"
+
+
+def test_an_extension_joins_what_is_there(tmp_path: Path) -> None:
+    path = export(varied(tmp_path / "a"), tmp_path / "runs.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(norm="fn"), lines=records([10, 20], 0.6))
+    assert bring(other, path) == {"imported": 7, "already there": 1}
+    assert [result.rounds for result in other.run(experiment(norm="fn").run_id).results()] == [20, 40]
+
+
+def test_nothing_private_leaves(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    (row,) = pq.read_table(path).to_pylist()
+    assert "laptop-of-somebody" not in str(row)
+    assert "/home/somebody" not in str(row)
+    assert str(tmp_path) not in str(row)
+    assert json.loads(row["environment"])["numpy"] == "2.2.0"
+
+
+def test_damaged_metrics_are_left_out_aloud(tmp_path: Path) -> None:
+    store = filled(tmp_path / "a", [experiment(), experiment(seed=1)])
+    run = store.run(experiment().run_id)
+    path = run.path / "attempts" / "0001" / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"0.6", b"0.7"))
+    exported, problems = exports.gather(store, store.run_ids())
+    assert [one.run_id for one in exported] == [experiment(seed=1).run_id]
+    assert len(problems) == 1 and run.run_id in problems[0]
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], None], *, sign: bool) -> None:
+    """Change the first row of a file, and mend its checksum as a forger would."""
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    change(rows[0])
+    if sign:
+        rows[0]["sha256"] = exports._checksum(rows[0])
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+
+
+def _in_result(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda row: row.update(result=canonical_json({**json.loads(row["result"]), **changes}))
+
+
+def _in_metrics(old: str, new: str) -> Callable[[dict[str, Any]], None]:
+    """Change the last record, and whatever of the result says what it is."""
+
+    def change(row: dict[str, Any]) -> None:
+        head, newline, last = row["metrics"].rstrip("\n").rpartition("\n")
+        assert old in last, last
+        row["metrics"] = f"{head}{newline}{last.replace(old, new)}\n"
+        data = row["metrics"].encode()
+        _in_result(metrics_sha256=hashlib.sha256(data).hexdigest(), metrics_bytes=len(data))(row)
+
+    return change
+
+
+DAMAGE = {
+    "a flipped number": (lambda row: row.update(metrics=row["metrics"].replace("0.6", "0.7")), False, "checksum"),
+    "other metrics, signed": (
+        lambda row: row.update(metrics=row["metrics"].replace("0.6", "0.7")),
+        True,
+        "its metrics",
+    ),
+    "a place as run id": (lambda row: row.update(run_id="../../../../etc"), True, "its run id is none"),
+    "another run's result": (lambda row: row.update(run_id="0" * 16), True, "belongs to run"),
+    "a place as rounds": (_in_result(rounds="../../x"), True, "cannot be used"),
+    "negative rounds": (_in_result(rounds=-1), True, "rounds: Input should be greater than or equal to 0"),
+    "more rounds than can be": (_in_result(rounds=10**19, wanted=10**19), True, "rounds: "),
+    "a text as an accuracy": (_in_metrics('"acc":0.6', '"acc":"x"'), True, "acc: expected a number, got 'x'"),
+    "a text as recall": (
+        _in_metrics('"recall":[0.6,null]', '"recall":"x"'),
+        True,
+        "recall: expected a list of numbers",
+    ),
+    "texts in recall": (
+        _in_metrics('"recall":[0.6,null]', '"recall":["x"]'),
+        True,
+        "recall: expected a list of numbers",
+    ),
+    "a number that is none": (_in_metrics('"acc":0.6', '"acc":1e999'), True, "metrics"),
+    "probes that are a list": (_in_metrics('"acc":0.6', '"probes":[1],"acc":0.6'), True, "probes: expected a mapping"),
+    "an infinite version": (lambda row: row.update(environment='{"python":1e400}'), True, "no finite number"),
+    "half a surrogate": (lambda row: row.update(environment='{"cpu":"\\ud800"}'), True, "surrogates not allowed"),
+    "nested settings": (_in_result(numerics={"device": ["cpu"]}), True, "numerics: "),
+    "negative seconds": (_in_result(seconds=-1), True, "seconds: "),
+    "evaluated later than it ended": (_in_result(rounds=10), True, "rounds: "),
+    "an unknown status": (_in_result(status="perfect"), True, "cannot be used"),
+    "an invented record": (_in_result(final={"round": 20, "acc": 1.0}), True, "last record"),
+    "an invented evaluation": (_in_result(evaluated=[5, 10, 20]), True, "lack evaluations"),
+    "a key too many": (_in_result(path="/etc/passwd"), True, "path: missing, or unknown"),
+    "no JSON": (lambda row: row.update(result="{"), True, "cannot be used"),
+    "a list as experiment": (lambda row: row.update(experiment="[]"), True, "experiment: expected an object"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_rows_are_refused(tmp_path: Path, damage: str) -> None:
+    change, sign, message = DAMAGE[damage]
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    rewrite(path, change, sign=sign)
+    with pytest.raises(UserError, match=re.escape(message)):
+        exports.read(path)
+
+
+def test_a_foreign_experiment_lands_nowhere(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    rewrite(path, lambda row: row.update(experiment=canonical_json(experiment(lr=0.5).to_json())), sign=True)
+    store = Store(tmp_path / "b")
+    assert bring(store, path) == {"retired": 1}
+    assert list(store.run_ids()) == []
+    collection = collect(exports.FilesSource([path]))
+    assert collection.runs == () and "retired" in collection.left_out[0]
+
+
+def test_an_experiment_of_tomorrow_is_left_out(tmp_path: Path) -> None:
+    path = export(filled(tmp_path / "a", [experiment(), experiment(seed=1)]), tmp_path / "runs.parquet")
+    rewrite(path, lambda row: row.update(experiment=row["experiment"].replace('"none"', '"of-tomorrow"')), sign=True)
+    assert bring(Store(tmp_path / "b"), path) == {"unreadable": 1, "imported": 1}
+    assert "cannot read" in collect(exports.FilesSource([path])).left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        (b"", "not a readable parquet file"),
+        (b"PAR1 not really PAR1", "not a readable parquet file"),
+        ("cut", "not a readable parquet file"),
+        ("foreign", "not one written by `flbench export`"),
+        ("newer", "written by a newer flbench (schema 3, this one reads 2)"),
+    ],
+)
+def test_unusable_files_are_refused(tmp_path: Path, content: bytes | str | None, message: str) -> None:
+    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif content == "foreign":
+        pq.write_table(pa.table({"x": [1]}), path)
+    else:
+        pq.write_table(pq.read_table(path).replace_schema_metadata({"flbench.schema": "3"}), path)
+    with pytest.raises(UserError, match=re.escape(message)):
+        exports.read(path)
+
+
+def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    first = export(filled(tmp_path / "a", [experiment()]), tmp_path / "a.parquet")
+    other = Store(tmp_path / "b")
+    finish(other, experiment(), 0.123)
+    second = export(other, tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=r"b\.parquet: run .* has other numbers here than in an earlier file"):
+        exports.FilesSource([first, second])
+    assert len(list(exports.FilesSource([first, first]).held())) == 1

@@ -1,0 +1,98 @@
+"""Ties and differences in tables, by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from flbench.report.leaderboard import Leaderboard
+from flbench.report.runs import Collection, Run
+from tests.report.stores import experiment, leaderboard_of
+
+#: Values of three seeds by normalization. To ln: none -0.2 with differences -0.19, -0.2, -0.21 (t = -34.6, p 0.00083);
+#: fn -0.01, 0, 0.01, which has no mean; gn -0.3, 0, 0.15 (p 0.74).
+VALUES: Mapping[str, Sequence[float]] = {
+    "none": (0.61, 0.61, 0.61),
+    "fn": (0.79, 0.81, 0.83),
+    "ln": (0.8, 0.81, 0.82),
+    "gn": (0.5, 0.81, 0.97),
+}
+
+
+def board(values: Mapping[str, Sequence[float | None]] = VALUES, **options: Any) -> Leaderboard:
+    runs = [
+        Run(wish, wish.rounds, "done" if acc is not None else "failed", record=None if acc is None else {"acc": acc})
+        for norm, accs in values.items()
+        for seed, acc in enumerate(accs)
+        for wish in [experiment(norm=norm, seed=seed)]
+    ]
+    return leaderboard_of(Collection(tuple(runs)), **options)
+
+
+def table(found: Leaderboard) -> Any:
+    return found.sections[0].tables[0]
+
+
+def names(found: Leaderboard, positions: Any) -> set[str]:
+    return {table(found).rows[r][1].label for r, _ in positions}
+
+
+def test_what_is_not_shown_to_be_worse_is_tied() -> None:
+    found = board()
+    assert names(found, table(found).best) == {"ln", "fn"}, "equal printed means"
+    assert names(found, table(found).tied) == {"gn"}
+    text = found.markdown()
+    assert "| fedavg | gn | **76.00 ± 59.36** ≈ |" in text
+    assert "| fedavg | none | 61.00 ± 0.00 |" in text
+
+
+def test_p_values_are_corrected_for_the_column() -> None:
+    found = board()
+    contrasts = {table(found).rows[r][1].label: one for (r, _), one in table(found).to_best.items()}
+    raw = {name: one.difference.p for name, one in contrasts.items()}
+    assert raw["none"] == pytest.approx(2 * (0.5 - 0.5 * 34.641016 / (34.641016**2 + 2) ** 0.5), abs=1e-6)
+    assert contrasts["none"].p == pytest.approx(3 * raw["none"]), "the smallest of three"
+    assert contrasts["gn"].p == pytest.approx(1.0)
+
+
+def test_single_seeds_allow_no_test() -> None:
+    found = board({"none": [0.5], "ln": [0.6]})
+    assert names(found, table(found).best) == {"ln"}
+    assert table(found).tied == frozenset()
+    assert "### Differences" not in found.markdown()
+
+
+def test_incomplete_cells_are_neither_best_nor_tied() -> None:
+    found = board({"none": [0.6, 0.7, 0.65], "ln": [0.9, 0.9, None], "fn": [0.6, 0.71, 0.66]})
+    assert names(found, table(found).best) == {"fn"}
+    assert names(found, table(found).tied) == {"none"}
+    assert {table(found).rows[r][1].label for r, _ in table(found).to_best} == {"none"}
+
+
+def test_the_baseline_is_fedavg_without_normalization_unless_told_otherwise() -> None:
+    text = board().markdown()
+    assert "| method | norm | partition | to fedavg none | to the best |" in text
+    assert "| fedavg | ln | classes:1 | +20.00 ± 2.48<br><sub>p 0.0025, n=3</sub> |" in text  # 3 x 0.00083
+    assert "to fedavg ln |" in board(baseline=("norm=ln",)).markdown()
+    assert "| method | norm | partition | to the best |" in board(baseline=("norm=bn",)).markdown()
+
+
+def test_lower_may_be_better() -> None:
+    runs = [
+        Run(wish, wish.rounds, "done", record={"acc": 0.5, "loss": loss + 0.01 * seed * loss})
+        for norm, loss in (("none", 1.0), ("ln", 0.5))
+        for seed in range(3)
+        for wish in [experiment(norm=norm, seed=seed)]
+    ]
+    found = leaderboard_of(Collection(tuple(runs)), metric="loss")
+    assert names(found, table(found).best) == {"ln"}
+    assert table(found).tied == frozenset()
+
+
+def test_simulated_order_does_not_matter() -> None:
+    items = list(VALUES.items())
+    random.Random(3).shuffle(items)
+    assert board(dict(items)).markdown() == board().markdown()

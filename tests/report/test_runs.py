@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flbench.config import Experiment
+from flbench.report import dataframes
+from flbench.report.runs import Run, StoreSource, collect
+from flbench.store import Store
+from tests.report.stores import claim, experiment, fail, finish, records
+
+
+def look(store: Store, *wishes: Experiment, **options: str) -> tuple[Run, ...]:
+    return collect(StoreSource(store), wishes or None, **options).runs
+
+
+def accuracies(runs: tuple[Run, ...]) -> list[float | None]:
+    return [run.record and run.record["acc"] for run in runs]
+
+
+def test_a_finished_run_answers_with_its_last_record(tmp_path: Path) -> None:
+    store, wish = Store(tmp_path), experiment()
+    finish(store, wish, 0.9)
+    (run,) = look(store, wish)
+    assert (run.state, run.rounds, run.failure) == ("done", 20, None)
+    assert run.record is not None and run.record["acc"] == 0.9
+    assert run.fingerprint == "e3713c9c6ae47b99"
+
+
+def test_an_extended_run_answers_for_each_wish(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    short, long = experiment(), experiment(rounds=40)
+    finish(store, short, lines=records([10, 20], 0.6))
+    finish(store, long, lines=records([10, 20], 0.6) + records([30, 40], 0.8))
+    assert accuracies(look(store, short)) == [0.6]
+    assert accuracies(look(store, long)) == [0.8]
+    assert sorted(run.rounds for run in look(store, short, long)) == [20, 40]
+
+
+def test_a_longer_run_alone_answers_for_a_shorter_wish(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
+    assert accuracies(look(store, experiment())) == [0.6]
+
+
+def test_other_evaluations_on_the_way_do_not_matter(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(), 0.9)
+    assert accuracies(look(store, experiment(eval_every=1))) == [0.9]
+
+
+def test_without_a_wish_the_seeds_of_a_cell_count_at_the_same_round(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(seed=0), lines=records([10, 20], 0.6))
+    finish(store, experiment(seed=1, rounds=40), lines=records([10, 20], 0.7) + records([30, 40], 0.9))
+    finish(store, experiment(seed=2), status="diverged")
+    runs = look(store)
+    assert [run.rounds for run in runs] == [20, 20, 20]
+    assert accuracies(runs) == [0.6, 0.7, None]
+    assert [run.state for run in runs] == ["done", "done", "diverged"]
+
+
+def test_a_run_that_diverged_after_the_wished_round_has_a_record(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    attempt = claim(store, experiment(rounds=100))
+    attempt.adopt(None)
+    for line in records([10, 20], 0.6):
+        attempt.record(line)
+    attempt.publish(status="diverged", rounds=27, seconds=1, fingerprint="e3713c9c6ae47b99", numerics={})
+    attempt.end("ok")
+    assert [run.state for run in look(store, experiment(rounds=20))] == ["done"]
+    assert [run.state for run in look(store, experiment(rounds=27, eval_every=27))] == ["diverged"]
+    assert [run.state for run in look(store, experiment(rounds=100))] == ["diverged"]
+
+
+def test_gaps_have_their_reasons(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fail(store, experiment(seed=1), "cuda_oom")
+    claim(store, experiment(seed=2))
+    runs = look(store, *(experiment(seed=seed) for seed in range(3)))
+    assert [(run.state, run.failure) for run in runs] == [("pending", None), ("failed", "cuda_oom"), ("running", None)]
+    assert len(look(store)) == 2, "without a wish, what was begun is there"
+
+
+def test_a_result_whose_metrics_are_gone_is_said_to_be_damaged(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(rounds=40), 0.9)
+    (store.run(experiment().run_id).path / "attempts" / "0001" / "metrics.jsonl").write_text("{}\n")
+    assert [run.state for run in look(store, experiment(rounds=20))] == ["damaged"]
+
+
+def test_retired_and_unreadable_runs_are_left_out_aloud(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in range(3):
+        finish(store, experiment(seed=seed), 0.9)
+    retired, unreadable = (store.run(experiment(seed=seed).run_id).path for seed in (1, 2))
+    retired.rename(retired.with_name(retired.name[:2] + "0" * 14))
+    raw = json.loads((unreadable / "experiment.json").read_text())
+    (unreadable / "experiment.json").write_text(json.dumps({**raw, "norm": {"name": "of-tomorrow"}}))
+    collection = collect(StoreSource(store))
+    assert [run.experiment.seed for run in collection.runs] == [0]
+    assert [note.split()[0] for note in collection.left_out] == ["1", "1"]
+    assert "retired" in collection.left_out[0] and "cannot read" in collection.left_out[1]
+
+
+def test_validation_data_choose_the_round_when_asked(tmp_path: Path) -> None:
+    store, wish = Store(tmp_path), experiment(val_fraction=0.1, rounds=30)
+    lines = records([10, 20, 30], 0.9)
+    for line, val in zip(lines, [0.3, 0.8, 0.8], strict=True):
+        line["val_acc"] = val
+    finish(store, wish, lines=lines)
+    assert accuracies(look(store, wish)) == [0.9]
+    assert accuracies(look(store, wish, select_by="val")) == [pytest.approx(0.6)]
+
+
+def test_the_tidy_frame_has_every_field_with_its_type(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    wishes = [experiment(partition="dirichlet:0.1", lr=1.0), experiment(kind="centralized"), experiment(seed=5)]
+    finish(store, wishes[0], 0.5)
+    finish(store, wishes[1], 0.6)
+    frame = dataframes.tidy(look(store, *wishes)).set_index("run_id")
+    first, central, missing = (frame.loc[wish.run_id] for wish in wishes)
+    assert (first["partition"], first["partition.beta"], first["clients"], first["lr"]) == (
+        "dirichlet:0.1",
+        0.1,
+        10,
+        1.0,
+    )
+    assert (first["acc"], first["state"], first["fingerprint"]) == (0.5, "done", "e3713c9c6ae47b99")
+    assert (first["numerics.device"], first["environment.torch"]) == ("cpu", "2.11.0")
+    assert central[["partition", "method", "clients"]].isna().all()
+    assert missing["state"] == "pending" and missing[["acc", "fingerprint"]].isna().all()
+    assert (str(frame["lr"].dtype), str(frame["clients"].dtype), str(frame["bias"].dtype)) == (
+        "float64",
+        "Int64",
+        "boolean",
+    )
+    assert "environment.host" not in frame, "a table that is passed on names no machine"
+
+
+def test_curves_have_one_row_an_evaluation_up_to_the_wished_round(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
+    source = StoreSource(store)
+    curves = dataframes.curves(source, collect(source, [experiment()]).runs)
+    assert list(curves["round"]) == [10, 20]
+    assert list(curves["acc"]) == [0.3, 0.6]
+
+
+def test_the_package_is_light() -> None:
+    heavy = "{'pandas', 'matplotlib', 'scipy', 'pyarrow', 'torch'} & sys.modules.keys()"
+    code = f"import sys, flbench.report, flbench.cli; assert not {heavy}, {heavy}"
+    subprocess.run([sys.executable, "-c", code], check=True)
