@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from flbench.config import WISHES, Experiment, canonical_json, digest, fields_of_all_kinds, headline_of, registry_of
 from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
-from flbench.registry import format_scalar
+from flbench.messages import format_scalar
 from flbench.slurm import Inquest
 from flbench.store import Entry, Lease, LiveWorker, Plan, RunDir, RunState, Store, Wish, encode_plan, files
 from flbench.store.leases import HANGING

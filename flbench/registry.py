@@ -18,19 +18,19 @@ planned without it.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import importlib
 import logging
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
+
+from flbench.messages import explain, format_scalar, unknown
 
 _log = logging.getLogger(__name__)
 
@@ -276,78 +276,6 @@ def _type_of(value: Any) -> str:
     if isinstance(value, (int, float)):
         return "a number"
     return "text" if isinstance(value, str) else type(value).__name__
-
-
-_EXPECTED: Mapping[str, str] = {
-    "greater_than": "a value greater than {gt}",
-    "greater_than_equal": "a value of at least {ge}",
-    "less_than": "a value less than {lt}",
-    "less_than_equal": "a value of at most {le}",
-    "bool_type": "true or false",
-    "finite_number": "a finite number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "string_type": "text",
-    "dict_type": "a mapping (key: value)",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "too_short": "at least {min_length} of them",
-    "literal_error": "{expected}",
-}
-
-
-def explain(error: Any) -> str:
-    """One pydantic error as 'what was expected, what was got'."""
-    kind, got = error["type"], error.get("input")
-    if kind in ("missing", "missing_argument"):
-        return "a value is required here"
-    if kind == "value_error":
-        return str(error["ctx"]["error"])
-    if kind not in _EXPECTED:
-        return f"{str(error['msg']).replace('Input should be', 'expected')}, got {got!r}"
-    context = {key: f"{value:g}" if isinstance(value, float) else value for key, value in error.get("ctx", {}).items()}
-    message = f"expected {_EXPECTED[kind].format(**context)}, got {got!r}"
-    choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-    return message + (did_you_mean(got, choices) if kind == "literal_error" and isinstance(got, str) else "")
-
-
-def format_scalar(value: Any) -> str:
-    """Return a setting as people write it: 0.1, 1e-05, [128, 128]; two different values are never written the same."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return short if float(short := f"{value:g}") == value else repr(value)
-    if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(map(format_scalar, value)) + "]"
-    return str(value)
-
-
-def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> str:
-    """The message about a name that does not exist: the nearest one where one is near, then all, the nearest first."""
-    known = by_similarity(name, known)
-    message = f"unknown {what} {name[:80]!r}{' of ' if of else ''}{of}"
-    if not known:
-        return f"{message}; there are none"
-    hint = did_you_mean(name, known)
-    return f"{message}{hint}{' ' if hint else '; '}known: {', '.join(known)}"
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` where a known name is near, else nothing."""
-    near = [other for other in by_similarity(name, known)[:1] if _similarity(name, other) >= 0.5]
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def by_similarity(name: str, known: Iterable[str]) -> list[str]:
-    """``known``, those most like ``name`` first."""
-    return sorted(known, key=lambda other: -_similarity(name, other))
-
-
-def _similarity(name: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, name.lower()[:80], other.lower()).ratio()
 
 
 # The registries themselves. Each loads lazily, by module name, because those modules import this one.

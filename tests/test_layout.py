@@ -17,7 +17,7 @@ PACKAGE = Path(flbench.__file__).parent
 ROOMS = [
     "cli", "api", "tracking", "planning", "orchestrate", "papers", "report", "sweeps", "launch", "worker", "slurm",
     "bench", "execution", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data", "store",
-    "config", "registry", "streams", "errors", "regular",
+    "config", "registry", "messages", "streams", "errors", "regular",
 ]  # fmt: skip
 
 HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL")

@@ -8,18 +8,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from flbench.registry import (
-    Component,
-    InvalidComponent,
-    Registry,
-    UnknownName,
-    by_similarity,
-    explain,
-    format_scalar,
-    plain,
-    schema_of,
-    unknown,
-)
+from flbench.messages import by_similarity, explain, format_scalar, unknown
+from flbench.registry import Component, InvalidComponent, Registry, UnknownName, plain, schema_of
 
 
 @dataclass(frozen=True)

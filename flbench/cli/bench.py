@@ -135,7 +135,7 @@ def bench(
 
 def _chosen(names: Sequence[str]) -> list[Workload]:
     from flbench.bench.workloads import WORKLOADS
-    from flbench.registry import unknown
+    from flbench.messages import unknown
 
     for name in names:
         if name not in WORKLOADS:

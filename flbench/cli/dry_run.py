@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from flbench.config import Experiment, Federated, Training
-from flbench.registry import format_scalar
+from flbench.messages import format_scalar
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""``flbench partition show``: the label histogram of each client."""
+"""``flbench partition show``: the samples per class of each client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.config import Federated
-    from flbench.data.histogram import Histogram
+    from flbench.data.label_counts import LabelCounts
 
 app = typer.Typer(no_args_is_help=True, help="Look at how data meets clients.")
 
@@ -62,15 +62,15 @@ def show(
     """
     options = (dataset, partition, clients, seed, min_size, val_fraction)
     experiment = _experiment(settings or [], dict(zip(_FIELDS, options, strict=True)))
-    histogram, fingerprint = _histogram(experiment, root)
+    counts, fingerprint = _count_labels(experiment, root)
     if as_json:
-        _print_json(experiment, histogram, fingerprint)
+        _print_json(experiment, counts, fingerprint)
     else:
-        _print_table(experiment, histogram)
+        _print_table(experiment, counts)
     if out is not None:
-        from flbench.data.histogram import draw
+        from flbench.report.figures.label_counts import write_figure
 
-        draw(histogram, _title(experiment), out)
+        write_figure(counts, _title(experiment), out)
         typer.echo(f"wrote {out}", err=True)
 
 
@@ -101,20 +101,20 @@ def _read(text: str) -> Any:
 
 
 def _message(problem: Any) -> str:
-    from flbench.registry import explain
+    from flbench.messages import explain
 
     path = getattr(problem.get("ctx", {}).get("error"), "path", ()) or problem["loc"]
     return f"{'.'.join(map(str, path))}: {explain(problem)}"
 
 
-def _histogram(experiment: Federated, root: Path | None) -> tuple[Histogram, str]:
+def _count_labels(experiment: Federated, root: Path | None) -> tuple[LabelCounts, str]:
     from flbench.data.datasets import load
-    from flbench.data.histogram import count
+    from flbench.data.label_counts import count_labels
     from flbench.data.partition import shards_of
 
     dataset: Any = experiment.dataset
     data = load(dataset, root)
-    return count(data, shards_of(experiment, data)), data.fingerprint
+    return count_labels(data, shards_of(experiment, data)), data.fingerprint
 
 
 def _title(experiment: Federated) -> str:
@@ -122,38 +122,38 @@ def _title(experiment: Federated) -> str:
     return f"{what}, {experiment.clients} clients, seed {experiment.seed}"
 
 
-def _print_json(experiment: Federated, histogram: Histogram, fingerprint: str) -> None:
+def _print_json(experiment: Federated, counts: LabelCounts, fingerprint: str) -> None:
     import json
 
     fields = experiment.to_json()
     record = {
         **{name: fields[name] for name in _FIELDS},
         "fingerprint": fingerprint,
-        "class_names": histogram.class_names,
-        "domains": histogram.domains_K,
-        "train": histogram.train_KC.tolist(),
-        "test": histogram.test_KC.tolist(),
+        "class_names": counts.class_names,
+        "domains": counts.domains_K,
+        "train": counts.train_KC.tolist(),
+        "test": counts.test_KC.tolist(),
     }
     typer.echo(json.dumps(record))
 
 
-def _print_table(experiment: Federated, histogram: Histogram) -> None:
+def _print_table(experiment: Federated, counts: LabelCounts) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    few = len(histogram.class_names) <= _MOST_COLUMNS
+    few = len(counts.class_names) <= _MOST_COLUMNS
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("client", justify="left" if histogram.domains_K else "right")
-    for name in [escape(name[:5]) for name in histogram.class_names] if few else ["classes"]:
+    table.add_column("client", justify="left" if counts.domains_K else "right")
+    for name in [escape(name[:5]) for name in counts.class_names] if few else ["classes"]:
         table.add_column(name, justify="right", no_wrap=few)
     if not few:
         table.add_column("largest")
     table.add_column("train", justify="right", style="bold")
     table.add_column("test", justify="right", style="bold")
-    names, (trains, tests) = histogram.client_names(), (histogram.train_KC, histogram.test_KC)
+    names, (trains, tests) = counts.client_names(), (counts.train_KC, counts.test_KC)
     for client, train, test in zip(names, trains, tests, strict=True):
-        cells = [str(n) if n else "·" for n in train] if few else map(escape, _largest(histogram.class_names, train))
+        cells = [str(n) if n else "·" for n in train] if few else map(escape, _largest(counts.class_names, train))
         table.add_row(escape(client), *cells, str(train.sum()), str(test.sum()))
     console = Console()
     if not console.is_terminal:

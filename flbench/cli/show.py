@@ -192,7 +192,7 @@ def _kind_table(row: dict[str, Any]) -> Table:
 
 def _default_text(default: Any) -> str:
     """A default as people write it: of a component its name."""
-    from flbench.registry import format_scalar
+    from flbench.messages import format_scalar
 
     if isinstance(default, dict):
         rest = [str(value) for name, value in default.items() if name != "name"]
@@ -213,7 +213,7 @@ def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def _field_text(field: dict[str, Any]) -> str:
-    from flbench.registry import format_scalar
+    from flbench.messages import format_scalar
 
     default = "required" if field["required"] else format_scalar(field["default"])
     return f"{field['name']}: {default}  ({field['type']})"

@@ -12,7 +12,7 @@ from flbench.config.base import FieldProblem, InvalidExperiment, parse_component
 from flbench.config.studies import Deep, Rank, Sharpness
 from flbench.config.training import Centralized, Federated
 from flbench.errors import UserError
-from flbench.registry import explain, unknown
+from flbench.messages import explain, unknown
 
 #: Short names a user may write, and the field each stands for.
 ALIASES: Mapping[str, str] = {"E": "local_steps"}

@@ -17,7 +17,8 @@ from itertools import groupby
 from typing import Any
 
 from flbench.config import Experiment, Training, registry_of
-from flbench.registry import Component, default_of, format_scalar
+from flbench.messages import format_scalar
+from flbench.registry import Component, default_of
 from flbench.report.literal import line
 from flbench.report.metric_specs import value_of
 from flbench.report.provenance import describe

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.config import Training
 from flbench.errors import UserError
+from flbench.messages import by_similarity
 from flbench.papers.label_skew.mechanisms import Synthesis, synthesize
 from flbench.papers.label_skew.verdicts import TOLERANCE, Published, compare
-from flbench.registry import by_similarity
 from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
 from flbench.report.chapters import Chapter, chapters_of
 from flbench.report.costs import Costs, costs_of, targets_of

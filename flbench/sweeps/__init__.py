@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from flbench.config import KINDS, Experiment
-from flbench.registry import explain, unknown
+from flbench.messages import explain, unknown
 from flbench.sweeps.assemble import Assembler, label
 from flbench.sweeps.expand import Arithmetic, GridCount, expand, short_name
 from flbench.sweeps.grid import normal_path, read_layer

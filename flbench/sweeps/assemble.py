@@ -21,7 +21,8 @@ from flbench.config import (
     parse_field,
     registry_of,
 )
-from flbench.registry import Component, InvalidComponent, format_scalar, unknown
+from flbench.messages import format_scalar, unknown
+from flbench.registry import Component, InvalidComponent
 from flbench.sweeps.grid import Choice, Layer
 from flbench.sweeps.source import Source, Where
 

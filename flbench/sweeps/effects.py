@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from flbench.registry import unknown
+from flbench.messages import unknown
 from flbench.sweeps.grid import CellGrid, Choice, Layer
 from flbench.sweeps.source import Source, Where, dotted
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from flbench.config import ALIASES, KINDS, WISHES, Experiment
-from flbench.registry import unknown
+from flbench.messages import unknown
 from flbench.sweeps.assemble import Assembler, Cell, SealedCell, label
 from flbench.sweeps.effects import Effects
 from flbench.sweeps.grid import CellGrid, Choice, Layer, read_grids, read_layer, read_values, without

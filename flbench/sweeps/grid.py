@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flbench.config import ALIASES, fields_of_all_kinds, registry_of
-from flbench.registry import InvalidComponent, Registry, unknown
+from flbench.messages import unknown
+from flbench.registry import InvalidComponent, Registry
 from flbench.sweeps.source import Source, Where
 from flbench.sweeps.spec import Grid, SweepSpec, expand_range
 

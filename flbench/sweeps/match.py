@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flbench.config import KINDS, Experiment, FieldProblem, parse_field, registry_of
-from flbench.registry import Component, plain, unknown
+from flbench.messages import unknown
+from flbench.registry import Component, plain
 from flbench.sweeps.assemble import Assembler, Cell, Known
 from flbench.sweeps.grid import Layer
 from flbench.sweeps.source import Source

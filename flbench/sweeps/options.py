@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flbench.config import ALIASES, fields_of_all_kinds
-from flbench.registry import unknown
+from flbench.messages import unknown
 from flbench.sweeps.grid import Layer, component_form, normal_path, read_layer, read_values
 from flbench.sweeps.source import Source, SpecError, Where, read_value
 from flbench.sweeps.spec import SweepSpec

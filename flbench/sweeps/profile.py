@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from flbench.launch.slurm import Request
-from flbench.registry import explain, unknown
+from flbench.messages import explain, unknown
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import Resources, Strict, parse_memory, parse_time
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from flbench.registry import unknown
+from flbench.messages import unknown
 
 #: What a report can rank by: the numbers of an evaluation.
 Metric = Literal[

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from flbench.messages import format_scalar
 from flbench.papers.label_skew.published import Configuration, remarks
 from flbench.papers.label_skew.verdicts import Comparison, Order, Published
-from flbench.registry import format_scalar
 from flbench.report.cells import Cell
 from flbench.report.page.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
 from flbench.report.page.wording import mean_text

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from flbench.config import Deep
-from flbench.registry import format_scalar
+from flbench.messages import format_scalar
 from flbench.report.cells import grouped, public
 from flbench.report.runs import Collection, Run
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flbench.messages import format_scalar
 from flbench.papers.rank_collapse import claims_depth as deep_depth
 from flbench.papers.rank_collapse import claims_pretraining as deep_raised
 from flbench.papers.rank_collapse.arms import Arm, Setting, settings_of
-from flbench.registry import format_scalar
 from flbench.report.claim_text import percent, spread
 from flbench.report.claims import Chapter
 from flbench.report.literal import literal

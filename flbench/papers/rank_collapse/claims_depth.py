@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from flbench.messages import format_scalar
 from flbench.papers.rank_collapse.arms import Arm, Setting
-from flbench.registry import format_scalar
 from flbench.report.claim_text import interval, percent, points, sign, spread, verdict
 from flbench.report.claims import Claim, Holding
 from flbench.report.stats import paired

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from flbench.config import Rank
-from flbench.registry import format_scalar
+from flbench.messages import format_scalar
 from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
 

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, cast, get_args
 
 from flbench.config import Sharpness
-from flbench.registry import format_scalar
+from flbench.messages import format_scalar
 from flbench.report.cells import grouped
 from flbench.report.metric_specs import Record
 from flbench.report.runs import Run

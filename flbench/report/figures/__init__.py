@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from flbench.errors import UserError
+from flbench.messages import by_similarity
 from flbench.papers.label_skew import figure2 as overfit
 from flbench.papers.label_skew import figure3 as features
 from flbench.papers.label_skew import figure_mechanisms as why
@@ -16,7 +17,6 @@ from flbench.papers.label_skew import figure_published as published
 from flbench.papers.rank_collapse import figure_training as deep
 from flbench.papers.rank_collapse import figures as rank
 from flbench.papers.sharpness import figures as sharpness
-from flbench.registry import by_similarity
 from flbench.report.figures import axes, cost, curves, heatmap, labels
 from flbench.report.figures.style import STYLE, Drawing, save
 from flbench.report.leaderboard import Leaderboard, Picture

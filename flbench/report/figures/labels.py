@@ -9,6 +9,7 @@ from typing import Any
 from flbench.config import Federated
 from flbench.errors import UserError
 from flbench.report.cells import public
+from flbench.report.figures.label_counts import figure_of
 from flbench.report.figures.style import Drawing, file_name
 from flbench.report.leaderboard import Leaderboard
 from flbench.report.runs import Collection
@@ -23,20 +24,20 @@ def labels(board: Leaderboard, collection: Collection, root: Path | None = None)
         root: folder of the data sets; None: the usual one.
     """
     from flbench.data.datasets import load_named
-    from flbench.data.histogram import count, figure_of
+    from flbench.data.label_counts import count_labels
     from flbench.data.partition import shards_of
 
     for experiment in _partitions(board):
         dataset: Any = experiment.dataset
         try:
             data = load_named(dataset, root)
-            histogram = count(data, shards_of(experiment, data))
+            counts = count_labels(data, shards_of(experiment, data))
         except UserError:  # the data are not here, or cannot be split so; its runs say why
             continue
         what = f"{public(dataset.label())}, {experiment.partition.label()}, {experiment.clients} clients"
         caption = f"{what}: training samples of each class that each client holds, seed {experiment.seed}."
         place = (dataset.name, experiment.model.name)
-        picture = figure_of(histogram, f"{what}, seed {experiment.seed}")
+        picture = figure_of(counts, f"{what}, seed {experiment.seed}")
         yield Drawing("labels", file_name("labels", what), caption, picture, place, tight=True)
 
 
