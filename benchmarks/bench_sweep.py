@@ -29,7 +29,7 @@ from flbench.bench.plain import PlainLoop, Training
 from flbench.config import Federated
 from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load
-from flbench.data.partition import shards_of
+from flbench.data.shards import shards_of
 from flbench.engine.setup import make_network
 from flbench.sweeps import load_sweep
 

@@ -282,6 +282,6 @@ def _type_of(value: Any) -> str:
 METHODS: Registry[Any] = Registry("method", "flbench.methods", "flbench.methods")
 NORMS: Registry[Any] = Registry("norm", "flbench.models.norms", "flbench.norms")
 MODELS: Registry[Any] = Registry("model", "flbench.models", "flbench.models")
-DATASETS: Registry[Any] = Registry("dataset", "flbench.data.datasets", "flbench.datasets")
+DATASETS: Registry[Any] = Registry("dataset", "flbench.data.catalog", "flbench.datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "flbench.data.partition", "flbench.partitions")
 PROBES: Registry[Any] = Registry("probe", "flbench.probes", "flbench.probes")

@@ -14,7 +14,7 @@ from flbench.bench.measure import Note, Spread, Variant, gemm, take_turns
 from flbench.bench.plain import PlainLoop, Training
 from flbench.bench.workloads import Workload, data_for, training_flops
 from flbench.config import Federated, Precision
-from flbench.data.partition import shards_of
+from flbench.data.shards import shards_of
 from flbench.engine.fused import step_together
 from flbench.engine.rounds import FederatedTrainer
 from flbench.engine.setup import (

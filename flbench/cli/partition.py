@@ -110,7 +110,7 @@ def _message(problem: Any) -> str:
 def _count_labels(experiment: Federated, root: Path | None) -> tuple[LabelCounts, str]:
     from flbench.data.datasets import load
     from flbench.data.label_counts import count_labels
-    from flbench.data.partition import shards_of
+    from flbench.data.shards import shards_of
 
     dataset: Any = experiment.dataset
     data = load(dataset, root)

@@ -32,7 +32,7 @@ import numpy as np
 
 from flbench.config import digest
 from flbench.data.arrays import Arrays, Data, fingerprint
-from flbench.data.layouts import Contents, Half
+from flbench.data.layouts.base import Contents, Half
 from flbench.errors import UserError
 
 #: Raise when decoding changes, so that older entries are not found any more.

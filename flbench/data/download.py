@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flbench.data.datasets import Dataset, data_root
-from flbench.data.official import Digits
+from flbench.data.layouts.digits import Digits
 from flbench.errors import UserError
 
 

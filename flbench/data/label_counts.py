@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flbench.data.arrays import Data, Ints
-from flbench.data.partition import Shards
+from flbench.data.shards import Shards
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flbench.config import Centralized, Federated, Training
 from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.datasets import Arrays, Data
-from flbench.data.partition import shards_of
+from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.executors import CHUNK, make_executor
 from flbench.engine.graphs import CudaRecord

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from flbench.data.datasets import Cifar10, Cifar100, Mnist
+from flbench.data.catalog import Cifar10, Cifar100, Mnist
 from flbench.registry import DATASETS
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from flbench.data.arrays import Arrays, Data
 from flbench.data.label_counts import LabelCounts, count_labels
-from flbench.data.partition import split
+from flbench.data.shards import split
 from flbench.registry import PARTITIONS
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from flbench.data import datasets
 from flbench.data.datasets import Data, load, locate
-from flbench.data.partition import split
+from flbench.data.shards import split
 from flbench.data.verify import verify
 from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS, PARTITIONS

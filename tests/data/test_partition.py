@@ -9,7 +9,7 @@ import pytest
 
 from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
-from flbench.data.partition import Shards, matching_test_counts, split, split_labels
+from flbench.data.shards import Shards, matching_test_counts, split, split_labels
 from flbench.errors import UserError
 from flbench.registry import PARTITIONS, InvalidComponent
 

@@ -11,7 +11,7 @@ import torch
 
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
-from flbench.data.partition import shards_of
+from flbench.data.shards import shards_of
 from flbench.engine import setup
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.rounds import FederatedTrainer

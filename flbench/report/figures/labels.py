@@ -25,7 +25,7 @@ def labels(board: Leaderboard, collection: Collection, root: Path | None = None)
     """
     from flbench.data.datasets import load_named
     from flbench.data.label_counts import count_labels
-    from flbench.data.partition import shards_of
+    from flbench.data.shards import shards_of
 
     for experiment in _partitions(board):
         dataset: Any = experiment.dataset

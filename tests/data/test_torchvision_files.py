@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flbench.data.datasets import load
-from flbench.data.official import ArraysOnly
+from flbench.data.layouts.torchvision_files import NumpyUnpickler
 from flbench.errors import UserError
 from flbench.registry import DATASETS
 from tests.data.files import cifar_of, idx, labels, mnist_of, pixels, write_batches, write_idx
@@ -113,7 +113,7 @@ def test_names_that_no_array_needs(stream: bytes) -> None:
     import io
 
     with pytest.raises(pickle.UnpicklingError, match="it asks for"):
-        ArraysOnly(io.BytesIO(stream), encoding="latin1").load()
+        NumpyUnpickler(io.BytesIO(stream), encoding="latin1").load()
 
 
 def test_a_truncated_pickle(tmp_path: Path) -> None:

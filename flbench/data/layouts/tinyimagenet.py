@@ -10,7 +10,7 @@ import numpy as np
 
 from flbench.data.arrays import Ints
 from flbench.data.images import SUFFIXES, Encoded, Shape, common_shape, reading
-from flbench.data.layouts import Contents, Found, Half, Layout, Wanted, image_blocks
+from flbench.data.layouts.base import Contents, Found, Half, Layout, Wanted, image_blocks
 from flbench.errors import UserError
 from flbench.regular import read_text
 

@@ -1,7 +1,13 @@
-"""The files that torchvision downloads (idx and CIFAR's python batches), and scikit-learn's embedded digits.
+"""The files that torchvision downloads: MNIST's idx files and CIFAR's python batches.
 
-torchvision itself is not needed to read them. The md5 sums are those that torchvision publishes, so that a damaged or
-exchanged file is refused before it is read.
+torchvision downloads them (``data/download.py``) and does not read them, because its readers lack our guards:
+
+* ``CIFAR10`` unpickles with ``pickle.load``, so that a hostile file runs code; ``NumpyUnpickler`` builds arrays only.
+* ``MNIST`` reads the unpacked files, which have no published checksum, accepts label files that were cut short, and
+  prefers an old ``processed/*.pt`` to the files that were checked.
+* Both open paths that may be FIFOs, and end a damaged file in a traceback.
+
+The md5 sums are those that torchvision publishes, so that a damaged or exchanged file is refused before it is read.
 """
 
 from __future__ import annotations
@@ -10,18 +16,16 @@ import gzip
 import hashlib
 import io
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from flbench.data.arrays import Bytes, Ints
-from flbench.data.images import Shape, reading
-from flbench.data.layouts import Contents, Found, Half, Layout, Wanted
+from flbench.data.images import reading
+from flbench.data.layouts.base import Contents, Found, Layout, Wanted, decoded_half
 from flbench.errors import UserError
 from flbench.regular import open_regular, read_regular
 
@@ -77,7 +81,9 @@ class Idx(Checksummed):
         for half in ("train", "t10k"):
             images = self._array(files[f"{half}-images-idx3-ubyte"], dimensions=3)[:, None]
             labels = self._array(files[f"{half}-labels-idx1-ubyte"], dimensions=1)
-            halves.append(whole(images, labels.astype(np.int64), files[f"{half}-images-idx3-ubyte"], wanted.shape))
+            halves.append(
+                decoded_half(images, labels.astype(np.int64), files[f"{half}-images-idx3-ubyte"], wanted.shape)
+            )
         return Contents(halves[0], halves[1])
 
     def counts(self, folder: Path) -> tuple[int, int]:
@@ -98,7 +104,7 @@ class Idx(Checksummed):
 
 
 @dataclass(frozen=True)
-class Batches(Checksummed):
+class CifarBatches(Checksummed):
     """CIFAR's python batches: pickled dicts with ``data`` (N, 3072) and ``label``."""
 
     title: ClassVar[str] = "torchvision's python batches"
@@ -118,13 +124,13 @@ class Batches(Checksummed):
         for names in (self.train, self.test):
             parts = [self._batch(folder / self.folder / name) for name in names]
             images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            halves.append(whole(images, labels, folder / self.folder, wanted.shape))
+            halves.append(decoded_half(images, labels, folder / self.folder, wanted.shape))
         return Contents(halves[0], halves[1])
 
     def _batch(self, path: Path) -> tuple[Bytes, Ints]:
         content = self.checked(path)
         with reading(path):
-            batch = ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+            batch = NumpyUnpickler(io.BytesIO(content), encoding="latin1").load()
         data = batch.get("data") if isinstance(batch, dict) else None
         labels = batch.get(self.label) if isinstance(batch, dict) else None
         if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2 and data.shape[1] == 3072):
@@ -134,38 +140,7 @@ class Batches(Checksummed):
         return data.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
 
 
-class Digits(Layout):
-    """scikit-learn's 1,797 digits. In each class every fifth sample, in scikit-learn's order, is a test sample."""
-
-    title: ClassVar[str] = "embedded"
-
-    def find(self, folder: Path) -> Found:
-        """Nothing is needed."""
-        return Found((), ())
-
-    def signature(self, folder: Path) -> list[list[Any]]:
-        """The version of scikit-learn, read without importing it."""
-        return [["scikit-learn", version("scikit-learn")]]
-
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """Images as (N, 1, 8, 8) with values up to 16.
-
-        The table is read without importing scikit-learn, which takes seconds: 64 pixels and the label in a row.
-        """
-        spec = find_spec("sklearn")
-        path = Path((spec and spec.origin) or "sklearn").parent / "datasets/data/digits.csv.gz"
-        with reading(path):
-            table = np.loadtxt(path, delimiter=",")
-        images, labels = table[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
-        place = np.empty_like(labels)
-        for label in range(10):
-            place[labels == label] = np.arange((labels == label).sum())
-        test = place % 5 == 4
-        train, held = (whole(images[rows], labels[rows], "digits", wanted.shape) for rows in (~test, test))
-        return Contents(train, held)
-
-
-class ArraysOnly(pickle.Unpickler):
+class NumpyUnpickler(pickle.Unpickler):
     """An unpickler that builds numpy arrays and plain containers and refuses everything else, so it runs no code."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -183,19 +158,6 @@ def _latin1(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return text.encode("latin1")
-
-
-def whole(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> Half:
-    """A half that is already decoded, as a single block; checks that it is of one length and of ``shape``."""
-    if len(images) != len(labels):
-        raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
-    if shape is not None and images.shape[1:] != shape:
-        raise UserError(f"{where} holds images of {images.shape[1:]}, expected {shape} (channels, height, width)")
-
-    def blocks() -> Iterator[tuple[Ints, Bytes]]:
-        yield np.arange(len(labels)), images
-
-    return Half(labels, images.shape[1:], blocks())
 
 
 def _length(path: Path) -> int:

@@ -1,13 +1,9 @@
-"""How a data set may lie on disk: what every layout offers, parquet shards, and image folders.
-
-The layouts that torchvision writes are in ``official.py``.
-"""
+"""Parquet shards in the style of Hugging Face."""
 
 from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,85 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flbench.data.arrays import Bytes, Ints
-from flbench.data.images import SUFFIXES, Encoded, Shape, common_shape, decode_batches, reading
+from flbench.data.images import Encoded, Shape, common_shape, decode_batches, reading
+from flbench.data.layouts.base import BATCH, Contents, Found, Half, Layout, Wanted, names_in
 from flbench.errors import UserError
-from flbench.regular import open_regular, read_text
-
-#: Encoded images that are held in memory at once.
-_BATCH = 1024
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a layout saw in a folder: its files, and what is lacking (nothing lacking: it can be read)."""
-
-    files: tuple[Path, ...]
-    lacking: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the data set expects: its images' shape if known, or a size to bring them to, and its domains' names."""
-
-    shape: Shape | None = None
-    size: int | None = None
-    domains: tuple[str, ...] = ()
-
-    @property
-    def resize(self) -> bool:
-        """Whether images of another size are resized rather than refused."""
-        return self.size is not None
-
-
-@dataclass(frozen=True)
-class Half:
-    """Train or test before decoding. ``blocks`` yields (rows, images): images go to those rows, each row once."""
-
-    labels: Ints
-    shape: Shape
-    blocks: Iterator[tuple[Ints, Bytes]]
-    domains: Ints | None = None
-
-
-@dataclass(frozen=True)
-class Contents:
-    """A data set before decoding; names are empty where the files do not tell them."""
-
-    train: Half
-    test: Half
-    class_names: tuple[str, ...] = ()
-    domain_names: tuple[str, ...] = ()
-
-
-class Layout(ABC):
-    """One way in which a data set lies in a folder."""
-
-    title: ClassVar[str]
-
-    @abstractmethod
-    def find(self, folder: Path) -> Found:
-        """Look for the files; nothing is opened."""
-
-    @abstractmethod
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """Read labels and names now, and images as the blocks are drawn; raises UserError on damaged files."""
-
-    def counts(self, folder: Path) -> tuple[int, int] | None:
-        """Images in train and test, without decoding any; None where the files are the published ones or refused."""
-        return None
-
-    def damage(self, folder: Path) -> list[str]:
-        """What published checksums say is wrong, one line a file; empty where all is well or none are published."""
-        return []
-
-    def signature(self, folder: Path) -> list[list[Any]]:
-        """Name, size in bytes and modification time of every file: when it changes, the decoded cache is stale."""
-        signature: list[list[Any]] = []
-        for path in self.find(folder).files:
-            with reading(path):
-                stat = path.stat()
-            signature.append([_name(path, folder), stat.st_size, stat.st_mtime_ns])
-        return signature
+from flbench.regular import open_regular
 
 
 @dataclass(frozen=True)
@@ -132,7 +53,7 @@ class Parquet(Layout):
     def read(self, folder: Path, wanted: Wanted) -> Contents:
         """Labels of every shard now, images in batches later."""
         train, test = (_Table(_shards(folder, prefixes), self.label) for prefixes in (("train",), self.test))
-        named = wanted.domains or _lines(folder / "domains.txt")
+        named = wanted.domains or names_in(folder / "domains.txt")
         domain_names = named or _distinct(train.domains, test.domains)
         shape = wanted.shape or common_shape(_both(train, test), wanted.size)
         halves = [
@@ -144,54 +65,7 @@ class Parquet(Layout):
             )
             for table in (train, test)
         ]
-        return Contents(halves[0], halves[1], _lines(folder / "classes.txt") or train.class_names(), domain_names)
-
-
-class ImageFolder(Layout):
-    """Images in ``train/<class>/`` and ``test/<class>/``, at any depth below.
-
-    Labels follow ``classes.txt`` (line n is the folder of label n) or, without it, the sorted names of the folders in
-    ``train`` (by number if all are numbers).
-    """
-
-    title: ClassVar[str] = "image folder"
-
-    def find(self, folder: Path) -> Found:
-        """Every image, and the file of names."""
-        found = {half: _images_below(folder / half) for half in ("train", "test")}
-        lacking = tuple(f"{half}/<class>/<image>" for half, files in found.items() if not files)
-        files = [*found["train"], *found["test"]]
-        names = folder / "classes.txt"
-        return Found((*files, names) if files and names.is_file() else tuple(files), lacking)
-
-    def counts(self, folder: Path) -> tuple[int, int]:
-        """The files below train and test."""
-        return len(_images_below(folder / "train")), len(_images_below(folder / "test"))
-
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """The tree now, pixels in batches later."""
-        files = {half: _images_below(folder / half) for half in ("train", "test")}
-        names = _lines(folder / "classes.txt") or _sorted_names({_class_of(p, folder) for p in files["train"]})
-        images = {half: [Encoded(str(path), path) for path in paths] for half, paths in files.items()}
-        shape = wanted.shape or common_shape([*images["train"], *images["test"]], wanted.size)
-        halves = [
-            Half(
-                labels=_folder_labels(files[half], folder, names),
-                shape=shape,
-                blocks=image_blocks(images[half], shape, resize=wanted.resize),
-            )
-            for half in ("train", "test")
-        ]
-        return Contents(halves[0], halves[1], names)
-
-
-def image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
-    """Decoded batches of images that lie in the order of their rows."""
-    start = 0
-    batches = (images[at : at + _BATCH] for at in range(0, len(images), _BATCH))
-    for decoded in decode_batches(batches, shape, resize=resize):
-        yield np.arange(start, start + len(decoded)), decoded
-        start += len(decoded)
+        return Contents(halves[0], halves[1], names_in(folder / "classes.txt") or train.class_names(), domain_names)
 
 
 class _Table:
@@ -231,7 +105,7 @@ class _Table:
         for path, file in self.files:
             row = 0
             with reading(path):
-                for batch in file.iter_batches(_BATCH, columns=[self.image]):
+                for batch in file.iter_batches(BATCH, columns=[self.image]):
                     encoded = _encoded_bytes(batch.column(0))
                     yield [Encoded(f"{path}, row {row + at}", value) for at, value in enumerate(encoded)]
                     row += len(encoded)
@@ -336,46 +210,3 @@ def _both(*tables: _Table) -> Iterator[Encoded]:
 
 def _distinct(*columns: list[Any] | None) -> tuple[str, ...]:
     return tuple(sorted({str(value) for column in columns if column for value in column}))
-
-
-def _lines(path: Path) -> tuple[str, ...]:
-    """The lines of a file of names, or nothing without the file."""
-    if not path.is_file():
-        return ()
-    with reading(path):
-        names = tuple(line.strip() for line in read_text(path).strip().splitlines())
-    if len(set(names)) < len(names) or not all(names):
-        raise UserError(f"{path}: every line must hold one name, and none twice")
-    return names
-
-
-def _images_below(folder: Path) -> list[Path]:
-    classes = sorted(path for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
-    return [
-        path
-        for one in classes
-        for path in sorted(one.rglob("*"))
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-    ]
-
-
-def _class_of(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).parts[1]
-
-
-def _sorted_names(names: set[str]) -> tuple[str, ...]:
-    if all(name.isdecimal() for name in names):
-        return tuple(sorted(names, key=int))
-    return tuple(sorted(names))
-
-
-def _folder_labels(files: list[Path], folder: Path, names: tuple[str, ...]) -> Ints:
-    label = {name: number for number, name in enumerate(names)}
-    for path in files:
-        if (name := _class_of(path, folder)) not in label:
-            raise UserError(f"{path}: {name!r} is no class; known, from classes.txt or train/: {', '.join(names)}")
-    return np.array([label[_class_of(path, folder)] for path in files], dtype=np.int64)
-
-
-def _name(path: Path, folder: Path) -> str:
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -1,0 +1,254 @@
+"""The data sets of flbench, by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from flbench.data.datasets import Dataset, Source
+from flbench.data.layouts.base import Wanted
+from flbench.data.layouts.digits import Digits
+from flbench.data.layouts.image_folder import ImageFolder
+from flbench.data.layouts.parquet import Parquet
+from flbench.data.layouts.tinyimagenet import TinyImageNetZip
+from flbench.data.layouts.torchvision_files import CifarBatches, Idx
+from flbench.registry import DATASETS
+
+
+@DATASETS.register("digits")
+@dataclass(frozen=True)
+class DigitsSet(Dataset):
+    """scikit-learn's 8x8 digits, inside the package: 1,442 train and 355 test images with values up to 16.
+
+    The split is fixed and stratified: in each class every fifth sample, in scikit-learn's order, is a test sample.
+    """
+
+    image = (1, 8, 8)
+    classes = 10
+    white = 16
+    class_names = tuple("0123456789")
+    counts = (1442, 355)
+    official = "e3713c9c6ae47b99"
+    terms = "CC BY 4.0 (UCI)"
+    layouts = (Digits(),)
+
+    def places(self, root: Path) -> Iterator[Source]:
+        """Inside scikit-learn."""
+        yield Source(self.layouts[0], Path("scikit-learn"))
+
+
+@DATASETS.register("cifar10")
+@dataclass(frozen=True)
+class Cifar10(Dataset):
+    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32."""
+
+    image = (3, 32, 32)
+    classes = 10
+    augment = "flip-crop"
+    class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    counts = (50_000, 10_000)
+    official = "cba35f7e9a8daa08"
+    torchvision = "CIFAR10"
+    terms = "none stated; research use"
+    layouts = (
+        CifarBatches(
+            "cifar-10-batches-py",
+            {
+                "data_batch_1": "c99cafc152244af753f735de768cd75f",
+                "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                "data_batch_4": "634d18415352ddfa80567beed471001a",
+                "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+                "test_batch": "40351d587109b95175f43aff81a1287e",
+            },
+            train=tuple(f"data_batch_{n}" for n in range(1, 6)),
+            test=("test_batch",),
+        ),
+        *Dataset.layouts,
+    )
+
+
+@DATASETS.register("cifar100")
+@dataclass(frozen=True)
+class Cifar100(Dataset):
+    """CIFAR-100 with its 100 fine labels (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32."""
+
+    image = (3, 32, 32)
+    classes = 100
+    augment = "flip-crop"
+    class_names = tuple(  # a literal would take a line for each
+        "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "  # noqa: SIM905
+        "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
+        "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster "
+        "man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck "
+        "pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk "
+        "skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger "
+        "tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm".split()
+    )
+    counts = (50_000, 10_000)
+    torchvision = "CIFAR100"
+    terms = "none stated; research use"
+    layouts = (
+        CifarBatches(
+            "cifar-100-python",
+            {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+            train=("train",),
+            test=("test",),
+            label="fine_labels",
+        ),
+        Parquet(label=("label", "fine_label")),
+        ImageFolder(),
+    )
+
+
+@DATASETS.register("tinyimagenet")
+@dataclass(frozen=True)
+class TinyImageNet(Dataset):
+    """TinyImageNet (Le and Yang 2015): 200 classes of ImageNet, 100,000 and 10,000 images of 64x64, grey ones in RGB.
+
+    The authors' validation images are the test set; those of their test set have no published labels.
+    """
+
+    image = (3, 64, 64)
+    classes = 200
+    augment = "flip-crop"
+    counts = (100_000, 10_000)
+    parts = MappingProxyType({"f2cb16468fe261ed": "70 of 500 training and 20 of 50 test images a class"})
+    terms = "ImageNet's: non-commercial research"
+    layouts = (TinyImageNetZip(), Parquet(test=("test", "valid", "validation")), ImageFolder())
+
+
+@DATASETS.register("pacs")
+@dataclass(frozen=True)
+class Pacs(Dataset):
+    """PACS (Li et al. 2017): 7 classes in 4 domains; 8,977 and 1,014 images, resized to 64x64 (bilinear).
+
+    Train and test are its authors' lists ``train`` and ``crossval``. The label-skew paper trains on larger images
+    (224x224 in its code) and another split (7,907 and 1,920), so that its numbers are not comparable.
+    """
+
+    image = (3, 64, 64)
+    classes = 7
+    augment = "flip-crop"
+    class_names = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+    domains = ("photo", "art_painting", "cartoon", "sketch")
+    resize = True
+    counts = (8_977, 1_014)
+    layouts = (Parquet(),)
+
+
+@DATASETS.register("fashion_mnist")
+@dataclass(frozen=True)
+class FashionMnist(Dataset):
+    """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 grey images of 28x28."""
+
+    image = (1, 28, 28)
+    classes = 10
+    class_names = (
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    )
+    counts = (60_000, 10_000)
+    official = "763206a0fe63a5f5"
+    torchvision = "FashionMNIST"
+    terms = "MIT"
+    layouts = (
+        Idx(
+            "FashionMNIST/raw",
+            {
+                "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+                "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+                "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+            },
+        ),
+        *Dataset.layouts,
+    )
+
+
+@DATASETS.register("mnist")
+@dataclass(frozen=True)
+class Mnist(Dataset):
+    """MNIST (LeCun et al. 1998): 60,000 and 10,000 grey images of 28x28."""
+
+    image = (1, 28, 28)
+    classes = 10
+    class_names = tuple("0123456789")
+    counts = (60_000, 10_000)
+    official = "8d706546e17f1bf3"
+    torchvision = "MNIST"
+    terms = "CC BY-SA 3.0 (usually given)"
+    layouts = (
+        Idx(
+            "MNIST/raw",
+            {
+                "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+                "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+                "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+            },
+        ),
+        *Dataset.layouts,
+    )
+
+
+@DATASETS.register("folder")
+@dataclass(frozen=True)
+class Folder(Dataset):
+    """Any parquet set or image folder on this machine.
+
+    ``path`` is absolute or relative to the working directory; it does not depend on the data root. ``size`` resizes
+    every image to that many pixels squared (bilinear with antialiasing); without it all must be of one size. Images
+    that are all grey have one channel, otherwise three. Shorthand: ``folder:path``. A run on it is identified by the
+    content: the folder may move, and other images are another run.
+    """
+
+    shorthand = "path"
+    terms = "yours"
+
+    path: Annotated[str, Field(min_length=1)]
+    size: Annotated[int, Field(ge=1, le=4096)] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Once the content is named, where it lies and how it was resized do not matter any more."""
+        settings = super().identity()
+        if self.content is not None:
+            for location in {"path", "size"} & settings.keys():
+                del settings[location]
+        return settings
+
+    def same_place(self, other: Dataset) -> bool:
+        """Compare paths as absolute ones, so that ``img``, ``./img`` and ``img/`` are one place."""
+
+        def place(dataset: Folder) -> tuple[str, int | None]:
+            return os.path.abspath(Path(dataset.path).expanduser()), dataset.size  # noqa: PTH100  follow no links
+
+        return isinstance(other, Folder) and place(self) == place(other)
+
+    def places(self, root: Path) -> Iterator[Source]:
+        """The path itself, in either layout."""
+        for layout in self.layouts:
+            yield Source(layout, Path(self.path).expanduser())
+
+    def wanted(self) -> Wanted:
+        """Any shape, or the given size."""
+        return Wanted(size=self.size)
+
+    def advice(self, root: Path) -> str:
+        """Name the path as it was resolved."""
+        path = Path(self.path).expanduser().absolute()
+        return f"Check 'path': it is read as {path}, which {'is a folder' if path.is_dir() else 'is no folder'}."

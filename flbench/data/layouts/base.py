@@ -1,0 +1,126 @@
+"""What every layout offers, and what the layouts share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flbench.data.arrays import Bytes, Ints
+from flbench.data.images import Encoded, Shape, decode_batches, reading
+from flbench.errors import UserError
+from flbench.regular import read_text
+
+#: Encoded images that are held in memory at once.
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a layout saw in a folder: its files, and what is lacking (nothing lacking: it can be read)."""
+
+    files: tuple[Path, ...]
+    lacking: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the data set expects: its images' shape if known, or a size to bring them to, and its domains' names."""
+
+    shape: Shape | None = None
+    size: int | None = None
+    domains: tuple[str, ...] = ()
+
+    @property
+    def resize(self) -> bool:
+        """Whether images of another size are resized rather than refused."""
+        return self.size is not None
+
+
+@dataclass(frozen=True)
+class Half:
+    """Train or test before decoding. ``blocks`` yields (rows, images): images go to those rows, each row once."""
+
+    labels: Ints
+    shape: Shape
+    blocks: Iterator[tuple[Ints, Bytes]]
+    domains: Ints | None = None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A data set before decoding; names are empty where the files do not tell them."""
+
+    train: Half
+    test: Half
+    class_names: tuple[str, ...] = ()
+    domain_names: tuple[str, ...] = ()
+
+
+class Layout(ABC):
+    """One way in which a data set lies in a folder."""
+
+    title: ClassVar[str]
+
+    @abstractmethod
+    def find(self, folder: Path) -> Found:
+        """Look for the files; nothing is opened."""
+
+    @abstractmethod
+    def read(self, folder: Path, wanted: Wanted) -> Contents:
+        """Read labels and names now, and images as the blocks are drawn; raises UserError on damaged files."""
+
+    def counts(self, folder: Path) -> tuple[int, int] | None:
+        """Images in train and test, without decoding any; None where the files are the published ones or refused."""
+        return None
+
+    def damage(self, folder: Path) -> list[str]:
+        """What published checksums say is wrong, one line a file; empty where all is well or none are published."""
+        return []
+
+    def signature(self, folder: Path) -> list[list[Any]]:
+        """Name, size in bytes and modification time of every file: when it changes, the decoded cache is stale."""
+        signature: list[list[Any]] = []
+        for path in self.find(folder).files:
+            with reading(path):
+                stat = path.stat()
+            name = path.relative_to(folder) if path.is_relative_to(folder) else path
+            signature.append([str(name), stat.st_size, stat.st_mtime_ns])
+        return signature
+
+
+def image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
+    """Decoded batches of images that lie in the order of their rows."""
+    start = 0
+    batches = (images[at : at + BATCH] for at in range(0, len(images), BATCH))
+    for decoded in decode_batches(batches, shape, resize=resize):
+        yield np.arange(start, start + len(decoded)), decoded
+        start += len(decoded)
+
+
+def decoded_half(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> Half:
+    """A half that is already decoded, as a single block; checks that it is of one length and of ``shape``."""
+    if len(images) != len(labels):
+        raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
+    if shape is not None and images.shape[1:] != shape:
+        raise UserError(f"{where} holds images of {images.shape[1:]}, expected {shape} (channels, height, width)")
+
+    def blocks() -> Iterator[tuple[Ints, Bytes]]:
+        yield np.arange(len(labels)), images
+
+    return Half(labels, images.shape[1:], blocks())
+
+
+def names_in(path: Path) -> tuple[str, ...]:
+    """The lines of a file of names, or nothing without the file."""
+    if not path.is_file():
+        return ()
+    with reading(path):
+        names = tuple(line.strip() for line in read_text(path).strip().splitlines())
+    if len(set(names)) < len(names) or not all(names):
+        raise UserError(f"{path}: every line must hold one name, and none twice")
+    return names

@@ -1,0 +1,79 @@
+"""Folders of images, one folder per class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from flbench.data.arrays import Ints
+from flbench.data.images import SUFFIXES, Encoded, common_shape
+from flbench.data.layouts.base import Contents, Found, Half, Layout, Wanted, image_blocks, names_in
+from flbench.errors import UserError
+
+
+class ImageFolder(Layout):
+    """Images in ``train/<class>/`` and ``test/<class>/``, at any depth below.
+
+    Labels follow ``classes.txt`` (line n is the folder of label n) or, without it, the sorted names of the folders in
+    ``train`` (by number if all are numbers).
+    """
+
+    title: ClassVar[str] = "image folder"
+
+    def find(self, folder: Path) -> Found:
+        """Every image, and the file of names."""
+        found = {half: _images_below(folder / half) for half in ("train", "test")}
+        lacking = tuple(f"{half}/<class>/<image>" for half, files in found.items() if not files)
+        files = [*found["train"], *found["test"]]
+        names = folder / "classes.txt"
+        return Found((*files, names) if files and names.is_file() else tuple(files), lacking)
+
+    def counts(self, folder: Path) -> tuple[int, int]:
+        """The files below train and test."""
+        return len(_images_below(folder / "train")), len(_images_below(folder / "test"))
+
+    def read(self, folder: Path, wanted: Wanted) -> Contents:
+        """The tree now, pixels in batches later."""
+        files = {half: _images_below(folder / half) for half in ("train", "test")}
+        names = names_in(folder / "classes.txt") or _sorted_names({_class_of(p, folder) for p in files["train"]})
+        images = {half: [Encoded(str(path), path) for path in paths] for half, paths in files.items()}
+        shape = wanted.shape or common_shape([*images["train"], *images["test"]], wanted.size)
+        halves = [
+            Half(
+                labels=_folder_labels(files[half], folder, names),
+                shape=shape,
+                blocks=image_blocks(images[half], shape, resize=wanted.resize),
+            )
+            for half in ("train", "test")
+        ]
+        return Contents(halves[0], halves[1], names)
+
+
+def _images_below(folder: Path) -> list[Path]:
+    classes = sorted(path for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+    return [
+        path
+        for one in classes
+        for path in sorted(one.rglob("*"))
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    ]
+
+
+def _class_of(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).parts[1]
+
+
+def _sorted_names(names: set[str]) -> tuple[str, ...]:
+    if all(name.isdecimal() for name in names):
+        return tuple(sorted(names, key=int))
+    return tuple(sorted(names))
+
+
+def _folder_labels(files: list[Path], folder: Path, names: tuple[str, ...]) -> Ints:
+    label = {name: number for number, name in enumerate(names)}
+    for path in files:
+        if (name := _class_of(path, folder)) not in label:
+            raise UserError(f"{path}: {name!r} is no class; known, from classes.txt or train/: {', '.join(names)}")
+    return np.array([label[_class_of(path, folder)] for path in files], dtype=np.int64)

@@ -1,0 +1,174 @@
+"""Which training and test rows each client holds.
+
+* The rows of each group are shuffled and dealt by the partition's counts, so every sample is used at most once.
+* The test set is split in the same proportions per (client, group), disjoint, rounded by largest remainder so that no
+  test sample of a dealt group is lost; a client whose share rounds to nothing has no test data.
+* ``floor(val_fraction * n)`` of a client's n training rows are held out for validation.
+
+Every choice is keyed by (seed, "partition", ...), so it is the same for every method, model and norm of a seed.
+
+Shapes: K clients, D domains, C classes, G = D * C groups of samples (G = C where domains play no part).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from flbench.data.arrays import Arrays, Data, Ints
+from flbench.data.partition import Partition
+from flbench.errors import UserError
+from flbench.streams import stream
+
+if TYPE_CHECKING:
+    from flbench.config import Federated
+
+#: First index of the stream "partition": one number for each kind of choice.
+_COUNTS, _TRAIN, _TEST, _VALIDATION = range(4)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The rows of each client, ascending: ``train`` and ``val`` in the training set, ``test`` in the test set."""
+
+    train: tuple[Ints, ...]
+    val: tuple[Ints, ...]
+    test: tuple[Ints, ...]
+
+
+def shards_of(experiment: Federated, data: Data) -> Shards:
+    """The rows of each client of an experiment: the same for every method and model of a seed; raises as ``split``."""
+    return split(
+        cast(Partition, experiment.partition),
+        data,
+        clients=experiment.clients,
+        min_size=experiment.min_size,
+        val_fraction=experiment.val_fraction,
+        seed=experiment.seed,
+    )
+
+
+def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_fraction: float, seed: int) -> Shards:
+    """The rows of each client.
+
+    Raises:
+        UserError: the data cannot be divided so, or a client stays below ``min_size`` training samples.
+    """
+    domains = len(data.domain_names)
+    if problem := partition.misfit(data.classes, clients, domains):
+        raise UserError(f"{partition.label()} of {data.classes} classes among {clients} clients: {problem}")
+    return split_labels(
+        partition,
+        _groups(partition, data.train, data.classes),
+        _groups(partition, data.test, data.classes),
+        groups=(domains if partition.by_domain else 1, data.classes),
+        clients=clients,
+        min_size=min_size,
+        val_fraction=val_fraction,
+        seed=seed,
+    )
+
+
+def split_labels(
+    partition: Partition,
+    train_N: Ints,
+    test_M: Ints,
+    *,
+    groups: tuple[int, int],
+    clients: int,
+    min_size: int,
+    val_fraction: float,
+    seed: int,
+) -> Shards:
+    """The rows of each client, from the group of each training and test sample alone; see ``split``.
+
+    ``groups`` is (D, C); the group of a sample is its domain times C plus its class.
+    """
+    total = groups[0] * groups[1]
+    sizes_G = np.bincount(train_N, minlength=total)
+    counts_KG = _draw_counts(partition, sizes_G.reshape(groups), clients, min_size, val_fraction, seed)
+    tested_KG = matching_test_counts(counts_KG, sizes_G, np.bincount(test_M, minlength=total))
+    rows = _deal_rows(train_N, counts_KG, seed, _TRAIN)
+    train, val = zip(*(_hold_out(mine, val_fraction, seed, client) for client, mine in enumerate(rows)), strict=True)
+    return Shards(train, val, tuple(_deal_rows(test_M, tested_KG, seed, _TEST)))
+
+
+def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
+    labels_N = np.asarray(half.labels)
+    return labels_N if half.domains is None or not partition.by_domain else half.domains * classes + labels_N
+
+
+def matching_test_counts(counts_KG: Ints, train_G: Ints, test_G: Ints) -> Ints:
+    """Test samples per (client, group) in the proportions of the training counts, (K, G).
+
+    Of a group with T test and N training samples, a client with n of these gets n*T/N test samples, rounded by largest
+    remainder; equal remainders go to the client that earlier groups have left furthest behind its share.
+    """
+    out = np.zeros_like(counts_KG)
+    behind_K = np.zeros(len(counts_KG))
+    for group, (size, tests) in enumerate(zip(train_G, test_G, strict=True)):
+        if size == 0:
+            continue
+        share_K, remainder_K = np.divmod(counts_KG[:, group] * tests, size)
+        extra = int((remainder_K.sum() + size // 2) // size)
+        first = np.lexsort((-behind_K, -remainder_K))[:extra]
+        out[:, group] = share_K
+        out[first, group] += 1
+        behind_K += share_K + remainder_K / size - out[:, group]
+    return out
+
+
+def _draw_counts(
+    partition: Partition, sizes_DC: Ints, clients: int, min_size: int, val_fraction: float, seed: int
+) -> Ints:
+    total, best = int(sizes_DC.sum()), -1
+    if clients * min_size > total:
+        raise UserError(
+            f"{clients} clients with at least {min_size} training samples each need {clients * min_size}, "
+            f"the set has {total}; lower 'clients' or 'min_size'"
+        )
+    for attempt in range(partition.draws):
+        counts_KG = _counts(partition, sizes_DC, clients, stream(seed, "partition", _COUNTS, attempt))
+        sizes_K = counts_KG.sum(axis=1)
+        smallest = int((sizes_K - _held_out(sizes_K, val_fraction)).min())
+        if smallest >= min_size:
+            return counts_KG
+        best = max(best, smallest)
+    times = f" in {partition.draws:,} draws" if partition.draws > 1 else ""
+    raise UserError(
+        f"{partition.label()} among {clients} clients: the smallest client has {best} training samples{times}, "
+        f"min_size is {min_size}; {partition.remedy()}" + (", or lower 'val_fraction'" if val_fraction else "")
+    )
+
+
+def _counts(partition: Partition, sizes_DC: Ints, clients: int, draw: np.random.Generator) -> Ints:
+    """Training samples per (client, group), (K, G): each domain's clients hold that domain's groups."""
+    domains, classes = sizes_DC.shape
+    each = clients // domains
+    counts_KDC = np.zeros((clients, domains, classes), dtype=np.int64)
+    for domain, sizes_C in enumerate(sizes_DC):
+        counts_KDC[domain * each : (domain + 1) * each, domain] = partition.counts(sizes_C, each, draw)
+    return counts_KDC.reshape(clients, domains * classes)
+
+
+def _deal_rows(groups_N: Ints, counts_KG: Ints, seed: int, kind: int) -> list[Ints]:
+    """Shuffle the rows of each group and deal them by ``counts``; what is left over belongs to nobody."""
+    parts: list[list[Ints]] = [[] for _ in counts_KG]
+    for group, counts_K in enumerate(counts_KG.T):
+        rows = stream(seed, "partition", kind, group).permutation(np.flatnonzero(groups_N == group))
+        for mine, part in zip(parts, np.split(rows, np.cumsum(counts_K)), strict=False):
+            mine.append(part)
+    return [np.sort(np.concatenate(mine)) for mine in parts]
+
+
+def _hold_out(rows: Ints, val_fraction: float, seed: int, client: int) -> tuple[Ints, Ints]:
+    shuffled = stream(seed, "partition", _VALIDATION, client).permutation(rows)
+    cut = int(_held_out(np.array(len(rows)), val_fraction))
+    return np.sort(shuffled[cut:]), np.sort(shuffled[:cut])
+
+
+def _held_out(sizes: Ints, val_fraction: float) -> Ints:
+    held: Ints = np.floor(sizes * val_fraction).astype(np.int64)
+    return held
