@@ -18,9 +18,9 @@ import torch
 from flbench import metrics
 from flbench.config import Experiment, Training, require_device
 from flbench.data.datasets import Data, Dataset, load, load_named
-from flbench.engine.fused import step_together
-from flbench.engine.lens import Lens
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.model_access import ModelAccess
+from flbench.engine.multi_run import step_together
 from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Tree
@@ -214,7 +214,7 @@ class _Execution:
             self.subject, self._fingerprint = trainer, data.fingerprint
             self._samples = len(data.train.labels), len(data.test.labels)
             self._probes = cast(tuple[Probe, ...], experiment.probes)
-            self._lens = cache(partial(_lens, experiment, data, trainer, settings.device))
+            self._model_access = cache(partial(_model_access, experiment, data, trainer, settings.device))
         else:
             self.subject, self._numerics, self._fingerprint = make_study(
                 experiment, settings.data_root, settings.device
@@ -288,7 +288,7 @@ class _Execution:
         record = self.subject.evaluate()
         if probes := self._due(self.subject.round):
             seen = Observation(
-                self.subject.round, before, self.subject.x, report.client_params, report.weights_S, self._lens()
+                self.subject.round, before, self.subject.x, report.client_params, report.weights_S, self._model_access()
             )
             record["probes"] = {probe.name: probe.measure(seen) for probe in probes}
         self.attempt.record(record)
@@ -330,9 +330,9 @@ class _Execution:
         return Outcome(status, round)
 
 
-def _lens(experiment: Training, data: Data, trainer: Trainer, device: str) -> Lens:
+def _model_access(experiment: Training, data: Data, trainer: Trainer, device: str) -> ModelAccess:
     """What the run's probes look through."""
-    return Lens(trainer, make_network(experiment, data, device), experiment.lr)
+    return ModelAccess(trainer, make_network(experiment, data, device), experiment.lr)
 
 
 def _save(file: BinaryIO, subject: Subject, numerics: Numerics, fingerprint: str) -> None:

@@ -21,7 +21,7 @@ from flbench.bench.plain import PlainLoop, Training, augment
 from flbench.bench.probes import EVERY, probe_costs
 from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data, training_flops
 from flbench.data.arrays import Arrays, Data
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import make_network, make_trainer, sample_flops
 from flbench.worker import kind_of_group
 from tests.recording import rerun

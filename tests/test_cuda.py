@@ -1,6 +1,6 @@
 """Checks on an NVIDIA GPU; skipped where there is none.
 
-``tests/engine/test_graphs.py`` tests the same logic everywhere, with the recording of graphs replaced.
+``tests/engine/test_cuda_graph.py`` tests the same logic everywhere, with the recording of graphs replaced.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from flbench.config import parse_experiment
 from flbench.data.datasets import Dataset, load
 from flbench.engine.centralized import CentralizedTrainer
+from flbench.engine.conv_tuner import ConvTuner, cuda_clock
+from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.executors import StackedExecutor
-from flbench.engine.fused import step_together
-from flbench.engine.graphs import CudaRecord
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.memory import fitting
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.multi_run import step_together
 from flbench.engine.setup import make_trainer, matmul_precision_restored, set_matmul_precision
+from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
-from flbench.engine.tuning import Tuner, cuda_clock
 from flbench.methods.base import Method, Tree
 from flbench.models.convolutions import CONVOLUTIONS
 from flbench.registry import METHODS
@@ -82,7 +82,7 @@ def toy(method: Method, **settings: Any) -> FederatedTrainer:
     }
     network = toy_network(settings.pop("model", "mlp"), settings.pop("norm", "none"), image).cuda()
     common: dict[str, Any] = {"executor": "stacked", "network": network, "images": replace(images, **moved)}
-    return toy_trainer(method, **common, **{"record": CudaRecord(), **settings})
+    return toy_trainer(method, **common, **{"record": CudaRecorder(), **settings})
 
 
 def on_cpu(tree: Tree) -> Tree:
@@ -278,7 +278,7 @@ def test_out_of_memory_halves_the_stack(caplog: pytest.LogCaptureFixture) -> Non
 def test_some_clients_fit() -> None:
     network = toy_network("cnn", image=(3, 32, 32)).cuda()
     free = torch.cuda.mem_get_info()[0]
-    assert 1 < fitting(network, (3, 32, 32), 32) < free / (32 * 3 * 32 * 32 * 8)
+    assert 1 < clients_that_fit(network, (3, 32, 32), 32) < free / (32 * 3 * 32 * 32 * 8)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
@@ -330,14 +330,16 @@ def test_ways_to_convolve_agree(way: str, dtype: torch.dtype) -> None:
 def test_the_tuner_measures_every_layer(autocast: torch.dtype | None, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="flbench")
     network = toy_network("cnn", image=(3, 32, 32)).float().cuda()
-    tuner = Tuner(CudaRecord(), cuda_clock, "cuda")
+    tuner = ConvTuner(CudaRecorder(), cuda_clock, "cuda")
     chosen = tuner.tune(network, 10, (32, 3, 32, 32), autocast)
     assert len(chosen) == 2 and set(chosen.values()) <= set(CONVOLUTIONS)
     assert "are out" not in caplog.text, "every way can be recorded"
 
 
 def test_the_engine_tunes_itself() -> None:
-    made = toy(Method(), model="toy-cnn", image=(2, 8, 8), tuner=Tuner(CudaRecord(), cuda_clock, "cuda"), sgd=Sgd(1e-2))
+    made = toy(
+        Method(), model="toy-cnn", image=(2, 8, 8), tuner=ConvTuner(CudaRecorder(), cuda_clock, "cuda"), sgd=Sgd(1e-2)
+    )
     made.step()
     assert isinstance(made.executor, StackedExecutor)
     assert len(made.convolutions) == 2

@@ -10,8 +10,8 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.engine.executors import StackedExecutor
-from flbench.engine.fused import step_together
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.multi_run import step_together
 from flbench.engine.setup import Numerics, make_trainer
 from flbench.engine.trainer import Trainer
 from flbench.execution import LOOK_EVERY, Outcome, Runner, Settings

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flbench.data.shards import Shards
+from flbench.engine.conv_tuner import ConvTuner
+from flbench.engine.cuda_graph import Recorder
+from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import make_executor
-from flbench.engine.graphs import Record
-from flbench.engine.images import Images
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import Clients, FederatedTrainer
-from flbench.engine.tuning import Tuner
 from flbench.methods.base import Method
 from flbench.models.base import Conv, Dense, Model, Stage
 from flbench.models.network import build
@@ -25,14 +26,16 @@ from flbench.registry import MODELS, NORMS
 torch.set_num_threads(1)  # toys are too small to share
 
 
-def toy_images(image: tuple[int, int, int] = (1, 8, 8), train: int = 60, test: int = 30, classes: int = 3) -> Images:
+def toy_images(
+    image: tuple[int, int, int] = (1, 8, 8), train: int = 60, test: int = 30, classes: int = 3
+) -> DeviceData:
     """Random images whose labels cycle through the classes."""
     generator = np.random.default_rng(7)
 
     def pixels(count: int) -> Tensor:
         return torch.from_numpy(generator.integers(0, 17, size=(count, *image), dtype=np.uint8))
 
-    return Images(
+    return DeviceData(
         train_MCHW=pixels(train),
         train_labels_M=torch.arange(train) % classes,
         test_MCHW=pixels(test),
@@ -44,12 +47,12 @@ def toy_images(image: tuple[int, int, int] = (1, 8, 8), train: int = 60, test: i
     )
 
 
-def toy_clients(sizes: tuple[int, ...] = (20, 14, 26), test: int = 30) -> Clients:
+def toy_clients(sizes: tuple[int, ...] = (20, 14, 26), test: int = 30) -> Shards:
     """Consecutive rows of those sizes; the test rows are dealt round robin."""
     ends = np.cumsum(sizes)
     train = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
     shards = tuple(np.arange(k, test, len(sizes)) for k in range(len(sizes)))
-    return Clients(train=train, val=tuple(np.arange(0) for _ in sizes), test=shards)
+    return Shards(train=train, val=tuple(np.arange(0) for _ in sizes), test=shards)
 
 
 @dataclass(frozen=True)
@@ -93,16 +96,16 @@ def toy_trainer(
     norm: str = "none",
     image: tuple[int, int, int] = (1, 8, 8),
     network: nn.Module | None = None,
-    images: Images | None = None,
-    clients: Clients | None = None,
+    images: DeviceData | None = None,
+    clients: Shards | None = None,
     sgd: Sgd | None = None,
     steps: int | Sequence[int] = 4,
     batch_size: int = 5,
     participation: float = 1.0,
     seed: int = 0,
     chunk: int | None = None,
-    record: Record | None = None,
-    tuner: Tuner | None = None,
+    record: Recorder | None = None,
+    tuner: ConvTuner | None = None,
 ) -> FederatedTrainer:
     """A trainer of a small federated problem."""
 
@@ -116,7 +119,7 @@ def toy_trainer(
         sgd=sgd or Sgd(lr=0.1),
         autocast=None,
         network=first,
-        clients=clients,
+        shards=clients,
         steps=[steps] * len(clients.train) if isinstance(steps, int) else steps,
         batch_size=batch_size,
         participation=participation,

@@ -15,8 +15,8 @@ from flbench.bench.plain import PlainLoop, Training
 from flbench.bench.workloads import Workload, data_for, training_flops
 from flbench.config import Federated, Precision
 from flbench.data.shards import shards_of
-from flbench.engine.fused import step_together
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.multi_run import step_together
 from flbench.engine.setup import (
     executor_for,
     make_network,

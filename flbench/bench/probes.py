@@ -12,8 +12,8 @@ from torch import nn
 from flbench.bench.compare import Settings
 from flbench.bench.measure import Note, Spread, Variant, take_turns
 from flbench.bench.workloads import Workload, data_for
-from flbench.engine.lens import Lens
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import executor_for, make_network, make_trainer, matmul_precision_restored
 from flbench.probes import Observation, Probe
 
@@ -126,5 +126,5 @@ def _observation(trainer: FederatedTrainer, network: nn.Module, lr: float) -> Ob
     """Train one round and return what probes see after it."""
     before = trainer.x
     report = trainer.step(keep_clients=True, wait=True)
-    lens = Lens(trainer, network, lr)
-    return Observation(trainer.round, before, trainer.x, report.client_params, report.weights_S, lens)
+    access = ModelAccess(trainer, network, lr)
+    return Observation(trainer.round, before, trainer.x, report.client_params, report.weights_S, access)

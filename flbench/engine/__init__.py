@@ -1,4 +1,4 @@
-"""Training: ``local`` is one client's round, ``executors`` map it over clients, ``rounds`` is the server's side.
+"""Training: ``local`` is one client's round, ``executors`` map it over clients, ``federated`` is the server's side.
 
-On a GPU ``whole`` is all of a round as one function of tensors, and ``graphs`` records it.
+On a GPU ``cuda_round`` is a whole round as one function of tensors, and ``cuda_graph`` records it.
 """

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from flbench import metrics
 from flbench.data.batches import Rows, consecutive_rows
-from flbench.engine.draws import on_device, together
+from flbench.engine.cuda_graph import GraphedFunction, Recorder
+from flbench.engine.cuda_round import batches_of
+from flbench.engine.device_data import ClientBatches, DeviceData
 from flbench.engine.executors import Client, Executor, StackedExecutor
-from flbench.engine.graphs import Graphed, Record
-from flbench.engine.images import Batch, Images
-from flbench.engine.local import Finish, Sgd, Start, Task
+from flbench.engine.local import ClientInit, ClientResult, ClientTask, Sgd
+from flbench.engine.sampling import on_device, stack_batches
 from flbench.engine.trainer import RoundReport, Trainer, watched
-from flbench.engine.whole import batches_of
 from flbench.methods.base import Method, Tree, tmap
 
 
@@ -35,25 +35,25 @@ class CentralizedTrainer(Trainer):
         val_rows: Rows,
         steps: int,
         batch_size: int,
-        images: Images,
+        images: DeviceData,
         executor: Executor,
         params: Tree,
         buffers: Tree,
         seed: int,
-        record: Record | None = None,
+        record: Recorder | None = None,
     ) -> None:
         super().__init__(images=images, executor=executor, x=params, buffers=buffers, seed=seed, record=record)
         self._sgd, self._autocast, self._steps, self._batch_size = sgd, autocast, steps, batch_size
         self._train_rows, self._val_rows = train_rows, val_rows
         self._counts_Y = torch.bincount(images.train_labels_M, minlength=images.classes)
-        self._whole: Graphed | None = None
+        self._whole: GraphedFunction | None = None
         self.velocity: Tree = {}
 
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
         if self.record is not None:
             return self._train_whole(keep_clients, wait)
-        start = Start(self.x, self.buffers, self.velocity, state={}, counts_Y=self._counts_Y, steps=self._steps)
-        task = Task(Method(), self._sgd, self.x, server={}, autocast=self._autocast)
+        start = ClientInit(self.x, self.buffers, self.velocity, state={}, counts_Y=self._counts_Y, steps=self._steps)
+        task = ClientTask(Method(), self._sgd, self.x, server={}, autocast=self._autocast)
         (chunk,) = self.executor.train([Client(task, lambda: start, self._batch, self.images)])
         first = {
             name: {key: leaf[0] for key, leaf in getattr(chunk.finish, name).items()}
@@ -71,7 +71,7 @@ class CentralizedTrainer(Trainer):
             self._whole = self._recorded()
         if self._sgd.momentum and not self.velocity:
             self.velocity = tmap(torch.zeros_like, self.x)
-        batch = on_device(together([self._batch()]), self.images.train_MCHW.device)
+        batch = on_device(stack_batches([self._batch()]), self.images.train_MCHW.device)
         trees = [batch, self.x, self.buffers, self.velocity, self._open_watch()]
         losses, self.x, self.buffers, self.velocity, self._watch = self._whole(self._steps, trees)
         loss = losses["loss"].item() if wait else losses["loss"]
@@ -80,15 +80,15 @@ class CentralizedTrainer(Trainer):
         params = {name: leaf.unsqueeze(0) for name, leaf in self.x.items()}
         return RoundReport(loss, params, torch.ones(1, dtype=torch.float64))
 
-    def _recorded(self) -> Graphed:
+    def _recorded(self) -> GraphedFunction:
         if self.record is None or not isinstance(self.executor, StackedExecutor):
             raise ValueError("whole rounds are trained by the stacked executor, and recorded")
         self.executor.tune(1, (self._batch_size, *self.images.train_MCHW.shape[1:]))
-        train = partial(self.executor.train_stack, Task(Method(), self._sgd, {}, {}, self._autocast))
+        train = partial(self.executor.train_stack, ClientTask(Method(), self._sgd, {}, {}, self._autocast))
         function = partial(_round, self.images, train, self._counts_Y, self._steps)
-        return Graphed(function, self.record, "a round of centralized training", feedback=4)
+        return GraphedFunction(function, self.record, "a round of centralized training", feedback=4)
 
-    def _batch(self) -> Batch:
+    def _batch(self) -> ClientBatches:
         first = self.round * self._steps
         rows = consecutive_rows(
             self._train_rows, seed=self.seed, first_step=first, steps=self._steps, batch_size=self._batch_size
@@ -111,14 +111,14 @@ class CentralizedTrainer(Trainer):
 
 
 def _round(
-    images: Images, train: Callable[..., Finish], counts_Y: Tensor, steps: int, trees: Sequence[Tree]
+    images: DeviceData, train: Callable[..., ClientResult], counts_Y: Tensor, steps: int, trees: Sequence[Tree]
 ) -> list[Tree]:
     """Steps of SGD from batches, parameters, buffers, velocity and watch to the loss and the next values of these."""
     given, x, buffers, velocity, watch = trees
     params, stats, moving = (
         {name: leaf.unsqueeze(0) for name, leaf in tree.items()} for tree in (x, buffers, velocity)
     )
-    start = Start(params, stats, moving, state={}, counts_Y=counts_Y.unsqueeze(0), steps=steps)
+    start = ClientInit(params, stats, moving, state={}, counts_Y=counts_Y.unsqueeze(0), steps=steps)
     end = train(start, batches_of(images, given))
     first = [{name: leaf[0] for name, leaf in tree.items()} for tree in (end.params, end.buffers, end.velocity)]
     return [{"loss": end.loss[0]}, *first, watched(watch, list(first[0].values()), end.loss[0])]

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from flbench.engine.graphs import Graphed, Record
-from flbench.engine.images import Batch, Images
-from flbench.engine.local import Finish, Start, Task, autocast, local_train
-from flbench.engine.tuning import Tuner
+from flbench.engine.conv_tuner import ConvTuner
+from flbench.engine.cuda_graph import GraphedFunction, Recorder
+from flbench.engine.device_data import ClientBatches, DeviceData
+from flbench.engine.local import ClientInit, ClientResult, ClientTask, autocast, local_train
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
@@ -51,10 +51,10 @@ class Client:
         images: the data set that its rows are of: one for all clients that are trained together.
     """
 
-    task: Task
-    start: Callable[[], Start]
-    batch: Callable[[], Batch]
-    images: Images
+    task: ClientTask
+    start: Callable[[], ClientInit]
+    batch: Callable[[], ClientBatches]
+    images: DeviceData
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Chunk:
     """Finished clients: their positions among those given, and their ends with a leading client axis."""
 
     positions: range
-    finish: Finish
+    finish: ClientResult
 
 
 class Executor(Protocol):
@@ -88,8 +88,8 @@ def make_executor(
     pool: int,
     autocast: torch.dtype | None,
     chunk: int | None = None,
-    record: Record | None = None,
-    tuner: Tuner | None = None,
+    record: Recorder | None = None,
+    tuner: ConvTuner | None = None,
 ) -> Executor:
     """The executor of that name.
 
@@ -136,7 +136,7 @@ class LoopExecutor:
     def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
         """Train the clients; at most a few finished ones wait for their turn, so memory does not grow with clients."""
 
-        def one(client: Client, seat: _Seat) -> Finish:
+        def one(client: Client, seat: _Seat) -> ClientResult:
             seat.network.train()
             pixels, labels = (stack[:, 0] for stack in client.images.gather([client.batch()]))
             images = _pixels_last(client.images.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
@@ -197,15 +197,17 @@ class StackedExecutor:
         network: nn.Module,
         autocast: torch.dtype | None,
         chunk: int | None = None,
-        record: Record | None = None,
-        tuner: Tuner | None = None,
+        record: Recorder | None = None,
+        tuner: ConvTuner | None = None,
     ) -> None:
         self.chunk = chunk or CHUNK  #: most clients of a stack
         self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once it was chosen
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self._forward: Forward = stacked_forward(network)
         evaluate = partial(_evaluate, network, pure_forward(network), autocast)
-        self._evaluate = evaluate if record is None else partial(_by_graph, Graphed(evaluate, record, "an evaluation"))
+        if record is not None:
+            evaluate = partial(_by_graph, GraphedFunction(evaluate, record, "an evaluation"))
+        self._evaluate = evaluate
 
     def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
         """Train the clients chunk by chunk; chunks that do not fit into memory are halved, from then on."""
@@ -222,7 +224,7 @@ class StackedExecutor:
             yield Chunk(range(first, first + len(chunk)), finish)
             first += len(chunk)
 
-    def _train_stack(self, clients: Sequence[Client]) -> Finish:
+    def _train_stack(self, clients: Sequence[Client]) -> ClientResult:
         images = clients[0].images
         raw, labels = images.gather([client.batch() for client in clients])
         # Pixels become numbers step by step: those of a whole round would not stay in the cache.
@@ -230,7 +232,9 @@ class StackedExecutor:
         begin = _stack([client.start() for client in clients])
         return self.train_stack(_join_tasks([client.task for client in clients], begin), begin, batches)
 
-    def train_stack(self, task: Task, start: Start, batches: Iterable[tuple[Tensor, Tensor]]) -> Finish:
+    def train_stack(
+        self, task: ClientTask, start: ClientInit, batches: Iterable[tuple[Tensor, Tensor]]
+    ) -> ClientResult:
         """Train clients that are stacked already, all at once."""
         self._network.train()
         return local_train(self._forward, vmap, task, start, batches)
@@ -266,7 +270,7 @@ def _evaluate(network: nn.Module, forward: Forward, precision: torch.dtype | Non
         return [{"logits": forward(params, buffers, batch["pixels"])[1]}]
 
 
-def _by_graph(graphed: Graphed, trees: Sequence[Tree]) -> list[Tree]:
+def _by_graph(graphed: GraphedFunction, trees: Sequence[Tree]) -> list[Tree]:
     return graphed(len(trees[2]["pixels"]), trees)
 
 
@@ -279,14 +283,14 @@ def _pixels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
-def _unsqueeze(finish: Finish) -> Finish:
+def _unsqueeze(finish: ClientResult) -> ClientResult:
     def add_axis(value: Any) -> Any:
         return {k: v.unsqueeze(0) for k, v in value.items()} if isinstance(value, dict) else value.unsqueeze(0)
 
-    return Finish(**{field.name: add_axis(getattr(finish, field.name)) for field in fields(Finish)})
+    return ClientResult(**{field.name: add_axis(getattr(finish, field.name)) for field in fields(ClientResult)})
 
 
-def _stack(starts: Sequence[Start]) -> Start:
+def _stack(starts: Sequence[ClientInit]) -> ClientInit:
     def join(name: str) -> Any:
         values = [getattr(start, name) for start in starts]
         if isinstance(values[0], dict):
@@ -294,10 +298,10 @@ def _stack(starts: Sequence[Start]) -> Start:
         return torch.stack(values)
 
     trees = {name: join(name) for name in ("params", "buffers", "velocity", "state", "counts_Y")}
-    return Start(**trees, steps=_join_steps(starts))
+    return ClientInit(**trees, steps=_join_steps(starts))
 
 
-def _join_tasks(tasks: Sequence[Task], begin: Start) -> Task:
+def _join_tasks(tasks: Sequence[ClientTask], begin: ClientInit) -> ClientTask:
     """The task of a stack: that of its only run, or what its runs share and what each client has of its own."""
     first = tasks[0]
     if all(task is first for task in tasks):
@@ -319,7 +323,7 @@ def _join_tasks(tasks: Sequence[Task], begin: Start) -> Task:
     )
 
 
-def _join_steps(starts: Sequence[Start]) -> int | Tensor:
+def _join_steps(starts: Sequence[ClientInit]) -> int | Tensor:
     """The number of steps that all take, or each client's own, in the dtype that hooks compute with."""
     steps = [start.steps for start in starts]
     if len(set(steps)) == 1:

@@ -36,7 +36,7 @@ class Sgd:
 
 
 @dataclass(frozen=True)
-class Task:
+class ClientTask:
     """What all clients of a run share in a round.
 
     Attributes:
@@ -60,7 +60,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Start:
+class ClientInit:
     """Where a client (or a stack of clients) begins; nothing of it is changed by training.
 
     Attributes:
@@ -81,8 +81,8 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Finish:
-    """Where it ends: what ``Start`` holds, after training, the message, and the mean training loss of the steps."""
+class ClientResult:
+    """What ``ClientInit`` holds, after training; the message; the mean training loss of the steps."""
 
     params: Tree
     buffers: Tree
@@ -93,8 +93,8 @@ class Finish:
 
 
 def local_train(
-    forward: Forward, lift: Lift, task: Task, start: Start, batches: Iterable[tuple[Tensor, Tensor]]
-) -> Finish:
+    forward: Forward, lift: Lift, task: ClientTask, start: ClientInit, batches: Iterable[tuple[Tensor, Tensor]]
+) -> ClientResult:
     """Run the local steps.
 
     Args:
@@ -143,7 +143,7 @@ def local_train(
     with torch.no_grad():
         state, message = lifted.finish(params)
     loss = reduce(torch.add, losses) / start.steps  # one by one: steps not taken must not move a bit
-    return Finish(params, buffers, velocity, state, message, loss)
+    return ClientResult(params, buffers, velocity, state, message, loss)
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
@@ -195,7 +195,7 @@ def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
 class _LiftedHooks:
     """The method's hooks, applied to one client or a stack; a hook that is the default costs nothing."""
 
-    def __init__(self, method: Method, lift: Lift, task: Task, start: Start) -> None:
+    def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
         self._method, self._lift = method, lift
         self._context = Context(
             x=task.x,

@@ -17,14 +17,14 @@ from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.datasets import Arrays, Data
 from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
+from flbench.engine.conv_tuner import ConvTuner, cuda_clock
+from flbench.engine.cuda_graph import CudaRecorder
+from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, make_executor
-from flbench.engine.graphs import CudaRecord
-from flbench.engine.images import Images
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.memory import fitting
-from flbench.engine.rounds import Clients, FederatedTrainer
+from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
-from flbench.engine.tuning import Tuner, cuda_clock
 from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
@@ -82,7 +82,7 @@ def make_trainer(
     first = network()
     name = executor_for(experiment, data, device=device, wanted=executor)
     on_gpu = device == "cuda" and name == "stacked"
-    chunk = fitting(first, _image(data), experiment.batch_size, neighbours) if on_gpu else None
+    chunk = clients_that_fit(first, _image(data), experiment.batch_size, neighbours) if on_gpu else None
     tuner = _gpu_tuner() if on_gpu else None
     record = tuner.record if tuner else None
     runner = make_executor(name, network, pool=pool, autocast=autocast, chunk=chunk, record=record, tuner=tuner)
@@ -109,9 +109,9 @@ def _require_fit(experiment: Training, data: Data) -> None:
 
 
 @lru_cache(maxsize=1)
-def _gpu_tuner() -> Tuner:
+def _gpu_tuner() -> ConvTuner:
     """One for the process: all graphs that exist at once share a pool of memory, and no shape is measured twice."""
-    return Tuner(CudaRecord(), cuda_clock, "cuda")
+    return ConvTuner(CudaRecorder(), cuda_clock, "cuda")
 
 
 def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
@@ -130,7 +130,7 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
     most = CHUNK
     if device != "cpu":
         network = make_network(experiment, data, device)
-        most = min(SATURATED, fitting(network, _image(data), experiment.batch_size, neighbours))
+        most = min(SATURATED, clients_that_fit(network, _image(data), experiment.batch_size, neighbours))
     return max(1, most // experiment.cohort_size)
 
 
@@ -161,7 +161,7 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, common: dict[
             return FederatedTrainer(
                 method=cast(Method, experiment.method),
                 network=network,
-                clients=Clients(shards.train, shards.val, shards.test),
+                shards=shards,
                 steps=[_steps(experiment, rows) for rows in shards.train],
                 participation=experiment.participation,
                 **common,
@@ -210,10 +210,10 @@ def matmul_precision_restored() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def _images(data: Data, device: str, dtype: torch.dtype, *, augment: bool) -> Images:
+def _images(data: Data, device: str, dtype: torch.dtype, *, augment: bool) -> DeviceData:
     train, train_labels = _on_device(data.train, device)
     test, test_labels = _on_device(data.test, device)
-    return Images(train, train_labels, test, test_labels, data.classes, data.white, dtype, augment)
+    return DeviceData(train, train_labels, test, test_labels, data.classes, data.white, dtype, augment)
 
 
 def _on_device(arrays: Arrays, device: str) -> tuple[Tensor, Tensor]:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from flbench import metrics
+from flbench.engine.cuda_graph import Recorder
+from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import Executor, StackedExecutor
-from flbench.engine.graphs import Record
-from flbench.engine.images import Images
 from flbench.methods.base import Tree
 
 
@@ -49,7 +49,14 @@ class Trainer(ABC):
     """
 
     def __init__(
-        self, *, images: Images, executor: Executor, x: Tree, buffers: Tree, seed: int, record: Record | None = None
+        self,
+        *,
+        images: DeviceData,
+        executor: Executor,
+        x: Tree,
+        buffers: Tree,
+        seed: int,
+        record: Recorder | None = None,
     ) -> None:
         self.record = record
         self.images, self.executor, self.seed = images, executor, seed

@@ -13,7 +13,7 @@ from flbench.registry import Component
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flbench.engine.lens import Lens
+    from flbench.engine.model_access import ModelAccess
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Observation:
         after: shared parameters at its end.
         client_params: what the participants sent (leading axis S), if the probe asks for it.
         weights_S: their weights, which sum to 1.
-        lens: the network and the data to look through.
+        access: the run's network and data.
     """
 
     round: int
@@ -34,7 +34,7 @@ class Observation:
     after: Mapping[str, Tensor]
     client_params: Mapping[str, Tensor] | None
     weights_S: Tensor | None
-    lens: Lens | None = None
+    access: ModelAccess | None = None
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Probe(Component):
         """Numbers (or lists of numbers) by name, for the run's metrics."""
         raise NotImplementedError(f"{type(self).__name__} must measure something")
 
-    def lens_of(self, seen: Observation) -> Lens:
-        """The lens, which a run always has."""
-        if seen.lens is None:
-            raise ValueError(f"the {self.name} probe needs the network to look through")
-        return seen.lens
+    def access_of(self, seen: Observation) -> ModelAccess:
+        """Return the run's network and data; every run passes them."""
+        if seen.access is None:
+            raise ValueError(f"the {self.name} probe needs the run's network")
+        return seen.access

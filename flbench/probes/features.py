@@ -34,11 +34,11 @@ class Features(Probe):
 
         from flbench.theory import rank
 
-        lens = self.lens_of(seen)
-        images, _ = lens.mixed_test_samples(self.samples)
-        params, buffers = lens.model()
+        access = self.access_of(seen)
+        images, _ = access.mixed_test_samples(self.samples)
+        params, buffers = access.model()
         with torch.no_grad():
-            features_MD = lens.forward(params, buffers, images, training=False)[0].double()
+            features_MD = access.forward(params, buffers, images, training=False)[0].double()
         if not features_MD.isfinite().all():
             return {}
         norms_M = features_MD.norm(dim=1)

@@ -27,14 +27,14 @@ class Overfit(Probe):
 
     def measure(self, seen: Observation) -> dict[str, Any]:
         """The numbers of the class's description, or none."""
-        lens = self.lens_of(seen)
-        if not lens.clients:
+        access = self.access_of(seen)
+        if not access.clients:
             return {}
-        images, labels = lens.mixed_test_samples(self.samples)
-        before = lens.class_accuracies(lens.model(), images, labels)
+        images, labels = access.mixed_test_samples(self.samples)
+        before = access.class_accuracies(access.model(), images, labels)
         after = [
-            lens.class_accuracies(lens.after_local_steps(client, self.steps), images, labels)
-            for client in range(min(self.clients, lens.clients))
+            access.class_accuracies(access.after_local_steps(client, self.steps), images, labels)
+            for client in range(min(self.clients, access.clients))
         ]
         return {
             "before": before,

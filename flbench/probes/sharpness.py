@@ -14,7 +14,7 @@ from flbench.registry import PROBES
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flbench.engine.lens import Lens
+    from flbench.engine.model_access import ModelAccess
 
 
 @PROBES.register("sharpness")
@@ -33,27 +33,27 @@ class Sharpness(Probe):
 
     def measure(self, seen: Observation) -> dict[str, Any]:
         """The numbers of the class's description."""
-        lens = self.lens_of(seen)
-        images = lens.train_samples(self.samples)
-        largest = self._largest(lens, images, softmax=True)
+        access = self.access_of(seen)
+        images = access.train_samples(self.samples)
+        largest = self._largest(access, images, softmax=True)
         return {
             "lambda_max": _finite(largest),
             "rate": 2 / largest if largest > 0 else None,
-            "lr": lens.lr,
-            "lambda_outputs": _finite(self._largest(lens, images, softmax=False)),
+            "lr": access.lr,
+            "lambda_outputs": _finite(self._largest(access, images, softmax=False)),
             "local": [
-                _finite(self._largest(lens, lens.train_samples(self.samples, client), softmax=True, client=client))
-                for client in range(min(self.clients, lens.clients))
+                _finite(self._largest(access, access.train_samples(self.samples, client), softmax=True, client=client))
+                for client in range(min(self.clients, access.clients))
             ],
         }
 
-    def _largest(self, lens: Lens, images: Tensor, *, softmax: bool, client: int = 0) -> float:
+    def _largest(self, access: ModelAccess, images: Tensor, *, softmax: bool, client: int = 0) -> float:
         from flbench.probes import fisher
 
-        params, buffers = lens.model(client)
+        params, buffers = access.model(client)
 
         def outputs(leaves: dict[str, Tensor]) -> Tensor:
-            logits_MY = lens.forward(leaves, buffers, images, training=True)[1]
+            logits_MY = access.forward(leaves, buffers, images, training=True)[1]
             if not softmax:
                 return logits_MY
             # diag p - p p^T = L L^T with L = diag(sqrt p) - p sqrt(p)^T: L^T J has the softmax's Fisher as its square.

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from flbench.data.batches import federated_rows
-from flbench.engine.images import Images
+from flbench.engine.device_data import DeviceData
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import FederatedTrainer
 from flbench.methods.base import Method
 from flbench.models.layers import Dense, StackableLayer
 from flbench.models.norm_layers import BatchNorm
@@ -86,10 +86,10 @@ def _start(network: nn.Module, weights: dict[str, Array]) -> None:
             network.get_submodule(name).weight.copy_(torch.from_numpy(value))  # type: ignore[operator, union-attr]
 
 
-def images() -> Images:
+def images() -> DeviceData:
     pixels = torch.from_numpy(PIXELS.astype(np.uint8)).view(-1, 1, 1, 2)
     labels = torch.from_numpy(LABELS)
-    return Images(pixels, labels, pixels[:6], labels[:6], 3, 16, torch.float64, augment=False)
+    return DeviceData(pixels, labels, pixels[:6], labels[:6], 3, 16, torch.float64, augment=False)
 
 
 def trainer_of(method: str | dict[str, Any], executor: str, **kwargs: Any) -> FederatedTrainer:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.engine.images import Images
+from flbench.engine.device_data import DeviceData
 from flbench.engine.local import Sgd
 from flbench.methods.base import Context, Method, Tree
 from flbench.methods.fedbn import FedBN
@@ -51,7 +51,7 @@ TERM_OFF: list[dict[str, Any]] = [
 ]
 
 
-def toy_skewed_images() -> Images:
+def toy_skewed_images() -> DeviceData:
     """Labels of which client 0 lacks class 2 and client 1 lacks class 0."""
     labels = torch.cat([torch.arange(20) % 2, 1 + torch.arange(14) % 2, torch.arange(26) % 3])
     return replace(toy_images(), train_labels_M=labels)

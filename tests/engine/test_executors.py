@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from flbench.engine import executors
 from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor, _Seat
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import FederatedTrainer
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree
 from flbench.models.network import pure_forward

@@ -14,7 +14,7 @@ from flbench.data.datasets import load
 from flbench.data.shards import shards_of
 from flbench.engine import setup
 from flbench.engine.executors import StackedExecutor
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.engine.trainer import Trainer
 from flbench.registry import METHODS
@@ -64,7 +64,7 @@ def test_clients_smaller_than_a_batch_train_for_their_epochs() -> None:
             torch.testing.assert_close(scaffold.states[name][client], (x[name] - leaf[client]) / (k * 0.1))
     # FedNova weighs client k's change by the share of its samples over K_k.
     assert isinstance(fednova, FederatedTrainer)
-    weights = fednova.draws.weights(fednova.cohort()).deltas
+    weights = fednova.sampler.weights(fednova.cohort()).deltas
     share = [size / sum(sizes) for size in sizes]
     effective = sum(p * k for p, k in zip(share, steps, strict=True))
     assert list(weights) == pytest.approx([p * effective / k for p, k in zip(share, steps, strict=True)])
@@ -102,7 +102,7 @@ def test_on_a_gpu_as_many_runs_are_fused_as_fit(monkeypatch: pytest.MonkeyPatch)
         neighbours.append(given[3])
         return fits
 
-    monkeypatch.setattr(setup, "fitting", fitting)
+    monkeypatch.setattr(setup, "clients_that_fit", fitting)
     experiment = parse_experiment({"clients": 20, "participation": 0.5})
     data = load(experiment.dataset)  # type: ignore[arg-type]
 
@@ -124,7 +124,7 @@ def test_a_worker_takes_its_share_of_a_gpu(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(setup, "make_network", lambda experiment, data, _: make_network(experiment, data, "cpu"))
     monkeypatch.setattr(setup, "_on_device", lambda arrays, _: to_device(arrays, "cpu"))
     monkeypatch.setattr(setup, "_gpu_tuner", lambda: None)
-    monkeypatch.setattr(setup, "fitting", lambda network, image, batch_size, neighbours: 12 // neighbours)
+    monkeypatch.setattr(setup, "clients_that_fit", lambda network, image, batch_size, neighbours: 12 // neighbours)
 
     def made(*given: Any, **wanted: Any) -> tuple[Trainer, Numerics]:
         trainer, numerics = make_trainer(*given, **wanted)

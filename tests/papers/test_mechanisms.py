@@ -357,7 +357,7 @@ def test_theorem_1_on_digits(norm: str) -> None:
 
     from flbench.config import parse_experiment
     from flbench.data.datasets import load
-    from flbench.engine.lens import Lens
+    from flbench.engine.model_access import ModelAccess
     from flbench.engine.setup import make_network, make_trainer
     from flbench.probes import Observation
     from flbench.probes.features import Features
@@ -369,10 +369,10 @@ def test_theorem_1_on_digits(norm: str) -> None:
     )  # fmt: skip
     data = load(wish.dataset)
     trainer, _ = make_trainer(wish, data, device="cpu", executor="stacked", pool=1)
-    lens = Lens(trainer, make_network(wish, data, "cpu"), wish.lr)
+    access = ModelAccess(trainer, make_network(wish, data, "cpu"), wish.lr)
 
     def look() -> dict[str, Any]:
-        return Features().measure(Observation(trainer.round, trainer.x, trainer.x, None, None, lens))
+        return Features().measure(Observation(trainer.round, trainer.x, trainer.x, None, None, access))
 
     first = look()
     for _ in range(9):

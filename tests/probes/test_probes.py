@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from flbench.config import InvalidExperiment, parse_experiment
 from flbench.data.datasets import load
-from flbench.engine.lens import Lens
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import make_network, make_trainer
 from flbench.execution import Settings, execute
 from flbench.probes import Observation
@@ -28,40 +28,40 @@ torch.set_num_threads(1)
 SMALL: dict[str, Any] = {"model": {"name": "mlp", "widths": [12]}, "clients": 10, "E": 3, "lr": 0.1, "rounds": 4}
 
 
-def lens_of(*, executor: str = "stacked", rounds: int = 2, **fields: Any) -> Lens:
+def access_of(*, executor: str = "stacked", rounds: int = 2, **fields: Any) -> ModelAccess:
     experiment = parse_experiment({**SMALL, "precision": "fp64", **fields})
     data = load(experiment.dataset)  # type: ignore[arg-type]
     trainer, _ = make_trainer(experiment, data, device="cpu", executor=executor, pool=1)  # type: ignore[arg-type]
     for _ in range(rounds):
         trainer.step()
-    return Lens(trainer, make_network(experiment, data, "cpu"), experiment.lr)
+    return ModelAccess(trainer, make_network(experiment, data, "cpu"), experiment.lr)
 
 
-def seen(lens: Lens) -> Observation:
-    return Observation(lens.trainer.round, lens.trainer.x, lens.trainer.x, None, None, lens)
+def seen(access: ModelAccess) -> Observation:
+    return Observation(access.trainer.round, access.trainer.x, access.trainer.x, None, None, access)
 
 
 def test_mixed_samples_have_all_classes_alike() -> None:
-    images, labels = lens_of().mixed_test_samples(57)
+    images, labels = access_of().mixed_test_samples(57)
     assert labels.bincount().tolist() == [5] * 10
-    again, _ = lens_of(rounds=0).mixed_test_samples(57)
+    again, _ = access_of(rounds=0).mixed_test_samples(57)
     assert torch.equal(images, again), "the same ones in every round"
 
 
 def test_a_client_is_looked_at_through_its_own_samples() -> None:
-    lens = lens_of(partition="classes:1")
-    own = lens.train_samples(20, client=3)
-    rows = lens.trainer.draws.rows[3] if isinstance(lens.trainer, FederatedTrainer) else []
-    everything = lens.trainer.images.prepare(lens.trainer.images.train_MCHW[torch.from_numpy(rows)])
+    access = access_of(partition="classes:1")
+    own = access.train_samples(20, client=3)
+    rows = access.trainer.sampler.rows[3] if isinstance(access.trainer, FederatedTrainer) else []
+    everything = access.trainer.images.prepare(access.trainer.images.train_MCHW[torch.from_numpy(rows)])
     assert len(own) == 20
     assert all(any(torch.equal(one, other) for other in everything) for one in own)
 
 
 def test_features_are_those_of_the_network() -> None:
-    lens = lens_of()
-    found = Features(samples=40, values=3).measure(seen(lens))
-    images, _ = lens.mixed_test_samples(40)
-    hidden = torch.relu(images.flatten(1) @ lens.trainer.x["trunk.dense1.weight"].T)
+    access = access_of()
+    found = Features(samples=40, values=3).measure(seen(access))
+    images, _ = access.mixed_test_samples(40)
+    hidden = torch.relu(images.flatten(1) @ access.trainer.x["trunk.dense1.weight"].T)
     gram = (hidden.T @ hidden / len(hidden)).numpy()
     spectrum = torch.linalg.eigvalsh(torch.from_numpy(gram)).numpy()
     assert found["norm"] == pytest.approx(float(hidden.norm(dim=1).mean()))
@@ -70,16 +70,16 @@ def test_features_are_those_of_the_network() -> None:
     assert found["soft_rank"] == rank.soft_rank(spectrum)
     assert found["first_share"] == pytest.approx(float(spectrum[-1] / spectrum.sum()))
     assert found["singular"] == pytest.approx(torch.linalg.svdvals(hidden)[:3].tolist())
-    assert found["head_norms"] == pytest.approx(lens.trainer.x["head.weight"].norm(dim=1).tolist())
+    assert found["head_norms"] == pytest.approx(access.trainer.x["head.weight"].norm(dim=1).tolist())
 
 
 def test_sharpness_is_the_gauss_newton_part_of_the_hessian() -> None:
     """Of the mean cross-entropy: J^T (diag p - p p^T) J / T, built here sample by sample."""
-    lens = lens_of(bias=True)
-    found = Sharpness(samples=12, clients=2).measure(seen(lens))
-    images = lens.train_samples(12)
-    leaves = {name: leaf.clone().requires_grad_() for name, leaf in lens.trainer.x.items()}
-    logits = lens.forward(leaves, {}, images, training=True)[1]
+    access = access_of(bias=True)
+    found = Sharpness(samples=12, clients=2).measure(seen(access))
+    images = access.train_samples(12)
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in access.trainer.x.items()}
+    logits = access.forward(leaves, {}, images, training=True)[1]
     total, outputs = 0.0, 0.0
     for row in logits:
         gradients = [torch.autograd.grad(z, list(leaves.values()), retain_graph=True) for z in row]
@@ -97,12 +97,12 @@ def test_sharpness_is_the_gauss_newton_part_of_the_hessian() -> None:
 
 
 def test_local_steps_are_plain_steps_on_the_clients_batches() -> None:
-    lens = lens_of(partition="classes:1")
-    trainer = lens.trainer
+    access = access_of(partition="classes:1")
+    trainer = access.trainer
     assert isinstance(trainer, FederatedTrainer)
-    params, _ = lens.after_local_steps(4, 2)
+    params, _ = access.after_local_steps(4, 2)
     weights = {name: leaf.clone().requires_grad_() for name, leaf in trainer.x.items()}
-    batch = trainer.draws.batch(4, trainer.round)
+    batch = trainer.sampler.batch(4, trainer.round)
     for rows in torch.from_numpy(batch.rows_EB[:2]):
         images = trainer.images.prepare(trainer.images.train_MCHW[rows])
         logits = torch.relu(images.flatten(1) @ weights["trunk.dense1.weight"].T) @ weights["head.weight"].T
@@ -117,46 +117,46 @@ def test_local_steps_are_plain_steps_on_the_clients_batches() -> None:
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_one_class_clients_forget_the_other_classes(executor: str) -> None:
-    lens = lens_of(partition="classes:1", rounds=60, executor=executor)
-    found = Overfit(steps=20, clients=3).measure(seen(lens))
+    access = access_of(partition="classes:1", rounds=60, executor=executor)
+    found = Overfit(steps=20, clients=3).measure(seen(access))
     assert found["mean_after"] < found["mean_before"]
     assert [len(row) for row in found["after"]] == [10] * 3
     for client, row in enumerate(found["after"]):
-        rows = lens.trainer.draws.rows[client] if isinstance(lens.trainer, FederatedTrainer) else []
-        (own,) = set(lens.trainer.images.train_labels_M[torch.from_numpy(rows)].tolist())
+        rows = access.trainer.sampler.rows[client] if isinstance(access.trainer, FederatedTrainer) else []
+        (own,) = set(access.trainer.images.train_labels_M[torch.from_numpy(rows)].tolist())
         assert row[own] == 1
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn", "local-only"])
 @pytest.mark.parametrize("norm", ["none", "bn", "ln"])
 def test_looking_changes_nothing(method: str, norm: str) -> None:
-    looked_at, left_alone = (lens_of(method=method, norm=norm, rounds=1) for _ in range(2))
+    looked_at, left_alone = (access_of(method=method, norm=norm, rounds=1) for _ in range(2))
     for _ in range(2):
         for probe in (Features(samples=20), Sharpness(samples=5, clients=1), Overfit(steps=2, clients=2, samples=20)):
             probe.measure(seen(looked_at))
         looked_at.trainer.step()
         left_alone.trainer.step()
-    trees = [lens.trainer.state()["trees"] for lens in (looked_at, left_alone)]
+    trees = [access.trainer.state()["trees"] for access in (looked_at, left_alone)]
     for name, tree in trees[0].items():
         assert all(torch.equal(leaf, trees[1][name][key]) for key, leaf in tree.items())
 
 
 def test_numbers_that_overflow_are_no_numbers() -> None:
-    lens = lens_of(rounds=1)
-    assert isinstance(lens.trainer, FederatedTrainer)
-    lens.trainer.x = {name: leaf.sign() * 1e300 for name, leaf in lens.trainer.x.items()}
-    assert Features().measure(seen(lens))["rank"] >= 1, "squares that overflow do not matter"
-    found = Sharpness(samples=5, clients=1).measure(seen(lens))
+    access = access_of(rounds=1)
+    assert isinstance(access.trainer, FederatedTrainer)
+    access.trainer.x = {name: leaf.sign() * 1e300 for name, leaf in access.trainer.x.items()}
+    assert Features().measure(seen(access))["rank"] >= 1, "squares that overflow do not matter"
+    found = Sharpness(samples=5, clients=1).measure(seen(access))
     assert {name: found[name] for name in found if name != "lr"} == {
         "lambda_max": None,
         "rate": None,
         "lambda_outputs": None,
         "local": [None],
     }
-    lens.trainer.x = {name: leaf.sign() * math.inf for name, leaf in lens.trainer.x.items()}
-    assert Features().measure(seen(lens)) == {}
-    lens.trainer.x = {name: leaf * 0 for name, leaf in lens_of(rounds=0).trainer.x.items()}
-    assert Features().measure(seen(lens)) == {"norm": 0.0}
+    access.trainer.x = {name: leaf.sign() * math.inf for name, leaf in access.trainer.x.items()}
+    assert Features().measure(seen(access)) == {}
+    access.trainer.x = {name: leaf * 0 for name, leaf in access_of(rounds=0).trainer.x.items()}
+    assert Features().measure(seen(access)) == {"norm": 0.0}
 
 
 def test_centralized_training_has_no_clients_to_overfit() -> None:
@@ -164,12 +164,12 @@ def test_centralized_training_has_no_clients_to_overfit() -> None:
     data = load(experiment.dataset)  # type: ignore[arg-type]
     trainer, _ = make_trainer(experiment, data, device="cpu", executor="auto", pool=1)
     trainer.step()
-    lens = Lens(trainer, make_network(experiment, data, "cpu"), experiment.lr)
-    assert Overfit().measure(seen(lens)) == {}
-    found = Sharpness(samples=5).measure(seen(lens))
+    access = ModelAccess(trainer, make_network(experiment, data, "cpu"), experiment.lr)
+    assert Overfit().measure(seen(access)) == {}
+    found = Sharpness(samples=5).measure(seen(access))
     assert found["local"] == []
     assert found["lambda_max"] > 0
-    assert Features().measure(seen(lens))["rank"] > 1
+    assert Features().measure(seen(access))["rank"] > 1
 
 
 @pytest.mark.parametrize(

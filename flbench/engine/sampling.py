@@ -16,17 +16,17 @@ import numpy as np
 import torch
 
 from flbench.data.batches import Crops, Rows, federated_rows
-from flbench.engine.images import Batch, Images
+from flbench.engine.device_data import ClientBatches, DeviceData
 from flbench.methods.base import Method, Tree
 from flbench.streams import stream
 
 #: Rounds drawn ahead of the one that is asked for, and the threads that draw them.
-AHEAD = 16
+ROUNDS_AHEAD = 16
 THREADS = 4
 
 
 @dataclass(frozen=True)
-class Weights:
+class ClientWeights:
     """How the participants of a round are weighed: their shares of the samples, their changes, their messages."""
 
     share: Sequence[float]
@@ -35,7 +35,7 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class Sampler:
     """A federated run as far as it says what can be drawn; equal only to itself.
 
     Attributes:
@@ -52,7 +52,7 @@ class Draws:
     steps: Sequence[int]
     batch_size: int
     cohort_size: int
-    images: Images
+    images: DeviceData
     seed: int
 
     def cohort(self, round: int) -> Rows:
@@ -63,21 +63,21 @@ class Draws:
         drawn = stream(self.seed, "cohort", round).choice(count, self.cohort_size, replace=False)
         return np.sort(drawn)
 
-    def batch(self, client: int, round: int) -> Batch:
+    def batch(self, client: int, round: int) -> ClientBatches:
         """What a client sees in a round."""
         key = {"seed": self.seed, "client": client, "round": round}
         rows = federated_rows(self.rows[client], **key, steps=self.steps[client], batch_size=self.batch_size)
         return self.images.draw(rows, **key)
 
-    def weights(self, cohort: Rows) -> Weights:
+    def weights(self, cohort: Rows) -> ClientWeights:
         """The weights of these participants."""
         sizes = [len(self.rows[client]) for client in cohort]
         share = [size / sum(sizes) for size in sizes]
         deltas = self.method.delta_weights(share, [self.steps[client] for client in cohort], self.momentum)
-        return Weights(share, deltas, self.method.message_weights(share))
+        return ClientWeights(share, deltas, self.method.message_weights(share))
 
 
-def draw_together(runs: Sequence[Draws], rounds: Sequence[int]) -> Tree:
+def sample_rounds(runs: Sequence[Sampler], rounds: Sequence[int]) -> Tree:
     """One round of each run as tensors on the CPU, the participants of all runs side by side.
 
     Returns:
@@ -97,11 +97,11 @@ def draw_together(runs: Sequence[Draws], rounds: Sequence[int]) -> Tree:
         [len(batch.rows_EB) for batch in batches],
     ]
     weights_4N = torch.tensor(rows, dtype=torch.float64)
-    return {"cohort_N": torch.from_numpy(np.concatenate(cohorts)), "weights_4N": weights_4N, **together(batches)}
+    return {"cohort_N": torch.from_numpy(np.concatenate(cohorts)), "weights_4N": weights_4N, **stack_batches(batches)}
 
 
-def together(batches: Sequence[Batch]) -> Tree:
-    """``rows_NEB`` and ``crops_NEB3`` of ``draw_together`` for the batches of N clients."""
+def stack_batches(batches: Sequence[ClientBatches]) -> Tree:
+    """``rows_NEB`` and ``crops_NEB3`` of ``sample_rounds`` for the batches of N clients."""
     steps = max(len(batch.rows_EB) for batch in batches)
     given = {"rows_NEB": np.stack([_filled(batch.rows_EB, steps) for batch in batches])}
     choices = [_choices(batch.crops).reshape(*batch.rows_EB.shape, 3) for batch in batches if batch.crops is not None]
@@ -120,21 +120,21 @@ def _filled(array: Rows, steps: int) -> Rows:
     return array if len(array) == steps else np.pad(array, [(0, steps - len(array)), *[(0, 0)] * (array.ndim - 1)])
 
 
-class Feed:
+class Prefetcher:
     """Rounds of several runs, drawn ahead in threads and brought to the device without waiting for it."""
 
-    def __init__(self, runs: Sequence[Draws], device: torch.device) -> None:
+    def __init__(self, runs: Sequence[Sampler], device: torch.device) -> None:
         self._runs, self._device = runs, device
         self._drawn: deque[tuple[tuple[int, ...], Future[Tree]]] = deque()
         self._pool = ThreadPoolExecutor(THREADS, "draws")  # its threads never touch the device
 
     def next(self, rounds: tuple[int, ...]) -> Tree:
-        """What ``draw_together`` returns, on the device; fast if the last call was for the round before of each run."""
+        """What ``sample_rounds`` returns, on the device; fast if the last call was for the round before of each run."""
         if self._drawn and self._drawn[0][0] != rounds:
             self._drawn.clear()
-        while len(self._drawn) <= AHEAD:
+        while len(self._drawn) <= ROUNDS_AHEAD:
             coming = tuple(round + len(self._drawn) for round in rounds)
-            self._drawn.append((coming, self._pool.submit(draw_together, self._runs, coming)))
+            self._drawn.append((coming, self._pool.submit(sample_rounds, self._runs, coming)))
         return on_device(self._drawn.popleft()[1].result(), self._device)
 
 

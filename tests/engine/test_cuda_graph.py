@@ -20,13 +20,13 @@ from torch import Tensor
 from flbench.config import parse_experiment
 from flbench.data.datasets import Dataset, load
 from flbench.engine import executors
-from flbench.engine.draws import AHEAD, Feed, draw_together
-from flbench.engine.fused import step_together
-from flbench.engine.graphs import SHAPES, CudaRecord, Graphed
+from flbench.engine.cuda_graph import SHAPES, CudaRecorder, GraphedFunction
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.memory import client_bytes, fitting
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.multi_run import step_together
+from flbench.engine.sampling import ROUNDS_AHEAD, Prefetcher, sample_rounds
 from flbench.engine.setup import make_trainer
+from flbench.engine.stack_size import client_bytes, clients_that_fit
 from flbench.errors import UserError, out_of_memory
 from flbench.methods.base import Context, Method, Tree
 from flbench.registry import METHODS
@@ -295,7 +295,7 @@ def test_more_shapes_than_are_recorded(caplog: pytest.LogCaptureFixture) -> None
     def double(trees: Sequence[Tree]) -> list[Tree]:
         return [{"y": 2 * trees[0]["x"]}]
 
-    graphed = Graphed(double, counting, "doubling")
+    graphed = GraphedFunction(double, counting, "doubling")
     for _ in range(2):
         for size in range(SHAPES + 3):
             (out,) = graphed(size, [{"x": torch.full((size,), 3.0)}])
@@ -347,7 +347,7 @@ class ImaginedCuda:
 
 def test_a_recording_is_tried_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = ImaginedCuda(monkeypatch)
-    launch, outputs = CudaRecord()(cuda.call)
+    launch, outputs = CudaRecorder()(cuda.call)
     launch()
     empty = ["recording in pool 1", "recorded"]  # it keeps the pool
     trial = ["side waits for own", "call, mode 0", "call, mode error", "own waits for side"]
@@ -356,7 +356,7 @@ def test_a_recording_is_tried_out_first(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_pool_lives_as_long_as_a_graph_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, record = ImaginedCuda(monkeypatch), CudaRecord()
+    cuda, record = ImaginedCuda(monkeypatch), CudaRecorder()
 
     def pools() -> list[str]:
         return [note.removeprefix("recording in ") for note in cuda.notes if note.startswith("recording in ")]
@@ -414,7 +414,7 @@ def test_a_stack_is_halved_after_its_graphs_are_let_go(monkeypatch: pytest.Monke
     def no_room(*_: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Graphed, "__call__", lambda self, *given: no_room() if self is graphed else [{}])
+    monkeypatch.setattr(GraphedFunction, "__call__", lambda self, *given: no_room() if self is graphed else [{}])
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: held.append(len(graphed._recordings)))
     assert whole._call(4, [], keep_clients=False) == [{}]
@@ -423,7 +423,7 @@ def test_a_stack_is_halved_after_its_graphs_are_let_go(monkeypatch: pytest.Monke
 
 def test_a_failed_trial_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = ImaginedCuda(monkeypatch)
-    record = CudaRecord()
+    record = CudaRecorder()
 
     def waiting() -> list[Tree]:
         if cuda.call() and cuda.notes[-1] == "call, mode error":
@@ -438,7 +438,7 @@ def test_a_failed_trial_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_leaves_are_matched_by_name() -> None:
-    graphed = Graphed(lambda trees: [{"y": trees[0]["a"] - trees[0]["b"]}], rerun, "difference")
+    graphed = GraphedFunction(lambda trees: [{"y": trees[0]["a"] - trees[0]["b"]}], rerun, "difference")
     one, two = torch.tensor([1.0]), torch.tensor([2.0])
     assert graphed(0, [{"a": one, "b": two}])[0]["y"].item() == -1
     assert graphed(0, [{"b": one, "a": two}])[0]["y"].item() == 1
@@ -448,7 +448,7 @@ def test_what_is_fed_back_stays_in_place_and_anything_else_is_copied_in() -> Non
     def count(trees: Sequence[Tree]) -> list[Tree]:
         return [{"double": 2 * trees[0]["by"]}, {"n": trees[1]["n"] + trees[0]["by"], "k": trees[1]["k"] + 1}]
 
-    graphed = Graphed(count, rerun, "counting", feedback=1)
+    graphed = GraphedFunction(count, rerun, "counting", feedback=1)
     by, state = {"by": torch.tensor([2.0])}, {"k": torch.tensor(0), "n": torch.tensor([10.0])}
     seen = []
     for _ in range(3):
@@ -512,7 +512,7 @@ def test_outputs_that_are_views_of_inputs_are_copied_before_those_are_overwritte
     def shift(trees: Sequence[Tree]) -> list[Tree]:
         return [{"n": trees[0]["n"] + 1}, {"before": trees[0]["n"]}]
 
-    graphed = Graphed(shift, rerun, "shifting", feedback=2)
+    graphed = GraphedFunction(shift, rerun, "shifting", feedback=2)
     state: list[Tree] = [{"n": torch.tensor([2.0, 12.0])}, {"before": torch.zeros(2)}]
     for number in (0, 1):
         state = graphed(0, state)
@@ -520,7 +520,7 @@ def test_outputs_that_are_views_of_inputs_are_copied_before_those_are_overwritte
 
 
 def test_a_returned_tree_given_in_another_place_is_copied_in() -> None:
-    graphed = Graphed(lambda trees: [{"n": 1 * tree["n"]} for tree in trees], rerun, "copying", feedback=2)
+    graphed = GraphedFunction(lambda trees: [{"n": 1 * tree["n"]} for tree in trees], rerun, "copying", feedback=2)
     one, two = graphed(0, [{"n": torch.tensor([1.0])}, {"n": torch.tensor([2.0])}])
     assert [tree["n"].item() for tree in graphed(0, [two, one])] == [2, 1]
 
@@ -539,7 +539,7 @@ def test_a_state_that_changes_its_shape_is_not_recorded(caplog: pytest.LogCaptur
     def grow(trees: Sequence[Tree]) -> list[Tree]:
         return [{"n": torch.cat([trees[0]["n"]] * 2)}]
 
-    graphed = Graphed(grow, rerun, "growing", feedback=1)
+    graphed = GraphedFunction(grow, rerun, "growing", feedback=1)
     state = {"n": torch.ones(1)}
     for _ in range(3):
         (state,) = graphed(0, [state])
@@ -615,14 +615,14 @@ def test_evaluation_of_personal_models() -> None:
 
 def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
     trainers = group("fedavg", images=replace(toy_images(), augment=True))
-    draws = [trainer.draws for trainer in trainers]
-    feed = Feed(draws, torch.device("cpu"))
+    samplers = [trainer.sampler for trainer in trainers]
+    feed = Prefetcher(samplers, torch.device("cpu"))
     for rounds in [(0, 5, 2), (1, 6, 3), (2, 7, 4), (40, 7, 0), (41, 8, 1)]:
-        expected = draw_together(draws, rounds)
+        expected = sample_rounds(samplers, rounds)
         found = feed.next(rounds)
         assert found.keys() == expected.keys() == {"cohort_N", "rows_NEB", "weights_4N", "crops_NEB3"}
         assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert len(feed._drawn) == AHEAD
+    assert len(feed._drawn) == ROUNDS_AHEAD
     assert expected["cohort_N"].tolist()[:5] == [0, 1, 2, 0, 1]
     assert expected["weights_4N"][:, :3].T.tolist()[1] == pytest.approx([14 / 60, 14 / 60, 1 / 3, 4])
 
@@ -690,9 +690,9 @@ def test_a_stack_holds_as_many_clients_as_fit(monkeypatch: pytest.MonkeyPatch) -
     statistics = {name: leaf.clone() for name, leaf in network.named_buffers()}
     each = client_bytes(network, image, 5)
     FakeMemory(monkeypatch, total=400 * each, allocated=10 * each, cached=50 * each, in_pool=240 * each)
-    assert fitting(network, image, 5) == 52, "0.35 of the 150 that are free once torch's cache is handed back"
-    assert fitting(network, image, 5, neighbours=2) == 26, "half of that where two workers share the GPU"
-    assert fitting(network, image, 50_000) == 1
+    assert clients_that_fit(network, image, 5) == 52, "0.35 of the 150 that are free once torch's cache is handed back"
+    assert clients_that_fit(network, image, 5, neighbours=2) == 26, "half of that where two workers share the GPU"
+    assert clients_that_fit(network, image, 50_000) == 1
     assert largest_difference(statistics, dict(network.named_buffers())) == 0
 
 

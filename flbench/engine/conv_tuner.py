@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flbench.engine.graphs import Record
+from flbench.engine.cuda_graph import Recorder
 from flbench.methods.base import Tree
 from flbench.models.convolutions import CONVOLUTIONS, Pair
 from flbench.models.layers import Conv
@@ -29,7 +29,7 @@ Clock = Callable[[Callable[[], object], int], float]
 
 
 @dataclass(frozen=True)
-class Shape:
+class ConvShape:
     """All that the speed of a stacked convolution depends on.
 
     Attributes:
@@ -47,13 +47,13 @@ class Shape:
     tf32: bool
 
 
-class Tuner:
+class ConvTuner:
     """Times every way once for each shape that it is asked about, as part of a graph, as training uses it."""
 
-    def __init__(self, record: Record, clock: Clock, device: str) -> None:
+    def __init__(self, record: Recorder, clock: Clock, device: str) -> None:
         self.record = record
         self._clock, self._device = clock, device
-        self._fastest: dict[Shape, str] = {}
+        self._fastest: dict[ConvShape, str] = {}
 
     def tune(
         self, network: nn.Module, clients: int, images_BCHW: tuple[int, ...], autocast: torch.dtype | None
@@ -67,7 +67,7 @@ class Tuner:
         chosen = {}
         for name, (x, of_x) in _inputs(network, images_BCHW).items():
             layer = layers[name]
-            shape = Shape(
+            shape = ConvShape(
                 x=(clients, images_BCHW[0], *x),
                 weight=(clients, *layer.weight.shape),
                 stride=layer.window[0],
@@ -81,14 +81,14 @@ class Tuner:
             chosen[name] = layer.stacked_as = self._fastest[shape]
         return chosen
 
-    def _measure(self, layer: str, shape: Shape) -> str:
+    def _measure(self, layer: str, shape: ConvShape) -> str:
         seconds = {way: self._seconds(way, shape) for way in CONVOLUTIONS}
         fastest = min(seconds, key=lambda way: seconds[way])
         told = ", ".join(f"{way} {1e6 * each / LAUNCHES:.0f} us" for way, each in seconds.items())
         _log.info("%s %s: %s (%s)", layer, list(shape.x), fastest, told)
         return fastest
 
-    def _seconds(self, way: str, shape: Shape) -> float:
+    def _seconds(self, way: str, shape: ConvShape) -> float:
         """Of one way; infinite where it cannot be computed so."""
         options: dict[str, Any] = {"dtype": shape.dtype, "device": self._device}
         try:
@@ -100,7 +100,7 @@ class Tuner:
             return float("inf")
 
 
-def _both_passes(way: str, shape: Shape, x: Tensor, weight: Tensor) -> list[Tree]:
+def _both_passes(way: str, shape: ConvShape, x: Tensor, weight: Tensor) -> list[Tree]:
     """Output and gradients."""
     leaves = x.detach().requires_grad_(shape.of_x), weight.detach().requires_grad_()
     out = CONVOLUTIONS[way](*leaves, shape.stride, shape.padding)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from flbench.engine.rounds import FederatedTrainer, train_whole
+from flbench.engine.cuda_round import rows_of
+from flbench.engine.federated import FederatedTrainer, train_whole
 from flbench.engine.trainer import RoundReport
-from flbench.engine.whole import rows_of
 
 
 def step_together(

@@ -16,7 +16,7 @@ from flbench.data.batches import Crops, Rows, crop_and_flip, draw_crops, to_floa
 
 
 @dataclass(frozen=True)
-class Batch:
+class ClientBatches:
     """What one client sees in one round: training rows (E, B), and how each is cropped and mirrored (M = E * B)."""
 
     rows_EB: Rows
@@ -24,7 +24,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Images:
+class DeviceData:
     """A data set on the device.
 
     Attributes:
@@ -45,12 +45,12 @@ class Images:
     dtype: torch.dtype
     augment: bool
 
-    def draw(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> Batch:
+    def draw(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> ClientBatches:
         """These rows, with the augmentation of the client's round."""
         crops = draw_crops((rows_EB.size,), seed=seed, client=client, round=round) if self.augment else None
-        return Batch(rows_EB, crops)
+        return ClientBatches(rows_EB, crops)
 
-    def gather(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+    def gather(self, batches: Sequence[ClientBatches]) -> tuple[Tensor, Tensor]:
         """Raw images (E, N, B, C, H, W) and labels (E, N, B) of a stack of clients, gathered and augmented at once.
 
         Where clients take unequal numbers of steps, E is the most of them, and the rest is zero.

@@ -48,7 +48,7 @@ def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: in
     return int(KEPT * activations + COPIES * model)
 
 
-def fitting(network: nn.Module, image: tuple[int, int, int], batch_size: int, neighbours: int = 1) -> int:
+def clients_that_fit(network: nn.Module, image: tuple[int, int, int], batch_size: int, neighbours: int = 1) -> int:
     """Return how many clients fit into one stack on the current GPU, at least one.
 
     Args:

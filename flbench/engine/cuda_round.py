@@ -1,7 +1,7 @@
 """A whole round of one run, or of several trained together, as one pure function of tensors.
 
 Nothing in it waits for the device or depends on a number that is not known before the first round: so it can be
-recorded as one CUDA graph (``graphs``). Who takes part and what everybody sees are inputs (``draws``).
+recorded as one CUDA graph (``cuda_graph``). Who takes part and what everybody sees are inputs (``sampling``).
 
 Sums over clients are taken here by one product and sum over the stack; their order is the device's, so the numbers are
 those of the other path within rounding, not to the bit.
@@ -19,17 +19,17 @@ import torch
 from torch import Tensor
 
 from flbench.data.batches import Crops
-from flbench.engine.draws import Draws, Feed
+from flbench.engine.cuda_graph import GraphedFunction, Recorder
+from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import StackedExecutor
-from flbench.engine.graphs import Graphed, Record
-from flbench.engine.images import Images
-from flbench.engine.local import Finish, Sgd, Start, Task
+from flbench.engine.local import ClientInit, ClientResult, ClientTask, Sgd
+from flbench.engine.sampling import Prefetcher, Sampler
 from flbench.engine.trainer import watched
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree
 
 #: Trains a stack: what its clients share, where they begin, and for each step images and labels.
-TrainStack = Callable[[Task, Start, Iterable[tuple[Tensor, Tensor]]], Finish]
+TrainStack = Callable[[ClientTask, ClientInit, Iterable[tuple[Tensor, Tensor]]], ClientResult]
 
 
 #: What is drawn of the participants' batches.
@@ -41,14 +41,14 @@ class Member:
     """What does not change of a run from round to round.
 
     Attributes:
-        draws: its method, its clients, and all that is drawn.
+        sampler: its method, its clients, and all that is drawn.
         sgd: the local optimizer.
         autocast: dtype of mixed precision, or None.
         counts_NY: training samples of each client by class.
         param_names: of the network, in its order. ``buffer_names``: likewise.
     """
 
-    draws: Draws
+    sampler: Sampler
     sgd: Sgd
     autocast: torch.dtype | None
     counts_NY: Tensor
@@ -91,21 +91,21 @@ class WholeRounds:
         record: how a graph is recorded.
     """
 
-    def __init__(self, members: Sequence[Member], executor: StackedExecutor, record: Record) -> None:
+    def __init__(self, members: Sequence[Member], executor: StackedExecutor, record: Recorder) -> None:
         self.members = tuple(members)
         self._executor, self._record = executor, record
-        self._feed = Feed([member.draws for member in members], members[0].counts_NY.device)
-        self._clients = sum(member.draws.cohort_size for member in members)
+        self._feed = Prefetcher([member.sampler for member in members], members[0].counts_NY.device)
+        self._clients = sum(member.sampler.cohort_size for member in members)
         self._prepare()
 
     def _prepare(self) -> None:
         """Begin with stacks as large as the executor says."""
-        chunk, draws = min(self._executor.chunk, self._clients), self.members[0].draws
-        self._executor.tune(chunk, (draws.batch_size, *draws.images.train_MCHW.shape[1:]))
+        chunk, sampler = min(self._executor.chunk, self._clients), self.members[0].sampler
+        self._executor.tune(chunk, (sampler.batch_size, *sampler.images.train_MCHW.shape[1:]))
         self._function = RoundFunction(self.members, self._executor.train_stack, chunk)
         runs = f", {len(self.members)} runs" if len(self.members) > 1 else ""
         what, feedback = f"a round ({self._clients} clients{runs})", len(self.members) * len(fields(State))
-        self._graphed = Graphed(self._function, self._record, what, feedback)
+        self._graphed = GraphedFunction(self._function, self._record, what, feedback)
 
     def step(self, rounds: Sequence[int], states: Sequence[State], *, keep_clients: bool) -> list[Outcome]:
         """Train the round after ``rounds`` are done in each run."""
@@ -153,8 +153,8 @@ class RoundFunction:
 
     def __init__(self, members: Sequence[Member], train: TrainStack, chunk: int) -> None:
         self._members, self._train, self.chunk = members, train, chunk
-        self._images: Images = members[0].draws.images
-        self._steps = {steps for member in members for steps in member.draws.steps}
+        self._images: DeviceData = members[0].sampler.images
+        self._steps = {steps for member in members for steps in member.sampler.steps}
         self._differing = _Differing(members)
         self.message_bytes = [0] * len(members)
 
@@ -165,7 +165,7 @@ class RoundFunction:
         states = [State(*rest[i : i + per_run]) for i in range(0, len(rest), per_run)]
         tallies = [_Tally(state) for state in states]
         kept: list[list[Tree]] = [[] for _ in states]
-        for parts in _chunks([member.draws.cohort_size for member in self._members], self.chunk):
+        for parts in _chunks([member.sampler.cohort_size for member in self._members], self.chunk):
             finish = self._train_chunk(given, states, parts)
             for part in parts:
                 own = rows_of(finish, part.in_chunk)
@@ -176,13 +176,13 @@ class RoundFunction:
         clients = {f"{run}/{name}": leaf for run, own in enumerate(kept) for name, leaf in _cat(own).items()}
         return [losses, clients, *(tree for end in ends for tree in end.trees())]
 
-    def _train_chunk(self, given: Tree, states: Sequence[State], parts: Sequence[_Part]) -> Finish:
+    def _train_chunk(self, given: Tree, states: Sequence[State], parts: Sequence[_Part]) -> ClientResult:
         at = slice(parts[0].in_all.start, parts[-1].in_all.stop)
         start = self._start(given, states, parts, at)
         batches = batches_of(self._images, {name: given[name][at] for name in given if name in BATCHES})
         return self._train(self._task(states, parts, start, at), start, batches)
 
-    def _start(self, given: Tree, states: Sequence[State], parts: Sequence[_Part], at: slice) -> Start:
+    def _start(self, given: Tree, states: Sequence[State], parts: Sequence[_Part], at: slice) -> ClientInit:
         starts = []
         for part in parts:
             member, state = self._members[part.run], states[part.run]
@@ -198,7 +198,7 @@ class RoundFunction:
             starts.append(start)
         joined = {name: _cat([start[name] for start in starts]) for name in starts[0]}
         counts_Y = joined.pop("counts")["counts_Y"]
-        return Start(**joined, velocity={}, counts_Y=counts_Y, steps=self._steps_of(given, joined["params"], at))
+        return ClientInit(**joined, velocity={}, counts_Y=counts_Y, steps=self._steps_of(given, joined["params"], at))
 
     def _steps_of(self, given: Tree, like: Tree, at: slice) -> int | Tensor:
         """The number of steps that all clients take in every round, or each participant's own."""
@@ -208,11 +208,11 @@ class RoundFunction:
         own: Tensor = given["weights_4N"][3, at]
         return own.to(next(iter(like.values())).dtype)
 
-    def _task(self, states: Sequence[State], parts: Sequence[_Part], start: Start, at: slice) -> Task:
-        first, method = self._members[0], self._members[0].draws.method
+    def _task(self, states: Sequence[State], parts: Sequence[_Part], start: ClientInit, at: slice) -> ClientTask:
+        first, method = self._members[0], self._members[0].sampler.method
         broadcast = [state.server if method.broadcasts_state else {} for state in states]
         if len(self._members) == 1:
-            return Task(method, first.sgd, states[0].x, broadcast[0], first.autocast)
+            return ClientTask(method, first.sgd, states[0].x, broadcast[0], first.autocast)
         each: dict[str, Any] = {
             "x": {name: start.params[name] for name in states[0].x},  # the beginning is x
             "server": {
@@ -221,16 +221,16 @@ class RoundFunction:
             "lr": self._differing.lr_N[at],
         }
         hyperparameters = {name: leaf[at] for name, leaf in self._differing.hyperparameters.items()}
-        return Task(method, first.sgd, states[0].x, broadcast[0], first.autocast, each, hyperparameters)
+        return ClientTask(method, first.sgd, states[0].x, broadcast[0], first.autocast, each, hyperparameters)
 
     def _end(self, run: int, before: State, tally: _Tally, given: Tree) -> State:
-        draws = self._members[run].draws
-        participation = draws.cohort_size / len(draws.rows)
-        x, server = draws.method.server_step(before.x, tally.delta, tally.message, before.server, participation)
+        sampler = self._members[run].sampler
+        participation = sampler.cohort_size / len(sampler.rows)
+        x, server = sampler.method.server_step(before.x, tally.delta, tally.message, before.server, participation)
         self.message_bytes[run] = sum(leaf.numel() * leaf.element_size() for leaf in tally.message.values())
-        start = sum(member.draws.cohort_size for member in self._members[:run])
-        cohort = given["cohort_N"][start : start + draws.cohort_size]
-        everyone = draws.cohort_size == len(draws.rows)
+        start = sum(member.sampler.cohort_size for member in self._members[:run])
+        cohort = given["cohort_N"][start : start + sampler.cohort_size]
+        everyone = sampler.cohort_size == len(sampler.rows)
 
         def stored(old: Tree, new: Tree) -> Tree:
             return {name: new[name] if everyone else old[name].index_copy(0, cohort, new[name]) for name in old}
@@ -250,15 +250,15 @@ class _Differing:
     """What differs between the clients of several runs, in the order of all participants."""
 
     def __init__(self, members: Sequence[Member]) -> None:
-        method, device = members[0].draws.method, members[0].counts_NY.device
-        images = members[0].draws.images
+        method, device = members[0].sampler.method, members[0].counts_NY.device
+        images = members[0].sampler.images
 
         def numbers(values: Sequence[float]) -> Tensor:
-            sizes = [member.draws.cohort_size for member in members]
+            sizes = [member.sampler.cohort_size for member in members]
             each = [value for value, size in zip(values, sizes, strict=True) for _ in range(size)]
             return torch.tensor(each, dtype=images.dtype, device=device)
 
-        settings = {f.name: [getattr(member.draws.method, f.name) for member in members] for f in fields(method)}
+        settings = {f.name: [getattr(member.sampler.method, f.name) for member in members] for f in fields(method)}
         self.lr_N = numbers([member.sgd.lr for member in members])
         self.hyperparameters = {
             name: numbers(values) for name, values in settings.items() if any(value != values[0] for value in values)
@@ -299,7 +299,7 @@ class _Tally:
     states: list[Tree] = field(default_factory=list)
     stayed: list[Tree] = field(default_factory=list)
 
-    def add(self, end: Finish, weights_4n: Tensor) -> None:
+    def add(self, end: ClientResult, weights_4n: Tensor) -> None:
         """Take in the participants of one chunk."""
         share, of_delta, of_message, _ = weights_4n
         x, everything = self.before.x, {**end.params, **end.buffers}
@@ -316,7 +316,7 @@ class _Tally:
         return torch.stack(self.losses).sum()
 
 
-def batches_of(images: Images, given: Tree) -> Iterator[tuple[Tensor, Tensor]]:
+def batches_of(images: DeviceData, given: Tree) -> Iterator[tuple[Tensor, Tensor]]:
     """For each step images (N, B, C, H, W) as the network sees them, and labels (N, B), from ``BATCHES``."""
     crops = None
     if "crops_NEB3" in given:
@@ -344,13 +344,13 @@ def _repeated(leaf: Tensor, part: _Part) -> Tensor:
     return leaf.expand(part.in_chunk.stop - part.in_chunk.start, *leaf.shape)
 
 
-def rows_of(finish: Finish, rows: slice) -> Finish:
+def rows_of(finish: ClientResult, rows: slice) -> ClientResult:
     """The ends of some clients of a stack."""
 
     def cut(value: Any) -> Any:
         return {name: leaf[rows] for name, leaf in value.items()} if isinstance(value, dict) else value[rows]
 
-    return Finish(**{each.name: cut(getattr(finish, each.name)) for each in fields(Finish)})
+    return ClientResult(**{each.name: cut(getattr(finish, each.name)) for each in fields(ClientResult)})
 
 
 def _with_prefix(tree: Tree, prefix: str) -> Tree:

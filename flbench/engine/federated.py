@@ -17,24 +17,16 @@ from torch import Tensor, nn
 from flbench import metrics
 from flbench.config import cohort_size
 from flbench.data.batches import Rows
-from flbench.engine.draws import Draws, Weights
+from flbench.data.shards import Shards
+from flbench.engine.cuda_graph import Recorder
+from flbench.engine.cuda_round import Member, State, WholeRounds
+from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import Client, Executor, StackedExecutor
-from flbench.engine.graphs import Record
-from flbench.engine.hooks import checked
-from flbench.engine.images import Images
-from flbench.engine.local import Finish, Sgd, Start, Task
+from flbench.engine.hook_checks import checked
+from flbench.engine.local import ClientInit, ClientResult, ClientTask, Sgd
+from flbench.engine.sampling import ClientWeights, Sampler
 from flbench.engine.trainer import RoundReport, Trainer
-from flbench.engine.whole import Member, State, WholeRounds
 from flbench.methods.base import Method, Tree
-
-
-@dataclass(frozen=True)
-class Clients:
-    """Who has which rows: of the training set to train on, of the training set held out, of the test set."""
-
-    train: tuple[Rows, ...]
-    val: tuple[Rows, ...]
-    test: tuple[Rows, ...]
 
 
 @dataclass(frozen=True)
@@ -44,11 +36,11 @@ class OpenRound:
     cohort: Rows
     clients: Sequence[Client]
     sums: _Sums
-    weights: Weights
-    keep_on_clients: Callable[[Finish, Tensor], None]
+    weights: ClientWeights
+    keep_on_clients: Callable[[ClientResult, Tensor], None]
     kept: list[Tree] | None
 
-    def add(self, positions: range, end: Finish) -> None:
+    def add(self, positions: range, end: ClientResult) -> None:
         """Take in finished clients, by their positions in the cohort; they must come in order."""
         at = slice(positions.start, positions.stop)
         self.sums.add(end, self.weights.share[at], self.weights.deltas[at], self.weights.messages[at])
@@ -72,16 +64,16 @@ class FederatedTrainer(Trainer):
         sgd: Sgd,
         autocast: torch.dtype | None,
         network: nn.Module,
-        clients: Clients,
+        shards: Shards,
         steps: Sequence[int],
         batch_size: int,
         participation: float,
-        images: Images,
+        images: DeviceData,
         executor: Executor,
         params: Tree,
         buffers: Tree,
         seed: int,
-        record: Record | None = None,
+        record: Recorder | None = None,
     ) -> None:
         method = checked(method)
         local_names = method.local_names(network)
@@ -89,12 +81,12 @@ class FederatedTrainer(Trainer):
         shared_buffers = {name: leaf for name, leaf in buffers.items() if name not in local_names}
         super().__init__(images=images, executor=executor, x=shared, buffers=shared_buffers, seed=seed, record=record)
         self._method, self._sgd, self._autocast = method, sgd, autocast
-        self._clients, self._steps = clients, steps
-        count = len(clients.train)
-        self.draws = Draws(
+        self._shards, self._steps = shards, steps
+        count = len(shards.train)
+        self.sampler = Sampler(
             method=method,
             momentum=sgd.momentum,
-            rows=clients.train,
+            rows=shards.train,
             steps=steps,
             batch_size=batch_size,
             cohort_size=cohort_size(count, participation),
@@ -106,14 +98,14 @@ class FederatedTrainer(Trainer):
         self.states = _repeat(method.init_client(shared), count)
         self.local = _repeat({n: leaf for n, leaf in {**params, **buffers}.items() if n in local_names}, count)
         self._counts_NY = self._count_labels()
-        self._test_rows = [self._to_device(rows) for rows in clients.test]
+        self._test_rows = [self._to_device(rows) for rows in shards.test]
         self._bytes_model = _bytes(self.x) + _bytes(self.buffers)
         self._bytes_down = self._bytes_model + (_bytes(self.server) if method.broadcasts_state else 0)
         self._whole: WholeRounds | None = None
 
     def cohort(self) -> Rows:
         """The clients of the coming round, in ascending order."""
-        return self.draws.cohort(self.round)
+        return self.sampler.cohort(self.round)
 
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
         if self.record is not None:
@@ -127,14 +119,14 @@ class FederatedTrainer(Trainer):
         """Draw the cohort; its clients can then be trained, alone or together with those of other runs."""
         cohort, task = self.cohort(), self.task()
         clients = [
-            Client(task, partial(self.start, int(k)), partial(self.draws.batch, int(k), self.round), self.images)
+            Client(task, partial(self.start, int(k)), partial(self.sampler.batch, int(k), self.round), self.images)
             for k in cohort
         ]
         return OpenRound(
             cohort=cohort,
             clients=clients,
             sums=_Sums(self.x, self.buffers),
-            weights=self.draws.weights(cohort),
+            weights=self.sampler.weights(cohort),
             keep_on_clients=self._keep_on_clients,
             kept=[] if keep_clients else None,
         )
@@ -142,7 +134,7 @@ class FederatedTrainer(Trainer):
     def end_round(self, round: OpenRound) -> RoundReport:
         """Let the server step, once all clients of the round are added."""
         sums, participants = round.sums, len(round.cohort)
-        participation = participants / len(self._clients.train)
+        participation = participants / len(self._shards.train)
         self.x, self.server = self._method.server_step(self.x, sums.delta, sums.message, self.server, participation)
         self.buffers = sums.buffers
         self._count_bytes(_bytes(sums.message))
@@ -153,13 +145,13 @@ class FederatedTrainer(Trainer):
 
     def _count_bytes(self, message: int) -> None:
         """Note what a round sends to and from its participants, the message of each in bytes."""
-        self.bytes_down += self.draws.cohort_size * self._bytes_down
-        self.bytes_up += self.draws.cohort_size * (self._bytes_model + message)
+        self.bytes_down += self.sampler.cohort_size * self._bytes_down
+        self.bytes_up += self.sampler.cohort_size * (self._bytes_model + message)
 
     def member(self) -> Member:
         """What does not change from round to round."""
         names = self._param_names, self._buffer_names
-        return Member(self.draws, self._sgd, self._autocast, self._counts_NY, *names)
+        return Member(self.sampler, self._sgd, self._autocast, self._counts_NY, *names)
 
     def open_state(self) -> State:
         """What the coming round changes."""
@@ -175,27 +167,27 @@ class FederatedTrainer(Trainer):
         """Whole rounds of these runs, made anew only when they are others than the last time."""
         if self.record is None or not isinstance(self.executor, StackedExecutor):
             raise ValueError("whole rounds are trained by the stacked executor, and recorded")
-        if self._whole is None or [own.draws for own in self._whole.members] != [own.draws for own in members]:
+        if self._whole is None or [own.sampler for own in self._whole.members] != [own.sampler for own in members]:
             self._whole = None  # its memory is free for the next
             self._whole = WholeRounds(members, self.executor, self.record)
         return self._whole
 
-    def _keep_on_clients(self, end: Finish, members: Tensor) -> None:
+    def _keep_on_clients(self, end: ClientResult, members: Tensor) -> None:
         """Store what stays on the clients of a chunk until they train again."""
         for name, leaf in self.states.items():
             leaf[members] = end.state[name].clone()  # a method may hand back the very state that it was given
         for name, leaf in self.local.items():
             leaf[members] = end.params[name] if name in end.params else end.buffers[name]
 
-    def task(self) -> Task:
+    def task(self) -> ClientTask:
         """What all clients share in the coming round."""
         broadcast = self.server if self._method.broadcasts_state else {}
-        return Task(self._method, self._sgd, self.x, broadcast, self._autocast)
+        return ClientTask(self._method, self._sgd, self.x, broadcast, self._autocast)
 
-    def start(self, client: int) -> Start:
+    def start(self, client: int) -> ClientInit:
         """Where a client begins the coming round."""
         own = {name: leaf[client] for name, leaf in self.local.items()}
-        return Start(
+        return ClientInit(
             params={name: own[name] if name in own else self.x[name] for name in self._param_names},
             buffers={name: own[name] if name in own else self.buffers[name] for name in self._buffer_names},
             velocity={},
@@ -206,20 +198,20 @@ class FederatedTrainer(Trainer):
 
     def _measure(self) -> metrics.Record:
         labels = self.images.test_labels_M
-        starts = [self.start(client) for client in range(len(self._clients.train) if self.local else 1)]
+        starts = [self.start(client) for client in range(len(self._shards.train) if self.local else 1)]
         models = [(start.params, start.buffers) for start in starts]
         logits = self._logits(models, self.images.test_MCHW)
         if self.local:
             record = metrics.personal_models(logits, labels, self._test_rows)
         else:
             record = metrics.shared_model(logits[0], labels, self._test_rows)
-        if any(len(rows) for rows in self._clients.val):
+        if any(len(rows) for rows in self._shards.val):
             record["val_acc"] = self._held_out_accuracy(models)
         return record
 
     def _held_out_accuracy(self, models: Sequence[tuple[Tree, Tree]]) -> float | None:
         """Mean over clients of the accuracy of the client's model on its held-out training rows."""
-        rows = [self._to_device(rows) for rows in self._clients.val]
+        rows = [self._to_device(rows) for rows in self._shards.val]
         accuracies = []
         for client, own in enumerate(rows):
             if len(own):
@@ -235,8 +227,7 @@ class FederatedTrainer(Trainer):
     def _count_labels(self) -> Tensor:
         labels = self.images.train_labels_M.cpu()
         counts = [
-            torch.bincount(labels[torch.from_numpy(rows)], minlength=self.images.classes)
-            for rows in self._clients.train
+            torch.bincount(labels[torch.from_numpy(rows)], minlength=self.images.classes) for rows in self._shards.train
         ]
         return torch.stack(counts).to(self.images.train_MCHW.device)
 
@@ -259,7 +250,7 @@ def train_whole(trainers: Sequence[FederatedTrainer], keep_clients: Sequence[boo
     for trainer, outcome, loss, keep in zip(trainers, outcomes, losses, keep_clients, strict=True):
         trainer.close_state(outcome.state, outcome.message_bytes)
         if keep:
-            share = trainer.draws.weights(trainer.cohort()).share
+            share = trainer.sampler.weights(trainer.cohort()).share
             reports.append(RoundReport(loss, outcome.client_params, torch.tensor(share, dtype=torch.float64)))
         else:
             reports.append(RoundReport(loss))
@@ -277,7 +268,11 @@ class _Sums:
         self.loss = 0.0
 
     def add(
-        self, end: Finish, share: Sequence[float], delta_weights: Sequence[float], message_weights: Sequence[float]
+        self,
+        end: ClientResult,
+        share: Sequence[float],
+        delta_weights: Sequence[float],
+        message_weights: Sequence[float],
     ) -> None:
         """Add a chunk: differences to x and messages by the method's weights, buffers and loss by shares of samples."""
         if end.message and not self.message:

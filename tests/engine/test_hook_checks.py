@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from flbench.config import parse_experiment
-from flbench.engine import hooks
-from flbench.engine.fused import step_together
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine import hook_checks
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.multi_run import step_together
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree, tmap
 from flbench.registry import METHODS
@@ -125,12 +125,12 @@ def test_each_hook_is_checked_once(way: str, monkeypatch: pytest.MonkeyPatch) ->
 
         return count
 
-    for hook, check in list(hooks._CHECKS.items()):
-        monkeypatch.setitem(hooks._CHECKS, hook, counting(hook, check))
+    for hook, check in list(hook_checks._CHECKS.items()):
+        monkeypatch.setitem(hook_checks._CHECKS, hook, counting(hook, check))
     train(Every(), {**WAYS[way], "pool": 1}, rounds=3)
-    assert checks == dict.fromkeys(hooks._CHECKS, 1)
+    assert checks == dict.fromkeys(hook_checks._CHECKS, 1)
     train(Method(), WAYS[way])
-    assert checks.total() == len(hooks._CHECKS), "a hook that is FedAvg's own is not checked"
+    assert checks.total() == len(hook_checks._CHECKS), "a hook that is FedAvg's own is not checked"
 
 
 def none(*_: Any) -> None:
@@ -138,7 +138,7 @@ def none(*_: Any) -> None:
 
 
 WRONG: list[tuple[str, Callable[..., Any], str]] = [
-    *((hook, none, "returned None; expected ") for hook in hooks._CHECKS),
+    *((hook, none, "returned None; expected ") for hook in hook_checks._CHECKS),
     ("init_server", lambda self, x: list(x.values()), "returned a list of 2; expected a dict of tensors by name"),
     ("init_server", lambda self, x: {"round": 0}, "returned 0 as 'round'; expected a dict of tensors by name"),
     ("init_client", lambda self, x: {"c": None}, "returned None as 'c'; expected a dict of tensors by name"),
@@ -219,7 +219,7 @@ def test_a_wrong_value_is_one_message(hook: str, value: Callable[..., Any], prob
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("hook", hooks._CHECKS)
+@pytest.mark.parametrize("hook", hook_checks._CHECKS)
 def test_an_error_in_a_hook_names_the_line(hook: str) -> None:
     def fails(self: Method, *_: Any) -> Any:
         lookup: dict[str, int] = {}
@@ -312,7 +312,7 @@ def test_a_direction_may_have_another_order() -> None:
 
 def test_a_checked_method_is_still_itself() -> None:
     method = METHODS.parse({"name": "scaffold", "variant": "text"})
-    guarded = hooks.checked(method)
+    guarded = hook_checks.checked(method)
     assert isinstance(guarded, type(method))
     assert (guarded.name, guarded.label(), guarded.identity()) == (method.name, method.label(), method.identity())
     assert type(guarded).__name__ == "Scaffold"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from flbench.data.batches import Rows
 from flbench.engine.executors import Client
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Tree
 from flbench.models.network import pure_forward
@@ -24,7 +24,7 @@ from flbench.streams import stream
 
 
 @dataclass(frozen=True)
-class Lens:
+class ModelAccess:
     """A trainer after a round, and a network of its own to look through.
 
     Attributes:
@@ -40,7 +40,7 @@ class Lens:
     @property
     def clients(self) -> int:
         """Number of clients; 0 where training is not federated."""
-        return len(self.trainer.draws.rows) if isinstance(self.trainer, FederatedTrainer) else 0
+        return len(self.trainer.sampler.rows) if isinstance(self.trainer, FederatedTrainer) else 0
 
     def model(self, client: int = 0) -> tuple[Tree, Tree]:
         """Parameters and buffers that a client would begin the next round with."""
@@ -67,7 +67,7 @@ class Lens:
         images = self.trainer.images
         rows: Rows = np.arange(len(images.train_labels_M))
         if isinstance(self.trainer, FederatedTrainer):
-            own = self.trainer.draws.rows
+            own = self.trainer.sampler.rows
             rows = np.concatenate(own) if client is None else own[client]
         purpose = "probe samples" if client is None else "probe samples of a client"
         drawn = stream(self.trainer.seed, purpose, client or 0).permutation(rows)[:count]
@@ -84,9 +84,9 @@ class Lens:
         trainer = self.trainer
         if not isinstance(trainer, FederatedTrainer):
             raise TypeError("only a federated trainer has clients")
-        draws = replace(trainer.draws, steps=[steps] * self.clients)
+        sampler = replace(trainer.sampler, steps=[steps] * self.clients)
         begin = replace(trainer.start(client), steps=steps)
-        task = Client(trainer.task(), lambda: begin, partial(draws.batch, client, trainer.round), trainer.images)
+        task = Client(trainer.task(), lambda: begin, partial(sampler.batch, client, trainer.round), trainer.images)
         (chunk,) = trainer.executor.train([task])
         ends = chunk.finish.params, chunk.finish.buffers
         params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in ends)

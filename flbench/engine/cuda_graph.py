@@ -1,6 +1,6 @@
 """A pure function of tensors as one CUDA graph: recorded once, then launched whole, without Python between kernels.
 
-Recording is one function (``Record``), so that everything around it is tested without a GPU by one that calls the
+Recording is one function (``Recorder``), so that everything around it is tested without a GPU by one that calls the
 recorded function again.
 """
 
@@ -24,11 +24,11 @@ from flbench.methods.base import Tree
 _log = logging.getLogger(__name__)
 
 #: A pure function of trees. It may be called any number of times for one result.
-Function = Callable[[Sequence[Tree]], list[Tree]]
+TreeFunction = Callable[[Sequence[Tree]], list[Tree]]
 
 #: Records a call that reads tensors which stay where they are; returns how to launch it again, and its outputs, which
 #: each launch overwrites.
-Record = Callable[[Callable[[], list[Tree]]], tuple[Callable[[], object], list[Tree]]]
+Recorder = Callable[[Callable[[], list[Tree]]], tuple[Callable[[], object], list[Tree]]]
 
 #: Most shapes for which a function is recorded; further ones are computed operation by operation.
 SHAPES = 8
@@ -55,7 +55,7 @@ class _Launch:
         self.graph.replay()
 
 
-class CudaRecord:
+class CudaRecorder:
     """Records as ``torch.cuda.graph``; all graphs of one recorder that exist at once share a pool of memory.
 
     That is safe as they are launched one after another in one stream, and each one's outputs are copied at once. With
@@ -120,7 +120,7 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Graphed:
+class GraphedFunction:
     """A pure function of trees, recorded for each shape of its inputs, or called where it cannot be recorded.
 
     Args:
@@ -130,7 +130,7 @@ class Graphed:
         what: its name in messages.
     """
 
-    def __init__(self, function: Function, record: Record, what: str, feedback: int = 0) -> None:
+    def __init__(self, function: TreeFunction, record: Recorder, what: str, feedback: int = 0) -> None:
         self._function, self._record, self._what, self._feedback = function, record, what, feedback
         self._recordings: dict[Hashable, _Recording | None] = {}
 
@@ -173,14 +173,14 @@ class Graphed:
 class _Recording:
     """A recorded call with its own copies of the inputs."""
 
-    def __init__(self, function: Function, record: Record, trees: Sequence[Tree], feedback: int) -> None:
+    def __init__(self, function: TreeFunction, record: Recorder, trees: Sequence[Tree], feedback: int) -> None:
         self._inputs = [_Packed(tree) for tree in trees]
         self._fixed = len(trees) - feedback
         #: The tree that each input holds already, where that is what the last call returned.
         self._held: list[Tree | None] = [None] * len(trees)
         self._launch, self._outputs = record(self._once(function))
 
-    def _once(self, function: Function) -> Callable[[], list[Tree]]:
+    def _once(self, function: TreeFunction) -> Callable[[], list[Tree]]:
         """One call: its outputs packed, those that are fed back also put in the place of the inputs."""
         fed_back = self._inputs[self._fixed :]
 

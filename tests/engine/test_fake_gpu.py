@@ -18,18 +18,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flbench.engine.draws import draw_together
+from flbench.engine.cuda_round import Member, RoundFunction
 from flbench.engine.executors import StackedExecutor
+from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.rounds import FederatedTrainer
-from flbench.engine.whole import Member, RoundFunction
+from flbench.engine.sampling import sample_rounds
 from flbench.errors import UserError
 from flbench.methods.base import Method, Tree
 from flbench.models import convolutions
 from flbench.models.convolutions import CONVOLUTIONS
 from flbench.models.layers import Conv, StackedProduct
 from flbench.registry import METHODS
-from tests.engine.test_graphs import group
+from tests.engine.test_cuda_graph import group
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
 IMAGE = (2, 8, 8)
@@ -46,10 +46,10 @@ def tree_of(tree: Tree) -> Tree:
 def moved(trainer: FederatedTrainer) -> Member:
     """The trainer's constants on the device."""
     member = trainer.member()
-    images = member.draws.images
+    images = member.sampler.images
     names = ("train_MCHW", "train_labels_M", "test_MCHW", "test_labels_M")
     on_gpu = replace(images, **{name: imagined(getattr(images, name)) for name in names})
-    return replace(member, draws=replace(member.draws, images=on_gpu), counts_NY=imagined(member.counts_NY))
+    return replace(member, sampler=replace(member.sampler, images=on_gpu), counts_NY=imagined(member.counts_NY))
 
 
 @torch.no_grad()
@@ -146,7 +146,7 @@ def round_on_gpu(
     chunk: int,
     autocast: torch.dtype | None = None,
 ) -> list[Tree]:
-    given = draw_together([trainer.draws for trainer in trainers], [0] * len(trainers))
+    given = sample_rounds([trainer.sampler for trainer in trainers], [0] * len(trainers))
     states = [trainer.open_state() for trainer in trainers]
     executor = trainers[0].executor
     assert isinstance(executor, StackedExecutor)

@@ -11,8 +11,8 @@ from torch import Tensor
 from flbench.config import parse_experiment
 from flbench.data.datasets import load
 from flbench.engine import executors
-from flbench.engine.fused import step_together
-from flbench.engine.rounds import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.multi_run import step_together
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
 from flbench.registry import METHODS, NORMS
