@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment
-from flbench.store import Attempt, Lease, Store, files, open_plan
+from flbench.store import Attempt, Lease, Store, files, open_plan, strict_json
 from flbench.worker import Options, environment, work
 
 SPEC = """
@@ -89,7 +89,7 @@ def round_to(value: float) -> float:
 def publish(attempt: Attempt) -> None:
     experiment = attempt.experiment
     records = [record(experiment, round) for round in sorted(experiment.evaluated_rounds())]
-    files.replace(attempt.metrics_path, files.join_lines(records), sync=False)
+    files.replace(attempt.metrics_path, strict_json.join_lines(records), sync=False)
     attempt.publish(
         status="done", rounds=experiment.rounds, seconds=12.5, fingerprint="e3713c9c6ae47b99", numerics=NUMERICS
     )

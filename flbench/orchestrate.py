@@ -28,10 +28,10 @@ from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
 from flbench.messages import format_scalar
 from flbench.slurm import Inquest
-from flbench.store import Entry, Lease, LiveWorker, Plan, RunDir, RunState, Store, Wish, encode_plan, files
+from flbench.store import Entry, Lease, LiveWorker, Plan, RunDir, RunState, Store, Wish, encode_plan, files, strict_json
+from flbench.store.attempts import ending
 from flbench.store.leases import HANGING
 from flbench.store.plans import refuse_newer
-from flbench.store.runs import ending
 
 if TYPE_CHECKING:
     from flbench.sweeps import Sweep
@@ -491,7 +491,7 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
     """
     path, cache = directory / "leaderboard.md", directory / "leaderboard.cache.json"
     key = digest([fingerprint, version("flbench"), sweep.spec.report.model_dump(mode="json"), width])
-    kept = files.read_json(cache)
+    kept = strict_json.read_json(cache)
     if kept is not None and kept.get("key") == key and path.exists():
         return path, str(kept["text"])
     from rich.console import Console
@@ -503,7 +503,7 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
     console = Console(width=width, file=drawn, color_system=None)
     for table in board.tables(width):
         console.print(table)
-    files.replace(cache, files.pretty({"key": key, "text": drawn.getvalue()}), sync=False)
+    files.replace(cache, strict_json.pretty({"key": key, "text": drawn.getvalue()}), sync=False)
     return path, drawn.getvalue()
 
 

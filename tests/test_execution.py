@@ -36,7 +36,7 @@ def run(
     store: Store, wanted: Experiment, stop: Callable[[], bool] = lambda: False, **settings: Any
 ) -> tuple[Outcome, list[dict[str, Any]]]:
     """Claim, execute and end one attempt, as a worker does."""
-    attempt = store.run(wanted.run_id).claim(wanted, Lease.here())
+    attempt = store.claim(wanted, Lease.here())
     assert attempt is not None
     outcome = execute(attempt, settings=Settings(**settings), should_stop=stop)
     attempt.end("interrupted" if outcome.status == "stopped" else "ok", round=outcome.round)
@@ -93,7 +93,7 @@ def test_extending_is_running_longer_from_the_start(tmp_path: Path) -> None:
 
 def test_a_result_covers_a_shorter_wish(store: Store) -> None:
     run(store, experiment(rounds=6))
-    assert store.run(experiment().run_id).claim(experiment(rounds=4), Lease.here()) is None
+    assert store.claim(experiment(rounds=4), Lease.here()) is None
 
 
 def test_looking_more_often_does_not_change_what_is_seen(store: Store, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_diverged_run_is_done_and_says_when(store: Store) -> None:
     assert outcome.status == "diverged"
     result = store.run(wanted.run_id).result_for(wanted)
     assert result is not None and result.status == "diverged" and result.rounds == outcome.round <= 2
-    assert store.run(wanted.run_id).claim(wanted, Lease.here()) is None, "never tried again"
+    assert store.claim(wanted, Lease.here()) is None, "never tried again"
 
 
 def test_metrics_of_a_run(store: Store) -> None:

@@ -50,7 +50,7 @@ def by_graph(monkeypatch: pytest.MonkeyPatch, way: str = "grouped") -> list[list
 
 def go(store: Store, runs: list[Experiment], stop: Callable[[], bool] = lambda: False) -> None:
     """Claim the runs and execute them together."""
-    group = [store.run(run.run_id).claim(run, Lease.here()) for run in runs]
+    group = [store.claim(run, Lease.here()) for run in runs]
 
     def ended(attempt: Attempt, end: Outcome | Exception) -> None:
         assert isinstance(end, Outcome), end

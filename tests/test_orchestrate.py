@@ -14,7 +14,7 @@ from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator, Progress, Watch, common_fields, joined_common, label, leaderboard
 from flbench.store import Entry, Lease, Store
-from flbench.store.runs import ending
+from flbench.store.attempts import ending
 from flbench.worker import Options
 from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
 
@@ -108,7 +108,7 @@ class Dying:
         self._lease = replace(Lease.here(), pid_start="not this process")
 
     def start(self, count: int, starved: int = 0) -> None:
-        assert self._store.run(self._experiment.run_id).claim(self._experiment, self._lease) is not None
+        assert self._store.claim(self._experiment, self._lease) is not None
         self._counts = iter([1])
 
     def alive(self) -> int:

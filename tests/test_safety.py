@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import flbench
 from flbench.cli import app
 from flbench.errors import UserError
-from flbench.store import Entry, Lease, Store, encode_plan, files
+from flbench.store import Entry, Lease, Store, encode_plan, strict_json
 from flbench.store.secrets import redact
 from tests.faults.stub import experiments
 
@@ -200,7 +200,7 @@ def test_a_hostile_message_does_nothing_to_the_terminal(marker: Path, tmp_path: 
     hostile = "\x1b]0;title\x07\x9b2J\u202e"
     lines = [Entry.of(one) for one in plan]
     lines[0].experiment["precision"] = hostile
-    (directory / "plan.jsonl").write_bytes(files.join_lines(vars(one) for one in lines))
+    (directory / "plan.jsonl").write_bytes(strict_json.join_lines(vars(one) for one in lines))
     failed, running = (store.claim(one, Lease.here()) for one in plan)
     assert failed is not None
     assert running is not None

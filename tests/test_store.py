@@ -11,7 +11,7 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import StoreUnusable
-from flbench.store import Attempt, Entry, Lease, Store, Wish, encode_plan, files, read_plan
+from flbench.store import Attempt, Entry, Lease, Store, Wish, encode_plan, files, read_plan, strict_json
 from flbench.store.leases import process_start
 from tests.faults.disks import Counting
 
@@ -153,11 +153,13 @@ def test_publish_first_writer_wins(tmp_path: Path) -> None:
     "tail", [b'{"round": 3', b'{"round": 3}', b"\x00\x00\n", b"[1]\n", b'{"round": 3}\x00\n{"round": 4}\n']
 )
 def test_torn_tail_is_dropped(tail: bytes) -> None:
-    assert files.parse_lines(b'{"round": 1}\n{"round": 2}\n' + tail) == [{"round": 1}, {"round": 2}]
+    assert strict_json.parse_lines(b'{"round": 1}\n{"round": 2}\n' + tail) == [{"round": 1}, {"round": 2}]
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:
-    line = files.to_line({"loss": float("nan"), "clients": [1.0, float("inf")], "probes": {"rank": float("-inf")}})
+    line = strict_json.to_line(
+        {"loss": float("nan"), "clients": [1.0, float("inf")], "probes": {"rank": float("-inf")}}
+    )
     assert json.loads(line) == {"loss": None, "clients": [1.0, None], "probes": {"rank": None}}
 
 

@@ -53,7 +53,7 @@ def test_extending_is_running_longer_from_the_start(raw: dict[str, Any], tmp_pat
     _, found = run(store, long)
     assert found == expected
     assert "resumed after round 4" in store.run(long.run_id).attempts()[-1].log_path.read_text()
-    assert store.run(long.run_id).claim(short, Lease.here()) is None, "the longer run holds the shorter"
+    assert store.claim(short, Lease.here()) is None, "the longer run holds the shorter"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_gradient_descent_far_above_the_rate_diverges_and_says_when(tmp_path: Pa
     assert all(json.dumps(record, allow_nan=False) for record in records)
     result = store.run(wanted.run_id).result_for(wanted)
     assert result is not None and (result.status, result.rounds) == ("diverged", outcome.round)
-    assert store.run(wanted.run_id).claim(wanted, Lease.here()) is None, "never tried again"
+    assert store.claim(wanted, Lease.here()) is None, "never tried again"
 
 
 def test_a_run_of_python(tmp_path: Path) -> None:

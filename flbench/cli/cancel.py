@@ -71,7 +71,7 @@ def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "
             return "stopping"
         if not state.claimable() or (state.status != "pending" and not store.live_workers()):
             return "not running"
-        attempt = run.claim(entry.parse(), Lease.here())
+        attempt = store.claim(entry.parse(), Lease.here())
         if attempt is not None:
             attempt.end(CANCELLED, "by `flbench cancel` before it began; `flbench sweep` begins it", mendable=True)
             return "cancelled"

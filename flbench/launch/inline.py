@@ -11,7 +11,7 @@ from flbench.config import Experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.launch import KILLED
 from flbench.store import Lease, Plan, Store
-from flbench.store.runs import ending
+from flbench.store.attempts import ending
 from flbench.worker import Engine, Options, load_engine, work
 
 

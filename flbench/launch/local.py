@@ -17,8 +17,8 @@ from flbench.errors import UserError
 from flbench.launch import KILLED, WorkersCrash
 from flbench.launch.memory import oom_kills
 from flbench.store import Store
+from flbench.store.attempts import ending
 from flbench.store.leases import new_token
-from flbench.store.runs import ending
 from flbench.worker import REQUEUE, MemoryShort, Options
 
 #: Set before torch is imported: it sizes its thread pools then.

@@ -24,7 +24,7 @@ from flbench.launch.submissions import Submission
 from flbench.slurm import Row, config_value, scancel, squeue
 from flbench.slurm.job import GRACE, JOB_END, LOG
 from flbench.store import Store
-from flbench.store.runs import ending
+from flbench.store.attempts import ending
 from flbench.store.secrets import is_secret
 from flbench.worker import Options
 

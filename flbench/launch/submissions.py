@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flbench.store import Lease, Store, files
+from flbench.store import Lease, Store, files, strict_json
 from flbench.store.names import is_name
 
 #: What the names of all jobs begin with.
@@ -39,9 +39,9 @@ class Submission:
         """Write down that an array is about to be submitted."""
         submission = cls(store.root / "submissions" / uuid.uuid4().hex[:16], plan, tasks)
         files.make_directory(submission.folder, store.root)
-        files.replace(submission.folder / "lease.json", files.pretty(Lease.here().to_json()))
-        content = {"schema": files.SCHEMA, "name": submission.name, "plan": plan, "tasks": tasks, **facts}
-        files.replace(submission.folder / "intent.json", files.pretty(content))
+        files.replace(submission.folder / "lease.json", strict_json.pretty(Lease.here().to_json()))
+        content = {"schema": strict_json.SCHEMA, "name": submission.name, "plan": plan, "tasks": tasks, **facts}
+        files.replace(submission.folder / "intent.json", strict_json.pretty(content))
         return submission
 
     @classmethod
@@ -55,7 +55,7 @@ class Submission:
         for folder in sorted((store.root / "submissions").glob("*/")):
             if not ended and (folder / "ended").exists():
                 continue
-            intent = files.read_json(folder / "intent.json") or {}
+            intent = strict_json.read_json(folder / "intent.json") or {}
             plan, tasks = intent.get("plan"), intent.get("tasks")
             if isinstance(plan, str) and isinstance(tasks, int) and is_name(folder.name):
                 yield cls(folder, plan, tasks)
@@ -68,12 +68,12 @@ class Submission:
     @property
     def job_id(self) -> str | None:
         """The array's job id; None while it is not known."""
-        job_id = (files.read_json(self.folder / "jobs.json") or {}).get("job_id")
+        job_id = (strict_json.read_json(self.folder / "jobs.json") or {}).get("job_id")
         return job_id if isinstance(job_id, str) else None
 
     def became(self, job_id: str) -> None:
         """Write down the job id."""
-        files.replace(self.folder / "jobs.json", files.pretty({"job_id": job_id}))
+        files.replace(self.folder / "jobs.json", strict_json.pretty({"job_id": job_id}))
 
     def end(self) -> None:
         """Write down that no job of it is left."""

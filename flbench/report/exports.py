@@ -20,7 +20,7 @@ from flbench.config import Experiment, canonical_json, content_of, parse_experim
 from flbench.errors import UserError
 from flbench.regular import open_regular
 from flbench.report.runs import Held
-from flbench.store import Lease, Result, RunDir, Store, Wish, files
+from flbench.store import Lease, Result, RunDir, Store, Wish, files, strict_json
 from flbench.store.names import is_number, is_run_id
 from flbench.store.records import check_record, parse_records
 
@@ -81,7 +81,7 @@ class Exported:
         environment, _, raw = (_object(row, name) for name in ("environment", "experiment", "result"))
         raw.pop("sha256", None)  # of a result's own file, in the first layout
         metrics = row["metrics"].encode()
-        records = [check_record(record) for record in files.parse_lines(metrics)]
+        records = [check_record(record) for record in strict_json.parse_lines(metrics)]
         result = Result.parse({"final": records[-1] if records else {}, **raw}, "")
         result = dataclasses.replace(result, file=f"{result.rounds:08d}.json")
         exported = cls(row["run_id"], row["experiment"], result, metrics, environment)
@@ -90,7 +90,7 @@ class Exported:
 
     def on_its_data(self) -> Exported:
         """The same result under the id that names its data; ids of earlier results did not."""
-        raw, content = files.loads(self.experiment_json.encode()), self.result.fingerprint
+        raw, content = strict_json.loads(self.experiment_json.encode()), self.result.fingerprint
         if content_of(raw) == content or "dataset" not in raw or not is_run_id(content):
             return self
         if (before := self.experiment) is None or before.run_id != self.run_id:
@@ -128,7 +128,7 @@ class Exported:
 
 
 def _object(row: Mapping[str, str], column: str) -> dict[str, Any]:
-    value = files.loads(row[column].encode())
+    value = strict_json.loads(row[column].encode())
     if not isinstance(value, dict):
         raise ValueError(f"{column}: expected an object")
     return value
@@ -176,7 +176,7 @@ def _gather_one(run: RunDir, result: Result) -> Exported:
         run_id=run.run_id,
         experiment_json=canonical_json(experiment.to_json()),
         result=_published(result),
-        metrics=files.join_lines(run.metrics(result)),
+        metrics=strict_json.join_lines(run.metrics(result)),
         environment=_without_private(attempt.environment() if attempt else {}),
     )
     exported.check()
@@ -187,7 +187,7 @@ def _ends_of(whole: Exported) -> Exported:
     """What had been recorded with as many rounds between evaluations as there are rounds."""
     ends = {0, *(record["round"] for record in whole.records[-1:])}
     records = [record for record in whole.records if record["round"] in ends]
-    metrics = files.join_lines(records)
+    metrics = strict_json.join_lines(records)
     result = dataclasses.replace(
         whole.result,
         evaluated=frozenset(record["round"] for record in records),
@@ -336,7 +336,7 @@ def _bring_in(store: Store, new: Exported, lease: Lease) -> Verdict:
     # The claim keeps workers away from this run while its files appear.
     wish = new.wanted()
     assert wish is not None
-    attempt = run.claim(wish, lease)
+    attempt = store.claim(wish, lease)
     if attempt is None:
         return "already there" if run.state(wish).status == "done" else "in use"
     files.replace(attempt.metrics_path, new.metrics)
@@ -345,6 +345,8 @@ def _bring_in(store: Store, new: Exported, lease: Lease) -> Verdict:
     path.parent.mkdir(exist_ok=True)
     if path.exists():
         path = path.with_name(f"{path.stem}-{attempt.number:04d}.json")
-    files.publish(path, files.pretty(dataclasses.replace(new.result, file=str(path), attempt=attempt.number).to_json()))
+    files.publish(
+        path, strict_json.pretty(dataclasses.replace(new.result, file=str(path), attempt=attempt.number).to_json())
+    )
     attempt.end("ok", "imported")
     return "imported"

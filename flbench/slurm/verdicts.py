@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flbench.slurm.commands import state_of
-from flbench.store import RunDir, Store, files
+from flbench.store import RunDir, Store, files, strict_json
 
 #: What SLURM writes into a job's output when it kills a step for its memory, whatever it calls the job's end.
 _MEMORY = ("exceeded memory limit", "oom-kill", "oom_kill")
@@ -76,9 +76,9 @@ def explain(store: Store, run: RunDir) -> bool:
     # was killed before it described its environment.
     environment = attempts[-1].environment()
     final = verdict.kind == "oom" and bool(environment) and environment.get("memory") != "usual"
-    words = {"schema": files.SCHEMA, "kind": verdict.kind, "message": verdict.message, "mendable": final}
+    words = {"schema": strict_json.SCHEMA, "kind": verdict.kind, "message": verdict.message, "mendable": final}
     files.make_directory(worker, store.workers)
-    files.publish(worker / "exit.json", files.sealed(words))
+    files.publish(worker / "exit.json", strict_json.sealed(words))
     return True
 
 

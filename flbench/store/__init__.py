@@ -6,12 +6,13 @@ Everything here is free of torch, and claiming a run costs a few system calls.
 
 from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.cancel import CANCELLED, Glance, Mark
+from flbench.store.claims import Attempt
 from flbench.store.leases import Heartbeat, Lease, LiveWorker
 from flbench.store.plans import Entry, Plan, encode_plan, open_plan, parse_plan, read_plan
 from flbench.store.queue import Queue
 from flbench.store.results import Result, Wish
 from flbench.store.root import Store
-from flbench.store.runs import Attempt, RunDir, RunState
+from flbench.store.runs import RunDir, RunState
 
 __all__ = [
     "CANCELLED",

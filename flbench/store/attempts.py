@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flbench.store import files
+from flbench.store import files, strict_json
 from flbench.store.cancel import Mark
 from flbench.store.leases import Lease, read_end
 from flbench.store.names import is_number
 from flbench.store.records import parse_records
+from flbench.store.secrets import redact
+from flbench.store.strict_json import SCHEMA
 
 #: Kinds of exit.json that say nothing against the run: it goes on where it stopped, as often as it takes.
 RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
@@ -60,7 +63,7 @@ class AttemptDir:
 
     def observed(self) -> frozenset[str]:
         """The probes that it takes, as canonical JSON."""
-        observed = (files.read_json(self.path / "lease.json") or {}).get("observed", ())
+        observed = (strict_json.read_json(self.path / "lease.json") or {}).get("observed", ())
         return frozenset(probe for probe in observed if isinstance(probe, str)) if observed else frozenset()
 
     def mark(self) -> Mark:
@@ -89,7 +92,7 @@ class AttemptDir:
 
     def environment(self) -> dict[str, Any]:
         """What it ran on."""
-        written = files.read_json(self.path / "environment.json") or {}
+        written = strict_json.read_json(self.path / "environment.json") or {}
         return {name: value for name, value in written.items() if name != "sha256"}
 
     def checkpoint_files(self) -> list[Path]:
@@ -110,3 +113,11 @@ def charges_of(attempts: Iterable[tuple[AttemptDir, Mapping[str, Any] | None]]) 
         elif kind not in RESUMABLE and not (kind in DIED and attempt.checkpoint_files()):
             charges += 1
     return charges
+
+
+def ending(kind: str, message: str, round: int | None = None, *, mendable: bool = False) -> dict[str, Any]:
+    """What an exit.json says."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    return {
+        "schema": SCHEMA, "kind": kind, "message": redact(message), "round": round, "time": now, "mendable": mendable
+    }  # fmt: skip

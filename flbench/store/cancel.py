@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from flbench.store import files
+from flbench.store import files, strict_json
 
 #: Seconds between two looks at a mark.
 GLANCE = 1.0
@@ -28,7 +28,7 @@ class Mark:
     def put(self, by: str) -> None:
         """Ask for an end."""
         content = {"by": by, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        files.replace(self.path, files.pretty(content), sync=False)
+        files.replace(self.path, strict_json.pretty(content), sync=False)
 
     def is_put(self) -> bool:
         """Whether an end is asked for."""

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from flbench.store import files
+from flbench.store import files, strict_json
 from flbench.store.names import is_name
 
 #: Seconds between two heartbeats of a worker.
@@ -70,7 +70,7 @@ class Lease:
     @classmethod
     def read(cls, path: Path) -> Self | None:
         """The lease in a file; None where there is none, or none that can be read."""
-        raw = files.read_json(path)
+        raw = strict_json.read_json(path)
         if raw is None:
             return None
         names = [field.name for field in dataclasses.fields(cls)]
@@ -221,7 +221,7 @@ class Heartbeat:
     def __enter__(self) -> Self:
         files.make_directory(self.directory, self.directory.parent)
         files.replace(self.directory / "heartbeat", b"\n", sync=False)
-        content = files.pretty({**self._lease.to_json(), "plan": self._plan})
+        content = strict_json.pretty({**self._lease.to_json(), "plan": self._plan})
         files.replace(self.directory / "lease.json", content, sync=False)
         self._thread.start()
         return self
@@ -255,7 +255,7 @@ def live_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
         with suppress(OSError):  # one file that cannot be read says nothing about the other workers
             lease = Lease.read(path)
             if lease is not None and judge.alive(lease, path):
-                found.append(LiveWorker(lease, str((files.read_json(path) or {}).get("plan", ""))))
+                found.append(LiveWorker(lease, str((strict_json.read_json(path) or {}).get("plan", ""))))
     return found
 
 
@@ -271,7 +271,7 @@ def read_end(path: Path) -> dict[str, Any] | None:
         StoreUnusable: a newer flbench wrote it.
         OSError: it cannot be read.
     """
-    end = files.read_json(path)
+    end = strict_json.read_json(path)
     if end is None or not all(isinstance(end.get(name, ""), str) for name in ("kind", "message", "time")):
         return None
     return end if isinstance(end.get("round"), int | None) else None

@@ -12,7 +12,7 @@ from typing import Any, overload
 from flbench.config import Experiment, parse_experiment, request_problem
 from flbench.errors import StoreUnusable
 from flbench.regular import read_regular
-from flbench.store import files
+from flbench.store import strict_json
 from flbench.store.names import is_run_id
 from flbench.store.results import Wish
 
@@ -46,7 +46,7 @@ class Entry:
 
 def encode_plan(experiments: Iterable[Experiment]) -> bytes:
     """A plan file's content."""
-    return files.join_lines(vars(Entry.of(experiment)) for experiment in experiments)
+    return strict_json.join_lines(vars(Entry.of(experiment)) for experiment in experiments)
 
 
 class Plan(Sequence[Entry]):
@@ -126,13 +126,13 @@ def read_content(path: Path) -> bytes:
 
 def refuse_newer(path: Path, data: bytes) -> None:
     """Raise StoreUnusable where the first line of a plan says that a newer flbench wrote it."""
-    files.parse_object(data.partition(b"\n")[0], path)
+    strict_json.parse_object(data.partition(b"\n")[0], path)
 
 
 def parse_plan(path: Path, data: bytes) -> list[Entry]:
     """The entries in some whole lines of a plan file; raises StoreUnusable where they are none."""
     try:
-        records = files.parse_lines(data)
+        records = strict_json.parse_lines(data)
         if len(records) != data.count(b"\n") or data[-1:] not in (b"\n", b""):
             raise TypeError("it is damaged")
         return [_checked(Entry(**line)) for line in records]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flbench.config import MAX_ROUNDS
-from flbench.store import files
+from flbench.store import strict_json
 
 #: The largest count: what 64 bits hold.
 MOST = 2**63 - 1
@@ -51,7 +51,7 @@ def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
 def parse_records(data: bytes) -> list[dict[str, Any]]:
     """Return the records at the start of a metrics file; what follows a torn or wrong line is dropped."""
     records = []
-    for raw in files.parse_lines(data):
+    for raw in strict_json.parse_lines(data):
         try:
             records.append(check_record(raw))
         except ValueError:

@@ -23,9 +23,9 @@ from flbench.config import (
     content_of,
     plugins_of,
 )
-from flbench.store import files
-from flbench.store.files import SCHEMA
+from flbench.store import files, strict_json
 from flbench.store.records import MOST, check_record
+from flbench.store.strict_json import SCHEMA
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Result:
     def read(cls, file: str) -> Result | None:
         """The result in a file, None where it is damaged; raises StoreUnusable where a newer flbench wrote it."""
         data = files.read_bytes(file)
-        raw = None if data is None else files.parse_object(data, file)
+        raw = None if data is None else strict_json.parse_object(data, file)
         if data is None or raw is None:
             return None
         if raw.pop("sha256", None) not in _checksums(data, raw):

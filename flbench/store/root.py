@@ -11,13 +11,14 @@ from typing import Any
 
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
-from flbench.store import files
+from flbench.store import files, strict_json
 from flbench.store.cancel import Mark
-from flbench.store.files import SCHEMA
+from flbench.store.claims import Attempt, claim
 from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, hanging_workers, live_workers
 from flbench.store.names import is_name, is_run_id
 from flbench.store.plans import Entry, plan_ids, read_plan
-from flbench.store.runs import Attempt, RunDir
+from flbench.store.runs import RunDir
+from flbench.store.strict_json import SCHEMA
 
 #: Bytes that must be free for a run to begin.
 ROOM = 32 << 20
@@ -81,8 +82,8 @@ class Store:
                 yield from read_plan(directory / "plan.jsonl", about=run_id)
 
     def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
-        """Take a run on, or None: see ``RunDir.claim``."""
-        return self.run(experiment.run_id).claim(experiment, lease, max_attempts)
+        """Take a run on, or return None: see ``claims.claim``."""
+        return claim(self.run(experiment.run_id), experiment, lease, max_attempts)
 
     def sweep_dir(self, name: str, spec_hash: str) -> Path:
         """Where the plan and leaderboard of a sweep lie."""
@@ -123,7 +124,7 @@ class Store:
         """
         with suppress(OSError):
             files.make_directory(self.workers / token, self.workers)
-            files.publish(self.workers / token / "exit.json", files.sealed(end))
+            files.publish(self.workers / token / "exit.json", strict_json.sealed(end))
 
     def check_room(self) -> None:
         """Raise StoreUnusable where the disk is so full that a run had better not begin."""
@@ -173,7 +174,7 @@ class Store:
                     f"there is no store at {self.root}; `flbench sweep` makes one, --store DIR names another"
                 )
             self._create(path)
-        found = files.read_json(path)
+        found = strict_json.read_json(path)
         if found is None or not isinstance(found.get("schema"), int):
             raise StoreUnusable(
                 f'{path} is damaged; if the runs beside it are sound, write {{"schema": {SCHEMA}}} into it'
@@ -194,4 +195,4 @@ class Store:
                     f'write {{"schema": {SCHEMA}}} into {path}, then call flbench verify'
                 )
             raise StoreUnusable(f"{problem}; name a new or empty directory by --store")
-        files.publish(path, files.pretty({"schema": SCHEMA}))
+        files.publish(path, strict_json.pretty({"schema": SCHEMA}))

@@ -12,15 +12,15 @@ from typing import Any
 from flbench.config import EvaluatedRounds, parse_experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.regular import read_regular
-from flbench.store import files
+from flbench.store import files, strict_json
 from flbench.store.attempts import AttemptDir, Checkpoint
+from flbench.store.claims import SHORT_ENVIRONMENT
 from flbench.store.leases import Lease
 from flbench.store.names import is_run_id
 from flbench.store.plans import Entry, parse_plan, read_content
 from flbench.store.records import check_record, parse_records
 from flbench.store.results import Result
 from flbench.store.root import Store
-from flbench.store.runs import SHORT_ENVIRONMENT
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Audit:
         if data is None:
             self._complain(path, "it is no file")
             return
-        records = files.parse_lines(data)
+        records = strict_json.parse_lines(data)
         whole, torn = data.count(b"\n"), not data.endswith(b"\n") and bool(data)
         if len(records) < whole or (torn and not torn_is_well):
             self._complain(path, f"line {len(records) + 1} is torn")
@@ -202,7 +202,7 @@ class Audit:
     def _sealed(self, path: Path) -> dict[str, Any] | None:
         """Return the object in a file, as ``_json`` does; a problem, too, where its checksum does not fit."""
         value = self._json(path)
-        if value is not None and not files.is_as_written(value):
+        if value is not None and not strict_json.is_as_written(value):
             self._complain(path, "its checksum does not fit: it was changed after it was written")
         return value
 
@@ -210,15 +210,15 @@ class Audit:
         """The object in a file; None, and a problem, where there is none that this flbench can read."""
         self.files += 1
         try:
-            value = files.loads(read_regular(path))
+            value = strict_json.loads(read_regular(path))
         except FileNotFoundError:
             self._complain(path, "it is missing")
             return None
         except (OSError, ValueError) as error:
             self._complain(path, f"it cannot be read as JSON: {error}")
             return None
-        schema = value.get("schema", files.SCHEMA) if isinstance(value, dict) else None
-        if not isinstance(schema, int) or schema > files.SCHEMA:
+        schema = value.get("schema", strict_json.SCHEMA) if isinstance(value, dict) else None
+        if not isinstance(schema, int) or schema > strict_json.SCHEMA:
             self._complain(path, "expected an object" if schema is None else f"its schema {schema!r:.20} is unknown")
             return None
         return dict(value)

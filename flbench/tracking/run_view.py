@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from flbench.config import digest, parse_experiment
 from flbench.orchestrate import label
-from flbench.store import Result, RunDir, RunState, files
+from flbench.store import Result, RunDir, RunState, strict_json
 
 #: Longest tag that W&B accepts, in characters.
 LONGEST_TAG = 64
@@ -41,7 +41,7 @@ class RunView:
     @property
     def digest(self) -> str:
         """Equal for views that look the same on W&B."""
-        return digest(files.to_line({**vars(self), "config": dict(self.config), "summary": dict(self.summary)}))
+        return digest(strict_json.to_line({**vars(self), "config": dict(self.config), "summary": dict(self.summary)}))
 
     @property
     def exit_code(self) -> int:
@@ -84,7 +84,7 @@ def running_view(run: RunDir, sweeps: Sequence[str], state: RunState, rounds: in
 def _view(
     run: RunDir, sweeps: Sequence[str], status: Status, summary: Mapping[str, Any], stamp: str, **changes: Any
 ) -> RunView | None:
-    raw = files.read_json(run.path / "experiment.json")
+    raw = strict_json.read_json(run.path / "experiment.json")
     if raw is None:
         return None
     config = {**{key: value for key, value in raw.items() if key not in ("schema", "run_id", "cell_id")}, **changes}

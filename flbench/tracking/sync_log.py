@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flbench.store import files
-from flbench.store.files import SCHEMA
+from flbench.store import files, strict_json
+from flbench.store.strict_json import SCHEMA
 
 
 class SyncLog:
@@ -54,5 +54,5 @@ class SyncLog:
         files.make_directory(self._path.parent, self._path.parents[1])
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         line = {"schema": SCHEMA, "target": self._target, "run": run_id, "digest": digest}
-        files.append_line(self._path, files.to_line({**line, "segment": segment, "time": now}))
+        files.append_line(self._path, strict_json.to_line({**line, "segment": segment, "time": now}))
         self._digests[run_id] = digest

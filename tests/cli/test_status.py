@@ -22,7 +22,7 @@ from flbench.cli.sparkline import sparklines
 from flbench.cli.status import SweepStatus
 from flbench.cli.survey import STATES, Tally, survey
 from flbench.errors import StoreUnusable, UserError
-from flbench.store import Lease, Store, encode_plan, files
+from flbench.store import Lease, Store, encode_plan, strict_json
 from flbench.sweeps import load_sweep
 from tests.faults.stub import execute, experiments, undisturbed
 
@@ -237,7 +237,7 @@ def test_a_plan_beyond_all_bounds_does_not_hide_the_others(store: Store, change:
     directory = store.sweep_dir("endless", "abc")
     directory.mkdir(parents=True)
     entry = {"run_id": one.run_id, "cell_id": one.cell_id, "experiment": {**one.to_json(), **change}}
-    (directory / "plan.jsonl").write_bytes(files.join_lines([entry]))
+    (directory / "plan.jsonl").write_bytes(strict_json.join_lines([entry]))
     result = status()
     assert result.exit_code == StoreUnusable.exit_code
     named = [line for line in result.stdout.splitlines() if f"{directory}/plan.jsonl" in line]

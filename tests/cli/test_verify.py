@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.config import canonical_json
 from flbench.errors import UserError
-from flbench.store import Attempt, Lease, Store, encode_plan, files
+from flbench.store import Attempt, Lease, Store, encode_plan, files, strict_json
+from flbench.store.attempts import ending
 from flbench.store.results import Result
-from flbench.store.runs import ending
 from tests.faults.stub import execute, experiments
 
 
@@ -71,7 +71,7 @@ def test_a_sound_store(store: Store) -> None:
 def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     raw = json.loads(path.read_bytes())
     change(raw)
-    path.write_bytes(files.pretty(raw))
+    path.write_bytes(strict_json.pretty(raw))
 
 
 def resign(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -82,7 +82,7 @@ def resign(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     change(raw)
     raw.pop("sha256")
     raw["sha256"] = hashlib.sha256(canonical_json(raw).encode()).hexdigest()
-    path.write_bytes(files.pretty(raw))
+    path.write_bytes(strict_json.pretty(raw))
 
 
 def cut(path: Path) -> None:
@@ -225,9 +225,9 @@ def test_recomputing_gives_the_same_bits(real: Store) -> None:
     (run_id, other) = real.run_ids()
     path = real.run(run_id).path
     metrics = path / "attempts/0001/metrics.jsonl"
-    records = files.parse_lines(metrics.read_bytes())
+    records = strict_json.parse_lines(metrics.read_bytes())
     records[-1]["loss"] += 1e-12
-    metrics.write_bytes(files.join_lines(records))
+    metrics.write_bytes(strict_json.join_lines(records))
     mended = {"metrics_sha256": files.sha256_of(metrics), "metrics_bytes": metrics.stat().st_size, "final": records[-1]}
     resign(path / "results/00000004.json", lambda raw: raw.update(mended))
     assert verify(run_id).exit_code == 0

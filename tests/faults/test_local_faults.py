@@ -21,7 +21,7 @@ from flbench.config import Experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.orchestrate import Outcome
 from flbench.report.runs import StoreSource, collect
-from flbench.store import Lease, Store, files, leases, read_plan
+from flbench.store import Lease, Store, files, leases, read_plan, strict_json
 from flbench.store.leases import process_start
 from tests.faults.disks import Elsewhen, TwoClocks
 from tests.faults.stub import ROOT, WORKER, experiments, orchestrate, write_toy_plan
@@ -62,7 +62,7 @@ def rebooted(store: Store, experiment: Experiment, *, idle: float) -> Lease:
         pass  # leaves no heartbeat; now as it would lie after a power cut:
     heartbeat = store.workers / lease.token / "heartbeat"
     files.make_directory(heartbeat.parent, store.workers)
-    files.replace(heartbeat.parent / "lease.json", files.pretty(lease.to_json()))
+    files.replace(heartbeat.parent / "lease.json", strict_json.pretty(lease.to_json()))
     files.disk.touch(heartbeat)
     touched = heartbeat.stat().st_mtime - idle
     os.utime(heartbeat, (touched, touched))

@@ -9,8 +9,8 @@ from typing import Any
 from flbench.config import Experiment
 from flbench.orchestrate import write_plan
 from flbench.report import exports
-from flbench.store import Attempt, Lease, Store, files
-from flbench.store.runs import ending
+from flbench.store import Attempt, Lease, Store, files, strict_json
+from flbench.store.attempts import ending
 from flbench.sweeps import load_sweep
 from tests.faults.stub import Done
 from tests.report.stores import ENVIRONMENT, NUMERICS
@@ -75,7 +75,7 @@ def build(folder: Path) -> None:
     lease = Lease.here("aworker0")
     (store.workers / lease.token).mkdir()
     dead = {**lease.to_json(), "boot_id": "another", "pid_start": "1", "plan": f"{sweep.name}/{sweep.spec_hash}"}
-    files.replace(store.workers / lease.token / "lease.json", files.pretty(dead))
+    files.replace(store.workers / lease.token / "lease.json", strict_json.pretty(dead))
     files.disk.touch(store.workers / lease.token / "heartbeat")
     store.bury(lease.token, ending("signal", "its worker was killed by SIGKILL"))
     exported, problems = exports.gather(store, store.run_ids())
@@ -128,7 +128,7 @@ def _begin(store: Store, experiment: Experiment) -> Attempt:
 def _finish(store: Store, experiment: Experiment, *, diverged: bool = False) -> None:
     attempt = _begin(store, experiment)
     rounds = [10] if diverged else sorted(experiment.evaluated_rounds())
-    files.replace(attempt.metrics_path, files.join_lines(records(experiment, rounds)))
+    files.replace(attempt.metrics_path, strict_json.join_lines(records(experiment, rounds)))
     attempt.publish(
         status="diverged" if diverged else "done",
         rounds=rounds[-1],
@@ -142,6 +142,6 @@ def _finish(store: Store, experiment: Experiment, *, diverged: bool = False) -> 
 def publish_at_once(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
     """Execute a run in the place of training: publish made-up numbers at once."""
     rounds = sorted(experiment.evaluated_rounds())
-    files.replace(attempt.metrics_path, files.join_lines(records(experiment, rounds)), sync=False)
+    files.replace(attempt.metrics_path, strict_json.join_lines(records(experiment, rounds)), sync=False)
     attempt.publish(status="done", rounds=rounds[-1], seconds=1.0, fingerprint="feedfacecafebeef", numerics=NUMERICS)
     return Done("done", rounds[-1])

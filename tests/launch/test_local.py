@@ -11,7 +11,7 @@ from flbench.errors import UserError
 from flbench.launch.inline import InlineLauncher
 from flbench.launch.local import LocalLauncher, cgroup_quota, gpu_slots, usable_cores, visible_gpus
 from flbench.launch.memory import oom_kills
-from flbench.store import Store, files
+from flbench.store import Store, strict_json
 from flbench.worker import Options
 from tests.faults.stub import experiments
 
@@ -147,7 +147,7 @@ def test_end_of_a_worker_is_told_and_memory_costs_a_slot(
     assert launcher.alive() == 0
     assert launcher.slots == slots
     (token,) = launcher.tokens()
-    told = files.read_json(store.workers / token / "exit.json")
+    told = strict_json.read_json(store.workers / token / "exit.json")
     assert (told and told["kind"]) == kind
 
 
@@ -158,7 +158,7 @@ def test_inline_worker_killed_by_the_user_costs_no_attempt(tmp_path: Path, monke
     launcher.kill()
     assert codes == [130]
     (token,) = launcher.tokens()
-    end = files.read_json(store.workers / token / "exit.json")
+    end = strict_json.read_json(store.workers / token / "exit.json")
     assert end is not None and end["kind"] == "interrupted"
 
 
@@ -189,6 +189,6 @@ def test_the_end_of_a_worker_names_any_signal(tmp_path: Path, number: int, name:
     (token,) = launcher.tokens()
     while launcher.alive():
         time.sleep(0.01)
-    end = files.read_json(store.workers / token / "exit.json")
+    end = strict_json.read_json(store.workers / token / "exit.json")
     assert end is not None
     assert end["message"] == f"its worker was killed by {name}"

@@ -16,7 +16,7 @@ from flbench.launch import WorkersCrash
 from flbench.launch.cancel import cancel
 from flbench.launch.slurm import Request, SlurmLauncher, Worker, script
 from flbench.launch.submissions import Submission
-from flbench.store import Lease, Store, files
+from flbench.store import Lease, Store, files, strict_json
 from flbench.worker import Options
 from tests.launch.programs import program, says
 
@@ -162,7 +162,7 @@ def test_intent_that_no_job_followed_is_given_up_unless_its_launcher_lives(store
 def kill(submission: Submission) -> None:
     """Make its launcher a process that has ended."""
     lease = Lease.here().to_json() | {"pid_start": "1"}
-    files.replace(submission.folder / "lease.json", files.pretty(lease))
+    files.replace(submission.folder / "lease.json", strict_json.pretty(lease))
 
 
 def test_other_plans_jobs_are_left_alone(store: Store, bin: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from flbench.config import Experiment
 from flbench.slurm import Inquest, Job, Row, explain, squeue, state_of
 from flbench.slurm.commands import read_rows
-from flbench.store import Attempt, Lease, Plan, Store, files
+from flbench.store import Attempt, Lease, Plan, Store, files, strict_json
 from flbench.store.runs import RunDir
 from flbench.worker import REQUEUE, Options, main, work
 from tests.faults.stub import Done, OneByOne, execute, experiments, undisturbed, write_toy_plan
@@ -216,7 +216,7 @@ def test_later_run_of_a_job_knows_that_the_earlier_is_dead(store: Store, monkeyp
 def test_lease_of_an_older_store_is_read(tmp_path: Path) -> None:
     old = Lease.here().to_json()
     del old["slurm_restart"]
-    files.replace(tmp_path / "lease.json", files.pretty(old))
+    files.replace(tmp_path / "lease.json", strict_json.pretty(old))
     lease = Lease.read(tmp_path / "lease.json")
     assert lease is not None and lease.slurm_restart == 0 and lease.host == socket.gethostname()
 

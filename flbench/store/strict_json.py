@@ -1,0 +1,134 @@
+"""The JSON of a store: strict when it is read, whole when it is written, refused where a newer flbench wrote it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flbench.config import canonical_json
+from flbench.errors import StoreUnusable
+from flbench.store.files import read_bytes
+
+#: Of the files in a store; raised when older code could not read them.
+SCHEMA = 1
+
+#: The escape of half a surrogate pair; alone it is no text.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None where it is absent, damaged, or no object.
+
+    Raises:
+        StoreUnusable: a newer flbench wrote it: nobody here knows what it says, and nobody shall write over it.
+        OSError: it cannot be read, which says nothing about what is in it.
+    """
+    data = read_bytes(path)
+    return None if data is None else parse_object(data, path)
+
+
+def loads(data: bytes) -> Any:
+    """Parse strict JSON: no NaN, no number beyond a float's range, no text that UTF-8 cannot hold.
+
+    Raises:
+        ValueError: it is something else, or nested too deeply.
+    """
+    try:
+        value = json.loads(data, parse_float=_finite_float, parse_constant=_finite_float)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if _SURROGATE.search(data):
+        json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+    return value
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is no finite number")
+    return number
+
+
+def parse_object(data: bytes, path: Path | str) -> dict[str, Any] | None:
+    """The object that the bytes of a file say; None where they say none, StoreUnusable as ``read_json``."""
+    try:
+        value = loads(data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    refuse_newer(value, path)
+    return value
+
+
+def refuse_newer(value: Mapping[str, Any], path: Path | str) -> None:
+    """Raise StoreUnusable where an object says that a newer flbench wrote it."""
+    schema = value.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise StoreUnusable(
+            f"{path} was written by a newer flbench (schema {schema}, this one reads up to {SCHEMA}); "
+            "update flbench or choose another --store"
+        )
+
+
+def parse_lines(data: bytes) -> list[dict[str, Any]]:
+    """The whole JSON objects at the start of a file of lines: whatever follows a torn line is dropped."""
+    records = []
+    for line in data.split(b"\n")[:-1]:  # what follows the last newline is a torn tail
+        try:
+            record = loads(line)
+        except ValueError:
+            break
+        if not isinstance(record, dict):
+            break
+        records.append(record)
+    return records
+
+
+def join_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    """The opposite of ``parse_lines``."""
+    return b"".join(to_line(record).encode(errors="replace") + b"\n" for record in records)
+
+
+def to_line(record: Mapping[str, Any]) -> str:
+    """One record as strict JSON; infinities and NaN become null."""
+    try:
+        return json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
+
+
+def pretty(value: Any) -> bytes:
+    """JSON for people and programs."""
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="replace")
+
+
+def sealed(value: Mapping[str, Any]) -> bytes:
+    """Return an object as JSON with its checksum, by which ``is_as_written`` notices a later change."""
+    content = json.loads(pretty(value))
+    return pretty({**content, "sha256": _checksum(content)})
+
+
+def is_as_written(value: Mapping[str, Any]) -> bool:
+    """Whether an object has the checksum that ``sealed`` gave it; older versions of flbench wrote none."""
+    content = {name: item for name, item in value.items() if name != "sha256"}
+    return "sha256" not in value or value["sha256"] == _checksum(content)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
