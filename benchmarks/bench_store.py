@@ -179,7 +179,7 @@ def act_as_filler(root: str, plan: str, upto: str, share: str, shares: str) -> N
 
 def act_as_planner(root: str, spec: str) -> None:
     """Expand a specification and write its plan; print the plan's name and the seconds of each."""
-    from flbench.orchestrate import write_plan
+    from flbench.planning import write_plan
     from flbench.sweeps import load_sweep
 
     start = time.perf_counter()

@@ -9,25 +9,23 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from flbench.choices import Device, SelectBy
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from flbench.config import Experiment
-    from flbench.launch import Launcher
     from flbench.orchestrate import Outcome
     from flbench.report.runs import Source
     from flbench.store import Store
-    from flbench.sweeps import Sweep
-    from flbench.worker import Options
 
 #: A path, or several: where runs are.
 Paths = str | Path | Iterable[str | Path]
-Device = Literal["auto", "cpu", "cuda"]
 
 
 def load(
@@ -35,7 +33,7 @@ def load(
     *,
     spec: str | Path | None = None,
     curves: bool = False,
-    select_by: Literal["last", "val", "oracle"] = "last",
+    select_by: SelectBy = "last",
 ) -> pd.DataFrame:
     """The runs of a store or of exported files as the tidy frame that the report uses.
 
@@ -85,23 +83,21 @@ def run(
         UserError: a field that does not fit, the data are missing or damaged, or the run failed.
     """
     from flbench.config import parse_experiment, require_device
-    from flbench.launch.inline import InlineLauncher
-    from flbench.launch.local import usable_cores
+    from flbench.launchers import run_launcher, used_device
     from flbench.planning import begin, name_data
     from flbench.report import dataframes
     from flbench.report.runs import StoreSource, collect
     from flbench.store import Store
 
     path, root = _store_path(store), None if data is None else Path(data)
-    options = _options(data, "cuda" if device == "auto" and _has_cuda() else device, usable_cores(), max_attempts=1)
     (experiment,) = name_data([parse_experiment(fields)], path, root, "data")
-    require_device([experiment], lambda: options.device)
+    require_device([experiment], lambda: used_device(device))
     opened = Store(path)
     _tell(begin(opened, [experiment]))
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):
         found.forgive()
-    _execute(opened, "", [experiment], lambda: InlineLauncher(opened, f"run {found.run_id}", [experiment], options), 1)
+    _execute(opened, "", [experiment], lambda: run_launcher(opened, experiment, root, device), 1)
     source = StoreSource(opened)
     return dataframes.curves(source, collect(source, [experiment]).runs)
 
@@ -128,8 +124,8 @@ def sweep(
             ``state`` says so.
     """
     from flbench.config import require_device
-    from flbench.orchestrate import write_plan
-    from flbench.planning import begin, name_data_of
+    from flbench.launchers import SweepWorkers
+    from flbench.planning import begin, name_data_of, write_plan
     from flbench.report import dataframes
     from flbench.report.runs import StoreSource, collect
     from flbench.store import Store
@@ -137,19 +133,14 @@ def sweep(
 
     root = None if data is None else Path(data)
     loaded = name_data_of(load_sweep(path, sets), _store_path(store), root, "data")
-    require_device(loaded.experiments, lambda: _device_of(loaded))
+    wanted = SweepWorkers.of(loaded, root, backend="local", count=workers)
+    require_device(loaded.experiments, lambda: wanted.options.device)
     opened = Store(_store_path(store))
     directory = write_plan(opened, loaded)
     _tell(begin(opened, loaded.experiments))
-    plan = str(directory.relative_to(opened.root / "sweeps"))
-    _execute(
-        opened,
-        plan,
-        loaded.experiments,
-        lambda: _launcher(opened, plan, loaded, data, workers),
-        loaded.spec.retry.max_attempts,
-        raises=False,
-    )
+    plan, experiments = "/".join(directory.parts[-2:]), loaded.experiments
+    launcher = partial(wanted.launcher, opened, plan, experiments)
+    _execute(opened, plan, experiments, launcher, wanted.options.max_attempts, raises=False)
     collection = collect(StoreSource(opened), loaded.experiments, select_by=loaded.spec.report.select_by)
     return dataframes.tidy(collection.runs)
 
@@ -172,32 +163,6 @@ def _execute(
 def _tell(lines: Iterable[str]) -> None:
     for line in lines:
         logging.getLogger(__name__).warning("%s", line)
-
-
-def _launcher(store: Store, plan: str, loaded: Sweep, data: str | Path | None, workers: int | None) -> Launcher:
-    from flbench.launch.local import LocalLauncher
-
-    resources = loaded.spec.resources
-    options = _options(data, _device_of(loaded), resources.cpus, loaded.spec.retry.max_attempts, fuse=resources.fuse)
-    return LocalLauncher(store, plan, options, workers=workers, cpus=resources.cpus, gpus=resources.gpus)
-
-
-def _device_of(loaded: Sweep) -> Device:
-    return "cuda" if loaded.spec.resources.gpus else "cpu"
-
-
-def _options(data: str | Path | None, device: str, pool: int, max_attempts: int, **more: Any) -> Options:
-    from flbench.worker import Options
-
-    root = None if data is None else Path(data)
-    wanted: Any = "cpu" if device == "auto" else device
-    return Options(data_root=root, device=wanted, pool=pool, max_attempts=max_attempts, **more)
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _store_path(store: str | Path | None) -> Path:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Literal, Protocol, cast
 import torch
 
 from flbench import metrics
+from flbench.choices import Executor, UsedDevice
 from flbench.config import Experiment, Training, require_device
 from flbench.data.datasets import Data, Dataset, load, load_named
 from flbench.engine.federated import FederatedTrainer
@@ -48,8 +49,8 @@ class Settings:
     """
 
     data_root: Path | None = None
-    device: Literal["cpu", "cuda"] = "cpu"
-    executor: Literal["auto", "loop", "stacked"] = "auto"
+    device: UsedDevice = "cpu"
+    executor: Executor = "auto"
     pool: int = 1
     neighbours: int = 1
     checkpoint_seconds: float = 30.0

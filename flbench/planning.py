@@ -19,7 +19,8 @@ from flbench.registry import DATASETS
 from flbench.report import exports
 from flbench.report.contents import by_dataset, named_by, renamed
 from flbench.report.runs import StoreSource
-from flbench.store import Lease, Store, Wish, read_plan
+from flbench.store import Lease, Store, Wish, encode_plan, files, read_plan
+from flbench.store.plans import refuse_newer
 from flbench.sweeps import Sweep
 
 #: What must be there: the ``data``, since runs are to be executed here; their ``content``, since they are to be
@@ -137,3 +138,18 @@ def _supersede(store: Store, experiments: Sequence[Experiment]) -> str:
     runs = ((store.run(experiment.run_id), experiment) for experiment in experiments)
     count = sum(run.result_for(experiment) is not None and run.supersede() for run, experiment in runs)
     return f"--rerun: executing {count} finished runs again; their results so far are in superseded/ of their folders."
+
+
+def write_plan(store: Store, sweep: Sweep) -> Path:
+    """Put a sweep's spec and plan into the store; what is there already and equal stays untouched."""
+    directory = store.sweep_dir(sweep.name, sweep.spec_hash)
+    spec = "".join(f"# {option}\n" for option in sweep.options) + sweep.source
+    with store.usable():
+        files.make_directory(directory, store.root)
+        for name, content in (("spec.yaml", spec.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
+            path = directory / name
+            there = files.read_bytes(path)
+            if there != content:
+                refuse_newer(path, there or b"")
+                files.replace(path, content)
+    return directory

@@ -15,9 +15,10 @@ PACKAGE = Path(flbench.__file__).parent
 
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
-    "cli", "api", "tracking", "planning", "orchestrate", "papers", "report", "sweeps", "launch", "worker", "slurm",
+    "cli", "api", "tracking", "planning", "launchers", "orchestrate", "progress", "run_names", "papers", "report",
+    "sweeps", "launch", "worker", "slurm",
     "bench", "execution", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data", "store",
-    "config", "registry", "messages", "streams", "errors", "regular",
+    "config", "registry", "messages", "streams", "choices", "errors", "regular",
 ]  # fmt: skip
 
 HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL")

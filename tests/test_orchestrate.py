@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from flbench.cli.sweep_run import leaderboard
 from flbench.config import Experiment, parse_experiment
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
-from flbench.orchestrate import Orchestrator, Progress, Watch, common_fields, joined_common, label, leaderboard
+from flbench.orchestrate import Orchestrator
+from flbench.progress import Progress, Watch
+from flbench.run_names import common_fields, joined_common, label
 from flbench.store import Entry, Lease, Store
 from flbench.store.attempts import ending
 from flbench.worker import Options
@@ -208,7 +211,7 @@ def test_progress_counts_rounds_and_never_goes_back(store: Store) -> None:
 
 def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([100.0, 102.0, 104.0])
-    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
     watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
     assert watch.look().rounds_per_second is None
@@ -223,7 +226,7 @@ def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch)
 
 def test_speed_forgets_how_long_workers_took_to_begin(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 10.0, 11.0, 12.0, 13.0])
-    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
     watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
     watch.look()
@@ -242,7 +245,7 @@ def test_rounds_so_long_that_few_end_in_the_window_are_measured_all_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(1000.0 * look for look in range(20))
-    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
     watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
     watch.look()
@@ -258,7 +261,7 @@ def test_rounds_so_long_that_few_end_in_the_window_are_measured_all_the_same(
 
 def test_nobody_waits_for_the_rounds_of_what_failed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 10.0])
-    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     works, fails = experiments(2, rounds=100)
     watch = Watch(store, [Entry.of(works), Entry.of(fails)], max_attempts=1)
     watch.look()
@@ -274,7 +277,7 @@ def test_nobody_waits_for_the_rounds_of_what_failed(store: Store, monkeypatch: p
 
 def test_plans_without_rounds_are_measured_in_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 10.0])
-    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     plan = [parse_experiment({"kind": "sharpness", "width": 8, "seed": seed}) for seed in range(6)]
     watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=1)
     watch.look()
@@ -332,7 +335,7 @@ def test_leaderboard_is_made_anew_only_where_it_would_differ(store: Store, monke
         def tables(self, width: int) -> list[str]:
             return [f"table {len(made)} of {width}"]
 
-    def write(store: Store, sweeps: list[Any], path: Path) -> Board:
+    def write(store: Store, sweeps: list[Any], path: Path, arguments: list[str]) -> Board:
         made.append(path.name)
         path.write_text("board")
         return Board()

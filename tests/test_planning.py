@@ -19,8 +19,7 @@ from flbench.data.datasets import load_named
 from flbench.errors import DataMissing, OtherData, UserError
 from flbench.execution import Runner, Settings
 from flbench.launch.inline import InlineLauncher
-from flbench.orchestrate import write_plan
-from flbench.planning import as_planned, begin, name_data, name_data_of
+from flbench.planning import as_planned, begin, name_data, name_data_of, write_plan
 from flbench.registry import DATASETS
 from flbench.report import exports
 from flbench.report.runs import StoreSource, collect

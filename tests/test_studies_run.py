@@ -159,7 +159,7 @@ def test_the_dry_run_has_a_table_a_kind(swept: tuple[Path, str]) -> None:
 
 
 def test_runs_are_named_by_what_varies_within_their_kind(swept: tuple[Path, str]) -> None:
-    from flbench.orchestrate import Watch
+    from flbench.progress import Watch
     from flbench.store import read_plan
 
     store = Store(swept[0] / "store")

@@ -13,7 +13,8 @@ import torch
 from flbench.bench.measure import Note, Spread, Variant, gemm, take_turns
 from flbench.bench.plain import PlainLoop, Training
 from flbench.bench.workloads import Workload, data_for, training_flops
-from flbench.config import Federated, Precision
+from flbench.choices import Precision, UsedDevice
+from flbench.config import Federated
 from flbench.data.shards import shards_of
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.multi_run import step_together
@@ -52,7 +53,7 @@ class Settings:
 
     rounds: int | None = None
     repeats: int = 5
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: UsedDevice = "cpu"
     precision: Precision = "fp32"
     threads: int = 1
     fuse: int | None = None

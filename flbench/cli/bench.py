@@ -7,11 +7,12 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.cli.options import MOST_AT_ONCE, DataOption, Device, JsonOption
+from flbench.choices import Device, Precision, UsedDevice
+from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from flbench.bench.measure import Note, Spread
     from flbench.bench.probes import ProbeCosts
     from flbench.bench.workloads import Workload
-
-#: As in ``flbench.config``, whose import of pydantic would slow down every ``--help``.
-Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
 #: Seconds between two lines of progress without a terminal.
 QUIET = 2.0
@@ -50,7 +48,7 @@ def bench(
     repeats: Annotated[
         int, typer.Option(min=1, max=MOST_AT_ONCE, help="Turns of each variant, after one warm-up round.")
     ] = 5,
-    device: Annotated[Device, typer.Option(help="Device to compute on; auto selects CUDA if available.")] = Device.auto,
+    device: Annotated[Device, typer.Option(help="Device to compute on; auto selects CUDA if available.")] = "auto",
     precision: Annotated[Precision, typer.Option(help="Arithmetic; with bf16 the plain loops stay in fp32.")] = "fp32",
     threads: Annotated[
         int | None,
@@ -103,7 +101,7 @@ def bench(
     settings = Settings(
         rounds=rounds,
         repeats=repeats,
-        device=_resolve(device),
+        device=_available(device),
         precision=precision,
         threads=threads or _usable_cores(),
         fuse=fuse,
@@ -143,14 +141,12 @@ def _chosen(names: Sequence[str]) -> list[Workload]:
     return [WORKLOADS[name] for name in dict.fromkeys(names or WORKLOADS)]
 
 
-def _resolve(device: Device) -> Any:
-    import torch
+def _available(device: Device) -> UsedDevice:
+    from flbench.launchers import used_device
 
-    if device is Device.cuda and not torch.cuda.is_available():
+    if device == "cuda" and used_device("auto") == "cpu":
         raise UserError("no CUDA device is available; run `flbench doctor` to see what works")
-    if device is Device.auto:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device.value
+    return used_device(device)
 
 
 def _usable_cores() -> int:

@@ -17,7 +17,7 @@ from flbench.cli.drawing import fitting, plain_table
 from flbench.cli.numbers import duration, handy, named, pace, value
 from flbench.cli.overview import MOST_CELLS, Overview
 from flbench.cli.sparkline import mixed_sparklines
-from flbench.orchestrate import Progress, Seen
+from flbench.progress import Progress, Seen
 from flbench.report.literal import visible
 from flbench.report.metric_specs import METRICS
 

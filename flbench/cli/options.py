@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -31,25 +30,6 @@ MOST_RUNS = 10**9
 DEFAULT_STORE = Path("runs")
 
 
-class Backend(StrEnum):
-    """Where workers run."""
-
-    inline = "inline"
-    local = "local"
-    slurm = "slurm"
-
-
-class Device(StrEnum):
-    """What a run computes on."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Executor(StrEnum):
-    """How clients are mapped."""
-
-    auto = "auto"
-    loop = "loop"
-    stacked = "stacked"
+def public_path(path: Path) -> str:
+    """Return a path without the directories of this machine, for documents."""
+    return path.name if path.is_absolute() else path.as_posix()

@@ -15,7 +15,6 @@ from flbench.cli.report import (
     MetricOption,
     OnlyOption,
     ResultsOption,
-    Rule,
     SelectOption,
     SetsOption,
     SpecsArgument,
@@ -88,8 +87,7 @@ def plot(
     if out is not None and out.suffix and out.suffix not in _FORMATS and not out.is_dir():
         raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(_FORMATS)}")
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
-    rule: Rule | None = select_by
-    given = {"metric": metric, "select_by": rule.value if rule else None, "target": target}
+    given = {"metric": metric, "select_by": select_by, "target": target}
     board, collection = gather(choice, given)
     written: list[Path] = []
     with writing():

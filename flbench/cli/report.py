@@ -7,28 +7,20 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flbench.choices import SelectBy
 from flbench.cli.completion import conditions, sweep_files
-from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, StoreOption
+from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, StoreOption, public_path
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.report.leaderboard import Leaderboard
     from flbench.report.runs import Collection, Source
-
-
-class Rule(StrEnum):
-    """By what a run's round, and hyper-parameters, are chosen."""
-
-    last = "last"
-    val = "val"
-    oracle = "oracle"
 
 
 SpecsArgument = Annotated[
@@ -43,7 +35,7 @@ ResultsOption = Annotated[
 ]
 MetricOption = Annotated[str | None, typer.Option(help="What to rank by; default: as the sweep says, else acc.")]
 SelectOption = Annotated[
-    Rule | None,
+    SelectBy | None,
     typer.Option(
         "--select-by", help="Which round counts: last, val (the best on held-out data) or oracle (on the test data)."
     ),
@@ -142,7 +134,7 @@ def report(
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
     layout = {
         "metric": metric,
-        "select_by": select_by.value if select_by else None,
+        "select_by": select_by,
         "tune": tuple(tune) if tune else None,
         "target": target,
     }
@@ -197,7 +189,7 @@ def gather(
     sweeps = load_sweeps(names, choice.sets, choice.only, choice.limit)
     is_given = choice.results is not None or bool(files)
     source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
-    words = [*map(_public, files), *arguments]
+    words = [*map(public_path, files), *arguments]
     parts = leaderboard.parts_of(source, sweeps, **_given(layout))
     collection = leaderboard.merged(parts)
     if not collection.runs:
@@ -254,7 +246,7 @@ def _typed(context: typer.Context) -> list[str]:
             words.append(flag)
             continue
         for one in value if isinstance(value, list | tuple) else [value]:
-            words += [flag, _public(Path(one)) if name in _PATHS else str(one)]
+            words += [flag, public_path(Path(one)) if name in _PATHS else str(one)]
     return words
 
 
@@ -281,12 +273,7 @@ def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, l
     files = [file for path in results for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
     if not files:
         raise UserError(f"no exported runs (*.parquet) in {', '.join(map(str, results))}; `flbench export` writes them")
-    return FilesSource(files), [_public(path) for path in results]
-
-
-def _public(path: Path) -> str:
-    """A path without the directories of this machine."""
-    return path.name if path.is_absolute() else path.as_posix()
+    return FilesSource(files), [public_path(path) for path in results]
 
 
 def _with_figures(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from flbench.choices import Device, Executor
 from flbench.cli.completion import fields as complete_fields
 from flbench.cli.options import (
     DEFAULT_STORE,
     MOST_AT_ONCE,
     DataOption,
-    Device,
-    Executor,
     JsonOption,
     RerunOption,
     StoreOption,
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from flbench.config import Experiment
-    from flbench.launch import Launcher
-    from flbench.orchestrate import Outcome, Progress
-    from flbench.store import RunDir, Store
+    from flbench.orchestrate import Outcome
+    from flbench.progress import Progress
+    from flbench.store import RunDir
 
 
 def run(
@@ -41,10 +39,8 @@ def run(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,
-    device: Annotated[
-        Device, typer.Option(help="What to compute on; auto takes CUDA where there is any.")
-    ] = Device.auto,
-    executor: Annotated[Executor, typer.Option(help="How clients are mapped.")] = Executor.auto,
+    device: Annotated[Device, typer.Option(help="What to compute on; auto takes CUDA where there is any.")] = "auto",
+    executor: Annotated[Executor, typer.Option(help="How clients are mapped.")] = "auto",
     threads: Annotated[
         int | None,
         typer.Option(min=1, max=MOST_AT_ONCE, help="Threads of the loop executor; default: every usable core."),
@@ -66,13 +62,14 @@ def run(
 
     from flbench.cli.live import say
     from flbench.config import require_device
+    from flbench.launchers import run_launcher, used_device
     from flbench.orchestrate import Orchestrator
     from flbench.planning import begin, name_data
     from flbench.store import Store
     from flbench.sweeps import experiment_from
 
     given = experiment_from(fields or ())
-    require_device([given], lambda: _resolve(device))
+    require_device([given], lambda: used_device(device))
     (experiment,) = name_data([given], store, data, "data")
     console = Console(stderr=as_json)
     opened = Store(store)
@@ -82,40 +79,19 @@ def run(
     if found.state(experiment).status in ("failed", "lost"):
         found.forgive()
 
-    def launcher() -> Launcher:
-        return _launcher(opened, experiment, data, device, executor, threads)
-
     with CurveView(console, found, experiment) as view:
-        outcome = Orchestrator(opened, "", [experiment], launcher, max_attempts=1, show=view.show).run()
+        outcome = Orchestrator(
+            opened,
+            "",
+            [experiment],
+            lambda: run_launcher(opened, experiment, data, device, executor, threads),
+            max_attempts=1,
+            show=view.show,
+        ).run()
     _conclude(console, found, experiment, outcome)
     if as_json:
         print(json.dumps(_summary(found, experiment, outcome), indent=1))
     raise typer.Exit(outcome.exit_code)
-
-
-def _launcher(
-    store: Store, experiment: Experiment, data: Path | None, device: Device, executor: Executor, threads: int | None
-) -> Launcher:
-    from flbench.launch.inline import InlineLauncher
-    from flbench.launch.local import usable_cores
-    from flbench.worker import Options
-
-    options = Options(
-        data_root=data,
-        device=_resolve(device),
-        executor=executor.value,
-        pool=threads or usable_cores(),
-        max_attempts=1,
-    )
-    return InlineLauncher(store, f"run {experiment.run_id}", [experiment], options)
-
-
-def _resolve(device: Device) -> Any:
-    if device is not Device.auto:
-        return device.value
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class CurveView:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from flbench.cli.survey import Failure, Running
-    from flbench.orchestrate import Seen
+    from flbench.progress import Seen
     from flbench.store import Store
 
 #: Active runs shown, and failures told of each kind; the rest is counted.

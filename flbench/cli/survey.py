@@ -13,7 +13,8 @@ from typing import Any
 
 from flbench.cli.standings import Cell, Standings
 from flbench.launch.local import usable_cores
-from flbench.orchestrate import Seen, Watch, joined_common, label, share_done
+from flbench.progress import Seen, Watch, share_done
+from flbench.run_names import joined_common, label
 from flbench.store import Entry, Lease, Store, parse_plan
 from flbench.store.plans import read_content
 from flbench.sweeps import collection_paused

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
 import typer
 
+from flbench.choices import TrackingMode
 from flbench.cli.completion import sweeps as complete_sweeps
 from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from flbench.errors import UserError
-
-
-class TrackingMode(StrEnum):
-    """Whether and how runs are mirrored."""
-
-    auto = "auto"
-    online = "online"
-    offline = "offline"
-    off = "off"
 
 
 def sync(
@@ -72,10 +63,7 @@ def sync(
         print(redact(line), file=sys.stderr if as_json else sys.stdout, flush=True)
 
     with ends_quietly():
-        results = [
-            sync_job(opened, name, make, mode.value if mode else None, say, beside=beside)
-            for name, make in jobs.items()
-        ]
+        results = [sync_job(opened, name, make, mode, say, beside=beside) for name, make in jobs.items()]
     ok = all(result.ok for result in results)
     if as_json:
         summary = {"schema": 1, "store": str(store), "ok": ok, "sweeps": [result.json() for result in results]}

@@ -39,7 +39,7 @@ from flbench.config.kinds import (
     require_device,
 )
 from flbench.config.studies import Deep, Rank, Sharpness
-from flbench.config.training import FUSABLE, Centralized, Federated, Precision, Training, cohort_size, implied_by
+from flbench.config.training import FUSABLE, Centralized, Federated, Training, cohort_size, implied_by
 
 __all__ = [
     "ALIASES",
@@ -57,7 +57,6 @@ __all__ = [
     "Federated",
     "FieldProblem",
     "InvalidExperiment",
-    "Precision",
     "Rank",
     "Sharpness",
     "Spelling",

@@ -7,13 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from flbench.choices import Precision
 from flbench.config.base import BaseExperiment, Check, Rounds, Spelling, Whole
 from flbench.registry import DATASETS, Component
 
 #: Fields in which runs that are trained together may differ, besides the wishes and numbers of the method.
 FUSABLE = frozenset({"seed", "lr", "partition", "min_size", "clients", "participation"})
 
-Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 Augmentation = Literal["none", "flip-crop"]
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal, assert_never, cast
+from typing import Any, assert_never, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flbench.choices import Executor, UsedExecutor
 from flbench.config import Centralized, Federated, Training
 from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.datasets import Arrays, Data
@@ -61,7 +62,7 @@ def make_trainer(
     data: Data,
     *,
     device: str,
-    executor: Literal["auto", "loop", "stacked"],
+    executor: Executor,
     pool: int,
     neighbours: int = 1,
 ) -> tuple[Trainer, Numerics]:
@@ -123,7 +124,7 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
 
 def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: str, neighbours: int = 1) -> int:
     """Return how many runs like this one are worth training together: as many as fill a stack, and fit into memory."""
-    wanted = cast(Literal["auto", "loop", "stacked"], executor)
+    wanted = cast(Executor, executor)
     stacked = executor_for(experiment, data, device=device, wanted=wanted) == "stacked"
     if not isinstance(experiment, Federated) or not stacked:
         return 1
@@ -134,9 +135,7 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
     return max(1, most // experiment.cohort_size)
 
 
-def executor_for(
-    experiment: Training, data: Data, *, device: str, wanted: Literal["auto", "loop", "stacked"]
-) -> Literal["loop", "stacked"]:
+def executor_for(experiment: Training, data: Data, *, device: str, wanted: Executor) -> UsedExecutor:
     """The executor that ``wanted`` means for this experiment: for ``auto``, by the device and the FLOPs of a step."""
     if wanted != "auto":
         return wanted

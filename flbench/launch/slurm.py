@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from flbench.choices import Memory
 from flbench.errors import UserError
 from flbench.launch import KILLED, WorkersCrash
 from flbench.launch.local import ONE_THREAD, WORKER
@@ -272,7 +273,7 @@ class Worker:
         return f'{shlex.join(command)} "--offset=$(({self.begin} + SLURM_ARRAY_TASK_ID))"'
 
 
-def memory_of(request: Request, more: bool) -> Literal["all", "usual", "more"]:
+def memory_of(request: Request, more: bool) -> Memory:
     """How much a worker has, in its own words."""
     if request.mem is None:
         return "all"

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from flbench.sweeps import Sweep
 
 
-def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path) -> Leaderboard:
-    """Build the leaderboard of what ``sweeps`` wish for from ``store`` and write it to ``path`` as Markdown."""
+def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path, arguments: Sequence[str] = ()) -> Leaderboard:
+    """Build the leaderboard of some sweeps from ``store`` and write it to ``path`` as Markdown.
+
+    ``arguments`` are options of the command that makes it again (``flbench report``).
+    """
     from flbench.report import leaderboard
     from flbench.report.runs import StoreSource
 
     parts = leaderboard.parts_of(StoreSource(store), sweeps)
-    board = leaderboard.build(parts, leaderboard.options_of(sweeps))
+    board = leaderboard.build(parts, leaderboard.options_of(sweeps, arguments))
     write_text(path, board.markdown())
     return board
 

@@ -11,8 +11,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
+from flbench.choices import SelectBy
 from flbench.config import Experiment, Training
 from flbench.errors import UserError
 from flbench.report.contents import named_by
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes"})
 
 #: Rules by which a run's record is chosen.
-RULES = ("last", "val", "oracle")
+RULES = get_args(SelectBy)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from flbench.choices import SelectBy, TrackingMode
 from flbench.messages import unknown
 
 #: What a report can rank by: the numbers of an evaluation.
@@ -245,9 +246,7 @@ class Wandb(Strict):
 
     project: str = Field(default="flbench", min_length=1, description="project on W&B")
     entity: str | None = Field(default=None, description="user or team on W&B")
-    mode: Literal["auto", "online", "offline", "off"] = Field(
-        default="auto", description="auto: online if logged in to W&B, else off"
-    )
+    mode: TrackingMode = Field(default="auto", description="auto: online if logged in to W&B, else off")
 
 
 class Report(Strict):
@@ -261,7 +260,7 @@ class Report(Strict):
         default=("partition",), description="fields that make the columns"
     )
     baseline: Values | None = Field(default=None, description="the row that the others are compared with")
-    select_by: Literal["last", "val", "oracle"] = Field(
+    select_by: SelectBy = Field(
         default="last",
         description="last: the last round; val: the best round on held-out training data; oracle: the best round on "
         "the test data, an upper bound",

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-Mode = Literal["auto", "online", "offline", "off"]
-ResolvedMode = Literal["online", "offline", "off"]
+from flbench.choices import TrackingMode, UsedTrackingMode
 
 HOW_TO_TURN_ON = "log in with `wandb login`, or set WANDB_API_KEY; `wandb: {mode: offline}` needs neither"
 
 #: What wandb's own modes mean here.
-_WANDB_MODES: Mapping[str, ResolvedMode] = {
+_WANDB_MODES: Mapping[str, UsedTrackingMode] = {
     "online": "online",
     "run": "online",
     "shared": "online",
@@ -32,13 +30,13 @@ class Choice:
         failed: whether that is against the user's request.
     """
 
-    mode: ResolvedMode
+    mode: UsedTrackingMode
     server: str = ""
     note: str = ""
     failed: bool = False
 
 
-def choose(requested: Mode) -> Choice:
+def choose(requested: TrackingMode) -> Choice:
     """Resolve a requested mode: ``auto`` follows wandb's settings, and is off without a login.
 
     Importing wandb takes a second: the process that mirrors calls this, the sweep does not.

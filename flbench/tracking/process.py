@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flbench.tracking.mode import Mode
+    from flbench.choices import TrackingMode
 
 #: The flbench command, in this interpreter.
 FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
@@ -32,7 +32,7 @@ class MirrorProcess:
         self._process, self._log, self._note = process, log, note
 
     @classmethod
-    def start(cls, mode: Mode, store: Path, plan: Path, *, detach: bool = False) -> MirrorProcess:
+    def start(cls, mode: TrackingMode, store: Path, plan: Path, *, detach: bool = False) -> MirrorProcess:
         """Start the mirror of a plan (its directory in the store), unless W&B is turned off.
 
         With ``detach`` none is started: it would end with the sweep, before the runs do.

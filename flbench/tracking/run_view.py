@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 from flbench.config import digest, parse_experiment
-from flbench.orchestrate import label
+from flbench.run_names import label
 from flbench.store import Result, RunDir, RunState, strict_json
 
 #: Longest tag that W&B accepts, in characters.

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
+from flbench.choices import TrackingMode, UsedTrackingMode
 from flbench.errors import UserError
 from flbench.store import Store
 from flbench.tracking.jobs import Job, sweeps_by_run
 from flbench.tracking.mirror import Counts, GivenUp, Mirror
-from flbench.tracking.mode import Mode, choose
+from flbench.tracking.mode import choose
 from flbench.tracking.sweep_view import sweep_run_id, sweep_view
 from flbench.tracking.sync_log import SyncLog
 from flbench.tracking.wandb_sink import WandbSink
@@ -33,7 +34,7 @@ class SyncResult:
     """How one job was mirrored; ``problem`` is empty if nothing went wrong."""
 
     sweep: str
-    mode: Literal["online", "offline", "off"]
+    mode: UsedTrackingMode
     counts: Counts | None = None
     told_sweep: bool = False
     url: str | None = None
@@ -68,7 +69,13 @@ class SyncResult:
 
 
 def sync_job(
-    store: Store, name: str, make: Callable[[], Job], mode: Mode | None, say: Callable[[str], None], *, beside: bool
+    store: Store,
+    name: str,
+    make: Callable[[], Job],
+    mode: TrackingMode | None,
+    say: Callable[[str], None],
+    *,
+    beside: bool,
 ) -> SyncResult:
     """Mirror one job; whatever goes wrong ends as one line for the user.
 
@@ -91,7 +98,9 @@ def sync_job(
     return result
 
 
-def _sync(store: Store, name: str, job: Job, mode: Mode | None, say: Callable[[str], None], beside: bool) -> SyncResult:
+def _sync(
+    store: Store, name: str, job: Job, mode: TrackingMode | None, say: Callable[[str], None], beside: bool
+) -> SyncResult:
     choice, project, entity = choose(mode or job.wandb.mode), job.wandb.project, job.wandb.entity
     if choice.mode == "off":
         note, problem = ("", f"nothing is mirrored: {choice.note}") if choice.failed else (choice.note, "")

@@ -13,7 +13,7 @@ from flbench.cli.live import LiveView, PlainView, headlines, live_table, news_li
 from flbench.cli.numbers import duration, handy, pace
 from flbench.cli.overview import Overview
 from flbench.config import Experiment, parse_experiment
-from flbench.orchestrate import Progress, Seen
+from flbench.progress import Progress, Seen
 from flbench.store import Lease, Result, RunState, Store
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from flbench.cli.sparkline import Curves, mixed_sparklines, sparklines
 from flbench.cli.standings import Cell, Standings, best, common_names, names
 from flbench.config import parse_experiment
-from flbench.orchestrate import Seen
+from flbench.progress import Seen
 from flbench.store import Lease, RunState, Store
 
 PLAN = [

@@ -179,7 +179,7 @@ def test_what_the_user_can_mend_is_tried_again_without_more_ado(spec: Path) -> N
 
 
 def test_failed_runs_are_counted_where_they_are_many(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flbench.cli.sweep.MOST_FAILURES", 3)
+    monkeypatch.setattr("flbench.cli.sweep_run.MOST_FAILURES", 3)
     lines = sweep(spec, "--set", "axes.lr=[0.101]").stdout.splitlines()
     assert lines[-1].startswith("1 more: flbench status toy --json --store ")
     assert sum(line.startswith("  fedavg ") for line in lines) == 3
@@ -207,10 +207,10 @@ class Cancelled:
 
 
 def test_failed_runs_are_named_where_workers_crash(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def launcher(store: Store, plan: str, loaded: Any, wanted: Any) -> Cancelled:
-        return Cancelled(store, loaded.experiments[0])
+    def launcher(_: object, store: Store, plan: str, experiments: Any) -> Cancelled:
+        return Cancelled(store, experiments[0])
 
-    monkeypatch.setattr("flbench.cli.sweep._launcher", launcher)
+    monkeypatch.setattr("flbench.launchers.SweepWorkers.launcher", launcher)
     result = sweep(spec)
     assert isinstance(result.exception, WorkersCrash)
     *_, reason, run = result.stdout.splitlines()

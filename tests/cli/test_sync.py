@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
-from flbench.orchestrate import write_plan
+from flbench.planning import write_plan
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from flbench.tracking.jobs import planned_sweep

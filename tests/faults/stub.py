@@ -21,7 +21,9 @@ from typing import Any, NoReturn
 from flbench.config import Experiment, content_of, digest, parse_experiment
 from flbench.errors import DataMissing, UserError
 from flbench.launch.local import LocalLauncher
-from flbench.orchestrate import Orchestrator, Outcome, Progress, write_plan
+from flbench.orchestrate import Orchestrator, Outcome
+from flbench.planning import write_plan
+from flbench.progress import Progress
 from flbench.store import Attempt, Store, leases
 from flbench.worker import Options, main
 

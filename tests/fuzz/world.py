@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment
-from flbench.orchestrate import write_plan
+from flbench.planning import write_plan
 from flbench.report import exports
 from flbench.store import Attempt, Lease, Store, files, strict_json
 from flbench.store.attempts import ending

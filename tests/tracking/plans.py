@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment
-from flbench.orchestrate import write_plan
+from flbench.planning import write_plan
 from flbench.store import Store, Wish
 from flbench.sweeps import Sweep, load_sweep
 from tests.report.stores import finish

@@ -1,0 +1,32 @@
+"""Choices that sweep files, options and functions share, each declared once.
+
+They are plain ``Literal`` types, which pydantic, typer and mypy check, and which cost nothing to import.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+#: What a run computes on; ``auto`` selects CUDA if there is any.
+Device = Literal["auto", "cpu", "cuda"]
+UsedDevice = Literal["cpu", "cuda"]
+
+#: How clients are trained: one after the other, or stacked into one computation.
+Executor = Literal["auto", "loop", "stacked"]
+UsedExecutor = Literal["loop", "stacked"]
+
+#: Arithmetic of training.
+Precision = Literal["fp32", "tf32", "bf16", "fp64"]
+
+#: Where workers run.
+Backend = Literal["inline", "local", "slurm"]
+
+#: How much memory a worker has: all that any can have, or, where others can have more, the usual amount or more.
+Memory = Literal["all", "usual", "more"]
+
+#: Which evaluation of a run counts: the last, the best on held-out training data, or the best on the test data.
+SelectBy = Literal["last", "val", "oracle"]
+
+#: Whether and how runs are mirrored to W&B; ``auto`` follows wandb's settings and login.
+TrackingMode = Literal["auto", "online", "offline", "off"]
+UsedTrackingMode = Literal["online", "offline", "off"]

@@ -1,0 +1,201 @@
+"""Execute a sweep and print how it ends: the leaderboard, what was done, what failed, what to do next."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from flbench.cli.live import say, view_for
+from flbench.cli.numbers import duration
+from flbench.cli.options import DEFAULT_STORE, public_path
+from flbench.cli.overview import Overview
+from flbench.config import digest
+from flbench.errors import UserError
+from flbench.launchers import SweepWorkers
+from flbench.orchestrate import Orchestrator, Outcome
+from flbench.planning import begin, write_plan
+from flbench.progress import Seen
+from flbench.store import Store, files, strict_json
+from flbench.sweeps import Sweep
+from flbench.tracking.process import MirrorProcess
+
+#: Width of the tables, in characters, without a terminal.
+PIPE_WIDTH = 160
+
+#: Failed runs printed at most; further ones are counted.
+MOST_FAILURES = 100
+
+
+class SweepRun:
+    """One execution of a sweep in a store; with ``as_json`` everything for people goes to standard error."""
+
+    def __init__(self, sweep: Sweep, workers: SweepWorkers, root: Path, *, as_json: bool) -> None:
+        self._sweep, self._workers = sweep, workers
+        self._console = Console(stderr=as_json)
+        self._store = Store(root)
+        self._directory = write_plan(self._store, sweep)
+        self._plan = "/".join(self._directory.parts[-2:])
+
+    def execute(self, *, detach: bool, rerun: bool) -> dict[str, Any]:
+        """Run the sweep to its end and print what came of it; return the summary for ``--json``.
+
+        Raises:
+            UserError: no worker can be started, or the store is unusable; the failed runs are printed before.
+        """
+        began = time.monotonic()
+        for line in begin(self._store, self._sweep.experiments, rerun=rerun):
+            self._say(line)
+        mode = self._sweep.spec.wandb.mode
+        mirror = MirrorProcess.start(mode, self._store.root, self._directory, detach=detach)
+        outcome = self._orchestrate(detach=detach)
+        board = None if detach or outcome.interrupted else self._print_leaderboard(outcome.fingerprint)
+        seconds = time.monotonic() - began
+        self._print_end(outcome, seconds)
+        self._print_places(board)
+        if outcome.launched + outcome.adopted and (note := mirror.end()):
+            self._say(f"W&B: {note}", fold=True)
+        self._print_failures(outcome.failures)
+        return self._summary(outcome, board, seconds)
+
+    def _orchestrate(self, *, detach: bool) -> Outcome:
+        store, plan, experiments = self._store, self._plan, self._sweep.experiments
+        view = view_for(self._console, lambda: Overview.of(store, experiments))
+        orchestrator = Orchestrator(
+            store,
+            plan,
+            experiments,
+            lambda: self._workers.launcher(store, plan, experiments),
+            max_attempts=self._workers.options.max_attempts,
+            show=view.show,
+        )
+        try:
+            with view:
+                return orchestrator.run(detach=detach)
+        except UserError:
+            self._print_failures(orchestrator.failures())
+            raise
+
+    def _print_leaderboard(self, fingerprint: str) -> Path:
+        width = self._console.width if self._console.is_terminal else PIPE_WIDTH
+        path, text = leaderboard(self._store, self._sweep, self._directory, fingerprint, width)
+        self._say(text.rstrip())
+        return path
+
+    def _print_end(self, outcome: Outcome, seconds: float) -> None:
+        progress = outcome.progress
+        diverged = f" ({progress.diverged} diverged)" if progress.diverged else ""
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        took = f" in {duration(seconds)}" if outcome.launched else ""
+        started = f"{outcome.launched} workers started" if outcome.launched else "nothing to launch"
+        adopted = f", {outcome.adopted} adopted" if outcome.adopted else ""
+        done = f"{progress.done} of {progress.total} runs done{diverged}{failed}{took}"
+        self._say(f"{self._sweep.name}: {done}; {started}{adopted}.")
+        if not progress.finished:
+            cancelled = "Cancelled; c" if self._store.mark(self._plan).is_put() else "C"
+            begin = "Interrupted; c" if outcome.interrupted else cancelled
+            self._say(f"{begin}all the same command again to go on.")
+
+    def _print_places(self, board: Path | None) -> None:
+        """Print where everything is, and which commands show it."""
+        elsewhere, name = elsewhere_option(self._store), self._sweep.name
+        options = "".join(f" {shlex.quote(word)}" for option in self._sweep.options for word in option.split(" ", 1))
+        spec = f"{shlex.quote(str(self._sweep.path))}{options}{elsewhere}"
+        self._say(f"Leaderboard: {board}" if board else f"Plan:        {self._directory / 'plan.jsonl'}")
+        self._say(f"Runs:        {self._store.root / 'runs'}")
+        if board:
+            self._say(f"Pictures:    flbench report {spec} --figures figures --html report.html")
+        self._say(f"More:        flbench status {name}{elsewhere}; flbench logs {name}{elsewhere}")
+
+    def _print_failures(self, failures: Sequence[Seen]) -> None:
+        """Print what to do about failed runs, then each of them below its reason, the most frequent reason first.
+
+        It is printed last, so that a log of which only the end is kept says why a sweep failed.
+        """
+        elsewhere, name = elsewhere_option(self._store), self._sweep.name
+        if any(seen.state.mendable for seen in failures):
+            self._say("Once the reasons below are fixed, the same command tries the runs that failed for them again.")
+        if any(not seen.state.mendable for seen in failures):
+            attempts = self._workers.options.max_attempts
+            again = f"--set retry.max_attempts={2 * attempts}, or first flbench retry {name}{elsewhere}"
+            self._say(f"Runs are tried {attempts} times; to try these again: {again}", fold=True)
+        by_reason: dict[str, list[Seen]] = {}
+        for seen in failures:
+            by_reason.setdefault(f"{seen.outcome}: {seen.state.message or 'no message'}", []).append(seen)
+        room = MOST_FAILURES
+        for reason, found in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+            self._say(f"{len(found)} failed: {reason}")
+            for seen in found[:room]:
+                self._say(f"  {seen.label} (run {seen.run_id}{f', log: {seen.log}' if seen.log else ''})")
+            room -= len(found[:room])
+        if len(failures) > MOST_FAILURES:
+            self._say(f"{len(failures) - MOST_FAILURES} more: flbench status {name} --json{elsewhere}")
+
+    def _summary(self, outcome: Outcome, board: Path | None, seconds: float) -> dict[str, Any]:
+        progress = outcome.progress
+        return {
+            "schema": 1,
+            "sweep": self._sweep.name,
+            "spec_hash": self._sweep.spec_hash,
+            "store": str(self._store.root),
+            "directory": str(self._directory),
+            "leaderboard": str(board) if board else None,
+            "total": progress.total,
+            "done": progress.done,
+            "diverged": progress.diverged,
+            "failed": progress.failed,
+            "running": len(progress.active),
+            "pending": progress.pending,
+            "launched": outcome.launched,
+            "adopted": outcome.adopted,
+            "interrupted": outcome.interrupted,
+            "failures": [
+                {
+                    "run_id": seen.run_id,
+                    "label": seen.label,
+                    "kind": seen.outcome,
+                    "message": seen.state.message,
+                    "log": str(seen.log) if seen.log else None,
+                }
+                for seen in outcome.failures
+            ],
+            "seconds": round(seconds, 3),
+            "exit_code": outcome.exit_code,
+        }
+
+    def _say(self, line: str, *, fold: bool = False) -> None:
+        say(self._console, line, fold=fold)
+
+
+def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, width: int) -> tuple[Path, str]:
+    """Write the leaderboard beside the plan; return its path, and its tables as text ``width`` columns wide.
+
+    Both are computed again only if what they show has changed, so that a finished sweep ends at once.
+    """
+    path, cache = directory / "leaderboard.md", directory / "leaderboard.cache.json"
+    arguments = [] if store.root == DEFAULT_STORE else ["--store", public_path(store.root)]
+    facts = [fingerprint, version("flbench"), sweep.spec.report.model_dump(mode="json"), width, *arguments]
+    key = digest(facts)
+    cached = strict_json.read_json(cache)
+    if cached is not None and cached.get("key") == key and path.exists():
+        return path, str(cached["text"])
+    from flbench.report import write_leaderboard
+
+    board = write_leaderboard(store, [sweep], path, arguments)
+    drawn = StringIO()
+    console = Console(width=width, file=drawn, color_system=None)
+    for table in board.tables(width):
+        console.print(table)
+    files.replace(cache, strict_json.pretty({"key": key, "text": drawn.getvalue()}), sync=False)
+    return path, drawn.getvalue()
+
+
+def elsewhere_option(store: Store) -> str:
+    """Return the option that names a store, empty for the default one."""
+    return "" if store.root == DEFAULT_STORE else f" --store {shlex.quote(str(store.root))}"

@@ -1,0 +1,113 @@
+"""Which workers a sweep or a single run gets: one factory for the commands and for ``flbench.api``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flbench.choices import Backend, Device, Executor, UsedDevice
+from flbench.config import Experiment
+from flbench.errors import UserError
+from flbench.launch import Launcher, inline, local, slurm
+from flbench.store import Store
+from flbench.sweeps import Sweep
+from flbench.sweeps.profile import load_profile
+from flbench.worker import Options
+
+
+@dataclass(frozen=True)
+class SweepWorkers:
+    """The workers of a sweep.
+
+    Attributes:
+        backend: where they run.
+        count: how many; None: as many as this machine's cores and GPUs have room for.
+        options: how each works.
+        gpus: GPUs of each, on this machine.
+        request: what each job asks SLURM for; None for other backends.
+    """
+
+    backend: Backend
+    count: int | None
+    options: Options
+    gpus: float = 0
+    request: slurm.Request | None = None
+
+    @classmethod
+    def of(
+        cls,
+        sweep: Sweep,
+        data_root: Path | None,
+        *,
+        backend: Backend | None = None,
+        profile: str | None = None,
+        count: int | None = None,
+    ) -> SweepWorkers:
+        """Return the workers that a sweep file describes; arguments other than None replace what the file says.
+
+        Raises:
+            UserError: the profile is missing, invalid, or for another backend.
+        """
+        resources, given = sweep.spec.resources, sweep.spec.backend
+        options = Options(
+            data_root=data_root,
+            device="cuda" if resources.gpus else "cpu",
+            pool=resources.cpus,
+            fuse=resources.fuse,
+            max_attempts=sweep.spec.retry.max_attempts,
+        )
+        backend = backend or given.kind
+        if backend != "slurm":
+            if profile is not None:
+                raise UserError(f"--profile {profile}: profiles are for --backend slurm")
+            return cls(backend, count or getattr(given, "workers", None), options, resources.gpus)
+        name = profile or getattr(given, "profile", None)
+        if name is None:
+            raise UserError("--backend slurm needs --profile NAME|FILE, or backend.profile in the sweep")
+        request = load_profile(name, resources)
+        options = replace(options, device="cuda" if request.has_gpus else "cpu", pool=request.cpus)
+        return cls(backend, count or getattr(given, "max_jobs", 64), options, request=request)
+
+    def launcher(self, store: Store, plan: str, experiments: Sequence[Experiment]) -> Launcher:
+        """Return the launcher that starts them for a plan (NAME/HASH)."""
+        if self.backend == "inline":
+            return inline.InlineLauncher(store, plan, experiments, self.options)
+        if self.request is not None:
+            return slurm.SlurmLauncher(store, plan, self.options, self.request, workers=self.count or 1)
+        cpus = self.options.pool
+        return local.LocalLauncher(store, plan, self.options, workers=self.count, cpus=cpus, gpus=self.gpus)
+
+    def script(self, store: Path, plan: str, runs: int) -> str | None:
+        """Return the script that sbatch gets, with one array of at most ``runs`` jobs; None without SLURM."""
+        if self.request is None:
+            return None
+        return slurm.script(store, plan, self.options, self.request, min(self.count or 1, runs))
+
+
+def run_launcher(
+    store: Store,
+    experiment: Experiment,
+    data_root: Path | None,
+    device: Device,
+    executor: Executor = "auto",
+    threads: int | None = None,
+) -> Launcher:
+    """Return a launcher that executes a single run in this process; ``threads``: None for every usable core."""
+    options = Options(
+        data_root=data_root,
+        device=used_device(device),
+        executor=executor,
+        pool=threads or local.usable_cores(),
+        max_attempts=1,
+    )
+    return inline.InlineLauncher(store, f"run {experiment.run_id}", [experiment], options)
+
+
+def used_device(device: Device) -> UsedDevice:
+    """Return the device that ``auto`` selects here; finding CUDA imports torch, which takes seconds."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

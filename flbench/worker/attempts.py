@@ -1,0 +1,130 @@
+"""Execute claimed runs, and record how each attempt ended."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+from flbench.errors import UserError, out_of_memory
+from flbench.store import CANCELLED, Attempt, Glance
+from flbench.store.secrets import redact
+from flbench.worker.engine import Engine, Outcome
+from flbench.worker.machine import environment
+from flbench.worker.options import Options
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+#: Kinds of failure that fewer workers side by side may prevent.
+MEMORY = frozenset({"oom", "cuda_oom"})
+
+
+def execute_group(
+    group: Sequence[Attempt],
+    engine: Engine,
+    options: Options,
+    should_stop: Callable[[], bool],
+    stopped_as: Callable[[], str],
+) -> set[str]:
+    """Execute claimed runs and end their attempts; return the kinds of their ends."""
+    kinds: set[str] = set()
+    cancelled = Glance(attempt.mark().is_put for attempt in group)
+    memory = {} if options.memory == "all" else {"memory": options.memory}
+    held = {attempt.path: attempt for attempt in group}
+
+    def ended(attempt: Attempt, end: Outcome | Exception) -> None:
+        del held[attempt.path]
+        # If the worker was not asked to stop, one run was cancelled, and those trained with it resume at once.
+        kinds.add(_end(attempt, end, options, stopped_as if should_stop() else lambda: "interrupted"))
+
+    with ExitStack() as logs:
+        try:
+            for attempt in group:
+                logs.enter_context(_logged(attempt))
+                plugins = {"plugins": attempt.wish.plugins} if attempt.wish.plugins else {}
+                attempt.describe(environment(options.device) | memory | plugins)
+            engine.execute(group, should_stop=lambda: should_stop() or cancelled(), ended=ended)
+        except Exception as error:
+            for attempt in list(held.values()):
+                ended(attempt, error)
+        except BaseException:
+            # A second Ctrl-C, or the end of the interpreter: not a failure of the runs.
+            for attempt in held.values():
+                attempt.end("interrupted", "stopped before the end of its round")
+            raise
+    return kinds
+
+
+def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_as: Callable[[], str]) -> str:
+    """Record how an attempt ended; return the kind of its end."""
+    if isinstance(end, UserError):
+        # A cause is an exception in the user's own code: its traceback helps.
+        attempt.log(f"error: {end}" if end.__cause__ is None else "".join(traceback.format_exception(end)))
+        attempt.end("error", str(end), mendable=True)
+        return "error"
+    if isinstance(end, Exception):
+        kind = kind_of(end)
+        trace = "".join(traceback.format_exception(end))
+        traceback.clear_frames(end.__traceback__)  # the frames may hold the memory that the next run needs
+        attempt.log(trace)
+        # Without a change by the user the next attempt would fail too: the disk is full, or no more memory can be had.
+        hopeless = kind == "disk_full" or (kind in MEMORY and _has_all_memory(kind, options))
+        attempt.end(kind, _summary(end), mendable=hopeless)
+        return kind
+    if end.status == "stopped" and attempt.mark().is_put():
+        message = "by `flbench cancel`; the next `flbench sweep` continues it"
+        attempt.end(CANCELLED, message, end.round, mendable=True)
+        return CANCELLED
+    if end.status == "stopped":
+        why = stopped_as()
+        attempt.end(why, round=end.round)
+        return why
+    if attempt.run.result_for(attempt.wish) is None:
+        problem = f"the run ended as {end.status!r} and published no result for the requested rounds"
+        return _end(attempt, RuntimeError(problem), options, stopped_as)
+    attempt.end("ok", round=end.round)
+    return "ok"
+
+
+def _has_all_memory(kind: str, options: Options) -> bool:
+    """Whether no worker could have more memory than this one, neither with fewer neighbours nor in another job."""
+    return options.neighbours == 1 and not (kind == "oom" and options.memory == "usual")
+
+
+def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_full"]:
+    """Return the kind of failure that an exception is."""
+    if memory := out_of_memory(error):
+        return memory
+    if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in str(error):
+        return "disk_full"
+    return "error"
+
+
+@contextmanager
+def _logged(attempt: Attempt) -> Iterator[None]:
+    """Write the library's log messages to the attempt's log."""
+    handler = logging.FileHandler(attempt.log_path, delay=True, encoding="utf-8", errors="replace")
+    handler.setFormatter(_RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("flbench")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+class _RedactingFormatter(logging.Formatter):
+    """Keeps secrets of the environment out of a log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
+def _summary(error: BaseException) -> str:
+    """Return the first line of an exception, for tables; the log has all of it."""
+    return traceback.format_exception_only(error)[-1].strip().partition("\n")[0][:300]

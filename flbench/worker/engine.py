@@ -1,0 +1,51 @@
+"""What a worker needs of the engine that trains its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from flbench.config import Experiment
+from flbench.store import Attempt
+from flbench.worker.options import Options
+
+
+class Outcome(Protocol):
+    """How an execution ended (``flbench.execution.Outcome``)."""
+
+    @property
+    def status(self) -> Literal["done", "diverged", "stopped"]:
+        """Whether a result is published."""
+
+    @property
+    def round(self) -> int:
+        """The last round that was executed."""
+
+
+#: Called once for each run of a group, with its outcome or the exception that ended it.
+Ended = Callable[[Attempt, Outcome | Exception], None]
+
+
+class Engine(Protocol):
+    """Executes claimed runs (``flbench.execution`` with its settings)."""
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise UserError if the experiment's data cannot be used here."""
+
+    def group_size(self, experiment: Experiment) -> int:
+        """Return how many runs like this one are worth training together; 1: it trains alone."""
+
+    def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Ended) -> None:
+        """Train, record, publish; more than one run only as ``group_size`` allows."""
+
+
+def load_engine(options: Options) -> Engine:
+    """Return the engine; imports torch, which takes seconds and is paid once per worker."""
+    import torch
+
+    from flbench.execution import Runner, Settings
+
+    # Several torch threads in each of several workers are slower than one, and the sums depend on their number.
+    torch.set_num_threads(1)
+    shared = {name: getattr(options, name) for name in ("data_root", "device", "executor", "pool", "neighbours")}
+    return Runner(Settings(**shared))
