@@ -335,7 +335,7 @@ def test_leaderboard_is_made_anew_only_where_it_would_differ(store: Store, monke
         def tables(self, width: int) -> list[str]:
             return [f"table {len(made)} of {width}"]
 
-    def write(store: Store, sweeps: list[Any], path: Path, arguments: list[str]) -> Board:
+    def write(store: Store, sweeps: list[Any], path: Path, papers: Any, arguments: list[str]) -> Board:
         made.append(path.name)
         path.write_text("board")
         return Board()

@@ -25,7 +25,7 @@ from flbench.cli.report import (
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.report.figures.style import Drawing
+    from flbench.report.figures.drawing import Drawing
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -81,17 +81,18 @@ def plot(
 
     Example: flbench plot curves sweeps/quickstart.yaml --results results/quickstart.parquet
     """
-    from flbench.report.figures import KINDS, draw
-    from flbench.report.figures.style import save
+    from flbench.papers import papers
+    from flbench.report.figures.drawing import save
+    from flbench.report.figures.kinds import draw, kinds_of
 
     if out is not None and out.suffix and out.suffix not in _FORMATS and not out.is_dir():
         raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(_FORMATS)}")
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
     given = {"metric": metric, "select_by": select_by, "target": target}
-    board, collection = gather(choice, given)
+    board = gather(choice, given)
     written: list[Path] = []
     with writing():
-        for drawing in draw(board, collection, kind.value, data):
+        for drawing in draw(board, kind.value, papers(), data):
             if out is None or out.suffix not in _FORMATS:
                 folder = out or Path()
                 folder.mkdir(parents=True, exist_ok=True)
@@ -99,14 +100,14 @@ def plot(
             else:
                 written.append(_numbered(drawing, out, len(written)))
     if not written:
-        raise UserError(f"these runs do not support a figure of {KINDS[kind.value][1]}")
+        raise UserError(f"these runs do not support a figure of {kinds_of(papers())[kind.value].shows}")
     for path in written:
         typer.echo(f"wrote {path}")
 
 
 def _numbered(drawing: Drawing, path: Path, before: int) -> Path:
     """Write one of several figures to a file: ``name.png``, ``name-2.png`` ..."""
-    from flbench.report.figures.style import save_as
+    from flbench.report.figures.drawing import save_as
 
     path.parent.mkdir(parents=True, exist_ok=True)
     numbered = path if before == 0 else path.with_name(f"{path.stem}-{before + 1}{path.suffix}")

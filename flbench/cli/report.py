@@ -19,8 +19,8 @@ from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, StoreOptio
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.report.leaderboard import Leaderboard
-    from flbench.report.runs import Collection, Source
+    from flbench.report.board import Leaderboard
+    from flbench.report.runs import Source
 
 
 SpecsArgument = Annotated[
@@ -138,19 +138,19 @@ def report(
         "tune": tuple(tune) if tune else None,
         "target": target,
     }
-    document = {"published": published or None, "tolerance": tolerance, "why": why or None}
+    compared = {"published": published or None, "tolerance": tolerance, "why": why or None}
     with collection_paused():
-        board, collection = gather(choice, layout, document, _typed(context))
+        board = gather(choice, layout, compared, _typed(context))
     out = out or Path(f"{_name_of(board, choice)}.md")
     for path in () if force else (None if as_json else out, html):
         check_replaceable(path, board.options.title)
     with ExitStack() as stack:
         stack.enter_context(writing())
         if csv is not None:
-            write_csv(csv, collection.runs)
+            write_csv(csv, board.collection.runs)
         if figures is not None or html is not None:
             folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            board = _with_figures(board, collection, folder, out if figures else None, data)
+            board = _with_figures(board, folder, out if figures else None, data)
         if html is not None:
             write_text(html, board.html())
         if not as_json:
@@ -161,26 +161,27 @@ def report(
     written = [str(path) for path in (out, html, csv) if path is not None]
     if figures is not None:
         written.append(f"{len(board.pictures)} figures in {figures} (SVG and PNG)")
-    _show(board, collection, written)
+    _show(board, written)
 
 
 def gather(
     choice: Choice,
     layout: Mapping[str, Any],
-    document: Mapping[str, Any] = MappingProxyType({}),
+    compared: Mapping[str, Any] = MappingProxyType({}),
     arguments: Sequence[str] = (),
-) -> tuple[Leaderboard, Collection]:
-    """The runs that the user chose, and their leaderboard.
+) -> Leaderboard:
+    """Return the leaderboard of the runs that the user chose.
 
     Args:
         choice: which runs.
         layout: report options that replace those of every sweep; None where the user gave none.
-        document: options of the whole leaderboard, likewise.
+        compared: options of the comparison with papers, likewise.
         arguments: more arguments, for the command that makes the leaderboard again.
 
     Raises:
         UserError: there is nothing to report, or an option fits nothing.
     """
+    from flbench.papers import papers
     from flbench.report import leaderboard
     from flbench.sweeps import load_sweeps
 
@@ -191,15 +192,14 @@ def gather(
     source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
     words = [*map(public_path, files), *arguments]
     parts = leaderboard.parts_of(source, sweeps, **_given(layout))
-    collection = leaderboard.merged(parts)
-    if not collection.runs:
+    if not any(part.collection.runs for part in parts):
         raise UserError(
             f"nothing to report in {', '.join(named) or choice.store}: run `flbench sweep sweeps/quickstart.yaml` first"
         )
-    options = leaderboard.options_of(sweeps, words, **_given(document))
+    options = leaderboard.options_of(sweeps, words)
     if not sweeps:
         options = dataclasses.replace(options, title=f"{options.title}: {', '.join(_names(choice))}")
-    return leaderboard.build(parts, options), collection
+    return leaderboard.build(parts, options, papers(**_given(compared)))
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,22 +276,21 @@ def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, l
     return FilesSource(files), [public_path(path) for path in results]
 
 
-def _with_figures(
-    board: Leaderboard, collection: Collection, directory: Path, out: Path | None, data: Path | None
-) -> Leaderboard:
+def _with_figures(board: Leaderboard, directory: Path, out: Path | None, data: Path | None) -> Leaderboard:
     """The leaderboard with its figures in ``directory``; it links to them where it is itself written to ``out``."""
-    from flbench.report.figures import with_links, write_figures
+    from flbench.papers import papers
+    from flbench.report.figures.kinds import with_links, write_figures
 
-    pictures = write_figures(board, collection, directory, data)
+    pictures = write_figures(board, directory, papers(), data)
     return dataclasses.replace(board, pictures=with_links(pictures, out) if out else pictures)
 
 
-def _show(board: Leaderboard, collection: Collection, written: Sequence[str]) -> None:
+def _show(board: Leaderboard, written: Sequence[str]) -> None:
     from rich.console import Console
 
     console = Console()
     for part in board.tables(console.width):
         console.print(part)
-    for note in collection.left_out:
+    for note in board.collection.left_out:
         console.print(f"left out: {note}", markup=False)
     console.print(f"wrote {', '.join(written)}", markup=False, highlight=False, soft_wrap=True)

@@ -185,9 +185,10 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
     cached = strict_json.read_json(cache)
     if cached is not None and cached.get("key") == key and path.exists():
         return path, str(cached["text"])
+    from flbench.papers import papers
     from flbench.report import write_leaderboard
 
-    board = write_leaderboard(store, [sweep], path, arguments)
+    board = write_leaderboard(store, [sweep], path, papers(), arguments)
     drawn = StringIO()
     console = Console(width=width, file=drawn, color_system=None)
     for table in board.tables(width):

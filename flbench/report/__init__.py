@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.report.leaderboard import Leaderboard
+    from flbench.report.board import Leaderboard
+    from flbench.report.paper import Paper
     from flbench.store import Store
     from flbench.sweeps import Sweep
 
 
-def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path, arguments: Sequence[str] = ()) -> Leaderboard:
+def write_leaderboard(
+    store: Store, sweeps: Sequence[Sweep], path: Path, papers: Sequence[Paper], arguments: Sequence[str] = ()
+) -> Leaderboard:
     """Build the leaderboard of some sweeps from ``store`` and write it to ``path`` as Markdown.
 
     ``arguments`` are options of the command that makes it again (``flbench report``).
@@ -25,7 +28,7 @@ def write_leaderboard(store: Store, sweeps: Sequence[Sweep], path: Path, argumen
     from flbench.report.runs import StoreSource
 
     parts = leaderboard.parts_of(StoreSource(store), sweeps)
-    board = leaderboard.build(parts, leaderboard.options_of(sweeps, arguments))
+    board = leaderboard.build(parts, leaderboard.options_of(sweeps, arguments), papers)
     write_text(path, board.markdown())
     return board
 

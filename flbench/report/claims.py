@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flbench.report.page.blocks import Block
+from flbench.report.blocks import Block
 from flbench.report.runs import Run
 
 #: What our runs say of a claim. ``in part``: of some of the settings that it is about.

@@ -16,48 +16,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.config import Training
+from flbench.config import KINDS, Training
 from flbench.errors import UserError
 from flbench.messages import by_similarity
-from flbench.papers.label_skew.mechanisms import Synthesis, synthesize
-from flbench.papers.label_skew.verdicts import TOLERANCE, Published, compare
+from flbench.report.board import KIND_TITLES, Details, Leaderboard, Options, Section
 from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
-from flbench.report.chapters import Chapter, chapters_of
-from flbench.report.costs import Costs, costs_of, targets_of
+from flbench.report.claims import Chapter
+from flbench.report.costs import costs_of, targets_of
 from flbench.report.layout import SECTION, Layout, axes_of, has_axis, varies
 from flbench.report.lr_range import Ranges, ranges
 from flbench.report.metric_specs import METRICS, value_of
-from flbench.report.paired_tests import Contrast
+from flbench.report.paper import Paper
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection, Run, Source, collect, varied_methods
 from flbench.report.selection import tune
-from flbench.report.summary import Overall, overalls
-from flbench.report.tables import Position, Table, lay_out
+from flbench.report.summary import overalls
+from flbench.report.tables import Table, lay_out
 from flbench.sweeps import condition
 from flbench.sweeps.grid import normal_path
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from flbench.sweeps import Sweep
 
 #: Settings that are told even where they have their default.
 ALWAYS_SAID = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition"})
-
-#: What stands above the tables of a kind; federated ones need no title.
-KIND_TITLES: Mapping[str, str] = {"federated": "", "centralized": "Centralized: one model on all the data"}
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the document as a whole says, and where it came from."""
-
-    title: str = "flbench leaderboard"
-    specs: tuple[tuple[str, str], ...] = ()  # (name, hash)
-    command: str = "flbench report"
-    published: bool = False  # list every published number, also those that no sweep ran
-    tolerance: float = TOLERANCE
-    why: bool = False  # put accuracy beside what probes saw
 
 
 @dataclass(frozen=True)
@@ -146,123 +128,15 @@ def _public_path(path: Path) -> str:
     return resolved.relative_to(here).as_posix() if resolved.is_relative_to(here) else path.name
 
 
-@dataclass(frozen=True)
-class Details:
-    """What is known of a table's cells besides their means.
-
-    Attributes:
-        baseline: the row that the others are compared with, where there is one.
-        to_baseline: complete cells less the baseline of their column.
-        costs: of every cell.
-    """
-
-    table: Table
-    baseline: tuple[Tick, ...] | None
-    to_baseline: Mapping[Position, Contrast]
-    costs: Mapping[Position, Costs]
-
-
-@dataclass(frozen=True)
-class Section:
-    """One data set and model, laid out as some sweeps ask for.
-
-    Attributes:
-        title: names the data set and model, and the sweeps where others are laid out in another way.
-        place: the names of data set and model.
-        layout: the report options of the sweeps.
-        constants: the settings that are the same everywhere.
-        tables: every cell.
-        tuned: the cells of the chosen hyperparameters, where some vary.
-        chosen: which hyperparameters were chosen.
-        own_shard: methods that keep parameters on the clients, on the clients' own data.
-        details: of the tables that count: the tuned ones, or where nothing was tuned all.
-        ranges: in which learning rates each row works.
-        fingerprints: of the data.
-    """
-
-    title: str
-    place: tuple[str, str]
-    layout: Layout
-    constants: str
-    tables: tuple[Table, ...]
-    tuned: tuple[Table, ...]
-    chosen: tuple[str, ...]
-    own_shard: tuple[Table, ...]
-    details: tuple[Details, ...]
-    ranges: tuple[Ranges, ...]
-    fingerprints: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure that was drawn for the leaderboard.
-
-    Attributes:
-        kind: what it shows, in one word.
-        caption: what it shows.
-        svg: where it lies; the same with ``.png`` beside it.
-        place: the data set and model it belongs to, if any.
-        link: the file as seen from the leaderboard; empty where it is not to be linked.
-    """
-
-    kind: str
-    caption: str
-    svg: Path
-    place: tuple[str, str] | None = None
-    link: str = ""
-
-
-@dataclass(frozen=True)
-class Leaderboard:
-    """Everything that a leaderboard says, before it is written down."""
-
-    options: Options
-    sections: tuple[Section, ...]
-    provenance: Provenance
-    unfinished: Mapping[str, int]
-    left_out: tuple[str, ...]
-    published: Published | None = None
-    overall: tuple[Overall, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    runs: tuple[Run, ...] = ()
-    chapters: tuple[Chapter, ...] = ()
-    why: tuple[Synthesis, ...] | None = None  # None: not asked for
-
-    def all_tables(self) -> list[Table]:
-        """Every table, in reading order."""
-        return [table for section in self.sections for table in (*section.tables, *section.own_shard)]
-
-    def markdown(self) -> str:
-        """The text of ``leaderboard.md``: same runs, same bytes."""
-        from flbench.report.page import leaderboard as compose
-        from flbench.report.write import markdown
-
-        return markdown.write(compose.document(self))
-
-    def html(self) -> str:
-        """The same as one self-contained page; pictures are read from where they lie."""
-        from flbench.report.page import leaderboard as compose
-        from flbench.report.write import html
-
-        return html.write(compose.document(self), self.options.title)
-
-    def tables(self, width: int) -> list[RenderableType]:
-        """Titles, tables and notes for a terminal that is ``width`` columns wide."""
-        from flbench.report.write import terminal
-
-        return terminal.render(self, width)
-
-    def json(self) -> dict[str, Any]:
-        """The cells and their provenance as plain data; stable from version to version."""
-        from flbench.report.write import json as plain
-
-        return plain.write(self)
-
-
-def build(parts: Sequence[Part], options: Options | None = None) -> Leaderboard:
-    """The leaderboard of some runs; raises UserError for a metric or an axis that does not exist.
+def build(parts: Sequence[Part], options: Options | None = None, papers: Sequence[Paper] = ()) -> Leaderboard:
+    """Return the leaderboard of some runs; raises UserError for a metric or an axis that does not exist.
 
     Its tables are those of runs that train on a data set; studies have chapters of their own.
+
+    Args:
+        parts: the runs by their report options.
+        options: of the whole document.
+        papers: what adds chapters about studies and further parts of the document.
     """
     options = options or Options()
     varied = varied_methods(run for part in parts for run in part.collection.runs)
@@ -271,20 +145,24 @@ def build(parts: Sequence[Part], options: Options | None = None) -> Leaderboard:
         for part in parts
     ]
     collection = merged(parts)
-    training = [run for run in collection.runs if isinstance(run.experiment, Training)]
     sections, gaps = _sections(parts)
     return Leaderboard(
         options=options,
         sections=sections,
         overall=overalls([(one.title, one.layout, [details.table for details in one.details]) for one in sections]),
-        runs=collection.runs,
-        chapters=chapters_of(collection),
+        collection=collection,
+        chapters=chapters_of(collection, papers),
+        supplements=tuple(paper.supplement(sections, collection) for paper in papers if paper.supplement),
         provenance=Provenance.of(collection.runs),
         unfinished=dict(sorted(Counter(gaps.values()).items())),
-        left_out=collection.left_out,
-        published=compare(training, tolerance=options.tolerance, everything=options.published),
-        why=synthesize(sections, collection) if options.why else None,
     )
+
+
+def chapters_of(collection: Collection, papers: Sequence[Paper]) -> tuple[Chapter, ...]:
+    """Return a chapter for each kind of study among the runs, in the order of the kinds."""
+    writers = {kind: write for paper in papers for kind, write in paper.chapters.items()}
+    runs = {kind: [run for run in collection.runs if run.experiment.kind == kind] for kind in KINDS}
+    return tuple(writers[kind](members, collection) for kind, members in runs.items() if members and kind in writers)
 
 
 def _sections(parts: Sequence[Part]) -> tuple[tuple[Section, ...], dict[tuple[str, int], str]]:

@@ -34,14 +34,15 @@ def sweep_run_id(sweep: Sweep) -> str:
 
 def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> SweepView:
     """Build a sweep's table and draw its figures into ``folder``; without matplotlib the table stands alone."""
+    from flbench.papers import papers
     from flbench.report import leaderboard
-    from flbench.report.figures import write_figures
+    from flbench.report.figures.kinds import write_figures
     from flbench.report.runs import StoreSource
 
     parts = leaderboard.parts_of(StoreSource(store), [sweep])
-    board, collection = leaderboard.build(parts, leaderboard.options_of([sweep])), leaderboard.merged(parts)
+    board = leaderboard.build(parts, leaderboard.options_of([sweep]), papers())
     try:
-        write_figures(board, collection, folder)
+        write_figures(board, folder, papers())
     except (UserError, OSError) as error:
         say(f"warning: some figures could not be drawn: {error}")
     cells = board.json()["cells"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flbench.cli import main
+from flbench.papers import papers
 from flbench.report import exports, write_leaderboard
 from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
@@ -64,7 +65,7 @@ def test_a_spec_becomes_a_leaderboard(
 
 def test_the_sweep_writes_the_same_bytes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
-    write_leaderboard(store, [load_sweep(here / "tiny.yaml")], here / "beside" / "leaderboard.md")
+    write_leaderboard(store, [load_sweep(here / "tiny.yaml")], here / "beside" / "leaderboard.md", papers())
     flbench(monkeypatch, "report", "tiny.yaml")
     assert Path("tiny.md").read_bytes() == Path("beside/leaderboard.md").read_bytes()
 

@@ -15,10 +15,9 @@ from flbench.papers.label_skew.mechanisms import Answer, Synthesis, synthesize
 from flbench.papers.label_skew.page_mechanisms import NO_PROBES
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
-from flbench.report.figures import draw
 from flbench.sweeps import load_sweep
-from tests.report.stores import experiment, leaderboard_of
-from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, world
+from tests.report.stores import draw, experiment, leaderboard_of
+from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, why_of, world
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "why.md"
 
@@ -28,7 +27,7 @@ def place(names: tuple[str, ...], name: str) -> int:
 
 
 def synthesis(law: Any, **axes: Any) -> Synthesis:
-    (found,) = board(world(law, **axes)).why or ()
+    (found,) = why_of(board(world(law, **axes)))
     return found
 
 
@@ -272,7 +271,7 @@ def test_json_and_terminal_and_page_tell_the_same() -> None:
 
 def test_the_figure_has_a_row_a_partition_and_a_panel_a_quantity() -> None:
     collection = world(golden_law, norms=NORMS[:3])
-    (drawing,) = draw(board(collection), collection, "why")
+    (drawing,) = draw(board(collection), "why")
     axes: Any = drawing.figure.axes
     assert [panel.get_xlabel() for panel in axes[3:]] == [
         "effective rank of the features",
@@ -285,7 +284,7 @@ def test_the_figure_has_a_row_a_partition_and_a_panel_a_quantity() -> None:
 
 def test_the_matrix_of_class_accuracies() -> None:
     collection = world(golden_law, methods=["fedavg"], norms=NORMS[:2], partitions=["classes:1"])
-    (drawing,) = draw(board(collection), collection, "overfit")
+    (drawing,) = draw(board(collection), "overfit")
     axes: Any = [panel for panel in drawing.figure.axes if panel.images]
     assert [panel.get_title() for panel in axes] == ["fedavg none\nmean 90 → 47 %", "fedavg fn\nmean 90 → 87 %"]
     assert axes[0].images[0].get_array().tolist() == [[90.0] * 3, [100.0, 20.0, 20.0], [100.0, 20.0, 20.0]]
@@ -294,7 +293,7 @@ def test_the_matrix_of_class_accuracies() -> None:
 
 def test_features_over_rounds_of_local_training_and_of_the_baseline() -> None:
     collection = world(golden_law, methods=["fedavg"], norms=NORMS[:2])
-    drawings = list(draw(board(collection), collection, "features"))
+    drawings = draw(board(collection), "features")
     assert [one.name for one in drawings] == ["features-digits-mlp-fedavg-classes-1-E-10-lr-1"]
     spectrum, share, norms, heads, *_ = drawings[0].figure.axes
     assert [list(line.get_xdata()) for line in spectrum.lines] == 2 * [[1, 2, 3]]
@@ -316,7 +315,7 @@ def claims(**axes: Any) -> list[Claim]:
             runs.append(finished(wish, saw, source))
     from flbench.report.runs import Collection
 
-    (found,) = board(Collection(tuple(runs), (), source)).why or ()  # type: ignore[arg-type]
+    (found,) = why_of(board(Collection(tuple(runs), (), source)))  # type: ignore[arg-type]
     return list(found.claims)
 
 

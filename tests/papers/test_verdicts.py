@@ -10,7 +10,7 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.papers.label_skew.verdicts import Comparison, Published, compare
-from flbench.report.leaderboard import Leaderboard
+from flbench.report.board import Leaderboard
 from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
 from tests.report.stores import claim, experiment, fail, finish, leaderboard_of

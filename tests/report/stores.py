@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment, content_of, parse_experiment
+from flbench.papers import papers
+from flbench.report.board import Leaderboard, Options, Picture
+from flbench.report.claims import Chapter
+from flbench.report.figures import kinds
+from flbench.report.figures.drawing import Drawing
 from flbench.report.layout import Layout
-from flbench.report.leaderboard import Leaderboard, Options, Part, build
+from flbench.report.leaderboard import Part, build, chapters_of
 from flbench.report.runs import Collection
 from flbench.store import Attempt, Lease, Store
 
@@ -28,10 +33,26 @@ ENVIRONMENT = {
 
 
 def leaderboard_of(collection: Collection, **options: Any) -> Leaderboard:
-    """The leaderboard of runs that are laid out alike; ``options`` are a sweep's or the document's."""
+    """The leaderboard of runs that are laid out alike; ``options`` are a sweep's, the document's or of papers."""
     document = {name: value for name, value in options.items() if name in Options.__dataclass_fields__}
-    layout = {name: value for name, value in options.items() if name not in document}
-    return build([Part(Layout(**layout), collection)], Options(**document))
+    compared = {name: value for name, value in options.items() if name in ("published", "tolerance", "why")}
+    layout = {name: value for name, value in options.items() if name not in document | compared}
+    return build([Part(Layout(**layout), collection)], Options(**document), papers(**compared))
+
+
+def draw(board: Leaderboard, kind: str, data_root: Path | None = None) -> list[Drawing]:
+    """The figures of one kind, general or of a paper."""
+    return list(kinds.draw(board, kind, papers(), data_root))
+
+
+def write_figures(board: Leaderboard, directory: Path) -> tuple[Picture, ...]:
+    """Every figure, general or of a paper."""
+    return kinds.write_figures(board, directory, papers())
+
+
+def chapters(collection: Collection) -> tuple[Chapter, ...]:
+    """The chapters about the studies among some runs."""
+    return chapters_of(collection, papers())
 
 
 def experiment(**fields: Any) -> Experiment:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flbench.errors import UserError
+from flbench.report.board import Leaderboard
 from flbench.report.costs import first_reaching
-from flbench.report.leaderboard import Leaderboard
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.store import Store
 from tests.report.stores import experiment, finish, leaderboard_of, records

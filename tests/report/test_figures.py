@@ -9,22 +9,23 @@ import pytest
 from matplotlib.image import imread
 
 from flbench.errors import UserError
-from flbench.report.figures import KINDS, draw, with_links, write_figures
-from flbench.report.figures.style import COLORS, Drawing
-from flbench.report.leaderboard import Leaderboard, Picture
-from flbench.report.runs import Collection, StoreSource, collect
+from flbench.papers import papers
+from flbench.report.board import Leaderboard, Picture
+from flbench.report.figures.drawing import Drawing
+from flbench.report.figures.kinds import kinds_of, with_links
+from flbench.report.figures.style import COLORS
+from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
 from tests.papers.test_verdicts import done, seeds
-from tests.report.stores import experiment, filled, finish, leaderboard_of, records
+from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures
 
 
-def board(store: Store, **options: Any) -> tuple[Leaderboard, Collection]:
-    collection = collect(StoreSource(store))
-    return leaderboard_of(collection, **options), collection
+def board(store: Store, **options: Any) -> Leaderboard:
+    return leaderboard_of(collect(StoreSource(store)), **options)
 
 
 def drawings(store: Store, kind: str, **options: Any) -> list[Drawing]:
-    return list(draw(*board(store, **options), kind))
+    return draw(board(store, **options), kind)
 
 
 def axes_of(drawing: Drawing) -> list[Any]:
@@ -40,7 +41,7 @@ def test_every_kind_is_written_as_svg_and_png_with_the_same_bytes_each_time(tmp_
         for s in (0, 1)
     ]
     store = filled(tmp_path / "store", [*wishes, experiment(kind="centralized")])
-    first, again = (write_figures(*board(store), tmp_path / name) for name in "ab")
+    first, again = (write_figures(board(store), tmp_path / name) for name in "ab")
     assert [picture.svg.name for picture in first] == [
         "curves-digits-mlp.svg",
         "curves-digits-mlp-centralized.svg",
@@ -72,7 +73,7 @@ def test_gaps_are_told_in_the_panel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rounds", [1, 7])
 def test_one_point_is_drawn_too(tmp_path: Path, rounds: int) -> None:
     store = filled(tmp_path / "s", [experiment(rounds=rounds)])
-    assert write_figures(*board(store), tmp_path / "f")[0].svg.with_suffix(".png").stat().st_size > 5000
+    assert write_figures(board(store), tmp_path / "f")[0].svg.with_suffix(".png").stat().st_size > 5000
 
 
 def test_over_the_learning_rate_incomplete_cells_break_the_line(tmp_path: Path) -> None:
@@ -192,9 +193,9 @@ def test_dollar_signs_in_labels_are_no_mathematics(tmp_path: Path) -> None:
         for method in ("fedavg", "scaffold")
         for norm in ("none", "ln")
     ]
-    found, collection = board(filled(tmp_path / "s", wishes))
+    found = board(filled(tmp_path / "s", wishes))
     for kind in ("curves", "heatmap"):
-        for drawing in draw(found, collection, kind):
+        for drawing in draw(found, kind):
             drawing.figure.canvas.draw()
 
 
@@ -222,13 +223,13 @@ def test_ours_against_published(tmp_path: Path) -> None:
 
 def test_labels_without_data_are_left_out(tmp_path: Path) -> None:
     store = filled(tmp_path / "s", [experiment(dataset="cifar10", model="cnn")])
-    found, collection = board(store)
-    assert list(draw(found, collection, "labels", data_root=tmp_path / "nowhere")) == []
+    found = board(store)
+    assert draw(found, "labels", data_root=tmp_path / "nowhere") == []
 
 
 def test_kinds_without_support_draw_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path, [experiment()])
-    assert {kind for kind in KINDS if drawings(store, kind)} == {"curves", "labels"}
+    assert {kind for kind in kinds_of(papers()) if drawings(store, kind)} == {"curves", "labels"}
     with pytest.raises(UserError, match="unknown kind of figure 'curve'; known: curves"):
         drawings(store, "curve")
 

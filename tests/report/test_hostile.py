@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flbench.report.board import Leaderboard
 from flbench.report.dataframes import write_csv
-from flbench.report.figures import write_figures
-from flbench.report.leaderboard import Leaderboard
 from flbench.report.literal import literal, spreadsheet, visible
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.store import Store
-from tests.report.stores import experiment, fail, finish, leaderboard_of
+from tests.report.stores import experiment, fail, finish, leaderboard_of, write_figures
 
 LINK = "[click](javascript:alert(1))"
 TAG = "<script>alert(2)</script><img src=x onerror=alert(3)>"
@@ -46,7 +45,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Leaderboard, Coll
     board = leaderboard_of(collection, title="hostile", why=True, specs=((f"name {TAG}", "0"),), command=f"a ``` {ESC}")
     import dataclasses
 
-    return dataclasses.replace(board, pictures=write_figures(board, collection, folder / "figures")), collection
+    return dataclasses.replace(board, pictures=write_figures(board, folder / "figures")), collection
 
 
 class Reader(HTMLParser):
@@ -93,7 +92,7 @@ def test_the_page(hostile: tuple[Leaderboard, Collection]) -> None:
 
 
 def test_a_link_leads_to_the_web_or_to_a_file_alone() -> None:
-    from flbench.report.page.blocks import Paragraph
+    from flbench.report.blocks import Paragraph
     from flbench.report.write import html
 
     targets = {

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flbench.report.figures import write_figures
-from flbench.report.leaderboard import Leaderboard
+from flbench.report.board import Leaderboard
 from flbench.report.runs import StoreSource, collect
-from tests.report.stores import leaderboard_of
+from tests.report.stores import leaderboard_of, write_figures
 from tests.report.test_leaderboard import everything
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -58,7 +57,7 @@ def draw_board(folder: Path) -> Leaderboard:
     store, wishes = everything(folder / "store")
     collection = collect(StoreSource(store), wishes)
     board = leaderboard_of(collection)
-    return dataclasses.replace(board, pictures=write_figures(board, collection, folder / "figures"))
+    return dataclasses.replace(board, pictures=write_figures(board, folder / "figures"))
 
 
 def run_in_browser(page: str, script: str, folder: Path, *, width: int = 1200, dark: bool = False) -> object:
@@ -108,7 +107,7 @@ def test_the_same_runs_give_the_same_page(page: str, tmp_path: Path) -> None:
 
 
 def test_texts_are_escaped(tmp_path: Path) -> None:
-    from flbench.report.page.blocks import Entry, Grid, Heading, Paragraph
+    from flbench.report.blocks import Entry, Grid, Heading, Paragraph
     from flbench.report.write import html
 
     blocks = [
@@ -123,7 +122,7 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
 
 
 def test_titles_that_come_again_have_anchors_of_their_own() -> None:
-    from flbench.report.page.blocks import Fold, Heading
+    from flbench.report.blocks import Fold, Heading
     from flbench.report.write import html
 
     blocks = [Heading(1, "t"), Heading(2, "A: b"), Heading(3, "Same"), Fold("f", (Heading(3, "Same"),))]

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from flbench.config import Experiment
 from flbench.errors import UserError
+from flbench.report.board import Leaderboard
 from flbench.report.cells import public
-from flbench.report.leaderboard import Leaderboard
-from flbench.report.page.wording import parts
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.tables import Table
+from flbench.report.wording import parts
 from flbench.store import Store
 from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, filled, finish, leaderboard_of, small_sweep
 

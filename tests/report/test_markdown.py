@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flbench.report.page.blocks import Block, Fold, Heading, Paragraph
+from flbench.report.blocks import Block, Fold, Heading, Paragraph
 from flbench.report.write import markdown
 
 

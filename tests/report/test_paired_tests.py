@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flbench.report.leaderboard import Leaderboard
+from flbench.report.board import Leaderboard
 from flbench.report.runs import Collection, Run
 from tests.report.stores import experiment, leaderboard_of
 

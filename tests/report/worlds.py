@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from flbench.report.leaderboard import Leaderboard
+from flbench.papers.label_skew.mechanisms import Synthesis
+from flbench.papers.label_skew.supplement import LabelSkewSupplement
+from flbench.report.board import Leaderboard
 from flbench.report.runs import Collection, Run
 from tests.report.stores import experiment, leaderboard_of
 
@@ -110,3 +112,10 @@ def finished(wish: Any, saw: Saw | None, source: Records) -> Run:
 def board(collection: Collection, **options: Any) -> Leaderboard:
     """Its leaderboard with the synthesis."""
     return leaderboard_of(collection, why=True, title="why", command="flbench report --why", **options)
+
+
+def why_of(board: Leaderboard) -> tuple[Synthesis, ...]:
+    """What the leaderboard's synthesis says."""
+    supplement = board.supplement(LabelSkewSupplement)
+    assert supplement is not None
+    return supplement.why or ()

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flbench.papers.label_skew.probe_cells import probes_of
+from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.cells import Cell
-from flbench.report.figures.style import Drawing, entitle, file_name, place_name
-from flbench.report.leaderboard import Details, Leaderboard, Section
-from flbench.report.page.wording import row_name
-from flbench.report.runs import Collection
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import entitle, place_name
+from flbench.report.wording import row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ _CELL, _ACROSS, _MOST_WRITTEN = 0.29, 4, 12
 Array = NDArray[np.float64]
 
 
-def overfit(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def overfit(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a column of a table whose cells have the overfit probe: a map a row."""
     for section in board.sections:
         for details in section.details:

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flbench.papers.label_skew.probe_cells import probes_of
+from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
-from flbench.report.figures.style import BAND, COLORS, Drawing, Look, entitle, file_name, legend, looks
-from flbench.report.leaderboard import Leaderboard, Section
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import BAND, COLORS, Look, entitle, legend, looks
 from flbench.report.runs import Collection
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _Line = tuple[list[int], NDArray[np.float64], NDArray[np.float64], NDArray[np.fl
 _Probe = Mapping[str, Any]
 
 
-def features(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def features(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a method with one class a client (or else in the first column): local training, and the baseline."""
     for section in board.sections:
         cells = [
@@ -42,7 +43,7 @@ def features(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
         methods = dict.fromkeys(["local-only", _method(section)])
         for method in methods:
             for chosen in _groups(cells if method == "local-only" else tuned, method):
-                lines = {cell.tick("norm").label: seen for cell in chosen if (seen := _seen(cell, collection))}
+                lines = {cell.tick("norm").label: seen for cell in chosen if (seen := _seen(cell, board.collection))}
                 if lines:
                     yield _draw(section, [cell for cell in chosen if cell.tick("norm").label in lines], lines)
 

@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flbench.papers.label_skew.mechanisms import Probed, Synthesis, synthesize
+from flbench.papers.label_skew.supplement import LabelSkewSupplement
+from flbench.report.board import Leaderboard
 from flbench.report.cells import Tick
-from flbench.report.figures.style import (
-    COLORS,
-    GREY,
-    MARKERS,
-    Drawing,
-    Look,
-    entitle,
-    file_name,
-    metric_label,
-    scale_of,
-)
-from flbench.report.leaderboard import Leaderboard
-from flbench.report.runs import Collection
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import COLORS, GREY, MARKERS, Look, entitle, metric_label, scale_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +32,11 @@ _FIRST = ("none", "ln", "fn")
 _PANEL = (2.9, 2.1)
 
 
-def why(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def why(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a section with probes: a row of panels a partition, a mark a cell."""
-    for found in board.why if board.why is not None else synthesize(board.sections, collection):
+    supplement = board.supplement(LabelSkewSupplement)
+    known = supplement.why if supplement else None
+    for found in synthesize(board.sections, board.collection) if known is None else known:
         cells = [one for one in found.cells if one.acc is not None and not one.cell.personal]
         columns = [column for column in _COLUMNS if sum(column[1](one) is not None for one in cells) > 1]
         if columns:

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.papers.label_skew.verdicts import VERDICTS, Comparison
-from flbench.report.figures.style import COLORS, GREY, MARKERS, Drawing, file_name, panels
-from flbench.report.leaderboard import Leaderboard
-from flbench.report.runs import Collection
+from flbench.report.board import Leaderboard
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import COLORS, GREY, MARKERS, panels
 
 #: Full for what was trained as long and on the same data, hollow for the others.
 _HOLLOW = frozenset({"shorter", "not comparable", "not run"})
 
 
-def published(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def published(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a data set and model with published numbers and ours: a point a number, with our interval."""
-    if board.published is None:
+    supplement = board.supplement(LabelSkewSupplement)
+    if supplement is None or supplement.published is None:
         return
-    places = dict.fromkeys(one.row.configuration.place for one in board.published.comparisons)
+    found = supplement.published
+    places = dict.fromkeys(one.row.configuration.place for one in found.comparisons)
     for place in places:
         pairs = [
             one
-            for one in board.published.comparisons
+            for one in found.comparisons
             if one.row.configuration.place == place and one.cell is not None and one.cell.summary is not None
         ]
         if pairs:
-            yield _draw(place, pairs, board.published.tolerance)
+            yield _draw(place, pairs, found.tolerance)
 
 
 def _draw(place: tuple[str, str], pairs: Sequence[Comparison], tolerance: float) -> Drawing:

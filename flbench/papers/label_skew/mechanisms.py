@@ -19,7 +19,7 @@ from flbench.report.metric_specs import METRICS
 from flbench.report.runs import Collection
 
 if TYPE_CHECKING:
-    from flbench.report.leaderboard import Section
+    from flbench.report.board import Section
 
 __all__ = ["KINDS", "Answer", "Finding", "Probed", "Synthesis", "synthesize"]
 

@@ -8,9 +8,9 @@ from typing import Any
 from flbench.messages import format_scalar
 from flbench.papers.label_skew.published import Configuration, remarks
 from flbench.papers.label_skew.verdicts import Comparison, Order, Published
+from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
 from flbench.report.cells import Cell
-from flbench.report.page.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
-from flbench.report.page.wording import mean_text
+from flbench.report.wording import mean_text
 
 #: Settings that head a column where they differ between the rows of a section.
 _SETTINGS: Mapping[str, str] = {

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from flbench.papers.rank_collapse.depth import SETTLED, Net, nets_of, path_name, sizes
 from flbench.papers.rank_collapse.width import Growth, growths
+from flbench.report.blocks import Block, Entry, Grid, words
 from flbench.report.cells import grouped
 from flbench.report.claim_text import spread, verdict
 from flbench.report.claims import Chapter, Claim
-from flbench.report.page.blocks import Block, Entry, Grid, words
 from flbench.report.runs import Collection, Run
 
 PAPER = "Daneshmand et al. 2020"

@@ -8,10 +8,10 @@ from flbench.messages import format_scalar
 from flbench.papers.rank_collapse import claims_depth as deep_depth
 from flbench.papers.rank_collapse import claims_pretraining as deep_raised
 from flbench.papers.rank_collapse.arms import Arm, Setting, settings_of
+from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.claim_text import percent, spread
 from flbench.report.claims import Chapter
 from flbench.report.literal import literal
-from flbench.report.page.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.runs import Collection, Run
 
 

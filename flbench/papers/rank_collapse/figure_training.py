@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from flbench.papers.rank_collapse.arms import Arm, Record, Setting, settings_of
 from flbench.papers.rank_collapse.panels_training import accuracy_axis, draw, finished, panels, percent, rank_axis
-from flbench.report.figures.style import Drawing
-from flbench.report.leaderboard import Leaderboard
-from flbench.report.runs import Collection
+from flbench.report.board import Leaderboard
+from flbench.report.figures.drawing import Drawing
 
 #: Layers from one marker to the next.
 _MARK_EVERY = 6
 
 
-def deep(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def deep(board: Leaderboard) -> Iterator[Drawing]:
     """What the runs of each setting support: over depth, over layers and epochs, over shifts."""
-    for setting in settings_of([run for run in collection.runs if run.experiment.kind == "deep"], collection):
+    for setting in settings_of(
+        [run for run in board.collection.runs if run.experiment.kind == "deep"], board.collection
+    ):
         yield from _over_depth(setting)
         yield from _over_layers(setting)
         yield from _over_shift(setting)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from flbench.papers.rank_collapse.depth import NORMS, Net, nets_of, path_name
 from flbench.papers.rank_collapse.width import Growth, growths
-from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Drawing, Look
-from flbench.report.leaderboard import Leaderboard
-from flbench.report.runs import Collection
+from flbench.report.board import Leaderboard
+from flbench.report.figures.drawing import Drawing
+from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Look
 from flbench.report.stats import summarize
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ _PLACE = ("study", "rank")
 _NAMES = {"none": "no normalization", "bn-rms": "BN, not centred (the paper's)", "bn": "BN, centred"}
 
 
-def rank(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def rank(board: Leaderboard) -> Iterator[Drawing]:
     """What the runs support: r over depth at one width, and r over the width."""
-    nets = nets_of([run for run in collection.runs if run.experiment.kind == "rank"], collection)
+    nets = nets_of([run for run in board.collection.runs if run.experiment.kind == "rank"], board.collection)
     deep = [net for net in nets if any(len(one) >= FEWEST_LAYERS for one in net.records)]
     if deep:
         # At the width of most networks; of equals the largest.

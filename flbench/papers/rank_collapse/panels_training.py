@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flbench.papers.rank_collapse.arms import Setting
-from flbench.report.figures.style import BAND, COLORS, LINES, MARKERS, Drawing, Look, file_name
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import BAND, COLORS, LINES, MARKERS, Look
 from flbench.report.stats import summarize
 
 if TYPE_CHECKING:

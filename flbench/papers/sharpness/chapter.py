@@ -18,9 +18,9 @@ from flbench.papers.sharpness.descents import (
     networks_of,
 )
 from flbench.papers.sharpness.draws import Family, Line, Point, Predicted, lines_of, predict
+from flbench.report.blocks import Block, Entry, Grid, Paragraph
 from flbench.report.cells import grouped
 from flbench.report.claims import Chapter
-from flbench.report.page.blocks import Block, Entry, Grid, Paragraph
 from flbench.report.runs import Collection, Run
 
 _INTRODUCTION = (

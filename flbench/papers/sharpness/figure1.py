@@ -9,7 +9,8 @@ from flbench.config import Sharpness
 from flbench.papers.sharpness.claims_figure1 import two
 from flbench.papers.sharpness.draws import Family, Line, lines_of
 from flbench.report.cells import grouped
-from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Drawing, Look, file_name, panels
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Look, panels
 from flbench.report.runs import Run
 
 if TYPE_CHECKING:

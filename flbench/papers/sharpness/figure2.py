@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.papers.sharpness.descents import EXPLODED, Descent, Network, descents_of, line_of_theory, networks_of
 from flbench.papers.sharpness.draws import Family
 from flbench.report.cells import grouped
-from flbench.report.figures.style import Drawing, file_name
+from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.runs import Collection, Run
 
 if TYPE_CHECKING:

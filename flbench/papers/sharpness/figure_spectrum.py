@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 from flbench.config import Sharpness
 from flbench.papers.sharpness.draws import Family, predict
 from flbench.report.cells import grouped
-from flbench.report.figures.style import Drawing, file_name, panels
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import panels
 from flbench.report.runs import Run
 
 if TYPE_CHECKING:

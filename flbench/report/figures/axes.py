@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
+from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import (
     BAND,
     PANEL,
-    Drawing,
     Look,
     entitle,
-    file_name,
     legend,
     looks,
     metric_label,
@@ -24,8 +24,6 @@ from flbench.report.figures.style import (
     scale_of,
 )
 from flbench.report.layout import axes_for
-from flbench.report.leaderboard import Leaderboard, Section
-from flbench.report.runs import Collection
 from flbench.report.tables import Table
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 FEWEST = 3
 
 
-def over_lr(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def over_lr(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a section: the metric over the learning rate, a panel a column, a line a row."""
     for section in board.sections:
         cells = _federated(section.tables)
@@ -43,7 +41,7 @@ def over_lr(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
         yield from drawn
 
 
-def over_beta(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def over_beta(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a section: the metric over Dirichlet's beta; at its end the iid partition, where there is one."""
     for section in board.sections:
         cells = _federated([details.table for details in section.details])

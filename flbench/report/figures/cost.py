@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.costs import Reached
-from flbench.report.figures.style import (
-    GREY,
-    Drawing,
-    entitle,
-    file_name,
-    literal,
-    looks,
-    name_panel,
-    panels,
-    place_name,
-    title_of,
-)
-from flbench.report.leaderboard import Details, Leaderboard, Section
-from flbench.report.page.wording import bytes_text, row_name
-from flbench.report.runs import Collection
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import GREY, entitle, literal, looks, name_panel, panels, place_name, title_of
+from flbench.report.wording import bytes_text, row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +19,7 @@ if TYPE_CHECKING:
 _PANEL = 3.0
 
 
-def cost(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def cost(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a table with a target that somebody reaches: a panel a column, a line a row."""
     for section in board.sections:
         for details in section.details:

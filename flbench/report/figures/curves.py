@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flbench.config import Federated, Training
+from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, Tick
+from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import (
     BAND,
     PANEL,
-    Drawing,
     Look,
     entitle,
-    file_name,
     is_lowest,
     legend,
     looks,
@@ -30,12 +30,11 @@ from flbench.report.figures.style import (
     tell_gaps,
     title_of,
 )
-from flbench.report.leaderboard import Leaderboard, Section
 from flbench.report.metric_specs import value_of
-from flbench.report.page.wording import row_name
 from flbench.report.runs import Collection
 from flbench.report.stats import summarize
 from flbench.report.tables import Table
+from flbench.report.wording import row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +45,7 @@ _MARKS = 8
 Points = list[tuple[float, float, float]]  # x, mean, sd
 
 
-def over_rounds(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def over_rounds(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a table: a panel a column, a line a row, a band of one standard deviation over seeds."""
     for section in board.sections:
         seen: Counter[str] = Counter()
@@ -56,7 +55,7 @@ def over_rounds(board: Leaderboard, collection: Collection) -> Iterator[Drawing]
                 name = file_name("curves", title_of(section, table))
                 seen[name] += 1
                 name += f"-part{seen[name]}" if seen[name] > 1 else ""
-                yield _draw_table(section, table, collection, name)
+                yield _draw_table(section, table, board.collection, name)
 
 
 def _draw_table(section: Section, table: Table, collection: Collection, name: str) -> Drawing:
@@ -84,7 +83,7 @@ def _draw_table(section: Section, table: Table, collection: Collection, name: st
     return Drawing("curves", name, caption, figure, section.place)
 
 
-def over_data(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def over_data(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a section with centralized runs: a panel a column, and one of centralized training, over samples seen.
 
     A round shows clients x participation x local steps x batch size samples to federated training, and local steps x
@@ -94,7 +93,7 @@ def over_data(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
         tables = [details.table for details in section.details]
         shown = [lines for table in tables for lines in _columns(table) if lines.cells]
         if any(table.kind == "centralized" for table in tables) and shown:
-            yield _draw_data(section, shown, collection)
+            yield _draw_data(section, shown, board.collection)
 
 
 @dataclass(frozen=True)

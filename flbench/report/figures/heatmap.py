@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.cells import Cell, Tick
+from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import (
     GREY,
-    Drawing,
     entitle,
-    file_name,
     literal,
     metric_label,
     name_panel,
@@ -19,11 +19,9 @@ from flbench.report.figures.style import (
     scale_of,
     title_of,
 )
-from flbench.report.leaderboard import Details, Leaderboard, Section
 from flbench.report.metric_specs import METRICS
-from flbench.report.page.wording import TIED, gap_text
-from flbench.report.runs import Collection
 from flbench.report.tables import Table
+from flbench.report.wording import TIED, gap_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +38,7 @@ _CELL, _ACROSS = (0.85, 0.5), 3
 _NARROWEST = 1.5
 
 
-def heatmap(board: Leaderboard, collection: Collection) -> Iterator[Drawing]:
+def heatmap(board: Leaderboard) -> Iterator[Drawing]:
     """One figure a table whose rows have two axes with two values at least; a map a column."""
     for section in board.sections:
         for details in section.details:

@@ -8,19 +8,17 @@ from typing import Any
 
 from flbench.config import Federated
 from flbench.errors import UserError
+from flbench.report.board import Leaderboard
 from flbench.report.cells import public
+from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.label_counts import figure_of
-from flbench.report.figures.style import Drawing, file_name
-from flbench.report.leaderboard import Leaderboard
-from flbench.report.runs import Collection
 
 
-def labels(board: Leaderboard, collection: Collection, root: Path | None = None) -> Iterator[Drawing]:
+def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
     """One figure a partition, of its first seed; what cannot be drawn on this machine is left out.
 
     Args:
         board: which experiments there are.
-        collection: where they come from.
         root: folder of the data sets; None: the usual one.
     """
     from flbench.data.datasets import load_named
@@ -44,7 +42,7 @@ def labels(board: Leaderboard, collection: Collection, root: Path | None = None)
 def _partitions(board: Leaderboard) -> list[Federated]:
     """One experiment of each way in which data meet clients, with the first seed."""
     found: dict[tuple[Any, ...], Federated] = {}
-    for run in sorted(board.runs, key=lambda run: run.experiment.seed):
+    for run in sorted(board.collection.runs, key=lambda run: run.experiment.seed):
         one = run.experiment
         if isinstance(one, Federated):
             key = (one.dataset.label(), one.partition.label(), one.clients, one.min_size, one.val_fraction)

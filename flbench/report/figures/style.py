@@ -6,17 +6,14 @@ The last row axis (norm) has the colour and the marker, the one before it (metho
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flbench.report.board import Section
 from flbench.report.cells import Cell, Tick, axis_label
-from flbench.report.leaderboard import KIND_TITLES, Section
 from flbench.report.metric_specs import METRICS
-from flbench.report.page.wording import gap_text, row_name
 from flbench.report.tables import Table
+from flbench.report.wording import gap_text, row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,51 +46,6 @@ PANEL = (3.3, 2.6)
 BAND = 0.15
 
 Look = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure before it is written.
-
-    Attributes:
-        kind: what it shows, in one word.
-        name: of its files, without an ending.
-        caption: what it shows.
-        figure: the drawing.
-        place: the data set and model it belongs to, if any.
-        tight: whether it is cut to what is drawn, for figures without a layout of their own.
-    """
-
-    kind: str
-    name: str
-    caption: str
-    figure: Figure
-    place: tuple[str, str] | None = None
-    tight: bool = False
-
-
-def save(drawing: Drawing, directory: Path) -> list[Path]:
-    """Write a drawing as SVG and PNG; the same runs give the same bytes."""
-    # with_suffix would take the digits of "lr-0.1" for a suffix.
-    paths = [directory / f"{drawing.name}.{suffix}" for suffix in ("svg", "png")]
-    for path in paths:
-        save_as(drawing, path)
-    return paths
-
-
-def save_as(drawing: Drawing, path: Path) -> None:
-    """Write a drawing to one file, whose ending says how: .svg, .png or .pdf."""
-    metadata = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
-    box = "tight" if drawing.tight else None
-    drawing.figure.savefig(path, dpi=160, bbox_inches=box, metadata=metadata[path.suffix])
-
-
-def file_name(kind: str, *titles: str) -> str:
-    """A file's name from what a figure shows, in letters, digits, points and dashes."""
-    text = " ".join(titles)
-    for name, heading in KIND_TITLES.items():
-        text = text.replace(heading, name) if heading else text
-    return "-".join(re.findall(r"[A-Za-z0-9.]+", f"{kind} {text}"))
 
 
 def title_of(section: Section, table: Table | None = None) -> str:

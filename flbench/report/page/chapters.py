@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flbench.report.chapters import Chapter, Claim
-from flbench.report.claims import unfinished
-from flbench.report.page.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph
+from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph
+from flbench.report.claims import Chapter, Claim, unfinished
 
 
 def compose(chapter: Chapter, pictures: Sequence[Figure]) -> Iterator[Block]:

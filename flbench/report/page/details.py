@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
+from flbench.report.board import KIND_TITLES, Details, Section
 from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
-from flbench.report.leaderboard import KIND_TITLES, Details, Section
 from flbench.report.literal import literal
 from flbench.report.lr_range import WITHIN, Ranges, Robustness
 from flbench.report.metric_specs import METRICS
-from flbench.report.page.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
-from flbench.report.page.wording import TIED, bytes_text, contrast_text, row_labels, row_name
 from flbench.report.paired_tests import Contrast
 from flbench.report.tables import Position, Table
+from flbench.report.wording import TIED, bytes_text, contrast_text, row_labels, row_name
 
 #: With more classes than this, recall is told of the worst class alone.
 MOST_CLASSES = 20

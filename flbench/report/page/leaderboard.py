@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flbench.papers.label_skew import page_mechanisms as compose_why
-from flbench.papers.label_skew import page_published as compose_published
-from flbench.papers.label_skew.mechanisms import KINDS as WHY
+from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
+from flbench.report.board import Leaderboard, Picture, Section
 from flbench.report.cells import Cell
 from flbench.report.layout import Layout
-from flbench.report.leaderboard import Leaderboard, Picture, Section
 from flbench.report.literal import literal
 from flbench.report.metric_specs import METRICS
 from flbench.report.page import chapters as compose_chapters
 from flbench.report.page import details as compose_details
-from flbench.report.page.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
-from flbench.report.page.wording import TIED, gap_text, head, listing, mean_text, numbers_text, parts, row_labels
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Run
 from flbench.report.stats import CONFIDENCE, LEVEL, RESAMPLES
-from flbench.report.summary import Overall, OverallRow, Place
+from flbench.report.summary import Overall, OverallRow
+from flbench.report.summary import Place as Standing
+from flbench.report.supplement import Place, Supplement
 from flbench.report.tables import MAX_COLUMNS, Table
+from flbench.report.wording import TIED, gap_text, head, listing, mean_text, numbers_text, parts, row_labels
 
 #: Most rows of the first table; the others are in the sections.
 MOST_ROWS = 20
@@ -63,34 +62,31 @@ def document(board: Leaderboard) -> list[Block]:
         word = "Diverged" if board.unfinished.keys() == {"diverged"} else "Incomplete"
         text = f"{total:,} of {wished:,} runs have no value: {literal(listing(board.unfinished))}."
         blocks.append(Paragraph(f"**{word}:** {text}", warning=True))
-    blocks += [Paragraph(f"Left out: {literal(note)}.", warning=True) for note in board.left_out]
+    blocks += [Paragraph(f"Left out: {literal(note)}.", warning=True) for note in board.collection.left_out]
     constants = {section.title: section.constants for section in board.sections}
     for found in board.overall:
         blocks += [Paragraph(f"**{literal(found.title)}**: {literal(constants[found.title])}.")] if found.title else []
         blocks += _overall(found)
-    if board.published is not None:
-        blocks.append(Paragraph(compose_published.summary_line(board.published)))
+    blocks += (block for one in board.supplements for block in one.opening())
     blocks += _pictures(picture for picture in board.pictures if picture.place is None)
     for section, is_last in _sections(board):
         blocks += _section(board, section, is_last)
-    if board.published is not None:
-        blocks += compose_published.elsewhere(board.published, {section.place for section in board.sections})
-    blocks += _why(board)
+    shown = {section.place for section in board.sections}
+    blocks += (block for one in board.supplements for block in one.sections(shown))
+    blocks += (block for one in board.supplements for block in one.chapter(_pictures_of(board, one)))
     for chapter in board.chapters:
         pictures = [picture for picture in board.pictures if picture.place == chapter.place]
         blocks += compose_chapters.compose(chapter, [_figure(picture) for picture in pictures])
     return [*blocks, *(_reading(board) if board.sections else []), *_provenance(board)]
 
 
-def _why(board: Leaderboard) -> list[Block]:
-    if board.why is None:
-        return []
-    own = [picture for picture in board.pictures if picture.kind in WHY]
-    places = {picture.place for picture in own}
-    pictures = {
-        place: [_figure(picture) for picture in own if picture.place == place] for place in places if place is not None
-    }
-    return list(compose_why.compose(board.why, pictures))
+def _pictures_of(board: Leaderboard, supplement: Supplement) -> Mapping[Place, Sequence[Figure]]:
+    """The pictures that a supplement's chapter shows, by data set and model."""
+    found: dict[Place, list[Figure]] = {}
+    for picture in board.pictures:
+        if picture.kind in supplement.figure_kinds and picture.place is not None:
+            found.setdefault(picture.place, []).append(_figure(picture))
+    return found
 
 
 def _studies(board: Leaderboard) -> list[Run]:
@@ -150,7 +146,7 @@ def _overall_labels(row: OverallRow) -> list[str]:
     return [f"{labels[0]} ¹", *labels[1:]] if row.is_without_shared_model else labels
 
 
-def _overall_cell(place: Place | None) -> Entry:
+def _overall_cell(place: Standing | None) -> Entry:
     if place is None:
         return Entry("–")
     cell = place.cell
@@ -209,11 +205,11 @@ def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]
     if section.own_shard:
         blocks += [Heading(3, "Own shard"), Paragraph(OWN_SHARD), *_tables(section.own_shard, 4)]
     blocks += compose_details.blocks(section, MOST_LINES)
-    if is_last and board.published is not None:
-        blocks += compose_published.place(board.published, section.place)
     if is_last:
-        others = [one for one in board.pictures if board.why is None or one.kind not in WHY]
-        blocks += _pictures(picture for picture in others if picture.place == section.place)
+        blocks += (block for one in board.supplements for block in one.of_section(section.place))
+        elsewhere = {kind for one in board.supplements for kind in one.figure_kinds}
+        own = (picture for picture in board.pictures if picture.place == section.place)
+        blocks += _pictures(picture for picture in own if picture.kind not in elsewhere)
     return blocks
 
 
@@ -272,7 +268,6 @@ def _figure(picture: Picture) -> Figure:
 
 
 def _reading(board: Leaderboard) -> list[Block]:
-    points = "" if board.published is None else compose_published.reading(board.published)
     confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
     texts = [
         f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; fewer than three seeds "
@@ -294,7 +289,10 @@ def _reading(board: Leaderboard) -> list[Block]:
             f"{RESAMPLES:,} resamples, stratified by column; mean rank: among the {rows} rows that are complete in "
             "every column, 1 is the best."
         )
-    return [Heading(2, "How to read this"), Items((*texts, *filter(None, [points])))]
+    return [
+        Heading(2, "How to read this"),
+        Items((*texts, *(text for one in board.supplements for text in one.reading()))),
+    ]
 
 
 def _provenance(board: Leaderboard) -> list[Block]:

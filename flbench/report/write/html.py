@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from html import escape, unescape
 from pathlib import Path
 
+from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
 from flbench.report.literal import visible
-from flbench.report.page.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
 
 #: Style and behaviour of the page.
 _PARTS = Path(__file__).parent

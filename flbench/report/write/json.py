@@ -6,10 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from flbench.papers.label_skew import page_mechanisms as compose_why
-from flbench.papers.label_skew import page_published as compose_published
+from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.dataframes import flatten
-from flbench.report.leaderboard import Details, Leaderboard, Section
 from flbench.report.paired_tests import Contrast
 from flbench.report.summary import Overall
 from flbench.report.tables import Table
@@ -30,14 +28,13 @@ def write(board: Leaderboard) -> dict[str, Any]:
         "details": [line for section in board.sections for line in _details_of(section)],
         "lr_ranges": [line for section in board.sections for line in _ranges_of(section)],
         "unfinished": dict(board.unfinished),
-        "left_out": list(board.left_out),
+        "left_out": list(board.collection.left_out),
         "claims": [
             {"kind": chapter.kind, **dataclasses.asdict(claim)}
             for chapter in board.chapters
             for claim in chapter.claims
         ],
-        **({} if board.why is None else {"why": compose_why.plain(board.why)}),
-        "published": compose_published.plain(board.published) if board.published else None,
+        **{name: value for one in board.supplements for name, value in one.fields().items()},
         "provenance": {
             "runs": made.wished,
             "finished": made.finished,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
 from flbench.report.literal import literal, visible
-from flbench.report.page.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
 
 #: Most bytes of a file: GitHub shows Markdown of more than 512 KB as plain text.
 LARGEST = 500_000

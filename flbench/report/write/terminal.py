@@ -8,13 +8,11 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from flbench.papers.label_skew.page_mechanisms import lines
-from flbench.papers.label_skew.page_published import summary
-from flbench.report.chapters import Chapter
-from flbench.report.leaderboard import Leaderboard, Section
+from flbench.report.board import Leaderboard, Section
+from flbench.report.claims import Chapter
 from flbench.report.metric_specs import METRICS
-from flbench.report.page.wording import TIED, gap_text, head, mean_text, row_labels
 from flbench.report.tables import Table
+from flbench.report.wording import TIED, gap_text, head, mean_text, row_labels
 
 
 def render(board: Leaderboard, width: int) -> list[RenderableType]:
@@ -28,10 +26,8 @@ def render(board: Leaderboard, width: int) -> list[RenderableType]:
                 shown.append(
                     Text("¹ no shared model: mean over the clients' models on the whole test set", style="dim")
                 )
-    shown += [Text(line) for line in lines(board.why or ())] if board.why is not None else []
+    shown += [Text(line) for one in board.supplements for line in one.lines()]
     shown += [_claims(chapter) for chapter in board.chapters if chapter.claims]
-    if board.published is not None:
-        shown.append(Text(f"published numbers: {summary(board.published)}"))
     return shown
 
 

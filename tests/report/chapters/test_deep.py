@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from flbench.papers.rank_collapse.arms import settings_of
-from flbench.report.chapters import Chapter, chapters_of
-from flbench.report.figures import draw
+from flbench.report.claims import Chapter
 from tests.report.chapters.memory import Memory
-from tests.report.stores import experiment, leaderboard_of
+from tests.report.stores import chapters, draw, experiment, leaderboard_of
 
 EPOCHS = 20
 
@@ -63,7 +62,7 @@ def add(
 
 
 def chapter(store: Memory) -> Chapter:
-    (found,) = chapters_of(store.collection())
+    (found,) = chapters(store.collection())
     return found
 
 
@@ -203,10 +202,10 @@ def test_figures_over_depth_over_layers_and_over_shifts() -> None:
         add(stores["shift"], 0.9 - shift, 12.0 - 20 * shift, shift=shift, **BN)
     for what, store in stores.items():
         collection = store.collection()
-        (drawing,) = draw(leaderboard_of(collection), collection, "deep")
+        (drawing,) = draw(leaderboard_of(collection), "deep")
         assert drawing.name == f"deep-{what}-digits-all-samples-width-128-20-epochs"
         assert drawing.place == ("study", "deep")
         assert "at the best of the learning rates" in drawing.caption
         assert all(panel.lines for panel in drawing.figure.axes)
-    (drawing,) = draw(leaderboard_of(stores["pretraining"].collection()), stores["pretraining"].collection(), "deep")
+    (drawing,) = draw(leaderboard_of(stores["pretraining"].collection()), "deep")
     assert "Diverged at every rate: 25 steps on the rank." in drawing.caption

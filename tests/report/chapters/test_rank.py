@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from flbench.report.chapters import Chapter, chapters_of
-from flbench.report.figures import draw
+from flbench.report.claims import Chapter
 from flbench.report.runs import Collection
 from tests.report.chapters.memory import Memory
-from tests.report.stores import experiment, leaderboard_of
+from tests.report.stores import chapters, draw, experiment, leaderboard_of
 
 LAYERS = 1000
 
@@ -43,7 +42,7 @@ def record(store: Memory, seed: int, rank: Callable[[int], float | None], **fiel
 
 def gather(store: Memory) -> tuple[Chapter, Collection]:
     collection = store.collection()
-    (chapter,) = chapters_of(collection)
+    (chapter,) = chapters(collection)
     return chapter, collection
 
 
@@ -134,7 +133,7 @@ def test_figures_over_depth_and_over_width() -> None:
             record(store, seed, collapsing, width=width)
             record(store, seed, lambda _, root=width**0.5: root, normalized="bn", width=width)  # type: ignore[misc]
     _, collection = gather(store)
-    drawings = list(draw(leaderboard_of(collection), collection, "rank"))
+    drawings = draw(leaderboard_of(collection), "rank")
     assert [drawing.name for drawing in drawings] == ["rank-depth", "rank-width"]
     assert all(drawing.place == ("study", "rank") for drawing in drawings)
     depth, width_figure = (drawing.figure.axes[0] for drawing in drawings)
@@ -147,4 +146,4 @@ def test_a_single_record_is_no_line() -> None:
     store = Memory()
     store.finish(wish(0), [{"round": LAYERS, "rank": 1.0, "first_share": 1.0, "seconds": 0.0}])
     _, collection = gather(store)
-    assert list(draw(leaderboard_of(collection), collection, "rank")) == []
+    assert draw(leaderboard_of(collection), "rank") == []

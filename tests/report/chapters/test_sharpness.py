@@ -9,12 +9,11 @@ import pytest
 
 from flbench.papers.sharpness.claims_figure1 import grows, near, together
 from flbench.papers.sharpness.draws import Family, lines_of, predict
-from flbench.report.chapters import Chapter, Claim, chapters_of
-from flbench.report.claims import Holding
-from flbench.report.page.blocks import Grid
+from flbench.report.blocks import Grid
+from flbench.report.claims import Chapter, Claim, Holding
 from flbench.theory.fits import Exponent
 from tests.report.chapters.memory import Memory
-from tests.report.stores import experiment, leaderboard_of
+from tests.report.stores import chapters, experiment, leaderboard_of
 
 WIDTHS = (50, 100, 200, 400)
 VARIANCES = {"relu": {"sigma_w2": 2.0, "sigma_b2": 0.0}, "tanh": {"sigma_w2": 3.0, "sigma_b2": 0.64}}
@@ -60,7 +59,7 @@ def bound(wish: Any) -> float:
 
 
 def chapter(store: Memory) -> Chapter:
-    (found,) = chapters_of(store.collection())
+    (found,) = chapters(store.collection())
     return found
 
 

@@ -11,13 +11,12 @@ from matplotlib.image import imread
 
 from flbench.papers.sharpness.figure1 import apart
 from flbench.papers.sharpness.figure2 import _edges
-from flbench.report.figures import draw, write_figures
-from flbench.report.figures.style import Drawing
+from flbench.report.figures.drawing import Drawing
 from tests.report.chapters.memory import Memory
 from tests.report.chapters.test_sharpness import CONSTANTS, bound, theory
 from tests.report.chapters.test_sharpness import draw as draw_runs
 from tests.report.chapters.test_sharpness_rates import centred, descend, wall
-from tests.report.stores import leaderboard_of
+from tests.report.stores import draw, leaderboard_of, write_figures
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def store() -> Memory:
 
 def drawings(store: Memory) -> list[Drawing]:
     collection = store.collection()
-    return list(draw(leaderboard_of(collection), collection, "sharpness"))
+    return draw(leaderboard_of(collection), "sharpness")
 
 
 def panels(drawing: Drawing) -> list[Any]:
@@ -104,7 +103,7 @@ def test_figures_are_written_and_linked_with_their_chapter(store: Memory, tmp_pa
     draw_runs(store, theory)
     descend(store, wall)
     collection = store.collection()
-    pictures = write_figures(leaderboard_of(collection), collection, tmp_path)
+    pictures = write_figures(leaderboard_of(collection), tmp_path)
     assert [picture.svg.name for picture in pictures] == [
         "sharpness-width.svg",
         "sharpness-losses-ReLU-4-1-L-3-C-1-T-1000.svg",

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from flbench.report.chapters import Claim, chapters_of
+from flbench.report.claims import Claim
 from flbench.studies.setup import make_study
 from tests.report.chapters.memory import Memory
 from tests.report.chapters.test_sharpness import VARIANCES
-from tests.report.stores import experiment
+from tests.report.stores import chapters, experiment
 
 torch.set_num_threads(1)  # more wait for each other beside other tests
 
@@ -32,7 +32,7 @@ def measure(memory: Memory, **fields: Any) -> float:
 
 
 def claims(memory: Memory) -> dict[str, Claim]:
-    (chapter,) = chapters_of(memory.collection())
+    (chapter,) = chapters(memory.collection())
     return {claim.source: claim for claim in chapter.claims}
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from flbench.papers.sharpness.descents import descents_of, line_of_theory, networks_of
 from flbench.papers.sharpness.draws import Family
-from flbench.report.chapters import Chapter, Claim, chapters_of
-from flbench.report.claims import Holding
-from flbench.report.page.blocks import Grid
+from flbench.report.blocks import Grid
+from flbench.report.claims import Chapter, Claim, Holding
 from tests.report.chapters.memory import Memory
-from tests.report.stores import experiment
+from tests.report.stores import chapters, experiment
 
 #: Learning rates in units of 2 / lambda_max.
 FACTORS = (0.25, 0.5, 0.9, 1.3, 1.8, 2.5, 3.5, 6.0, 12.0)
@@ -55,7 +54,7 @@ def descend(
 
 
 def chapter(store: Memory) -> Chapter:
-    (found,) = chapters_of(store.collection())
+    (found,) = chapters(store.collection())
     return found
 
 

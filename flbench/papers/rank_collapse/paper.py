@@ -1,0 +1,17 @@
+"""The rank-collapse paper (Daneshmand et al. 2020) as part of a report."""
+
+from __future__ import annotations
+
+from flbench.papers.rank_collapse import chapter, chapter_training
+from flbench.papers.rank_collapse.figure_training import deep
+from flbench.papers.rank_collapse.figures import rank
+from flbench.report.figures.drawing import FigureKind
+from flbench.report.paper import Paper
+
+RANK_COLLAPSE = Paper(
+    chapters={"rank": chapter.chapter, "deep": chapter_training.chapter},
+    figures=(
+        FigureKind("rank", "ranks over the depth of random networks", rank),
+        FigureKind("deep", "ranks and accuracy of deep networks over depth and epochs", deep),
+    ),
+)

@@ -1,0 +1,82 @@
+"""A figure before it is written, the kinds of figures, and how figures become files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flbench.report.board import KIND_TITLES, Leaderboard
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure before it is written.
+
+    Attributes:
+        kind: the name of its kind.
+        name: of its files, without an ending.
+        caption: what it shows.
+        figure: the drawing.
+        place: the data set and model it belongs to, if any.
+        tight: whether it is cut to what is drawn, for figures without a layout of their own.
+    """
+
+    kind: str
+    name: str
+    caption: str
+    figure: Figure
+    place: tuple[str, str] | None = None
+    tight: bool = False
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A kind of figure.
+
+    Attributes:
+        name: in one word.
+        shows: what it shows.
+        draw: draws a leaderboard's figures of this kind; none where the runs do not support it.
+        order: position among the figures of a section, ascending.
+        reads_data: whether ``draw`` takes the folder of the data sets as its second argument.
+    """
+
+    name: str
+    shows: str
+    draw: Callable[..., Iterator[Drawing]]
+    order: int = 100
+    reads_data: bool = False
+
+    def drawings(self, board: Leaderboard, data_root: Path | None = None) -> Iterator[Drawing]:
+        """Draw the figures of a leaderboard; ``data_root`` is the folder of the data sets (None: the usual one)."""
+        return self.draw(board, data_root) if self.reads_data else self.draw(board)
+
+
+def save(drawing: Drawing, directory: Path) -> list[Path]:
+    """Write a drawing as SVG and PNG; the same runs give the same bytes."""
+    # with_suffix would take the digits of "lr-0.1" for a suffix.
+    paths = [directory / f"{drawing.name}.{suffix}" for suffix in ("svg", "png")]
+    for path in paths:
+        save_as(drawing, path)
+    return paths
+
+
+def save_as(drawing: Drawing, path: Path) -> None:
+    """Write a drawing to one file, whose ending says how: .svg, .png or .pdf."""
+    metadata = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+    box = "tight" if drawing.tight else None
+    drawing.figure.savefig(path, dpi=160, bbox_inches=box, metadata=metadata[path.suffix])
+
+
+def file_name(kind: str, *titles: str) -> str:
+    """A file's name from what a figure shows, in letters, digits, points and dashes."""
+    text = " ".join(titles)
+    for name, heading in KIND_TITLES.items():
+        text = text.replace(heading, name) if heading else text
+    return "-".join(re.findall(r"[A-Za-z0-9.]+", f"{kind} {text}"))

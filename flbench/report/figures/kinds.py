@@ -1,0 +1,73 @@
+"""Every kind of figure; each draws what the runs support, and nothing where they do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flbench.errors import UserError
+from flbench.messages import by_similarity
+from flbench.report.board import Leaderboard, Picture
+from flbench.report.figures import axes, cost, curves, heatmap, labels
+from flbench.report.figures.drawing import Drawing, FigureKind, save
+from flbench.report.figures.style import STYLE
+
+if TYPE_CHECKING:
+    from flbench.report.paper import Paper
+
+#: The kinds that belong to no paper.
+GENERAL = (
+    FigureKind("curves", "the metric over rounds, with bands", curves.over_rounds, order=10),
+    FigureKind("lr", "the metric over the learning rate", axes.over_lr, order=20),
+    FigureKind("dirichlet", "the metric over Dirichlet's beta", axes.over_beta, order=30),
+    FigureKind("data", "centralized and federated training over the samples seen", curves.over_data, order=40),
+    FigureKind("heatmap", "method x norm as colours", heatmap.heatmap, order=50),
+    FigureKind("cost", "bytes until the target", cost.cost, order=70),
+    FigureKind("labels", "samples of each class that each client holds", labels.labels, order=80, reads_data=True),
+)
+
+
+def kinds_of(papers: Sequence[Paper]) -> Mapping[str, FigureKind]:
+    """Return the general kinds and those of some papers by name, in the order in which a report shows them."""
+    kinds = [*GENERAL, *(kind for paper in papers for kind in paper.figures)]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.order)}
+
+
+def draw(
+    board: Leaderboard, kind: str, papers: Sequence[Paper] = (), data_root: Path | None = None
+) -> Iterator[Drawing]:
+    """Draw the figures of one kind; raises UserError for an unknown kind."""
+    kinds = kinds_of(papers)
+    if kind not in kinds:
+        raise UserError(f"unknown kind of figure {kind!r}; known: {', '.join(by_similarity(kind, kinds))}")
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        for drawing in kinds[kind].drawings(board, data_root):
+            # A layout takes the sizes of titles and labels from the drawing before: one pass lets titles overlap.
+            drawing.figure.draw_without_rendering()
+            yield drawing
+
+
+def write_figures(
+    board: Leaderboard, directory: Path, papers: Sequence[Paper] = (), data_root: Path | None = None
+) -> tuple[Picture, ...]:
+    """Draw every kind that the runs support as SVG and PNG into ``directory``; the pictures have no links yet."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for kind in kinds_of(papers):
+        for drawing in draw(board, kind, papers, data_root):
+            svg, _ = save(drawing, directory)
+            pictures.append(Picture(kind, drawing.caption, svg, drawing.place))
+    return tuple(pictures)
+
+
+def with_links(pictures: tuple[Picture, ...], leaderboard: Path) -> tuple[Picture, ...]:
+    """Return the pictures with links to their SVG files, relative to the folder of the leaderboard."""
+    here = leaderboard.resolve().parent
+    return tuple(
+        dataclasses.replace(one, link=Path(os.path.relpath(one.svg.resolve(), here)).as_posix()) for one in pictures
+    )
