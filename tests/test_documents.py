@@ -295,3 +295,19 @@ def test_ranks_of_shifted_networks_in_why() -> None:
         said.append(f"{same.mean():.{digits}f} ± {half:.{digits}f}")
     sentence = f"shifts of 0, 0.05, 0.1 and 1 leave ranks of {', '.join(said)} and {ranks[1.0].mean():.2f}"
     assert sentence in prose("docs/why.md")
+
+
+#: Where the files are that documents name.
+SOURCES = ("flbench", "tests", "benchmarks")
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")]), ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        pytest.skip("a changelog names files of its time")
+    text = page.read_text()
+    ours = [path.relative_to(ROOT).as_posix() for folder in SOURCES for path in ROOT.joinpath(folder).rglob("*.py")]
+    named = set(re.findall(r"`([\w./-]+\.py)(?:::\w+)?`", text))
+    links = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
+    missing = {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in ours)}
+    assert missing | {link for link in links if not (page.parent / link).exists()} == set()
