@@ -57,8 +57,8 @@ def load(
     from flbench.sweeps import load_sweep
 
     found = _source(source)
-    wishes = load_sweep(spec).experiments if spec is not None else None
-    collection = collect(found, wishes, select_by=select_by)
+    requests = load_sweep(spec).experiments if spec is not None else None
+    collection = collect(found, requests, select_by=select_by)
     return dataframes.curves(found, collection.runs) if curves else dataframes.tidy(collection.runs)
 
 
@@ -96,7 +96,7 @@ def run(
     _tell(begin(opened, [experiment]))
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):
-        found.forgive()
+        found.reset_failures()
     _execute(opened, "", [experiment], lambda: run_launcher(opened, experiment, root, device), 1)
     source = StoreSource(opened)
     return dataframes.curves(source, collect(source, [experiment]).runs)

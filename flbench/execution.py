@@ -29,7 +29,7 @@ from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
 from flbench.studies.setup import make_study
 
-#: Most rounds and about the most seconds of them after which a run on a GPU is looked at, wished for or not: one that
+#: Most rounds and about the most seconds of them after which a run on a GPU is looked at, requested or not: one that
 #: diverged ends, and whoever stops it does not wait long for what is on its way.
 LOOK_EVERY = 50
 LOOK_SECONDS = 1.0
@@ -102,7 +102,7 @@ Ended = Callable[[Attempt, Outcome | Exception], None]
 def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
     """Train the claimed run until its experiment's last round, its first non-finite number, or ``should_stop()``.
 
-    Goes on from the run's newest checkpoint with the same numerics, if there is one. Every wished for evaluation is
+    Goes on from the run's newest checkpoint with the same numerics, if there is one. Every requested evaluation is
     recorded in the attempt, a checkpoint is written now and then and at the end, and the result is published.
 
     Raises:
@@ -231,7 +231,7 @@ class _Execution:
         self._last_look = self.subject.round, time.monotonic()
 
     def begin(self) -> Outcome | None:
-        """Look before the first round, where that is wished for; returns the outcome where no round is to follow."""
+        """Look before the first round, where that is requested; returns the outcome where no round is to follow."""
         if self._saved_at is None and 0 in self._wanted:
             self._record(self.subject.x, RoundReport(float("nan")))
         return self._at_end()

@@ -133,7 +133,7 @@ class Orchestrator:
         for worker in self._store.hanging_workers():
             if worker.plan == self._plan:
                 message = f"its worker gave no sign of life for {HANGING:.0f} s and was killed"
-                self._store.bury(worker.lease.token, ending("signal", message))
+                self._store.record_death(worker.lease.token, ending("signal", message))
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(worker.lease.pid, signal.SIGKILL)
 
@@ -178,7 +178,7 @@ class Orchestrator:
         return progress
 
     def _living_adopted(self) -> list[LiveWorker]:
-        alive = self._store.judge.alive
+        alive = self._store.liveness.alive
         paths = ((worker, self._store.workers / token / "lease.json") for token, worker in self._adopted.items())
         return [worker for worker, path in paths if path.exists() and alive(worker.lease, path)]
 
@@ -214,10 +214,10 @@ class Orchestrator:
     def _forgive(self) -> bool:
         """Try again what failed for a reason that the user has had the occasion to mend."""
         failures = self._watch.failures()
-        mendable = [seen for seen in failures if seen.state.mendable and not seen.state.unreadable]
-        for seen in mendable:
-            self._store.run(seen.run_id).forgive()
-        return bool(mendable)
+        user_fixable = [seen for seen in failures if seen.state.user_fixable and not seen.state.unreadable]
+        for seen in user_fixable:
+            self._store.run(seen.run_id).reset_failures()
+        return bool(user_fixable)
 
     def _outcome(self, progress: Progress) -> Outcome:
         return Outcome(

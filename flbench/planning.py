@@ -19,7 +19,7 @@ from flbench.registry import DATASETS
 from flbench.report import exports
 from flbench.report.contents import by_dataset, named_by, renamed
 from flbench.report.runs import StoreSource
-from flbench.store import Lease, Store, Wish, encode_plan, files, read_plan
+from flbench.store import Lease, RunRequest, Store, encode_plan, files, read_plan
 from flbench.store.plans import refuse_newer
 from flbench.sweeps import Sweep
 
@@ -122,11 +122,11 @@ def _outdated(store: Store, experiments: Sequence[Experiment]) -> list[str]:
     cells = {experiment.cell_id: experiment for experiment in experiments}
     with_plugins = {cell_id for cell_id, experiment in cells.items() if plugins_of(experiment.to_json())}
     for experiment in (one for one in experiments if one.cell_id in with_plugins):
-        run, wish = store.run(experiment.run_id), Wish.of(experiment)
-        if run.result_for(wish) is None:
-            before = run.result_for(dataclasses.replace(wish, plugins=""))
+        run, request = store.run(experiment.run_id), RunRequest.of(experiment)
+        if run.result_for(request) is None:
+            before = run.result_for(dataclasses.replace(request, plugins=""))
             recorded = str(before.environment.get("plugins", "")).split() if before else []
-            changed.update(name.partition("=")[0] for name in {*wish.plugins.split()}.difference(recorded) if before)
+            changed.update(name.partition("=")[0] for name in {*request.plugins.split()}.difference(recorded) if before)
     return [
         f"The source code of the plug-in {package} has changed: executing {count} finished runs again."
         for package, count in sorted(changed.items())

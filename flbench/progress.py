@@ -12,8 +12,8 @@ from typing import Any
 
 from flbench.config import digest, headline_of
 from flbench.run_names import common_fields, label
-from flbench.slurm import Inquest
-from flbench.store import Entry, Lease, RunDir, RunState, Store, Wish
+from flbench.slurm import SlurmPostMortem
+from flbench.store import Entry, Lease, RunDir, RunRequest, RunState, Store
 
 #: Seconds of the past from which speed and remaining time are judged; where rounds are so long that hardly any has
 #: ended in that time, the last few times that some had.
@@ -104,11 +104,11 @@ class Watch:
 
     def __init__(self, store: Store, entries: Sequence[Entry], max_attempts: int) -> None:
         self._store, self._entries, self._max_attempts = store, entries, max_attempts
-        self._inquest = Inquest(store)
-        self._ids, self._wishes = [], []
+        self._post_mortem = SlurmPostMortem(store)
+        self._ids, self._requests = [], []
         for entry in entries:
             self._ids.append(entry.run_id)
-            self._wishes.append(entry.wish())
+            self._requests.append(entry.request())
         self.start_over()
 
     def start_over(self) -> None:
@@ -135,7 +135,7 @@ class Watch:
                 starved += seen.state.kind == "oom"
         self._first = False
         rounds_done = sum(self._rounds.values())
-        rounds_total = sum(wish.rounds for wish in self._wishes)
+        rounds_total = sum(request.rounds for request in self._requests)
         speed = self._measure(rounds_done if rounds_total else len(self.ended))
         done = [seen for seen in self.ended.values() if seen.state.status == "done"]
         failed = [seen for seen in self.ended.values() if seen.state.status != "done"]
@@ -171,7 +171,7 @@ class Watch:
         for index, seen in sorted(self.ended.items()):
             result = seen.state.result
             shown: list[Any] = [result.path.name, result.metrics_sha256] if result else [seen.outcome]
-            facts.append([self._ids[index], self._wishes[index].rounds, *shown])
+            facts.append([self._ids[index], self._requests[index].rounds, *shown])
         return digest([len(self._entries), facts])
 
     @cached_property
@@ -191,33 +191,33 @@ class Watch:
         )
 
     def _see(self, index: int) -> Seen:
-        run, wish = self._store.run(self._ids[index]), self._wishes[index]
-        state = run.state(wish)
-        if state.status == "lost" and self._inquest.finds_out(run):
-            state = run.state(wish)
+        run, request = self._store.run(self._ids[index]), self._requests[index]
+        state = run.state(request)
+        if state.status == "lost" and self._post_mortem.explains(run):
+            state = run.state(request)
         if state.unreadable:
-            return Seen(run.run_id, self._label(index), wish.rounds, state, metric=self._metric(index))
+            return Seen(run.run_id, self._label(index), request.rounds, state, metric=self._metric(index))
         if state.status == "pending" and not state.attempts:
-            return Seen(run.run_id, "", wish.rounds, state)
+            return Seen(run.run_id, "", request.rounds, state)
         if state.status == "done":
-            self._rounds[index] = wish.rounds
+            self._rounds[index] = request.rounds
             # Names are for people; a sweep that is complete at the first look needs none.
             label = "" if self._first else self._label(index)
             result = state.result
             metric = self._metric(index)
             value = result.final.get(metric) if result else None
             kept = replace(state, result=result.without_numbers() if result else None)
-            return Seen(run.run_id, label, wish.rounds, kept, wish.rounds, value, None, metric)
-        return self._see_attempt(index, run, wish, state)
+            return Seen(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
+        return self._see_attempt(index, run, request, state)
 
-    def _see_attempt(self, index: int, run: RunDir, wish: Wish, state: RunState) -> Seen:
+    def _see_attempt(self, index: int, run: RunDir, request: RunRequest, state: RunState) -> Seen:
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
         # A new attempt has no records until it has taken over those of the one before.
-        self._rounds[index] = max(self._rounds.get(index, 0), min(record.get("round", 0), wish.rounds))
+        self._rounds[index] = max(self._rounds.get(index, 0), min(record.get("round", 0), request.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt.path)
         metric, label = self._metric(index), self._label(index)
-        return Seen(run.run_id, label, wish.rounds, state, self._rounds[index], record.get(metric), log, metric)
+        return Seen(run.run_id, label, request.rounds, state, self._rounds[index], record.get(metric), log, metric)
 
     def _worker_log(self, attempt: Path) -> Path | None:
         try:

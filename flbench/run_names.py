@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from functools import cache, reduce
 from typing import Any
 
-from flbench.config import WISHES, canonical_json, fields_of_all_kinds, registry_of
+from flbench.config import REQUEST_FIELDS, canonical_json, fields_of_all_kinds, registry_of
 from flbench.messages import format_scalar
 from flbench.store import Entry
 
@@ -20,7 +20,7 @@ Common = Mapping[str, Container[str]]
 
 def common_fields(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
     """By kind, the fields, as plain JSON, in which its runs agree (see ``Common``)."""
-    names = {name for name in fields_of_all_kinds() if name not in WISHES}
+    names = {name for name in fields_of_all_kinds() if name not in REQUEST_FIELDS}
     common: dict[str, dict[str, Any]] = {}
     for entry in entries:
         raw = entry.experiment
@@ -68,7 +68,7 @@ def label(experiment: Mapping[str, Any], common: Common, fields: Container[str] 
 
 @cache
 def _label_order() -> tuple[str, ...]:
-    return tuple(sorted((name for name in fields_of_all_kinds() if name not in WISHES), key=_rank))
+    return tuple(sorted((name for name in fields_of_all_kinds() if name not in REQUEST_FIELDS), key=_rank))
 
 
 def _rank(field: str) -> int:

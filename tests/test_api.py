@@ -32,8 +32,8 @@ def test_importing_flbench_imports_nothing_heavy() -> None:
 
 
 def test_a_store_and_its_export_load_as_the_same_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wishes = [experiment(norm=norm, seed=seed) for norm in ("none", "ln") for seed in range(2)]
-    store = filled(tmp_path / "runs", wishes)
+    requests = [experiment(norm=norm, seed=seed) for norm in ("none", "ln") for seed in range(2)]
+    store = filled(tmp_path / "runs", requests)
     frame = flbench.load(tmp_path / "runs")
     assert frame.groupby("norm")["acc"].mean().to_dict() == pytest.approx({"none": 0.605, "ln": 0.705})
     (tmp_path / "files").mkdir()
@@ -91,7 +91,7 @@ def test_finished_runs_are_not_repeated(tmp_path: Path) -> None:
     from flbench.sweeps import load_sweep
 
     (tmp_path / "tiny.yaml").write_text(SPEC)
-    for wish in load_sweep(tmp_path / "tiny.yaml").experiments:
-        finish(Store(tmp_path / "runs"), wish, accuracy(wish))
+    for request in load_sweep(tmp_path / "tiny.yaml").experiments:
+        finish(Store(tmp_path / "runs"), request, accuracy(request))
     frame = flbench.sweep(tmp_path / "tiny.yaml", store=tmp_path / "runs")
     assert sorted(frame["acc"]) == pytest.approx([0.6, 0.7])

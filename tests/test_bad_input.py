@@ -293,7 +293,9 @@ CASES = [
     case("logspace from below zero", "axes: {lr: {logspace: [-1, 1, 3]}}", "above 0"),
     case("logspace without a number", "axes: {lr: {logspace: [0.1, 1]}}", "logspace: [first, last, n] (3 numbers)"),
     case("half a point", "axes: {lr: {linspace: [0.1, 1, 2.5]}}", "n a whole number"),
-    case("an axis of wishes", "axes: {rounds: [1, 2]}", "axes.rounds[1]: ", "rounds 1 and rounds 2", "how long to run"),
+    case(
+        "an axis of requests", "axes: {rounds: [1, 2]}", "axes.rounds[1]: ", "rounds 1 and rounds 2", "how long to run"
+    ),
     Case(
         "too many cells",
         "axes: {batch_size: {range: [1, 2000]}, E: {range: [1, 2000]}}",

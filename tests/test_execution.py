@@ -91,7 +91,7 @@ def test_extending_is_running_longer_from_the_start(tmp_path: Path) -> None:
     assert "resumed after round 6" in (store.run(longer.run_id).attempts()[-1].log_path).read_text()
 
 
-def test_a_result_covers_a_shorter_wish(store: Store) -> None:
+def test_a_result_covers_a_shorter_request(store: Store) -> None:
     run(store, experiment(rounds=6))
     assert store.claim(experiment(rounds=4), Lease.here()) is None
 

@@ -119,7 +119,7 @@ class Dying:
             return 0
         if next(self._counts, 0):
             return 1
-        self._store.bury(self._lease.token, ending("oom", "killed for want of memory", mendable=True))
+        self._store.record_death(self._lease.token, ending("oom", "killed for want of memory", user_fixable=True))
         return 0
 
     def tokens(self) -> set[str]:

@@ -84,7 +84,7 @@ def named(experiment: Experiment, needed: Any = "data", data: Path | None = None
     return found
 
 
-def wish(**fields: Any) -> Experiment:
+def request(**fields: Any) -> Experiment:
     return parse_experiment({"rounds": 20, "eval_every": 10, **fields})
 
 
@@ -117,13 +117,13 @@ def test_other_images_under_one_name_are_another_run(tmp_path: Path) -> None:
 def test_a_folder_is_its_content_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(tmp_path / "img")
     spellings = ("img", "./img", "img/", str(tmp_path / "img"), "../" + tmp_path.name + "/img")
-    ids = {named(wish(dataset=f"folder:{path}")).run_id for path in spellings}
+    ids = {named(request(dataset=f"folder:{path}")).run_id for path in spellings}
     assert len(ids) == 1
     shutil.move(tmp_path / "img", tmp_path / "moved")
-    assert named(wish(dataset="folder:moved")).run_id in ids
+    assert named(request(dataset="folder:moved")).run_id in ids
     photos(tmp_path / "elsewhere/img", seed=1)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert named(wish(dataset="folder:img")).run_id not in ids
+    assert named(request(dataset="folder:img")).run_id not in ids
 
 
 def test_images_changed_in_place_are_another_run(tmp_path: Path) -> None:
@@ -137,15 +137,15 @@ def test_images_changed_in_place_are_another_run(tmp_path: Path) -> None:
 
 def test_a_class_without_images_is_another_content(tmp_path: Path) -> None:
     photos(tmp_path / "img")
-    two = named(wish(dataset="folder:img"))
+    two = named(request(dataset="folder:img"))
     (tmp_path / "img/classes.txt").write_text("a\nb\nc\n")
-    assert named(wish(dataset="folder:img")).run_id != two.run_id, "the model has an output more"
+    assert named(request(dataset="folder:img")).run_id != two.run_id, "the model has an output more"
 
 
 def test_a_subset_and_the_full_set_are_apart(tmp_path: Path) -> None:
     write_images(tmp_path / "part/tinyimagenet", (3, 64, 64), seed=1, count=200, classes=200)
     write_images(tmp_path / "full/tinyimagenet", (3, 64, 64), seed=1, count=400, classes=200)
-    tiny = wish(dataset="tinyimagenet", model="cnn", partition="iid")
+    tiny = request(dataset="tinyimagenet", model="cnn", partition="iid")
     part, full = (named(tiny, data=tmp_path / name) for name in ("part", "full"))
     assert len({tiny.run_id, part.run_id, full.run_id}) == 3
 
@@ -198,30 +198,30 @@ def test_finished_runs_need_no_data(tmp_path: Path) -> None:
 
 
 def test_planning_elsewhere_takes_the_official_content(tmp_path: Path) -> None:
-    official = wish(dataset="cifar10")
+    official = request(dataset="cifar10")
     assert named(official, "content") is official
     with pytest.raises(DataMissing):
         named(official, "data")
 
 
 def test_planning_elsewhere_asks_for_content_that_is_not_known(tmp_path: Path) -> None:
-    tiny = wish(dataset="tinyimagenet", model="cnn", partition="iid")
+    tiny = request(dataset="tinyimagenet", model="cnn", partition="iid")
     with pytest.raises(UserError, match=r"not known here.*dataset\.content=FINGERPRINT"):
         named(tiny, "content")
     assert named(tiny, "nothing") is tiny
-    pinned = wish(dataset={"name": "tinyimagenet", "content": OTHER}, model="cnn", partition="iid")
+    pinned = request(dataset={"name": "tinyimagenet", "content": OTHER}, model="cnn", partition="iid")
     assert named(pinned, "content") is pinned
 
 
 def test_content_that_is_named_is_compared_with_the_data_here(tmp_path: Path) -> None:
     cifar(tmp_path / "data", 1)
     with pytest.raises(OtherData, match=rf"expected cifar10 with the content {OTHER}, found"):
-        named(wish(dataset={"name": "cifar10", "content": OTHER}))
+        named(request(dataset={"name": "cifar10", "content": OTHER}))
 
 
 def test_stored_runs_say_which_content_is_meant(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    tiny = wish(dataset="tinyimagenet", model="cnn", partition="iid")
+    tiny = request(dataset="tinyimagenet", model="cnn", partition="iid")
     first = tiny.on(tiny.dataset.holding(OTHER))  # type: ignore[union-attr]
     finish(store, first, 0.5, fingerprint=OTHER)
     assert named(tiny, "content") == first
@@ -239,14 +239,14 @@ def test_of_several_stored_contents_the_one_that_is_here_is_meant(tmp_path: Path
     for seed in (1, 2):
         shutil.rmtree(tmp_path / "img", ignore_errors=True)
         photos(tmp_path / "img", seed)
-        last = named(wish(dataset="folder:img"))
+        last = named(request(dataset="folder:img"))
         finish(store, last, 0.1 * seed, fingerprint=str(last.dataset.content))  # type: ignore[union-attr]
-    (found,) = collect(StoreSource(store), [wish(dataset="folder:./img")]).runs
+    (found,) = collect(StoreSource(store), [request(dataset="folder:./img")]).runs
     assert found.run_id == last.run_id
 
 
 def test_official_runs_come_before_others_of_that_name(tmp_path: Path) -> None:
-    store, official = Store(tmp_path / "store"), wish(dataset="cifar10", model="cnn")
+    store, official = Store(tmp_path / "store"), request(dataset="cifar10", model="cnn")
     other = official.on(official.dataset.holding(OTHER))  # type: ignore[union-attr]
     finish(store, other, 0.1, fingerprint=OTHER)
     (found,) = collect(StoreSource(store), [official]).runs
@@ -273,7 +273,7 @@ def test_a_sweep_file_leads_to_its_plans_whatever_the_data(tmp_path: Path) -> No
 
 
 def test_a_result_on_other_data_is_not_reused(tmp_path: Path) -> None:
-    store, official = Store(tmp_path / "store"), wish(dataset="cifar10")
+    store, official = Store(tmp_path / "store"), request(dataset="cifar10")
     finish(store, official, 0.1, fingerprint=OTHER)  # as they were stored before runs named their data
     run = store.run(official.run_id)
     assert run.state(official).status == "pending"
@@ -286,7 +286,7 @@ def test_a_result_on_other_data_is_not_reused(tmp_path: Path) -> None:
 
 
 def test_earlier_results_of_a_set_without_official_content_are_taken_over(tmp_path: Path) -> None:
-    store, tiny = Store(tmp_path / "store"), wish(dataset="tinyimagenet", model="cnn", partition="iid")
+    store, tiny = Store(tmp_path / "store"), request(dataset="tinyimagenet", model="cnn", partition="iid")
     finish(store, tiny, 0.4, fingerprint=OTHER)
     same, other = (tiny.on(tiny.dataset.holding(content)) for content in (OTHER, THIRD))  # type: ignore[union-attr]
     begin(store, [same, other])
@@ -296,7 +296,7 @@ def test_earlier_results_of_a_set_without_official_content_are_taken_over(tmp_pa
 
 
 def test_export_and_import_keep_results_on_different_data_apart(tmp_path: Path) -> None:
-    official, files = wish(dataset="cifar10", model="cnn"), []
+    official, files = request(dataset="cifar10", model="cnn"), []
     for name, content in (("a", OFFICIAL), ("b", OTHER)):
         store = Store(tmp_path / name)
         finish(store, official, 0.5, fingerprint=content)
@@ -322,7 +322,7 @@ def checking(check: Callable[[Experiment], None]) -> OneByOne:
 
 def test_a_worker_claims_no_run_whose_data_are_missing(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    absent, there = wish(dataset="cifar10"), wish()
+    absent, there = request(dataset="cifar10"), request()
     engine = checking(Runner(Settings()).check)
     go = partial(work, store, Plan.of([absent, there]), Lease.here(), Options(), should_stop=lambda: False)
     assert go(load=lambda _: engine) == 1, "the others are executed"
@@ -336,14 +336,14 @@ def test_a_worker_computes_nothing_on_other_data(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     cifar(tmp_path / "data", 1)
     with pytest.raises(OtherData):
-        Runner(Settings()).check(wish(dataset="cifar10"))
+        Runner(Settings()).check(request(dataset="cifar10"))
     with pytest.raises(OtherData):
         load_named(DATASETS.parse("cifar10"))
     engine = checking(Runner(Settings()).check)
     with pytest.raises(OtherData):
         work(
             store,
-            Plan.of([wish(dataset="cifar10")]),
+            Plan.of([request(dataset="cifar10")]),
             Lease.here(),
             Options(),
             should_stop=lambda: False,

@@ -11,7 +11,7 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import StoreUnusable
-from flbench.store import Attempt, Entry, Lease, Store, Wish, encode_plan, files, read_plan, strict_json
+from flbench.store import Attempt, Entry, Lease, RunRequest, Store, encode_plan, files, read_plan, strict_json
 from flbench.store.leases import process_start
 from tests.faults.disks import Counting
 
@@ -230,12 +230,12 @@ def test_claim_appears_with_its_lease(store: Store, monkeypatch: pytest.MonkeyPa
     assert claim(store, wanted).number == 1
 
 
-def test_publishing_without_a_wished_for_evaluation_is_refused(store: Store) -> None:
+def test_publishing_without_a_requested_evaluation_is_refused(store: Store) -> None:
     wanted = experiment()
     attempt = claim(store, wanted)
     attempt.adopt(None)
     attempt.record({"round": 20})
-    with pytest.raises(ValueError, match=r"lacks the wished for rounds \[5, 10, 15\]"):
+    with pytest.raises(ValueError, match=r"lacks the requested rounds \[5, 10, 15\]"):
         publish(attempt, 20)
     assert attempt.run.results() == []
 
@@ -258,7 +258,7 @@ def test_result_published_twice_is_the_first(store: Store) -> None:
     assert successor.run.metrics()[-1]["acc"] == 0.5
 
 
-def test_diverged_run_is_done_for_every_longer_wish(store: Store) -> None:
+def test_diverged_run_is_done_for_every_longer_request(store: Store) -> None:
     wanted = experiment()
     attempt = claim(store, wanted)
     attempt.adopt(None)
@@ -343,7 +343,7 @@ def test_checkpoint_whose_metrics_were_torn_off_is_not_used(store: Store) -> Non
     assert claim(store, wanted).checkpoints() == []
 
 
-def test_longer_wish_extends_from_the_last_checkpoint(store: Store) -> None:
+def test_longer_request_extends_from_the_last_checkpoint(store: Store) -> None:
     run_whole(store, experiment(rounds=20))
     longer = experiment(rounds=40)
     run = store.run(longer.run_id)
@@ -359,21 +359,21 @@ def test_longer_wish_extends_from_the_last_checkpoint(store: Store) -> None:
     assert run.result_for(experiment(rounds=30)).rounds == 40  # type: ignore[union-attr]
 
 
-def test_extension_leaves_no_trace_of_the_shorter_wish(store: Store) -> None:
-    """22 rounds evaluate round 22; going on to 40, that evaluation is not wished for."""
+def test_extension_leaves_no_trace_of_the_shorter_request(store: Store) -> None:
+    """22 rounds evaluate round 22; going on to 40, that evaluation is not requested."""
     run_whole(store, experiment(rounds=22))
     longer = run_whole(store, experiment(rounds=40))
     assert [record["round"] for record in longer.records()] == list(range(5, 41, 5))
 
 
-def test_shorter_wish_finds_no_later_checkpoint(store: Store) -> None:
+def test_shorter_request_finds_no_later_checkpoint(store: Store) -> None:
     run_whole(store, experiment(rounds=20))
     shorter = experiment(rounds=18)
     assert store.run(shorter.run_id).state(shorter).status == "pending"  # round 18 was not evaluated
     assert claim(store, shorter).checkpoints() == []
 
 
-def test_finer_wish_is_observed_again_from_the_start(store: Store) -> None:
+def test_finer_request_is_observed_again_from_the_start(store: Store) -> None:
     run_whole(store, experiment(eval_every=5))
     finer = experiment(eval_every=2)
     run = store.run(finer.run_id)
@@ -387,11 +387,11 @@ def test_finer_wish_is_observed_again_from_the_start(store: Store) -> None:
     assert run.state(experiment(eval_every=10)).status == "done"
 
 
-def test_probes_that_were_not_recorded_are_wished_for_again(store: Store) -> None:
+def test_probes_that_were_not_recorded_are_requested_again(store: Store) -> None:
     plain = experiment()
     run_whole(store, plain)
-    wish = Wish.of({**plain.to_json(), "probes": [{"name": "drift"}]})
-    assert store.run(plain.run_id).state(wish).status == "pending"
+    request = RunRequest.of({**plain.to_json(), "probes": [{"name": "drift"}]})
+    assert store.run(plain.run_id).state(request).status == "pending"
 
 
 def with_source(attempt: Attempt, plugins: str) -> Attempt:
@@ -477,15 +477,15 @@ def test_failures_are_charged_and_interruptions_are_not(store: Store) -> None:
     assert store.claim(wanted, abandoned(), max_attempts=3) is not None
     assert (run.state(wanted).status, run.state(wanted).charges) == ("lost", 3)
     assert store.claim(wanted, Lease.here(), max_attempts=3) is None
-    run.forgive()
+    run.reset_failures()
     assert claim(store, wanted, max_attempts=3).number == 6
 
 
 def test_failure_that_waits_for_the_user(store: Store) -> None:
     wanted = experiment()
-    claim(store, wanted).end("error", "no data", mendable=True)
+    claim(store, wanted).end("error", "no data", user_fixable=True)
     assert store.claim(wanted, Lease.here()) is None
-    store.run(wanted.run_id).forgive()
+    store.run(wanted.run_id).reset_failures()
     assert store.claim(wanted, Lease.here()) is not None
 
 
@@ -572,7 +572,7 @@ def test_damaged_description_is_written_anew(store: Store) -> None:
 
 
 def test_own_process_is_alive_and_a_reused_pid_is_not(store: Store, tmp_path: Path) -> None:
-    alive = store.judge.alive
+    alive = store.liveness.alive
     assert alive(Lease.here(), tmp_path)
     assert not alive(abandoned(), tmp_path)
     assert not alive(abandoned(pid=os.getpid(), pid_start="1"), tmp_path)
@@ -585,11 +585,11 @@ def test_elsewhere_the_heartbeat_decides(store: Store, tmp_path: Path, change: d
     beat.parent.mkdir()
     beat.touch()
     now = beat.stat().st_mtime
-    assert store.judge.alive(lease, tmp_path)
+    assert store.liveness.alive(lease, tmp_path)
     os.utime(beat, (now - 50, now - 50))
-    assert store.judge.alive(lease, tmp_path)
+    assert store.liveness.alive(lease, tmp_path)
     os.utime(beat, (now - 70, now - 70))
-    assert not store.judge.alive(lease, tmp_path)
+    assert not store.liveness.alive(lease, tmp_path)
 
 
 def test_local_clock_does_not_matter(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,16 +598,16 @@ def test_local_clock_does_not_matter(store: Store, tmp_path: Path, monkeypatch: 
     beat.parent.mkdir()
     beat.touch()
     monkeypatch.setattr("time.time", lambda: 4e9)
-    assert store.judge.alive(lease, tmp_path)
+    assert store.liveness.alive(lease, tmp_path)
 
 
 def test_without_heartbeat_the_age_of_the_claim_decides(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "lease.json"
     path.touch()
     now = path.stat().st_mtime
-    assert store.judge.alive(abandoned(host="elsewhere"), path)
+    assert store.liveness.alive(abandoned(host="elsewhere"), path)
     os.utime(path, (now - 70, now - 70))
-    assert not store.judge.alive(abandoned(host="elsewhere"), path)
+    assert not store.liveness.alive(abandoned(host="elsewhere"), path)
 
 
 def test_claim_without_a_lease_is_dead_after_a_minute(store: Store) -> None:
@@ -624,7 +624,7 @@ def test_claim_without_a_lease_is_dead_after_a_minute(store: Store) -> None:
 
 def test_what_cannot_be_found_out_counts_as_alive(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError("read-only file system")))
-    assert store.judge.alive(abandoned(host="elsewhere"), store.root / "format.json")
+    assert store.liveness.alive(abandoned(host="elsewhere"), store.root / "format.json")
 
 
 def test_zombie_is_dead() -> None:

@@ -90,7 +90,7 @@ def test_users_mistake_is_one_message_and_not_tried_again(store: Store) -> None:
     (experiment,) = experiments(1, lr=NO_DATA)
     assert go(store, [experiment]) == 1
     state = store.run(experiment.run_id).state(experiment)
-    assert (state.kind, state.message, state.mendable) == ("error", "the toy's data are not there", True)
+    assert (state.kind, state.message, state.user_fixable) == ("error", "the toy's data are not there", True)
     log = store.run(experiment.run_id).attempts()[-1].log_path.read_text()
     assert "Traceback" not in log
 
@@ -100,7 +100,7 @@ def test_full_disk_stops_the_worker(store: Store) -> None:
     with pytest.raises(StoreUnusable, match="disk is full"):
         go(store, [full, sound])
     assert exit_of(store, full)["kind"] == "disk_full"
-    assert store.run(full.run_id).state(full).mendable
+    assert store.run(full.run_id).state(full).user_fixable
     assert store.run(sound.run_id).state(sound).status == "pending"
 
 

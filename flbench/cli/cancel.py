@@ -63,7 +63,7 @@ def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "
 
     run = store.run(entry.run_id)
     while True:
-        state = run.state(entry.wish())
+        state = run.state(entry.request())
         if state.status == "done":
             return "done"
         if state.status == "running":
@@ -73,7 +73,7 @@ def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "
             return "not running"
         attempt = store.claim(entry.parse(), Lease.here())
         if attempt is not None:
-            attempt.end(CANCELLED, "by `flbench cancel` before it began; `flbench sweep` begins it", mendable=True)
+            attempt.end(CANCELLED, "by `flbench cancel` before it began; `flbench sweep` begins it", user_fixable=True)
             return "cancelled"
 
 
@@ -91,5 +91,5 @@ def _wait(store: Store, plans: Sequence[str], entries: Sequence[Entry], *, quiet
 def _busy(store: Store, plans: Sequence[str], entries: Sequence[Entry]) -> int:
     """How many workers still work on some plans, and how many of the runs are still executed."""
     workers = sum(worker.plan in plans for worker in store.live_workers())
-    running = sum(store.run(entry.run_id).state(entry.wish()).status == "running" for entry in entries)
+    running = sum(store.run(entry.run_id).state(entry.request()).status == "running" for entry in entries)
     return workers + running

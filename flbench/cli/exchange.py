@@ -48,8 +48,8 @@ def export(
     there = Store(store, create=False)
     sweeps = load_sweeps(specs or [], sets or (), only or (), limit)
     source = StoreSource(there)
-    wishes = [experiment.run_id for sweep in sweeps for experiment in named_by(source, sweep.experiments)]
-    exported, problems = exports.gather(there, wishes if specs else there.run_ids(), ends=ends)
+    requests = [experiment.run_id for sweep in sweeps for experiment in named_by(source, sweep.experiments)]
+    exported, problems = exports.gather(there, requests if specs else there.run_ids(), ends=ends)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     if not exported:
@@ -59,7 +59,7 @@ def export(
         )
     exports.write(file, exported)
     runs = len({one.run_id for one in exported})
-    wished = f" of {len(set(wishes))}" if specs else ""
+    wished = f" of {len(set(requests))}" if specs else ""
     typer.echo(f"wrote {file}: {runs}{wished} runs, {file.stat().st_size / 1024:.0f} KiB")
 
 

@@ -56,7 +56,7 @@ def logs(
         for entry in entries:
             run = opened.run(entry.run_id)
             told = RunLog(run, opened.workers, _prefix(entry, entries), terse=bool(targets.plans))
-            told.tell(run.state(entry.wish()))
+            told.tell(run.state(entry.request()))
 
 
 def _prefix(entry: Entry, entries: list[Entry]) -> str:
@@ -79,10 +79,10 @@ def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
         going_on = []
         for entry in left:
             run = store.run(entry.run_id)
-            state = run.state(entry.wish())
+            state = run.state(entry.request())
             is_over = _is_at_its_end(state, given_up=given_up)
             if not (first and news_only and state.status != "running"):
-                prefix, rounds = _prefix(entry, entries), entry.wish().rounds
+                prefix, rounds = _prefix(entry, entries), entry.request().rounds
                 new = RunLog(run, store.workers, prefix, rounds=rounds, metric=headline_of(entry.experiment))
                 log = told.setdefault(entry.run_id, new)
                 log.tell(state)
@@ -97,7 +97,7 @@ def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
 
 def _is_at_its_end(state: RunState, *, given_up: bool) -> bool:
     if state.status in ("failed", "lost"):
-        return state.mendable or given_up
+        return state.user_fixable or given_up
     return state.status == "done"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import UserError
-from flbench.store import Lease, Result, RunDir, Store, Wish
+from flbench.store import Lease, Result, RunDir, RunRequest, Store
 from flbench.worker import Options, load_engine
 
 #: Of a record: what another execution takes otherwise.
@@ -59,7 +59,7 @@ def _why_not(result: Result) -> str | None:
 
 def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None) -> Verdict:
     experiment = _as_recorded(run.experiment(), result)
-    if not result.is_of(Wish.of(experiment)):
+    if not result.is_of(RunRequest.of(experiment)):
         raise UserError("computed on other data than it names, or with another source code of a plug-in")
     attempt = target.claim(experiment, Lease.here())
     if attempt is None:
@@ -85,7 +85,7 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None)
 
 
 def _as_recorded(experiment: Experiment, result: Result) -> Experiment:
-    """The experiment with just the wish that a result answered."""
+    """The experiment with just the request that a result answered."""
     raw = {**experiment.to_json(), "rounds": result.wanted, "eval_every": result.eval_every()}
     if "probes" in raw:  # which studies do not have
         raw["probes"] = [json.loads(probe) for probe in sorted(result.probes)]

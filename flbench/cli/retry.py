@@ -63,7 +63,7 @@ def retry(
         (entry, kind) for entry, kind in found if (not failed or kind in failed) and (not only or wanted(entry.parse()))
     ]
     for entry, _ in chosen:
-        opened.run(entry.run_id).forgive()
+        opened.run(entry.run_id).reset_failures()
     if as_json:
         runs = [{"run_id": entry.run_id, "kind": kind} for entry, kind in chosen]
         typer.echo(json.dumps({"schema": 1, "store": str(opened.root), "forgiven": runs}, indent=1))
@@ -77,7 +77,7 @@ def retry(
 
 def failure_of(store: Store, entry: Entry) -> RunState | None:
     """The state of a run that failed, where that counts against it; None where it is well."""
-    state = store.run(entry.run_id).state(entry.wish())
-    if state.status not in ("failed", "lost") or not (state.charges or state.mendable):
+    state = store.run(entry.run_id).state(entry.request())
+    if state.status not in ("failed", "lost") or not (state.charges or state.user_fixable):
         return None
     return state

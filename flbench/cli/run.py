@@ -77,7 +77,7 @@ def run(
         say(console, line)
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):
-        found.forgive()
+        found.reset_failures()
 
     with CurveView(console, found, experiment) as view:
         outcome = Orchestrator(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from flbench.config import WISHES, Experiment, canonical_json, fields_of_all_kinds, headline_of
+from flbench.config import REQUEST_FIELDS, Experiment, canonical_json, fields_of_all_kinds, headline_of
 from flbench.progress import Seen
 from flbench.report.metric_specs import METRICS
 from flbench.run_names import Common, label
@@ -32,7 +32,7 @@ class Cell:
     Attributes:
         problem: what it competes in, and by which number, as canonical JSON.
         values: of the runs that neither failed nor diverged, with their ids in ``run_ids``.
-        planned: how many runs are wished for.
+        planned: how many runs are requested.
         metric: the number that is compared.
     """
 
@@ -145,7 +145,7 @@ def common_names(experiments: Sequence[Experiment]) -> Common:
 def _agreed(alike: Sequence[Experiment]) -> set[str]:
     """The fields in which experiments of one kind agree."""
     first = alike[0]
-    names = set(type(first).model_fields) - WISHES
+    names = set(type(first).model_fields) - REQUEST_FIELDS
     return {name for name in names if all(_same(getattr(one, name), getattr(first, name)) for one in alike)}
 
 

@@ -294,7 +294,7 @@ def _plain(store: Store, watched: list[SweepStatus]) -> dict[str, Any]:
                 "pid": worker.lease.pid,
                 "slurm_job": worker.lease.slurm_job,
                 "plan": worker.plan,
-                "heartbeat_age": _rounded(store.judge.heartbeat_age(worker.lease)),
+                "heartbeat_age": _rounded(store.liveness.heartbeat_age(worker.lease)),
             }
             for worker in store.live_workers()
         ],

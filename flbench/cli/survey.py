@@ -152,7 +152,7 @@ def _tally(store: Store, entries: list[Entry]) -> Tally:
 def _running(store: Store, seen: Seen) -> Running:
     attempt = store.run(seen.run_id).attempts()[-1]
     lease = attempt.lease()
-    return Running(seen, attempt.number, lease, None if lease is None else store.judge.heartbeat_age(lease))
+    return Running(seen, attempt.number, lease, None if lease is None else store.liveness.heartbeat_age(lease))
 
 
 def _time_of(store: Store, seen: Seen) -> str:

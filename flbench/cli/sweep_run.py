@@ -119,9 +119,9 @@ class SweepRun:
         It is printed last, so that a log of which only the end is kept says why a sweep failed.
         """
         elsewhere, name = elsewhere_option(self._store), self._sweep.name
-        if any(seen.state.mendable for seen in failures):
+        if any(seen.state.user_fixable for seen in failures):
             self._say("Once the reasons below are fixed, the same command tries the runs that failed for them again.")
-        if any(not seen.state.mendable for seen in failures):
+        if any(not seen.state.user_fixable for seen in failures):
             attempts = self._workers.options.max_attempts
             again = f"--set retry.max_attempts={2 * attempts}, or first flbench retry {name}{elsewhere}"
             self._say(f"Runs are tried {attempts} times; to try these again: {again}", fold=True)

@@ -77,7 +77,7 @@ def plan_name(directory: Path) -> str:
 
 
 def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]) -> Iterator[Entry]:
-    """Every run of some plans, and single runs as they were wished for at the longest; each once."""
+    """Every run of some plans, and single runs as they were requested at the longest; each once."""
     from flbench.store import read_plan
 
     longest: dict[str, Entry] = {}
@@ -93,7 +93,7 @@ def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]
 
 
 def entry_of(store: Store, run_id: str) -> Entry:
-    """A run as it was wished for at the longest; raises UserError where no readable file says what it is."""
+    """A run as it was requested at the longest; raises UserError where no readable file says what it is."""
     from flbench.store import Entry
 
     try:

@@ -11,7 +11,7 @@ left out where it is the official content of that name, so ``cifar10`` alone mea
 from flbench.config.base import (
     MAX_EVALUATIONS,
     MAX_ROUNDS,
-    WISHES,
+    REQUEST_FIELDS,
     BaseExperiment,
     Check,
     EvaluatedRounds,
@@ -47,7 +47,7 @@ __all__ = [
     "KINDS",
     "MAX_EVALUATIONS",
     "MAX_ROUNDS",
-    "WISHES",
+    "REQUEST_FIELDS",
     "BaseExperiment",
     "Centralized",
     "Check",

@@ -42,7 +42,7 @@ MAX_ROUNDS = 10**7
 MAX_EVALUATIONS = 100_000
 
 #: Fields that say how long and what to observe; they are no part of the run id.
-WISHES = frozenset({"rounds", "eval_every", "probes"})
+REQUEST_FIELDS = frozenset({"rounds", "eval_every", "probes"})
 
 _REGISTRY_OF: Mapping[str, Registry[Any]] = {
     "dataset": DATASETS,
@@ -210,8 +210,8 @@ class BaseExperiment(BaseModel):
 
     @classmethod
     def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
-        """What one field adds to the identity: nothing where it is a wish or at its introduction default."""
-        if field in WISHES or value is None:
+        """What one field adds to the identity: nothing where it is a request or at its introduction default."""
+        if field in REQUEST_FIELDS or value is None:
             return {}
         if isinstance(value, Component):
             return {field: value.identity()}

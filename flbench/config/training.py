@@ -11,7 +11,7 @@ from flbench.choices import Precision
 from flbench.config.base import BaseExperiment, Check, Rounds, Spelling, Whole
 from flbench.registry import DATASETS, Component
 
-#: Fields in which runs that are trained together may differ, besides the wishes and numbers of the method.
+#: Fields in which runs that are trained together may differ, besides the requests and numbers of the method.
 FUSABLE = frozenset({"seed", "lr", "partition", "min_size", "clients", "participation"})
 
 Augmentation = Literal["none", "flip-crop"]
@@ -83,7 +83,7 @@ def implied_by(given: Container[str]) -> dict[str, None]:
 
 
 class _Training(BaseExperiment):
-    """What federated and centralized training share: the data, the network, plain SGD, and the wishes."""
+    """What federated and centralized training share: the data, the network, plain SGD, and the requests."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         *BaseExperiment.checks,

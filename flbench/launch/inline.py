@@ -62,7 +62,7 @@ class InlineLauncher:
 
     def kill(self) -> None:
         """End this process, after recording that the user asked for it: a thread cannot be ended otherwise."""
-        self._store.bury(self._lease.token, ending("interrupted", KILLED))
+        self._store.record_death(self._lease.token, ending("interrupted", KILLED))
         os._exit(130)
 
     def last_words(self) -> str:

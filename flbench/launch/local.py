@@ -120,7 +120,7 @@ class LocalLauncher:
         """Send SIGKILL, after recording that the user asked for it."""
         for worker in self._workers:
             if worker.process.poll() is None:
-                self._store.bury(worker.token, ending("interrupted", KILLED))
+                self._store.record_death(worker.token, ending("interrupted", KILLED))
         self._signal(signal.SIGKILL)
 
     def last_words(self) -> str:
@@ -138,14 +138,16 @@ class LocalLauncher:
         if killed or code == MemoryShort.exit_code:
             self.slots = max(1, self.slots - 1)
         if killed:
-            end = ending("oom", "its worker was killed for want of memory", mendable=self._neighbours(worker.mask) == 1)
+            end = ending(
+                "oom", "its worker was killed for want of memory", user_fixable=self._neighbours(worker.mask) == 1
+            )
         elif code < 0:
             end = ending("signal", f"its worker was killed by {signal_name(-code)}")
         else:
             last = next(reversed(_lines(worker.log)), "it left no log")
             end = ending("error", f"its worker ended with exit code {code}: {last:.300}")
         if code not in ORDERLY:
-            self._store.bury(worker.token, end)
+            self._store.record_death(worker.token, end)
 
     def _free_mask(self) -> str | None:
         """The GPUs with the fewest workers on them; None where GPUs are not asked for."""

@@ -162,7 +162,7 @@ class SlurmLauncher:
         """Cancel every job, after recording that the user asked for it: SLURM soon forgets why a job ended."""
         for worker in self._store.live_workers():
             if worker.plan == self._plan and worker.lease.slurm_job is not None:
-                self._store.bury(worker.lease.token, ending("interrupted", KILLED))
+                self._store.record_death(worker.lease.token, ending("interrupted", KILLED))
         if names := self._names():
             scancel(names)
         self._forget()

@@ -82,7 +82,7 @@ class Submission:
     def is_being_made(self, store: Store) -> bool:
         """Whether its launcher lives and may be calling sbatch right now."""
         path = self.folder / "lease.json"
-        return self.job_id is None and store.judge.alive(Lease.read(path), path)
+        return self.job_id is None and store.liveness.alive(Lease.read(path), path)
 
     def release(self) -> None:
         """Say that its launcher does not know whether there is a job: whoever finds none in a minute may give it up."""

@@ -63,7 +63,7 @@ class Cell:
 
     @property
     def wished(self) -> int:
-        """How many seeds were wished for."""
+        """How many seeds were requested."""
         return len(self.runs) + self.elsewhere
 
     @property
@@ -98,7 +98,7 @@ class Cell:
 
     @property
     def complete(self) -> bool:
-        """Whether every seed wished for is in the mean."""
+        """Whether every seed requested is in the mean."""
         return len(self.values) == self.wished
 
     @cached_property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flbench.report.runs import Source
 
 
-def named_by(source: Source, wishes: Sequence[Experiment]) -> list[Experiment]:
+def named_by(source: Source, requests: Sequence[Experiment]) -> list[Experiment]:
     """The experiments on the content of their data that the runs of ``source`` are on.
 
     A data set that names its content keeps it. The official content comes first where there are runs on it; other
@@ -26,10 +26,10 @@ def named_by(source: Source, wishes: Sequence[Experiment]) -> list[Experiment]:
     """
     stored = _Stored(source)
     named: dict[Dataset, Dataset] = {}
-    for dataset, experiments in by_dataset(wishes).items():
+    for dataset, experiments in by_dataset(requests).items():
         if dataset.content is None and not (dataset.official and stored.any_of(experiments)):
             named[dataset] = dataset.holding(_choose(dataset, stored.contents(dataset, experiments)))
-    return renamed(wishes, named)
+    return renamed(requests, named)
 
 
 def renamed(experiments: Sequence[Experiment], named: dict[Dataset, Dataset]) -> list[Experiment]:

@@ -20,7 +20,7 @@ from flbench.config import Experiment, canonical_json, content_of, parse_experim
 from flbench.errors import UserError
 from flbench.regular import open_regular
 from flbench.report.runs import Held
-from flbench.store import Lease, Result, RunDir, Store, Wish, files, strict_json
+from flbench.store import Lease, Result, RunDir, RunRequest, Store, files, strict_json
 from flbench.store.names import is_number, is_run_id
 from flbench.store.records import check_record, parse_records
 
@@ -115,10 +115,12 @@ class Exported:
             raise ValueError("its last record is not that of its metrics")
         self.wanted()
 
-    def wish(self) -> Wish:
+    def request(self) -> RunRequest:
         """What this result answers."""
         plugins = str(self.result.environment.get("plugins", ""))
-        return Wish(self.result.wanted, self.result.evaluated, self.result.probes, self.result.fingerprint, plugins)
+        return RunRequest(
+            self.result.wanted, self.result.evaluated, self.result.probes, self.result.fingerprint, plugins
+        )
 
     def wanted(self) -> Experiment | None:
         """The experiment with as many rounds as this result answers; raises UserError where it cannot have so many."""
@@ -294,7 +296,7 @@ class FilesSource:
 
 def contradiction(result: Result, records: Sequence[Mapping[str, Any]], new: Exported) -> str | None:
     """How a result contradicts another one of the same run; None where both can be true, as on different data."""
-    if not result.is_of(new.wish()):
+    if not result.is_of(new.request()):
         return None
     first, second = sorted((result, new.result), key=lambda one: one.rounds)
     diverged = first.status == "diverged" and (second.status == "done" or second.rounds > first.rounds)
@@ -331,14 +333,14 @@ def _bring_in(store: Store, new: Exported, lease: Lease) -> Verdict:
     run = store.run(new.run_id)
     if any(contradiction(result, run.metrics(result), new) for result in run.results()):
         return "different numbers"
-    if run.result_for(new.wish()) is not None:
+    if run.result_for(new.request()) is not None:
         return "already there"
     # The claim keeps workers away from this run while its files appear.
-    wish = new.wanted()
-    assert wish is not None
-    attempt = store.claim(wish, lease)
+    request = new.wanted()
+    assert request is not None
+    attempt = store.claim(request, lease)
     if attempt is None:
-        return "already there" if run.state(wish).status == "done" else "in use"
+        return "already there" if run.state(request).status == "done" else "in use"
     files.replace(attempt.metrics_path, new.metrics)
     attempt.describe(new.environment)
     path = run.path / "results" / f"{new.result.rounds:08d}.json"

@@ -94,8 +94,8 @@ def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[P
         return (Part(layout, collect(source, select_by=layout.select_by, metric=layout.metric)),)
     parts = []
     for layout, members in layouts.items():
-        wishes = [experiment for sweep in members for experiment in sweep.experiments]
-        found = collect(source, wishes, select_by=layout.select_by, metric=layout.metric)
+        requests = [experiment for sweep in members for experiment in sweep.experiments]
+        found = collect(source, requests, select_by=layout.select_by, metric=layout.metric)
         places = {
             sweep.name: frozenset(_names_of(one) for one in sweep.experiments if isinstance(one, Training))
             for sweep in members
@@ -105,11 +105,13 @@ def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[P
 
 
 def _layout_of(sweep: Sweep) -> Layout:
-    wish = sweep.spec.report
-    layout = Layout(wish.metric, wish.rows, wish.cols, wish.select_by, tune=wish.tune, target=wish.target)
-    if wish.baseline is None:
+    request = sweep.spec.report
+    layout = Layout(
+        request.metric, request.rows, request.cols, request.select_by, tune=request.tune, target=request.target
+    )
+    if request.baseline is None:
         return layout
-    conditions = tuple(f"{path}={json.dumps(value)}" for path, value in wish.baseline.items())
+    conditions = tuple(f"{path}={json.dumps(value)}" for path, value in request.baseline.items())
     return dataclasses.replace(layout, baseline=conditions)
 
 

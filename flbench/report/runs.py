@@ -1,7 +1,7 @@
 """From a store or exported files to runs.
 
-One ``Run`` is one experiment that was wished for, with its state and, where it is finished, the metrics after the last
-round wished for: a run that was later extended still answers with that round's record. Result files carry the final
+One ``Run`` is one experiment that was requested, with its state and, where it is finished, the metrics after the last
+round requested: a run that was later extended still answers with that round's record. Result files carry the final
 record, so ``metrics.jsonl`` is read only for extended runs and for curves.
 """
 
@@ -18,7 +18,7 @@ from flbench.config import Experiment, Training
 from flbench.errors import UserError
 from flbench.report.contents import named_by
 from flbench.report.metric_specs import METRICS, Record, value_of
-from flbench.store import Result, Store, Wish
+from flbench.store import Result, RunRequest, Store
 
 if TYPE_CHECKING:
     pass
@@ -95,7 +95,7 @@ class StoreSource:
 
 @dataclass(frozen=True)
 class Run:
-    """One run for one wish: ``rounds`` is the round whose record counts."""
+    """One run for one request: ``rounds`` is the round whose record counts."""
 
     experiment: Experiment
     rounds: int
@@ -141,7 +141,7 @@ class Collection:
     source: Source | None = None  # where the records of other rounds are
 
     def records(self, run: Run) -> list[dict[str, Any]]:
-        """The run's records up to the round wished for; none where it has no result."""
+        """The run's records up to the round requested; none where it has no result."""
         if self.source is None or run.result is None:
             return []
         return [record for record in self.source.metrics(run.run_id, run.result) if record["round"] <= run.rounds]
@@ -162,21 +162,21 @@ def varied_methods(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def collect(
-    source: Source, wishes: Iterable[Experiment] | None = None, *, select_by: str = "last", metric: str = "acc"
+    source: Source, requests: Iterable[Experiment] | None = None, *, select_by: str = "last", metric: str = "acc"
 ) -> Collection:
-    """The runs wished for, whether they exist or not; without ``wishes`` every run of the source.
+    """The runs requested, whether they exist or not; without ``requests`` every run of the source.
 
-    A wish that does not name the content of its data is for the content that the source has (``contents.named_by``).
-    A wish is wanted for its last round. Without wishes, the seeds of a cell are wanted for the last round that all its
+    A request that does not name the content of its data is for the content that the source has (``contents.named_by``).
+    A request is for its last round. Without requests, the seeds of a cell count at the last round that all its
     finished runs have recorded. Up to that round, ``select_by="val"`` takes the record with the best accuracy on
     held-out training data where there is such data, and ``select_by="oracle"`` the one with the best ``metric`` on the
     test data, which is no result but an upper bound; of equals the first.
     """
-    if wishes is None:
+    if requests is None:
         experiments, left_out = _readable(source)
         wanted = _common_rounds(source, experiments)
     else:
-        named = named_by(source, tuple(wishes))
+        named = named_by(source, tuple(requests))
         wanted, left_out = [(experiment, experiment.rounds) for experiment in named], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in wanted}
     judge = _judge(select_by, metric)
@@ -195,8 +195,8 @@ def covering(results: Sequence[Result], rounds: int, experiment: Experiment) -> 
     # By content, so that a store and a file made from it answer with the same result.
     candidates = recorded or diverged
     if len(candidates) > 1:
-        wish = Wish.of(experiment)
-        return min(candidates, key=lambda r: (not r.is_of(wish), r.rounds, len(r.evaluated), r.published))
+        request = RunRequest.of(experiment)
+        return min(candidates, key=lambda r: (not r.is_of(request), r.rounds, len(r.evaluated), r.published))
     return candidates[0] if candidates else None
 
 

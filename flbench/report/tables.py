@@ -21,7 +21,7 @@ Position = tuple[int, int]  # row, column
 
 @dataclass(frozen=True)
 class Table:
-    """Cells in rows and columns; a position that nobody wished for holds None."""
+    """Cells in rows and columns; a position that nobody requested holds None."""
 
     title: str
     kind: str

@@ -6,13 +6,13 @@ from accounting (sacct). A question that nobody answers changes nothing: unknown
 
 from flbench.slurm.commands import ENDED, Row, config_value, scancel, squeue, state_of
 from flbench.slurm.job import Job
-from flbench.slurm.verdicts import Inquest, Verdict, explain, verdict_on
+from flbench.slurm.verdicts import SlurmPostMortem, Verdict, explain, verdict_on
 
 __all__ = [
     "ENDED",
-    "Inquest",
     "Job",
     "Row",
+    "SlurmPostMortem",
     "Verdict",
     "config_value",
     "explain",

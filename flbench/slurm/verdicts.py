@@ -82,14 +82,14 @@ def explain(store: Store, run: RunDir) -> bool:
     return True
 
 
-class Inquest:
+class SlurmPostMortem:
     """Explains lost runs to somebody who looks at them again and again."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._next: dict[str, float] = {}
 
-    def finds_out(self, run: RunDir) -> bool:
+    def explains(self, run: RunDir) -> bool:
         """Whether it is known now why the run was lost; asks SLURM now and then only."""
         if time.monotonic() < self._next.get(run.run_id, 0.0):
             return False

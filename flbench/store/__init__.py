@@ -10,7 +10,7 @@ from flbench.store.claims import Attempt
 from flbench.store.leases import Heartbeat, Lease, LiveWorker
 from flbench.store.plans import Entry, Plan, encode_plan, open_plan, parse_plan, read_plan
 from flbench.store.queue import Queue
-from flbench.store.results import Result, Wish
+from flbench.store.results import Result, RunRequest
 from flbench.store.root import Store
 from flbench.store.runs import RunDir, RunState
 
@@ -29,9 +29,9 @@ __all__ = [
     "Queue",
     "Result",
     "RunDir",
+    "RunRequest",
     "RunState",
     "Store",
-    "Wish",
     "encode_plan",
     "open_plan",
     "parse_plan",

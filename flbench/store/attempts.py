@@ -115,9 +115,14 @@ def charges_of(attempts: Iterable[tuple[AttemptDir, Mapping[str, Any] | None]]) 
     return charges
 
 
-def ending(kind: str, message: str, round: int | None = None, *, mendable: bool = False) -> dict[str, Any]:
+def ending(kind: str, message: str, round: int | None = None, *, user_fixable: bool = False) -> dict[str, Any]:
     """What an exit.json says."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     return {
-        "schema": SCHEMA, "kind": kind, "message": redact(message), "round": round, "time": now, "mendable": mendable
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "kind": kind,
+        "message": redact(message),
+        "round": round,
+        "time": now,
+        "mendable": user_fixable,
+    }

@@ -18,7 +18,7 @@ from flbench.store import files, strict_json
 from flbench.store.attempts import AttemptDir, Checkpoint, ending
 from flbench.store.leases import Lease
 from flbench.store.records import check_record, parse_records
-from flbench.store.results import Result, Wish
+from flbench.store.results import Result, RunRequest
 from flbench.store.runs import RunDir
 from flbench.store.secrets import redact, redact_all
 from flbench.store.strict_json import SCHEMA
@@ -39,8 +39,8 @@ def claim(run: RunDir, experiment: Experiment, lease: Lease, max_attempts: int |
     The directory of the new attempt appears under its number complete with its lease, in one rename, which fails
     where the number is taken: the number is the fencing token.
     """
-    wish = Wish.of(experiment)
-    state = run.state(wish)
+    request = RunRequest.of(experiment)
+    state = run.state(request)
     if not state.claimable(max_attempts):
         return None
     attempts = run.path / "attempts"
@@ -49,7 +49,7 @@ def claim(run: RunDir, experiment: Experiment, lease: Lease, max_attempts: int |
     target = attempts / f"{state.attempts + 1:04d}"
     staged = files.temporary(target)
     try:
-        _stage(staged, {"schema": SCHEMA, **lease.to_json(), "observed": sorted(wish.probes)})
+        _stage(staged, {"schema": SCHEMA, **lease.to_json(), "observed": sorted(request.probes)})
         files.disk.rename(staged, target)
     except OSError:
         shutil.rmtree(staged, ignore_errors=True)
@@ -78,12 +78,12 @@ class Attempt(AttemptDir):
 
     def __init__(self, path: Path, run: RunDir, experiment: Experiment) -> None:
         super().__init__(path)
-        self.run, self.experiment, self.wish = run, experiment, Wish.of(experiment)
+        self.run, self.experiment, self.request = run, experiment, RunRequest.of(experiment)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Where this run can go on: sound checkpoints of earlier attempts, newest round first.
 
-        Only those whose attempt recorded all that is wished for until then, and with the same source code of plug-ins;
+        Only those whose attempt recorded all that is requested until then, and with the same source code of plug-ins;
         otherwise the run starts over.
         """
         found = []
@@ -92,21 +92,21 @@ class Attempt(AttemptDir):
             found += [
                 checkpoint
                 for checkpoint in self.run.sound_checkpoints(earlier)
-                if self.wish.probes <= earlier.observed()
-                and earlier.environment().get("plugins", self.wish.plugins) == self.wish.plugins
-                and checkpoint.round <= self.wish.rounds
-                and self.wish.until(checkpoint.round) <= recorded
+                if self.request.probes <= earlier.observed()
+                and earlier.environment().get("plugins", self.request.plugins) == self.request.plugins
+                and checkpoint.round <= self.request.rounds
+                and self.request.until(checkpoint.round) <= recorded
             ]
         return sorted(found, key=lambda checkpoint: (checkpoint.round, checkpoint.attempt), reverse=True)
 
     def adopt(self, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
         """Begin the metrics with those that led to a checkpoint (None: with none), and return them.
 
-        They are cut at its round, and to the rounds that are wished for: the file ends up as if nothing had happened.
+        They are cut at its round, and to the rounds that are requested: the file ends up as if nothing had happened.
         """
         records = []
         if checkpoint is not None:
-            wanted = self.wish.until(checkpoint.round)
+            wanted = self.request.until(checkpoint.round)
             source = next(earlier for earlier in self._earlier if earlier.number == checkpoint.attempt)
             records = [record for record in source.records() if record.get("round") in wanted]
         files.replace(self.metrics_path, strict_json.join_lines(records), sync=False)
@@ -152,14 +152,14 @@ class Attempt(AttemptDir):
         ``samples`` are the images of the data set in train and test: a subset never counts as the full set.
 
         Raises:
-            ValueError: a finished run whose metrics lack an evaluation that was wished for.
+            ValueError: a finished run whose metrics lack an evaluation that was requested.
         """
         files.sync_file(self.metrics_path)
         data = self.metrics_path.read_bytes()
         records = parse_records(data)
         evaluated = frozenset(record["round"] for record in records)
-        if status == "done" and not (missing := self.wish.evaluated - evaluated) <= frozenset():
-            raise ValueError(f"{self.metrics_path} lacks the wished for rounds {sorted(missing)}")
+        if status == "done" and not (missing := self.request.evaluated - evaluated) <= frozenset():
+            raise ValueError(f"{self.metrics_path} lacks the requested rounds {sorted(missing)}")
         environment = self.environment()
         facts = {key: environment[key] for key in SHORT_ENVIRONMENT if key in environment}
         if samples is not None:
@@ -169,9 +169,9 @@ class Attempt(AttemptDir):
             run_id=self.run.run_id,
             status=status,
             rounds=rounds,
-            wanted=self.wish.rounds,
+            wanted=self.request.rounds,
             evaluated=evaluated,
-            probes=self.wish.probes,
+            probes=self.request.probes,
             final=records[-1] if records else {},
             metrics_sha256=hashlib.sha256(data).hexdigest(),
             metrics_bytes=len(data),
@@ -187,14 +187,14 @@ class Attempt(AttemptDir):
         content = result.to_bytes()
         if files.publish(result.path, content):
             return True
-        if self.run.result_for(self.wish) is not None:
+        if self.run.result_for(self.request) is not None:
             return False
         # As many rounds are published already, observed otherwise: both results stand.
         return files.publish(result.path.with_name(f"{rounds:08d}-{self.number:04d}.json"), content)
 
-    def end(self, kind: str, message: str = "", round: int | None = None, *, mendable: bool = False) -> None:
-        """Give the claim back and say why; ``mendable`` marks a failure that only the user can put right."""
-        end = ending(kind, message, round, mendable=mendable)
+    def end(self, kind: str, message: str = "", round: int | None = None, *, user_fixable: bool = False) -> None:
+        """Give the claim back and say why; ``user_fixable`` marks a failure that only the user can put right."""
+        end = ending(kind, message, round, user_fixable=user_fixable)
         try:
             files.replace(self.path / "exit.json", strict_json.sealed(end), sync=False)
             files.discard(self.path / RESERVE)

@@ -109,7 +109,7 @@ def _is_held(store: Store, attempts: list[AttemptDir]) -> bool:
     if not attempts or attempts[-1].exit() is not None:
         return False
     last = attempts[-1]
-    return store.judge.alive(last.lease(), last.path / "lease.json")
+    return store.liveness.alive(last.lease(), last.path / "lease.json")
 
 
 def _old_checkpoints(attempts: list[AttemptDir], *, keep: bool) -> Iterator[Garbage]:
@@ -148,7 +148,7 @@ def _dead_workers(store: Store, waiting: Collection[str]) -> Iterator[Garbage]:
         except OSError:
             continue  # who knows who holds it
         there = [directory / name for name in ("lease.json", "heartbeat", "exit.json") if (directory / name).exists()]
-        if (lease is not None and store.judge.alive(lease, path)) or not _is_old(store, [directory, *there]):
+        if (lease is not None and store.liveness.alive(lease, path)) or not _is_old(store, [directory, *there]):
             continue
         for path in there:
             if not (path.name == "exit.json" and directory.name in waiting):
@@ -160,7 +160,7 @@ def _dead_workers(store: Store, waiting: Collection[str]) -> Iterator[Garbage]:
 
 def _is_old(store: Store, paths: list[Path]) -> bool:
     """Whether none of them was touched of late, by the file system's own time; what is not known is not old."""
-    ages = [store.judge.age(path) for path in paths]
+    ages = [store.liveness.age(path) for path in paths]
     return all(age is not None and age > GRACE for age in ages)
 
 

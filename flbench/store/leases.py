@@ -111,7 +111,7 @@ class LiveWorker:
     plan: str
 
 
-class Judge:
+class Liveness:
     """Tells live leases of one store from dead ones."""
 
     def __init__(self, workers: Path) -> None:
@@ -247,21 +247,21 @@ class Heartbeat:
                 files.overwrite(self.directory / "heartbeat", b"\n")
 
 
-def live_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
+def live_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
     """Every registered worker whose lease is alive."""
     found = []
     for directory in sorted(workers.glob("*/")):
         path = directory / "lease.json"
         with suppress(OSError):  # one file that cannot be read says nothing about the other workers
             lease = Lease.read(path)
-            if lease is not None and judge.alive(lease, path):
+            if lease is not None and liveness.alive(lease, path):
                 found.append(LiveWorker(lease, str((strict_json.read_json(path) or {}).get("plan", ""))))
     return found
 
 
-def hanging_workers(workers: Path, judge: Judge) -> list[LiveWorker]:
+def hanging_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
     """Every worker on this machine whose process is there and gives no sign of life."""
-    return [worker for worker in live_workers(workers, judge) if judge.hangs(worker.lease)]
+    return [worker for worker in live_workers(workers, liveness) if liveness.hangs(worker.lease)]
 
 
 def read_end(path: Path) -> dict[str, Any] | None:

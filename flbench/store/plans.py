@@ -14,7 +14,7 @@ from flbench.errors import StoreUnusable
 from flbench.regular import read_regular
 from flbench.store import strict_json
 from flbench.store.names import is_run_id
-from flbench.store.results import Wish
+from flbench.store.results import RunRequest
 
 #: How every line of a plan begins, and where in it the id stands.
 _LINE = re.compile(rb'^\{"run_id":"[0-9a-f]{16}",', re.MULTILINE)
@@ -39,9 +39,9 @@ class Entry:
         """The typed experiment."""
         return parse_experiment(self.experiment)
 
-    def wish(self) -> Wish:
+    def request(self) -> RunRequest:
         """How far the run is wanted, and what is to be recorded."""
-        return Wish.of(self.experiment)
+        return RunRequest.of(self.experiment)
 
 
 def encode_plan(experiments: Iterable[Experiment]) -> bytes:
@@ -74,7 +74,7 @@ class Plan(Sequence[Entry]):
         return self._data[start : start + _ID.stop - _ID.start].decode()
 
     def rounds(self, index: int) -> int:
-        """How many rounds are probably wished for of one run: what its line says first; costs next to nothing."""
+        """How many rounds are probably requested of one run: what its line says first; costs next to nothing."""
         found = _ROUNDS.search(self._data, self._starts[index])
         return int(found[1]) if found else 0
 

@@ -14,7 +14,7 @@ class Queue:
     """The runs of a plan, pass after pass, in the order of the plan from some place on.
 
     To find out a run's state takes several files. So a pass leaves out, by the look of one name each, the runs that
-    have a result of the length that is wished for, and the first pass those that others have begun since this queue
+    have a result of the length that is requested, and the first pass those that others have begun since this queue
     was made: what a worker does for its next run does not grow with what is finished. Nothing is taken on trust in the
     end: a pass of a queue that ``is_thorough`` leaves out nothing.
     """

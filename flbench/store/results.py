@@ -29,7 +29,7 @@ from flbench.store.strict_json import SCHEMA
 
 
 @dataclass(frozen=True)
-class Wish:
+class RunRequest:
     """How far a run is wanted, and what is to be recorded on the way.
 
     Attributes:
@@ -44,8 +44,8 @@ class Wish:
     plugins: str = ""
 
     @classmethod
-    def of(cls, experiment: Experiment | Mapping[str, Any]) -> Wish:
-        """The wish in an experiment, typed or as its plain JSON."""
+    def of(cls, experiment: Experiment | Mapping[str, Any]) -> RunRequest:
+        """The request in an experiment, typed or as its plain JSON."""
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
         probes = frozenset(canonical_json(probe) for probe in raw.get("probes", ()))
         evaluated = EvaluatedRounds(raw["rounds"], raw["eval_every"], asks_why(raw))
@@ -173,18 +173,18 @@ class Result:
         """Rounds between its evaluations, as far as they tell."""
         return min((round for round in self.evaluated if round), default=max(1, self.rounds))
 
-    def is_of(self, wish: Wish) -> bool:
-        """Whether it was computed on the data and with the plug-ins that a wish names, as far as it says with which."""
-        same_source = not wish.plugins or self.environment.get("plugins", wish.plugins) == wish.plugins
-        return wish.content in (None, self.fingerprint) and same_source
+    def is_of(self, request: RunRequest) -> bool:
+        """Whether it was computed on the data and with the plug-ins that a request names, as far as both say so."""
+        same_source = not request.plugins or self.environment.get("plugins", request.plugins) == request.plugins
+        return request.content in (None, self.fingerprint) and same_source
 
-    def covers(self, wish: Wish) -> bool:
-        """Whether nothing is left to do for a wish."""
-        if not self.is_of(wish) or not wish.probes <= self.probes:
+    def covers(self, request: RunRequest) -> bool:
+        """Whether nothing is left to do for a request."""
+        if not self.is_of(request) or not request.probes <= self.probes:
             return False
         if self.status == "diverged":
-            return self.rounds <= wish.rounds
-        return self.rounds >= wish.rounds and wish.evaluated <= self.evaluated
+            return self.rounds <= request.rounds
+        return self.rounds >= request.rounds and request.evaluated <= self.evaluated
 
 
 #: What the JSON of a result holds, its file's name with it.

@@ -14,7 +14,7 @@ from flbench.errors import StoreUnusable
 from flbench.store import files, strict_json
 from flbench.store.cancel import Mark
 from flbench.store.claims import Attempt, claim
-from flbench.store.leases import Heartbeat, Judge, Lease, LiveWorker, hanging_workers, live_workers
+from flbench.store.leases import Heartbeat, Lease, Liveness, LiveWorker, hanging_workers, live_workers
 from flbench.store.names import is_name, is_run_id
 from flbench.store.plans import Entry, plan_ids, read_plan
 from flbench.store.runs import RunDir
@@ -42,7 +42,7 @@ class Store:
             self._open(create)
         except OSError as error:
             raise self._unusable(error) from None
-        self.judge = Judge(self.workers)
+        self.liveness = Liveness(self.workers)
 
     @staticmethod
     def exists(root: Path) -> bool:
@@ -51,7 +51,7 @@ class Store:
 
     def run(self, run_id: str) -> RunDir:
         """The directory of a run, whether it is there yet or not."""
-        return RunDir(self.root / f"runs/{run_id[:2]}/{run_id}", self.quarantine, self.judge)
+        return RunDir(self.root / f"runs/{run_id[:2]}/{run_id}", self.quarantine, self.liveness)
 
     def run_ids(self) -> Iterator[str]:
         """The ids of all runs that were ever begun, sorted."""
@@ -76,7 +76,7 @@ class Store:
                 yield directory, plan_ids(directory / "plan.jsonl")
 
     def planned(self, run_id: str) -> Iterator[Entry]:
-        """What the plans of this store wish of one run."""
+        """What the plans of this store request of one run."""
         for directory in self.sweep_dirs():
             with suppress(StoreUnusable):  # the damage of one plan is no reason to know nothing of the others
                 yield from read_plan(directory / "plan.jsonl", about=run_id)
@@ -104,11 +104,11 @@ class Store:
 
     def live_workers(self) -> list[LiveWorker]:
         """Every worker of this store that is alive."""
-        return live_workers(self.workers, self.judge)
+        return live_workers(self.workers, self.liveness)
 
     def hanging_workers(self) -> list[LiveWorker]:
         """Every worker on this machine whose process is there and gives no sign of life."""
-        return hanging_workers(self.workers, self.judge)
+        return hanging_workers(self.workers, self.liveness)
 
     def worker_log(self, token: str) -> Path:
         """Where a worker about to be started shall log; raises StoreUnusable where that cannot be."""
@@ -117,7 +117,7 @@ class Store:
             files.make_directory(directory, self.workers)
         return directory / "log.txt"
 
-    def bury(self, token: str, end: Mapping[str, Any]) -> None:
+    def record_death(self, token: str, end: Mapping[str, Any]) -> None:
         """Tell how a worker ended (``runs.ending``): it answers for the runs whose end it could not tell itself.
 
         The first to tell is believed. Where nothing can be written, nothing is told.

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from flbench.config import Experiment, parse_experiment
 from flbench.store import files, strict_json
 from flbench.store.attempts import RESUMABLE, AttemptDir, Checkpoint, charges_of
-from flbench.store.leases import Judge
+from flbench.store.leases import Liveness
 from flbench.store.names import is_number
 from flbench.store.records import parse_records
-from flbench.store.results import Result, Wish
+from flbench.store.results import Result, RunRequest
 from flbench.store.strict_json import SCHEMA
 
 #: Kind of failure of a run with a file that cannot be read.
@@ -26,10 +26,10 @@ UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run's files and the liveness of its lease say about one wish.
+    """What a run's files and the liveness of its lease say about one request.
 
     ``charges`` counts the attempts that failed or were lost since the last that went well (or was forgiven); a
-    ``mendable`` failure is one that waits for the user.
+    ``user_fixable`` failure is one that waits for the user.
     """
 
     status: Literal["done", "running", "failed", "lost", "pending"]
@@ -37,7 +37,7 @@ class RunState:
     message: str = ""
     attempts: int = 0
     charges: int = 0
-    mendable: bool = False
+    user_fixable: bool = False
     result: Result | None = None
 
     @property
@@ -47,7 +47,7 @@ class RunState:
 
     def claimable(self, max_attempts: int | None = None) -> bool:
         """Whether a worker may take the run on."""
-        if self.status in ("done", "running") or self.mendable:
+        if self.status in ("done", "running") or self.user_fixable:
             return False
         return max_attempts is None or self.charges < max_attempts
 
@@ -55,13 +55,13 @@ class RunState:
 class RunDir:
     """All that a store holds of one run."""
 
-    def __init__(self, path: Path, quarantine: Path, judge: Judge) -> None:
+    def __init__(self, path: Path, quarantine: Path, liveness: Liveness) -> None:
         self.path = path
         self.run_id = path.name
-        self._quarantine, self._judge = quarantine, judge
+        self._quarantine, self._liveness = quarantine, liveness
 
     def experiment(self) -> Experiment:
-        """The experiment as it was first wished for; raises FileNotFoundError where the run is unknown or damaged."""
+        """The experiment as it was first requested; raises FileNotFoundError where the run is unknown or damaged."""
         raw = strict_json.read_json(self.path / "experiment.json")
         if raw is None:
             raise FileNotFoundError(self.path / "experiment.json")
@@ -89,15 +89,15 @@ class RunDir:
                 found.append(result)
         return found
 
-    def result_for(self, experiment: Experiment | Wish) -> Result | None:
-        """A result that covers a wish, its metrics being there at full length; of few rounds rather than of many."""
-        wish = experiment if isinstance(experiment, Wish) else Wish.of(experiment)
+    def result_for(self, experiment: Experiment | RunRequest) -> Result | None:
+        """A result that covers a request, its metrics being there at full length; of few rounds rather than of many."""
+        request = experiment if isinstance(experiment, RunRequest) else RunRequest.of(experiment)
         # Nearly always it is there under this name; to list a directory costs as much as to read a file.
-        likely = Result.read(f"{self.path}/results/{wish.rounds:08d}.json")
-        if likely is not None and likely.covers(wish) and self._has_metrics_of(likely):
+        likely = Result.read(f"{self.path}/results/{request.rounds:08d}.json")
+        if likely is not None and likely.covers(request) and self._has_metrics_of(likely):
             return likely
         for result in self.results():
-            if not result.covers(wish):
+            if not result.covers(request):
                 continue
             if self._has_metrics_of(result):
                 return result
@@ -114,29 +114,29 @@ class RunDir:
         attempts = self.attempts()
         return attempts[-1].records() if attempts and result is None else []
 
-    def state(self, experiment: Experiment | Wish) -> RunState:
-        """The run's state for a wish: done > running > failed | lost > pending.
+    def state(self, experiment: Experiment | RunRequest) -> RunState:
+        """The run's state for a request: done > running > failed | lost > pending.
 
         A run with a file that cannot be read counts as failed: it keeps no command from the other runs.
         """
-        wish = experiment if isinstance(experiment, Wish) else Wish.of(experiment)
+        request = experiment if isinstance(experiment, RunRequest) else RunRequest.of(experiment)
         try:
-            return self._state(wish)
+            return self._state(request)
         except OSError as error:
-            return RunState("failed", UNREADABLE, files.reason(error), mendable=True)
+            return RunState("failed", UNREADABLE, files.reason(error), user_fixable=True)
 
-    def _state(self, wish: Wish) -> RunState:
-        if (result := self.result_for(wish)) is not None:
+    def _state(self, request: RunRequest) -> RunState:
+        if (result := self.result_for(request)) is not None:
             return RunState("done", result=result)
         attempts = self.attempts()
         if not attempts:
             return RunState("pending")
         state = self._state_of(attempts)
         # The attempt seen to have ended may have published after the first look.
-        result = None if state.status == "running" else self.result_for(wish)
+        result = None if state.status == "running" else self.result_for(request)
         return RunState("done", attempts=state.attempts, result=result) if result else state
 
-    def forgive(self) -> None:
+    def reset_failures(self) -> None:
         """Let the failures so far count no more against the run."""
         attempts = self.attempts()
         if attempts:
@@ -175,7 +175,7 @@ class RunDir:
 
     def _state_of(self, attempts: list[AttemptDir]) -> RunState:
         last = attempts[-1]
-        if last.exit() is None and self._judge.alive(last.lease(), last.path / "lease.json"):
+        if last.exit() is None and self._liveness.alive(last.lease(), last.path / "lease.json"):
             return RunState("running", attempts=last.number)
         # Read again: it may have ended between the two looks.
         ends = [self.end_of(attempt) for attempt in attempts]
@@ -185,12 +185,12 @@ class RunDir:
         kind, message = str(end.get("kind")), str(end.get("message", ""))
         if kind in RESUMABLE or (kind == "timeout" and last.checkpoint_files()):
             return RunState("pending", kind=kind, attempts=last.number, message=message)
-        mendable = bool(end.get("mendable")) and not last.forgiven()
-        return RunState("failed", kind, message, last.number, charges, mendable)
+        user_fixable = bool(end.get("mendable")) and not last.forgiven()
+        return RunState("failed", kind, message, last.number, charges, user_fixable)
 
     def end_of(self, attempt: AttemptDir) -> Mapping[str, Any] | None:
         """How an attempt that is over ended: by its own words, or else by those of whoever started its worker."""
-        return attempt.exit() or self._judge.last_words(attempt.lease())
+        return attempt.exit() or self._liveness.last_words(attempt.lease())
 
     def write_experiment(self, experiment: Experiment) -> None:
         """Write experiment.json, unless it is there."""

@@ -100,7 +100,7 @@ class Audit:
 
     def _is_held(self, attempt: AttemptDir) -> bool:
         """Whether its files may change while they are read."""
-        return self.store.judge.alive(attempt.lease(), attempt.path / "lease.json")
+        return self.store.liveness.alive(attempt.lease(), attempt.path / "lease.json")
 
     def _experiment(self, path: Path, run_id: str, *, begun: bool) -> None:
         if not path.exists():

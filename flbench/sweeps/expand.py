@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from flbench.config import ALIASES, KINDS, WISHES, Experiment
+from flbench.config import ALIASES, KINDS, REQUEST_FIELDS, Experiment
 from flbench.messages import unknown
 from flbench.sweeps.assemble import Assembler, Cell, SealedCell, label
 from flbench.sweeps.effects import Effects
@@ -85,7 +85,7 @@ def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: in
             effects.note(layer, cell.assembler.kind, cell.assembler.fields, selected=selected)
             twin = distinct.setdefault(cell.id, cell)
             if twin is not cell:
-                _refuse_other_wish(source, cell, twin)
+                _refuse_other_request(source, cell, twin)
                 duplicates += 1
     rules.refuse_idle()
     if not distinct:
@@ -174,14 +174,14 @@ class _Rules:
         return bool(matching)
 
 
-def _refuse_other_wish(source: Source, cell: SealedCell, twin: SealedCell) -> None:
-    """One run cannot be wished for in two ways: which would hold?"""
-    for field in sorted(WISHES):
+def _refuse_other_request(source: Source, cell: SealedCell, twin: SealedCell) -> None:
+    """One run cannot be requested in two ways: which would hold?"""
+    for field in sorted(REQUEST_FIELDS):
         mine, other = cell.known(field), twin.known(field)
         if mine and other and mine.value != other.value:
             both = f"{field} {label(other.value)} and {field} {label(mine.value)}"
             why = f"{field} only says how long to run or what to observe: give each cell one value of it"
-            raise source.error(mine.where or other.where, f"two cells are one run, wished for with {both}; {why}")
+            raise source.error(mine.where or other.where, f"two cells are one run, requested with {both}; {why}")
 
 
 def _select(

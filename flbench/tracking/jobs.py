@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flbench.errors import UserError
 from flbench.planning import as_planned
-from flbench.store import Store, Wish, read_plan
+from flbench.store import RunRequest, Store, read_plan
 from flbench.sweeps import Sweep, load_sweep
 from flbench.sweeps.spec import Wandb
 
@@ -25,7 +25,7 @@ OPTIONS = ("# --set ", "# --only ", "# --limit ")
 class Job:
     """Runs that are mirrored together; ``sweep`` is None for those that no sweep contains."""
 
-    runs: Mapping[str, Wish]
+    runs: Mapping[str, RunRequest]
     wandb: Wandb
     lock: Path
     sweep: Sweep | None = None
@@ -34,7 +34,7 @@ class Job:
 def job_of_plan(plan: Path) -> Job:
     """The runs of a plan, by its directory in the store; raises UserError if its sweep cannot be read."""
     sweep = planned_sweep(plan)
-    runs = {entry.run_id: entry.wish() for entry in read_plan(plan / "plan.jsonl")}
+    runs = {entry.run_id: entry.request() for entry in read_plan(plan / "plan.jsonl")}
     return Job(runs, sweep.spec.wandb, plan / LOCK, sweep)
 
 
@@ -43,7 +43,7 @@ def job_of_runs(store: Store, run_ids: Sequence[str]) -> Job:
     runs = {}
     for run_id in run_ids:
         with suppress(FileNotFoundError, UserError):
-            runs[run_id] = Wish.of(store.run(run_id).experiment())
+            runs[run_id] = RunRequest.of(store.run(run_id).experiment())
     return Job(runs, Wandb(), store.root / LOCK)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.config import digest
-from flbench.store import RunDir, RunState, Store, Wish
+from flbench.store import RunDir, RunRequest, RunState, Store
 from flbench.tracking.run_view import RunView, failed_view, finished_view, running_view
 from flbench.tracking.sync_log import SyncLog
 
@@ -76,7 +76,7 @@ class Mirror:
     def __init__(
         self,
         store: Store,
-        runs: Mapping[str, Wish],
+        runs: Mapping[str, RunRequest],
         sweeps: Mapping[str, Sequence[str]],
         log: SyncLog,
         make_sink: Callable[[], WandbSink],
@@ -166,7 +166,7 @@ class Mirror:
             return False
         return True
 
-    def _send_news(self, run: RunDir, requested: Wish, last: bool) -> None:
+    def _send_news(self, run: RunDir, requested: RunRequest, last: bool) -> None:
         state, sweeps = run.state(requested), self._sweeps.get(run.run_id, ())
         if state.status == "running" and not last:
             self._send_running(run, state, requested)
@@ -201,7 +201,7 @@ class Mirror:
         self._mirrored[view.run_id] = view.digest
         del self._pending[view.run_id]
 
-    def _send_running(self, run: RunDir, state: RunState, requested: Wish) -> None:
+    def _send_running(self, run: RunDir, state: RunState, requested: RunRequest) -> None:
         """Send the new records of a running run, if it is one of those that are sent live."""
         since = self._first_seen.setdefault(run.run_id, time.monotonic())
         if self._mode == "offline" or time.monotonic() - since < LIVE_AFTER:

@@ -45,7 +45,7 @@ def execute_group(
         try:
             for attempt in group:
                 logs.enter_context(_logged(attempt))
-                plugins = {"plugins": attempt.wish.plugins} if attempt.wish.plugins else {}
+                plugins = {"plugins": attempt.request.plugins} if attempt.request.plugins else {}
                 attempt.describe(environment(options.device) | memory | plugins)
             engine.execute(group, should_stop=lambda: should_stop() or cancelled(), ended=ended)
         except Exception as error:
@@ -64,7 +64,7 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
     if isinstance(end, UserError):
         # A cause is an exception in the user's own code: its traceback helps.
         attempt.log(f"error: {end}" if end.__cause__ is None else "".join(traceback.format_exception(end)))
-        attempt.end("error", str(end), mendable=True)
+        attempt.end("error", str(end), user_fixable=True)
         return "error"
     if isinstance(end, Exception):
         kind = kind_of(end)
@@ -73,17 +73,17 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
         attempt.log(trace)
         # Without a change by the user the next attempt would fail too: the disk is full, or no more memory can be had.
         hopeless = kind == "disk_full" or (kind in MEMORY and _has_all_memory(kind, options))
-        attempt.end(kind, _summary(end), mendable=hopeless)
+        attempt.end(kind, _summary(end), user_fixable=hopeless)
         return kind
     if end.status == "stopped" and attempt.mark().is_put():
         message = "by `flbench cancel`; the next `flbench sweep` continues it"
-        attempt.end(CANCELLED, message, end.round, mendable=True)
+        attempt.end(CANCELLED, message, end.round, user_fixable=True)
         return CANCELLED
     if end.status == "stopped":
         why = stopped_as()
         attempt.end(why, round=end.round)
         return why
-    if attempt.run.result_for(attempt.wish) is None:
+    if attempt.run.result_for(attempt.request) is None:
         problem = f"the run ended as {end.status!r} and published no result for the requested rounds"
         return _end(attempt, RuntimeError(problem), options, stopped_as)
     attempt.end("ok", round=end.round)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-from flbench.config import FUSABLE, WISHES, canonical_json
+from flbench.config import FUSABLE, REQUEST_FIELDS, canonical_json
 from flbench.errors import StoreUnusable, UserError
 from flbench.slurm import explain
-from flbench.store import Attempt, Entry, Lease, Plan, Queue, RunState, Store, Wish
+from flbench.store import Attempt, Entry, Lease, Plan, Queue, RunRequest, RunState, Store
 from flbench.worker.attempts import MEMORY, execute_group
 from flbench.worker.engine import Engine, load_engine
 from flbench.worker.machine import environment
@@ -77,9 +77,9 @@ def work(
 
 def _state(store: Store, entry: Entry) -> RunState:
     """Return a run's state; if its worker died in a SLURM job, ask SLURM why first."""
-    run, wish = store.run(entry.run_id), Wish.of(entry.experiment)
-    state = run.state(wish)
-    return run.state(wish) if state.status == "lost" and explain(store, run) else state
+    run, request = store.run(entry.run_id), RunRequest.of(entry.experiment)
+    state = run.state(request)
+    return run.state(request) if state.status == "lost" and explain(store, run) else state
 
 
 def _has_data(entry: Entry, engine: Engine, unusable: dict[str, UserError]) -> bool:
@@ -133,7 +133,7 @@ def _companions(
 
 def kind_of_group(experiment: Mapping[str, Any]) -> str:
     """Return what runs that are trained together have in common, from an experiment as plain JSON."""
-    common = {field: value for field, value in experiment.items() if field not in FUSABLE | WISHES}
+    common = {field: value for field, value in experiment.items() if field not in FUSABLE | REQUEST_FIELDS}
     method = common.get("method", {})
     common["method"] = {key: value for key, value in method.items() if not _is_number(value)}
     return canonical_json(common)

@@ -31,10 +31,10 @@ def test_out_of_one_store_and_into_another(monkeypatch: pytest.MonkeyPatch, caps
 @pytest.mark.usefixtures("here")
 def test_a_spec_chooses_the_runs(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     store = filled(Path("runs"), [experiment(lr=0.5)])
-    wishes = load_sweep("tiny.yaml").experiments
-    for wish in wishes[:3]:
-        finish(store, wish, accuracy(wish))
-    fail(store, wishes[3])
+    requests = load_sweep("tiny.yaml").experiments
+    for request in requests[:3]:
+        finish(store, request, accuracy(request))
+    fail(store, requests[3])
     assert flbench(monkeypatch, "export", "tiny.parquet", "tiny.yaml") == 0
     assert capsys.readouterr().out.startswith("wrote tiny.parquet: 3 of 8 runs, ")
     assert (

@@ -154,7 +154,7 @@ def test_the_end_of_a_worker_stays_while_a_run_asks_for_it(store: Store) -> None
     lease = dead()
     (one,) = experiments(1)
     claim(store, one, lease)
-    store.bury(lease.token, {"kind": "signal", "message": "killed"})
+    store.record_death(lease.token, {"kind": "signal", "message": "killed"})
     age(store.workers / lease.token)
     before = store.run(one.run_id).state(one)
     assert (before.status, before.kind) == ("failed", "signal")

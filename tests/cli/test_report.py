@@ -44,8 +44,8 @@ def flbench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 def fill(store: Path, rounds: int = 20) -> Store:
     there = Store(store)
-    for wish in load_sweep("tiny.yaml", [f"rounds={rounds}"]).experiments:
-        finish(there, wish, accuracy(wish))
+    for request in load_sweep("tiny.yaml", [f"rounds={rounds}"]).experiments:
+        finish(there, request, accuracy(request))
     return there
 
 
@@ -92,8 +92,8 @@ def test_the_command_in_it_makes_it_again(here: Path, monkeypatch: pytest.Monkey
 def test_a_change_of_one_of_two_sweeps(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(here / "runs")
     Path("other.yaml").write_text(SPEC.replace("tiny", "other").replace("iid", "classes:2"))
-    for wish in load_sweep("other.yaml", ["rounds=40"]).experiments:
-        finish(Store(here / "runs"), wish, accuracy(wish))
+    for request in load_sweep("other.yaml", ["rounds=40"]).experiments:
+        finish(Store(here / "runs"), request, accuracy(request))
     flbench(
         monkeypatch,
         "report",
@@ -194,11 +194,11 @@ def test_exported_files_are_a_source(here: Path, monkeypatch: pytest.MonkeyPatch
     assert "flbench report tiny.yaml --results results --out b.md\n" in Path("b.md").read_text()
 
 
-def test_an_extended_store_answers_old_and_new_wishes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extended_store_answers_old_and_new_requests(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "before.md")
-    for wish in load_sweep("tiny.yaml", ["rounds=40"]).experiments:
-        finish(store, wish, lines=records([10, 20], accuracy(wish)) + records([30, 40], 0.99))
+    for request in load_sweep("tiny.yaml", ["rounds=40"]).experiments:
+        finish(store, request, lines=records([10, 20], accuracy(request)) + records([30, 40], 0.99))
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "after.md")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "long.md", "--set", "rounds=40")
     assert Path("before.md").read_text() == Path("after.md").read_text().replace("after.md", "before.md")
@@ -254,8 +254,8 @@ def test_mistakes_are_told_in_one_line(
 
 
 def test_hundreds_of_cells(tmp_path: Path) -> None:
-    wishes = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
-    board = leaderboard_of(collect(StoreSource(filled(tmp_path, wishes))))
+    requests = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
+    board = leaderboard_of(collect(StoreSource(filled(tmp_path, requests))))
     text = board.markdown()
     assert text[text.index("All 200 cells") :].count("n=2") == 200
 
@@ -295,8 +295,8 @@ def test_why_is_answered_on_request(
 ) -> None:
     store = Store(here / "runs")
     probes = {"features": {"norm": 2.0, "rank": 3.0, "first_share": 0.5, "singular": [2.0, 1.0], "head_norms": [1.0]}}
-    for wish in load_sweep("tiny.yaml", ["probes={features: 10}"]).experiments:
-        finish(store, wish, accuracy(wish), probes=probes)
+    for request in load_sweep("tiny.yaml", ["probes={features: 10}"]).experiments:
+        finish(store, request, accuracy(request), probes=probes)
     words = ["report", "tiny.yaml", "--set", "probes={features: 10}", "--why"]
     assert flbench(monkeypatch, *words, "--figures", "figures") == 0
     text = Path("tiny.md").read_text()
@@ -336,8 +336,8 @@ seeds: [0, 1]
 report: {rows: [norm], metric: loss, target: 0.5}
 """)
     for name in ("rates.yaml", "best.yaml"):
-        for wish in load_sweep(name).experiments:
-            finish(store, wish, 0.5 + wish.lr if wish.norm.name == "none" else 0.9 - wish.lr)  # type: ignore[union-attr]
+        for request in load_sweep(name).experiments:
+            finish(store, request, 0.5 + request.lr if request.norm.name == "none" else 0.9 - request.lr)  # type: ignore[union-attr]
     texts = []
     for order in (("rates.yaml", "best.yaml"), ("best.yaml", "rates.yaml")):
         flbench(monkeypatch, "report", *order, "--out", "board.md")

@@ -197,7 +197,7 @@ class Cancelled:
         attempt = self._store.claim(self._first, Lease.here())
         if attempt is None:
             raise WorkersCrash("jobs of this sweep were cancelled with scancel")
-        attempt.end("error", "its data are missing", mendable=True)
+        attempt.end("error", "its data are missing", user_fixable=True)
 
     def alive(self) -> int:
         return 0

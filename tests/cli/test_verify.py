@@ -38,8 +38,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def claim(store: Store, seed: int, **wish: Any) -> Attempt:
-    attempt = store.claim(experiments(seed + 1, **wish)[seed], Lease.here())
+def claim(store: Store, seed: int, **request: Any) -> Attempt:
+    attempt = store.claim(experiments(seed + 1, **request)[seed], Lease.here())
     assert attempt is not None
     return attempt
 
@@ -141,7 +141,7 @@ def test_damage_is_named(store: Store, seed: int, name: str, damage: Callable[[P
 
 
 def test_ends_of_workers_are_checked(store: Store) -> None:
-    store.bury("0123456789ab", ending("signal", "its worker was killed by SIGKILL"))
+    store.record_death("0123456789ab", ending("signal", "its worker was killed by SIGKILL"))
     path = store.workers / "0123456789ab" / "exit.json"
     assert verify().exit_code == 0
     rewrite(path, lambda raw: raw.update(kind="ok"))

@@ -177,9 +177,9 @@ def check_full(faulty: Faulty, numbers: range) -> None:
             assert state.status in ("done", "failed", "pending"), (number, state)
             if state.status == "failed":
                 told += 1
-                assert (state.kind, state.mendable, state.charges) == ("disk_full", True, 1), number
+                assert (state.kind, state.user_fixable, state.charges) == ("disk_full", True, 1), number
                 assert json.loads((run.attempts()[-1].path / "exit.json").read_bytes())["kind"] == "disk_full"
-                run.forgive()  # as the next `flbench sweep` does
+                run.reset_failures()  # as the next `flbench sweep` does
         resume_and_check(root)
     assert told
 

@@ -341,13 +341,13 @@ def test_live_worker_is_not_killed_where_a_heartbeat_is_dated_by_another_clock(
         clock = Time(monkeypatch)
         monkeypatch.setattr(files, "disk", TwoClocks(lambda: clock.passed + shift))
         for _ in range(40):
-            assert not store.judge.hangs(lease)
+            assert not store.liveness.hangs(lease)
             clock.passed += 10
             later = time.time() + clock.passed
             os.utime(heartbeat, (later, later))
-        assert not store.judge.hangs(lease)
+        assert not store.liveness.hangs(lease)
         clock.passed += leases.HANGING + 1
-        assert store.judge.hangs(lease), "its heartbeat has stopped"
+        assert store.liveness.hangs(lease), "its heartbeat has stopped"
     finally:
         worker.kill()
         worker.wait()

@@ -77,7 +77,7 @@ def build(folder: Path) -> None:
     dead = {**lease.to_json(), "boot_id": "another", "pid_start": "1", "plan": f"{sweep.name}/{sweep.spec_hash}"}
     files.replace(store.workers / lease.token / "lease.json", strict_json.pretty(dead))
     files.disk.touch(store.workers / lease.token / "heartbeat")
-    store.bury(lease.token, ending("signal", "its worker was killed by SIGKILL"))
+    store.record_death(lease.token, ending("signal", "its worker was killed by SIGKILL"))
     exported, problems = exports.gather(store, store.run_ids())
     assert not problems
     exports.write(folder / "runs.parquet", exported)

@@ -317,9 +317,9 @@ def test_jobs_killed_by_the_user_cost_no_attempt(store: Store, bin: Path, monkey
     ours, others = Lease.here(), Lease.here()
     with store.heartbeat(ours, PLAN), store.heartbeat(others, "other/0123456789abcdef"):
         launcher(store).kill()
-        end = store.judge.last_words(ours)
+        end = store.liveness.last_words(ours)
         assert end is not None and end["kind"] == "interrupted"
-        assert store.judge.last_words(others) is None
+        assert store.liveness.last_words(others) is None
 
 
 def test_cancel_command_takes_back_what_is_queued(store: Store, bin: Path, tmp_path: Path) -> None:

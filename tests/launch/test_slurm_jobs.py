@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment
-from flbench.slurm import Inquest, Job, Row, explain, squeue, state_of
+from flbench.slurm import Job, Row, SlurmPostMortem, explain, squeue, state_of
 from flbench.slurm.commands import read_rows
 from flbench.store import Attempt, Lease, Plan, Store, files, strict_json
 from flbench.store.runs import RunDir
@@ -157,15 +157,17 @@ def test_memory_is_recognized_in_the_jobs_output(store: Store, bin: Path) -> Non
     assert run.state(experiment).kind == "oom"
 
 
-@pytest.mark.parametrize(("memory", "mendable"), [("usual", False), ("more", True), ("all", True)])
-def test_out_of_memory_is_final_where_there_is_no_more(store: Store, bin: Path, memory: str, mendable: bool) -> None:
+@pytest.mark.parametrize(("memory", "user_fixable"), [("usual", False), ("more", True), ("all", True)])
+def test_out_of_memory_is_final_where_there_is_no_more(
+    store: Store, bin: Path, memory: str, user_fixable: bool
+) -> None:
     (experiment,) = experiments()
     run, attempt = lost(store, experiment)
     attempt.describe({"memory": memory})
     says(bin, "scontrol", shown("OUT_OF_MEMORY"))
     assert explain(store, run)
     state = run.state(experiment)
-    assert (state.mendable, state.claimable(3)) == (mendable, not mendable)
+    assert (state.user_fixable, state.claimable(3)) == (user_fixable, not user_fixable)
 
 
 def test_out_of_memory_is_not_final_where_the_workers_memory_is_unknown(store: Store, bin: Path) -> None:
@@ -175,7 +177,7 @@ def test_out_of_memory_is_not_final_where_the_workers_memory_is_unknown(store: S
     says(bin, "scontrol", shown("OUT_OF_MEMORY"))
     assert explain(store, run)
     state = run.state(experiment)
-    assert (state.kind, state.mendable, state.claimable(3)) == ("oom", False, True)
+    assert (state.kind, state.user_fixable, state.claimable(3)) == ("oom", False, True)
 
 
 @pytest.mark.parametrize("job", ["--help", "17;true", "", None])
@@ -193,8 +195,8 @@ def test_inquest_asks_now_and_then_only(store: Store, bin: Path, tmp_path: Path)
     (experiment,) = experiments()
     run, _ = lost(store, experiment)
     program(bin, "scontrol", f"echo asked >> {tmp_path}/asked; exit 1")
-    inquest = Inquest(store)
-    assert not any(inquest.finds_out(run) for _ in range(50))
+    post_mortem = SlurmPostMortem(store)
+    assert not any(post_mortem.explains(run) for _ in range(50))
     assert (tmp_path / "asked").read_text() == "asked\n"
 
 
@@ -203,14 +205,14 @@ def test_later_run_of_a_job_knows_that_the_earlier_is_dead(store: Store, monkeyp
     (worker := store.workers / elsewhere.token).mkdir()
     (worker / "heartbeat").touch()
     path = worker / "lease.json"
-    assert store.judge.alive(elsewhere, path)
+    assert store.liveness.alive(elsewhere, path)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert store.judge.alive(elsewhere, path)
+    assert store.liveness.alive(elsewhere, path)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    assert not store.judge.alive(elsewhere, path)
+    assert not store.liveness.alive(elsewhere, path)
     monkeypatch.setenv("SLURM_JOB_ID", "18")
-    assert store.judge.alive(elsewhere, path)
+    assert store.liveness.alive(elsewhere, path)
 
 
 def test_lease_of_an_older_store_is_read(tmp_path: Path) -> None:
@@ -414,10 +416,10 @@ def test_runs_that_need_more_memory_are_left_to_those_who_have_it(store: Store) 
     assert go(Options(memory="more")) == 2
 
 
-@pytest.mark.parametrize(("memory", "mendable"), [("usual", False), ("more", True), ("all", True)])
-def test_memory_error_in_a_job_is_tried_once_more_with_more(store: Store, memory: Any, mendable: bool) -> None:
+@pytest.mark.parametrize(("memory", "user_fixable"), [("usual", False), ("more", True), ("all", True)])
+def test_memory_error_in_a_job_is_tried_once_more_with_more(store: Store, memory: Any, user_fixable: bool) -> None:
     (experiment,) = experiments(1, lr=0.102)
     options = Options(memory=memory)
     work(store, Plan.of([experiment]), Lease.here(), options, should_stop=lambda: False, load=lambda _: OneByOne())
     state = store.run(experiment.run_id).state(experiment)
-    assert (state.kind, state.attempts, state.mendable) == ("oom", 1, mendable)
+    assert (state.kind, state.attempts, state.user_fixable) == ("oom", 1, user_fixable)

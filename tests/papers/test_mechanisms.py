@@ -35,9 +35,9 @@ def answer(name: str, law: Any, **axes: Any) -> Answer:
     return next(one for one in synthesis(law, **axes).answers if one.name == name)
 
 
-def wiggle(wish: Any) -> float:
+def wiggle(request: Any) -> float:
     """Something small that no two rows share, so that there are no ties."""
-    return 1e-3 * place(METHODS, wish.method.name) + 1e-4 * wish.seed
+    return 1e-3 * place(METHODS, request.method.name) + 1e-4 * request.seed
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ def test_which_way_a_correlation_points(interval: tuple[float, float] | None, wa
 RATES = tuple(10.0 ** (k / 2) for k in range(-6, 2))  # 0.001 to 3.16
 
 
-def works_below(rate: float, wish: Any) -> Saw:
+def works_below(rate: float, request: Any) -> Saw:
     """A norm whose lambda_max is 2 / 10^(place / 2 - 2.5), and that works up to ``rate``."""
-    sharp = 2 / 10 ** (place(NORMS, wish.norm.name) / 2 - 2.5)
-    return Saw(0.9 if wish.lr <= rate else 0.3, sharp=2.2 / wish.lr, born_sharp=sharp)
+    sharp = 2 / 10 ** (place(NORMS, request.norm.name) / 2 - 2.5)
+    return Saw(0.9 if request.lr <= rate else 0.3, sharp=2.2 / request.lr, born_sharp=sharp)
 
 
-def limit(wish: Any) -> float:
-    return 10 ** (place(NORMS, wish.norm.name) / 2 - 2.5) * 1.01
+def limit(request: Any) -> float:
+    return 10 ** (place(NORMS, request.norm.name) / 2 - 2.5) * 1.01
 
 
 def test_the_range_follows_the_sharpness() -> None:
-    found = answer("rates", lambda wish: works_below(limit(wish), wish), rates=RATES, methods=METHODS[:2])
+    found = answer("rates", lambda request: works_below(limit(request), request), rates=RATES, methods=METHODS[:2])
     assert found.verdict == "yes"
     assert found.text.startswith("Yes: the highest learning rate that works")
     assert "rho 1.00 (1.00 to 1.00; n = 28 in 7 norms)" in found.text
@@ -76,19 +76,21 @@ def test_the_range_follows_the_sharpness() -> None:
 
 def test_the_range_does_the_opposite() -> None:
     opposite = {norm: 10 ** ((6 - i) / 2 - 2.5) * 1.01 for i, norm in enumerate(NORMS)}
-    found = answer("rates", lambda wish: works_below(opposite[wish.norm.name], wish), rates=RATES, methods=METHODS[:2])
+    found = answer(
+        "rates", lambda request: works_below(opposite[request.norm.name], request), rates=RATES, methods=METHODS[:2]
+    )
     assert found.verdict == "no" and "rho -1.00" in found.text
 
 
 def test_three_norms_tell_nothing_of_sharpness() -> None:
-    found = answer("rates", lambda wish: works_below(limit(wish), wish), rates=RATES, norms=NORMS[:3])
+    found = answer("rates", lambda request: works_below(limit(request), request), rates=RATES, norms=NORMS[:3])
     assert found.verdict == "does not tell"
     assert "rho 1.00 (no interval: n = 42 in only 3 norms)" in found.text
 
 
 def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() -> None:
-    def law(wish: Any) -> Saw | None:
-        return Saw(0.1, born_sharp=1) if wish.norm.name == "bn" else works_below(limit(wish), wish)
+    def law(request: Any) -> Saw | None:
+        return Saw(0.1, born_sharp=1) if request.norm.name == "bn" else works_below(limit(request), request)
 
     found = answer("rates", law, rates=RATES, methods=METHODS[:2])
     assert "Left out: 4 rows whose best rate is not 2 times better than guessing." in found.text
@@ -99,8 +101,8 @@ def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() ->
 
 
 def test_accuracy_follows_the_rank() -> None:
-    def law(wish: Any) -> Saw:
-        rank = 1 + place(NORMS, wish.norm.name) + wish.lr + wiggle(wish)
+    def law(request: Any) -> Saw:
+        rank = 1 + place(NORMS, request.norm.name) + request.lr + wiggle(request)
         return Saw(rank / 20, rank=rank)
 
     found = answer("rank", law)
@@ -109,9 +111,9 @@ def test_accuracy_follows_the_rank() -> None:
 
 
 def test_between_norms_alone_it_follows_in_part() -> None:
-    def law(wish: Any) -> Saw:
-        own = math.log10(wish.lr) / 10 + wiggle(wish)
-        return Saw((1 + place(NORMS, wish.norm.name) - own) / 20, rank=1 + place(NORMS, wish.norm.name) + own)
+    def law(request: Any) -> Saw:
+        own = math.log10(request.lr) / 10 + wiggle(request)
+        return Saw((1 + place(NORMS, request.norm.name) - own) / 20, rank=1 + place(NORMS, request.norm.name) + own)
 
     found = answer("rank", law)
     assert found.verdict == "in part"
@@ -119,12 +121,14 @@ def test_between_norms_alone_it_follows_in_part() -> None:
 
 
 def test_more_rank_can_go_with_less_accuracy() -> None:
-    found = answer("rank", lambda wish: Saw(0.9 - wish.lr / 2 - wiggle(wish), rank=1 + wish.lr + wiggle(wish)))
+    found = answer(
+        "rank", lambda request: Saw(0.9 - request.lr / 2 - wiggle(request), rank=1 + request.lr + wiggle(request))
+    )
     assert found.verdict == "no" and found.text.startswith("No, the opposite")
 
 
 def test_few_cells_do_not_tell() -> None:
-    law = lambda wish: Saw(0.5 + wish.lr / 4, rank=1 + wish.lr)  # noqa: E731
+    law = lambda request: Saw(0.5 + request.lr / 4, rank=1 + request.lr)  # noqa: E731
     found = answer("rank", law, methods=["fedavg"], norms=["none"], partitions=["iid"])
     assert found.verdict == "does not tell"
     assert "rho 1.00 (no interval: n = 3 in only 1 rows)" in found.text
@@ -133,24 +137,28 @@ def test_few_cells_do_not_tell() -> None:
 # (c) bounded norms
 
 
-def growth_of(wish: Any) -> float:
+def growth_of(request: Any) -> float:
     """Without normalization: from 1.2 to some hundreds, over methods and learning rates."""
     return (
-        1.0 if wish.norm.name != "none" else 1.2 * (1 + 10 * wish.lr) ** (0.3 * place(METHODS, wish.method.name) + 0.1)
+        1.0
+        if request.norm.name != "none"
+        else 1.2 * (1 + 10 * request.lr) ** (0.3 * place(METHODS, request.method.name) + 0.1)
     )
 
 
 def grows(acc: Any) -> Any:
     """Cells that begin with features of length 1."""
-    return lambda wish: Saw(acc(wish), norm=growth_of(wish))
+    return lambda request: Saw(acc(request), norm=growth_of(request))
 
 
-def loss_of(wish: Any) -> float:
-    return 0.1 * max(0.0, math.log10(growth_of(wish) / 2)) + (1e-5 * growth_of(wish) if wish.norm.name == "none" else 0)
+def loss_of(request: Any) -> float:
+    return 0.1 * max(0.0, math.log10(growth_of(request) / 2)) + (
+        1e-5 * growth_of(request) if request.norm.name == "none" else 0
+    )
 
 
 def test_the_gain_is_that_of_bounded_norms() -> None:
-    found = answer("norms", grows(lambda wish: 0.7 + 0.05 * math.log10(wish.lr) - loss_of(wish)))
+    found = answer("norms", grows(lambda request: 0.7 + 0.05 * math.log10(request.lr) - loss_of(request)))
     assert found.verdict == "yes", found.text
     growth, norms = found.means
     assert [line.names[0] for line in growth.lines] == ["below 2", "2 to 10", "10 and more"]
@@ -160,22 +168,26 @@ def test_the_gain_is_that_of_bounded_norms() -> None:
 
 
 def test_what_is_gained_without_growth_is_not_explained() -> None:
-    found = answer("norms", grows(lambda wish: 0.8 - loss_of(wish) + 0.1 * (wish.norm.name == "fn") + wiggle(wish)))
+    found = answer(
+        "norms", grows(lambda request: 0.8 - loss_of(request) + 0.1 * (request.norm.name == "fn") + wiggle(request))
+    )
     assert found.verdict == "in part", found.text
     assert "Where none's norms grow less than twofold the gain is +10.0 points" in found.text
 
 
 def test_a_gain_that_has_nothing_to_do_with_growth() -> None:
-    found = answer("norms", grows(lambda wish: 0.5 + 0.1 * (wish.norm.name == "fn") / growth_of(wish)))
+    found = answer("norms", grows(lambda request: 0.5 + 0.1 * (request.norm.name == "fn") / growth_of(request)))
     assert found.verdict in ("no", "does not tell")
-    shrinking = grows(lambda wish: 0.9 if wish.norm.name == "fn" else 0.5 + growth_of(wish) / 1e4)
+    shrinking = grows(lambda request: 0.9 if request.norm.name == "fn" else 0.5 + growth_of(request) / 1e4)
     assert answer("norms", shrinking).verdict == "no"
 
 
 def test_growth_can_explain_one_partition() -> None:
-    def acc(wish: Any) -> float:
-        skewed = wish.partition.name == "classes"
-        return 0.7 + 0.05 * math.log10(wish.lr) - (loss_of(wish) if skewed else 0.02 * (wish.norm.name == "none"))
+    def acc(request: Any) -> float:
+        skewed = request.partition.name == "classes"
+        return (
+            0.7 + 0.05 * math.log10(request.lr) - (loss_of(request) if skewed else 0.02 * (request.norm.name == "none"))
+        )
 
     found = answer("norms", grows(acc), methods=METHODS)
     assert found.verdict == "in part"
@@ -183,13 +195,13 @@ def test_growth_can_explain_one_partition() -> None:
 
 
 def test_longer_features_from_the_start_are_told() -> None:
-    law = lambda wish: Saw(0.5 + wiggle(wish), norm=8, born_norm=0.5 if wish.norm.name == "none" else 8)  # noqa: E731
+    law = lambda request: Saw(0.5 + wiggle(request), norm=8, born_norm=0.5 if request.norm.name == "none" else 8)  # noqa: E731
     found = answer("norms", law)
     assert "fn's features are 16.0 times as long as none's" in found.text
 
 
 def test_cells_that_diverged_have_no_gain() -> None:
-    found = answer("norms", lambda wish: None if wish.norm.name == "none" else Saw(0.9))
+    found = answer("norms", lambda request: None if request.norm.name == "none" else Saw(0.9))
     assert found.verdict == "not measured"
 
 
@@ -197,7 +209,7 @@ def test_cells_that_diverged_have_no_gain() -> None:
 
 
 def test_beginnings_are_read_once() -> None:
-    collection = world(lambda wish: Saw(0.5 + wiggle(wish), norm=2))
+    collection = world(lambda request: Saw(0.5 + wiggle(request), norm=2))
     sections, source = board(collection).sections, cast(Any, collection.source)
     before = source.asked
     (found,) = synthesize(sections, collection)
@@ -208,7 +220,7 @@ def test_beginnings_are_read_once() -> None:
 
 
 def test_without_probes_it_says_how_to_switch_them_on() -> None:
-    collection = world(lambda wish: Saw(0.5), methods=["fedavg"], norms=["none"])
+    collection = world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"])
     for run in collection.runs:
         assert isinstance(run.record, dict)
         del run.record["probes"]
@@ -220,28 +232,28 @@ def test_without_probes_it_says_how_to_switch_them_on() -> None:
 
 def test_it_is_there_only_where_it_is_asked_for() -> None:
 
-    found = leaderboard_of(world(lambda wish: Saw(0.5), methods=["fedavg"], norms=["none"]))
+    found = leaderboard_of(world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"]))
     assert "## Why" not in found.markdown() and "why" not in found.json()
 
 
 def test_a_loss_is_not_explained() -> None:
-    collection = world(lambda wish: Saw(0.5), methods=["fedavg"], norms=["none"])
+    collection = world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"])
     for run in collection.runs:
         assert isinstance(run.record, dict)
         run.record["loss"] = 1.0
     assert "this report's metric is none" in board(collection, metric="loss").markdown()
 
 
-def golden_law(wish: Any) -> Saw:
-    rank = 1 + place(NORMS, wish.norm.name) + wish.lr + wiggle(wish)
-    alone = wish.method.name == "local-only"
+def golden_law(request: Any) -> Saw:
+    rank = 1 + place(NORMS, request.norm.name) + request.lr + wiggle(request)
+    alone = request.method.name == "local-only"
     return Saw(
-        0.9 - loss_of(wish) + 0.01 * rank + wiggle(wish) if not alone else 0.1,
+        0.9 - loss_of(request) + 0.01 * rank + wiggle(request) if not alone else 0.1,
         rank=rank,
-        norm=growth_of(wish),
-        sharp=1 / wish.lr,
-        born_sharp=1.0 + place(NORMS, wish.norm.name),
-        overfit=(0.9, 0.2 if wish.norm.name == "none" else 0.8 + 0.01 * wish.seed),
+        norm=growth_of(request),
+        sharp=1 / request.lr,
+        born_sharp=1.0 + place(NORMS, request.norm.name),
+        overfit=(0.9, 0.2 if request.norm.name == "none" else 0.8 + 0.01 * request.seed),
     )
 
 
@@ -310,9 +322,9 @@ def claims(**axes: Any) -> list[Claim]:
     source, runs = Records(), []
     for norm, seed in ((norm, seed) for norm in ("none", "fn") for seed in range(3)):
         for method in ("local-only", "fedavg"):
-            wish = experiment(method=method, norm=norm, partition="classes:1", seed=seed, probes={"features": 10})
+            request = experiment(method=method, norm=norm, partition="classes:1", seed=seed, probes={"features": 10})
             saw = axes[norm](seed)
-            runs.append(finished(wish, saw, source))
+            runs.append(finished(request, saw, source))
     from flbench.report.runs import Collection
 
     (found,) = why_of(board(Collection(tuple(runs), (), source)))  # type: ignore[arg-type]
@@ -341,12 +353,12 @@ def test_claims_that_the_runs_contradict() -> None:
 
 def test_the_sweep_of_the_claims() -> None:
     sweep = load_sweep(str(Path(__file__).parents[2] / "sweeps" / "feature_collapse.yaml"))
-    wishes = cast(list[Any], sweep.experiments)
-    assert len(wishes) == 18 and {wish.partition.label() for wish in wishes} == {"classes:1"}
-    assert {(wish.method.name, wish.norm.name) for wish in wishes} == {
+    requests = cast(list[Any], sweep.experiments)
+    assert len(requests) == 18 and {request.partition.label() for request in requests} == {"classes:1"}
+    assert {(request.method.name, request.norm.name) for request in requests} == {
         (method, norm) for method in ("local-only", "fedavg") for norm in ("none", "fn", "ln")
     }
-    assert [probe.name for probe in wishes[0].probes] == ["features", "overfit"]
+    assert [probe.name for probe in requests[0].probes] == ["features", "overfit"]
 
 
 @pytest.mark.parametrize("norm", ["none", "fn"])
@@ -362,13 +374,13 @@ def test_theorem_1_on_digits(norm: str) -> None:
     from flbench.probes.features import Features
 
     torch.set_num_threads(1)
-    wish: Any = parse_experiment(
+    request: Any = parse_experiment(
         {"method": "local-only", "norm": norm, "partition": "classes:1", "clients": 10, "lr": 0.1, "E": 10, "rounds": 9,
          "model": {"name": "mlp", "widths": [64, 64]}}
     )  # fmt: skip
-    data = load(wish.dataset)
-    trainer, _ = make_trainer(wish, data, device="cpu", executor="stacked", pool=1)
-    access = ModelAccess(trainer, make_network(wish, data, "cpu"), wish.lr)
+    data = load(request.dataset)
+    trainer, _ = make_trainer(request, data, device="cpu", executor="stacked", pool=1)
+    access = ModelAccess(trainer, make_network(request, data, "cpu"), request.lr)
 
     def look() -> dict[str, Any]:
         return Features().measure(Observation(trainer.round, trainer.x, trainer.x, None, None, access))

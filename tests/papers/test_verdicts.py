@@ -30,8 +30,8 @@ def seeds(count: int = 3, **fields: Any) -> list[Experiment]:
     return [paper(seed, **fields) for seed in range(count)]
 
 
-def published(store: Store, wishes: Sequence[Experiment] | None, **options: Any) -> Published:
-    found = compare(collect(StoreSource(store), wishes).runs, **options)
+def published(store: Store, requests: Sequence[Experiment] | None, **options: Any) -> Published:
+    found = compare(collect(StoreSource(store), requests).runs, **options)
     assert found is not None
     return found
 
@@ -46,16 +46,16 @@ def by_table(found: Published, **fields: Any) -> dict[str, Comparison]:
     }
 
 
-def done(store: Store, wishes: Sequence[Experiment], percents: Sequence[float], **more: Any) -> None:
-    for wish, percent in zip(wishes, percents, strict=False):
-        finish(store, wish, round(percent / 100, 6), **more)
+def done(store: Store, requests: Sequence[Experiment], percents: Sequence[float], **more: Any) -> None:
+    for request, percent in zip(requests, percents, strict=False):
+        finish(store, request, round(percent / 100, 6), **more)
 
 
 def test_every_published_number_of_a_configuration_has_its_own_verdict(tmp_path: Path) -> None:
-    store, wishes = Store(tmp_path), seeds()
+    store, requests = Store(tmp_path), seeds()
     # mean 55.80, sd 0.10, half-width 4.302653 * 0.1 / sqrt(3) = 0.2484
-    done(store, wishes, [55.7, 55.8, 55.9])
-    found = by_table(published(store, wishes))
+    done(store, requests, [55.7, 55.8, 55.9])
+    found = by_table(published(store, requests))
     assert {table: one.row.value for table, one in found.items()} == NUMBERS
     assert {table: round(one.difference or 0, 6) for table, one in found.items()} == {
         "3": -1.02, "4": -1.02, "12": -1.02, "10": -0.06, "14": 0.04,
@@ -81,16 +81,16 @@ def test_every_published_number_of_a_configuration_has_its_own_verdict(tmp_path:
     ],
 )
 def test_verdicts_by_hand(tmp_path: Path, percents: list[float], tolerance: float, verdict: str, why: str) -> None:
-    store, wishes = Store(tmp_path), seeds()
-    done(store, wishes, percents)
-    one = by_table(published(store, wishes, tolerance=tolerance))["10"]
+    store, requests = Store(tmp_path), seeds()
+    done(store, requests, percents)
+    one = by_table(published(store, requests, tolerance=tolerance))["10"]
     assert (one.verdict, one.why) == (verdict, why)
 
 
 def test_one_seed_is_inconclusive_however_near(tmp_path: Path) -> None:
-    store, wishes = Store(tmp_path), seeds(1)
-    done(store, wishes, [55.86])
-    one = by_table(published(store, wishes))["10"]
+    store, requests = Store(tmp_path), seeds(1)
+    done(store, requests, [55.86])
+    one = by_table(published(store, requests))["10"]
     assert (one.verdict, one.why, round(one.difference or 0, 6)) == ("inconclusive", "one seed has no interval", 0.0)
 
 
@@ -108,17 +108,17 @@ def test_every_kind_of_gap(tmp_path: Path) -> None:
         "shorter, diverged": seeds(method="fedyogi", rounds=200, eval_every=200),
     }
     fail(store, cells["failed"][0], "oom")
-    for wish in cells["diverged"]:
-        finish(store, wish, status="diverged")
+    for request in cells["diverged"]:
+        finish(store, request, status="diverged")
     done(store, cells["one diverged"], [78.04, 78.04])
     finish(store, cells["one diverged"][2], status="diverged")
     done(store, cells["one missing"], [77.15, 77.15])
     claim(store, cells["running"][0])
     done(store, cells["shorter"], [77.05] * 3)
     done(store, cells["longer"], [77.16] * 3)
-    for wish in cells["shorter, diverged"]:
-        finish(store, wish, status="diverged")
-    found = published(store, [wish for wishes in cells.values() for wish in wishes])
+    for request in cells["shorter, diverged"]:
+        finish(store, request, status="diverged")
+    found = published(store, [request for requests in cells.values() for request in requests])
 
     def said(table: str = "10", **fields: Any) -> tuple[str, str]:
         one = by_table(found, **fields)[table]
@@ -133,7 +133,7 @@ def test_every_kind_of_gap(tmp_path: Path) -> None:
     assert said("3", norm="fn-layerwise") == ("shorter", "200 of 10,000 rounds")
     assert said("3", norm="ln-static") == ("not comparable", "20,000 of 10,000 rounds")
     assert said(method="fedyogi") == ("shorter", "200 of 10,000 rounds")
-    # What nobody wished for is not run either.
+    # What nobody requested is not run either.
     assert said(method="fedprox") == ("not run", "")
     assert sum(found.counts.values()) == 166  # every published number of CIFAR-10 and the CNN, once
     assert found.counts["differs"] == 6  # tables 2, 3, 4, 10, 12 and 14
@@ -175,21 +175,21 @@ def test_a_part_of_tinyimagenet_is_never_the_whole(tmp_path: Path, samples: tupl
 
 
 def test_a_part_of_cifar10_is_never_the_whole(tmp_path: Path) -> None:
-    store, wishes = Store(tmp_path), seeds()
-    done(store, wishes, [55.7, 55.8, 55.9], fingerprint="aaaaaaaaaaaaaaaa", samples=(300, 60))
-    found = by_table(published(store, wishes))
+    store, requests = Store(tmp_path), seeds()
+    done(store, requests, [55.7, 55.8, 55.9], fingerprint="aaaaaaaaaaaaaaaa", samples=(300, 60))
+    found = by_table(published(store, requests))
     assert {one.verdict for one in found.values()} == {"not comparable"}
 
 
 def test_two_versions_of_the_data_and_two_variants_are_judged_apart(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    wishes = seeds(4)
-    done(store, wishes[:2], [55.86] * 2)
-    done(store, wishes[2:], [10.0] * 2, fingerprint="aaaaaaaaaaaaaaaa")
+    requests = seeds(4)
+    done(store, requests[:2], [55.86] * 2)
+    done(store, requests[2:], [10.0] * 2, fingerprint="aaaaaaaaaaaaaaaa")
     text, original = seeds(method={"name": "scaffold", "variant": "text"}), seeds(method="scaffold")
     done(store, text, [54.14] * 3)
     done(store, original, [70.0] * 3)
-    found = published(store, [*wishes, *text, *original])
+    found = published(store, [*requests, *text, *original])
     fedavg = [one for one in found.comparisons if one.row.text == "55.86"]
     assert [one.verdict for one in fedavg] == ["inconclusive", "inconclusive"]
     assert {one.why for one in fedavg} == {"2 on other data"}
@@ -199,9 +199,9 @@ def test_two_versions_of_the_data_and_two_variants_are_judged_apart(tmp_path: Pa
 
 
 def test_nothing_is_said_where_nothing_was_published(tmp_path: Path) -> None:
-    store, wish = Store(tmp_path), experiment()
-    finish(store, wish)
-    runs = collect(StoreSource(store), [wish]).runs
+    store, request = Store(tmp_path), experiment()
+    finish(store, request)
+    runs = collect(StoreSource(store), [request]).runs
     assert compare(runs) is None
     everything = compare(runs, everything=True)
     assert everything is not None
@@ -214,8 +214,8 @@ def test_the_order_of_methods_column_by_column(tmp_path: Path) -> None:
     store = Store(tmp_path)
     # Table 12 has FedAvg 56.82 < FedYogi 73.13 < FedFN 77.14 < FedLN 77.71: here the last two changed places.
     ours = {("fedavg", "none"): 55.0, ("fedyogi", "none"): 70.0, ("fedavg", "fn"): 78.0, ("fedavg", "ln-reduced"): 77.0}
-    wishes = [seeds(method=method, norm=norm) for method, norm in ours]
-    for cell, percent in zip(wishes, ours.values(), strict=True):
+    requests = [seeds(method=method, norm=norm) for method, norm in ours]
+    for cell, percent in zip(requests, ours.values(), strict=True):
         done(store, cell, [percent] * 3)
     shorter = [
         seeds(2, method="fedprox", rounds=200, eval_every=200),
@@ -223,7 +223,7 @@ def test_the_order_of_methods_column_by_column(tmp_path: Path) -> None:
     ]
     for cell in shorter:
         done(store, cell, [20.0] * 2)
-    found = published(store, [wish for cell in [*wishes, *shorter] for wish in cell])
+    found = published(store, [request for cell in [*requests, *shorter] for request in cell])
     orders = {(one.table, one.rounds): one for one in found.orders}
     assert orders["12", 10_000].n == 4
     assert orders["12", 10_000].tau == pytest.approx(4 / 6)  # 5 pairs agree, 1 does not
@@ -234,7 +234,7 @@ def test_the_order_of_methods_column_by_column(tmp_path: Path) -> None:
     assert ("6", 10_000) not in orders  # a single method of it was run
 
 
-def golden_wishes() -> list[Experiment]:
+def golden_requests() -> list[Experiment]:
     cells: list[dict[str, Any]] = [
         {},
         {"method": "fedyogi"},
@@ -246,30 +246,30 @@ def golden_wishes() -> list[Experiment]:
         {"method": "scaffold"},
     ]
     return [
-        wish
+        request
         for partition in ("classes:1", "dirichlet:0.1")
         for cell in cells
-        for wish in seeds(partition=partition, **cell)
+        for request in seeds(partition=partition, **cell)
     ] + seeds(2, dataset="pacs", model="resnet18", clients=12, partition="domain-dirichlet:1", lr=0.001)
 
 
 def golden_store(path: Path) -> Store:
-    """Most of ``golden_wishes`` near the published numbers; gn not run, one seed of ln diverged, one of fn missing."""
+    """Most of ``golden_requests`` near the published numbers; no gn, one seed of ln diverged, one of fn missing."""
     store = Store(path)
     near = {"none": 56.0, "fn": 77.0, "ln": 78.0, "bn": 12.0}
-    for wish in golden_wishes():
-        name, method = wish.norm.name, getattr(wish, "method", None)
-        if name == "gn" or (name == "fn" and wish.seed == 2):
+    for request in golden_requests():
+        name, method = request.norm.name, getattr(request, "method", None)
+        if name == "gn" or (name == "fn" and request.seed == 2):
             continue
-        percent = near[name] + 17 * (method is not None and method.name == "fedyogi") + 0.2 * wish.seed
-        status = "diverged" if name == "ln" and wish.seed == 1 else "done"
+        percent = near[name] + 17 * (method is not None and method.name == "fedyogi") + 0.2 * request.seed
+        status = "diverged" if name == "ln" and request.seed == 1 else "done"
         more = {"acc_personal": 1.0} if name == "bn" else {}
-        finish(store, wish, round(percent / 100, 6), status=status, **more)
+        finish(store, request, round(percent / 100, 6), status=status, **more)
     return store
 
 
-def golden_board(store: Store, wishes: Sequence[Experiment] | None = None, **options: Any) -> Leaderboard:
-    return leaderboard_of(collect(StoreSource(store), wishes), **options)
+def golden_board(store: Store, requests: Sequence[Experiment] | None = None, **options: Any) -> Leaderboard:
+    return leaderboard_of(collect(StoreSource(store), requests), **options)
 
 
 def section(board: Leaderboard) -> str:
@@ -278,22 +278,22 @@ def section(board: Leaderboard) -> str:
 
 
 def test_golden_section(tmp_path: Path) -> None:
-    text = section(golden_board(golden_store(tmp_path), golden_wishes()))
+    text = section(golden_board(golden_store(tmp_path), golden_requests()))
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
     assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"
 
 
 def test_the_same_runs_give_the_same_section(tmp_path: Path) -> None:
-    wishes = golden_wishes()
-    first = section(golden_board(golden_store(tmp_path), wishes))
-    random.Random(0).shuffle(wishes)
-    assert section(golden_board(Store(tmp_path, create=False), wishes)) == first
+    requests = golden_requests()
+    first = section(golden_board(golden_store(tmp_path), requests))
+    random.Random(0).shuffle(requests)
+    assert section(golden_board(Store(tmp_path, create=False), requests)) == first
 
 
 def test_everything_lists_what_nobody_asked_for(tmp_path: Path) -> None:
     store = golden_store(tmp_path)
-    text = golden_board(store, golden_wishes(), published=True, tolerance=2.5).markdown()
+    text = golden_board(store, golden_requests(), published=True, tolerance=2.5).markdown()
     assert "365 published numbers" in text
     assert "at most 2.5 points" in text
     assert "## cifar100, cnn: published" in text
@@ -302,7 +302,7 @@ def test_everything_lists_what_nobody_asked_for(tmp_path: Path) -> None:
 
 
 def test_json_has_every_comparison(tmp_path: Path) -> None:
-    plain = golden_board(golden_store(tmp_path), golden_wishes()).json()["published"]
+    plain = golden_board(golden_store(tmp_path), golden_requests()).json()["published"]
     assert plain["tolerance"] == 1.0
     assert len(plain["rows"]) == sum(plain["counts"].values()) + 2 * 1  # SCAFFOLD has two variants in two columns
     yogi = [r for r in plain["rows"] if (r["method"], r["partition"], r["local_steps"]) == ("fedyogi", "classes:1", 10)]

@@ -80,15 +80,15 @@ def records(rounds: Sequence[int], acc: float, **more: Any) -> list[dict[str, An
     ]
 
 
-def claim(store: Store, wish: Experiment) -> Attempt:
-    attempt = store.claim(wish, Lease.here())
+def claim(store: Store, request: Experiment) -> Attempt:
+    attempt = store.claim(request, Lease.here())
     assert attempt is not None
     return attempt
 
 
 def finish(
     store: Store,
-    wish: Experiment,
+    request: Experiment,
     acc: float = 0.9,
     *,
     status: str = "done",
@@ -100,28 +100,28 @@ def finish(
     samples: tuple[int, int] | None = None,
     **more: Any,
 ) -> None:
-    """Execute a wish in no time: publish ``lines``, or records whose last accuracy is ``acc``."""
-    attempt = claim(store, wish)
+    """Execute a request in no time: publish ``lines``, or records whose last accuracy is ``acc``."""
+    attempt = claim(store, request)
     attempt.adopt(None)
     attempt.describe({**ENVIRONMENT, **(environment or {})})
-    rounds = wish.rounds
+    rounds = request.rounds
     if status == "diverged":
         rounds, lines = diverged_at, []
-    for line in records(sorted(wish.evaluated_rounds()), acc, **more) if lines is None else lines:
+    for line in records(sorted(request.evaluated_rounds()), acc, **more) if lines is None else lines:
         attempt.record(line)
     attempt.publish(
         status=status,  # type: ignore[arg-type]
         rounds=rounds,
         seconds=1.0,
-        fingerprint=fingerprint or content_of(wish.to_json()) or "feedfacecafebeef",
+        fingerprint=fingerprint or content_of(request.to_json()) or "feedfacecafebeef",
         numerics=numerics or NUMERICS,
         samples=samples,
     )
     attempt.end("ok")
 
 
-def fail(store: Store, wish: Experiment, kind: str = "oom") -> None:
-    attempt = claim(store, wish)
+def fail(store: Store, request: Experiment, kind: str = "oom") -> None:
+    attempt = claim(store, request)
     attempt.end(kind, "killed")
 
 
@@ -136,17 +136,17 @@ def small_sweep() -> list[Experiment]:
     ]
 
 
-def accuracy(wish: Any) -> float:
+def accuracy(request: Any) -> float:
     """A made-up accuracy that depends on everything in ``small_sweep``; exact in two decimals of a percent."""
-    acc = 0.6 + 0.1 * (wish.norm.name == "ln") + 0.01 * wish.seed
-    if wish.kind == "federated":
-        acc += 0.05 * (wish.method.name == "scaffold") + 0.1 * (wish.partition.name == "dirichlet")
+    acc = 0.6 + 0.1 * (request.norm.name == "ln") + 0.01 * request.seed
+    if request.kind == "federated":
+        acc += 0.05 * (request.method.name == "scaffold") + 0.1 * (request.partition.name == "dirichlet")
     return round(acc, 4)
 
 
-def filled(path: Path, wishes: Sequence[Experiment] | None = None) -> Store:
-    """A store in which all of ``wishes`` are done."""
+def filled(path: Path, requests: Sequence[Experiment] | None = None) -> Store:
+    """A store in which all of ``requests`` are done."""
     store = Store(path)
-    for wish in small_sweep() if wishes is None else wishes:
-        finish(store, wish, accuracy(wish))
+    for request in small_sweep() if requests is None else requests:
+        finish(store, request, accuracy(request))
     return store

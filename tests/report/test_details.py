@@ -26,10 +26,10 @@ RESULT = SimpleNamespace(
 
 
 def run(acc: float | None, state: str = "done", more: dict[str, Any] | None = None, **fields: Any) -> Run:
-    wish = experiment(**fields)
+    request = experiment(**fields)
     result: Any = None if state == "pending" else RESULT
     record = None if acc is None else {"acc": acc, **(more or {})}
-    return Run(wish, wish.rounds, state, result=result, record=record)
+    return Run(request, request.rounds, state, result=result, record=record)
 
 
 def board(*runs: Run, **options: Any) -> Leaderboard:
@@ -149,18 +149,18 @@ def test_hyper_parameters_of_a_method_can_be_chosen() -> None:
 
 
 def test_the_oracle_sees_the_test_data_of_every_round(tmp_path: Path) -> None:
-    store, wish = Store(tmp_path), experiment(rounds=30)
+    store, request = Store(tmp_path), experiment(rounds=30)
     lines = records([10, 20, 30], 0.6)
     lines[1]["acc"], lines[1]["loss"] = 0.8, 0.9
-    finish(store, wish, lines=lines)
+    finish(store, request, lines=lines)
     source = StoreSource(store)
-    (best,) = collect(source, [wish], select_by="oracle").runs
+    (best,) = collect(source, [request], select_by="oracle").runs
     assert best.record is not None and best.record["acc"] == 0.8
-    (by_loss,) = collect(source, [wish], select_by="oracle", metric="loss").runs
+    (by_loss,) = collect(source, [request], select_by="oracle", metric="loss").runs
     assert by_loss.record is not None and by_loss.record["loss"] == pytest.approx(0.4)
     with pytest.raises(UserError, match="unknown rule 'best'; known: last, val, oracle"):
-        collect(source, [wish], select_by="best")
-    text = leaderboard_of(collect(source, [wish], select_by="oracle"), select_by="oracle").markdown()
+        collect(source, [request], select_by="best")
+    text = leaderboard_of(collect(source, [request], select_by="oracle"), select_by="oracle").markdown()
     assert "an upper bound and no result" in text
 
 

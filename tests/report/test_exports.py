@@ -31,8 +31,8 @@ def bring(store: Store, path: Path) -> dict[str, int]:
     return dict(Counter(verdict for _, verdict in exports.bring_in(store, exports.read(path), Lease.here())))
 
 
-def text(source: Source, wishes: list[Experiment] | None = None) -> str:
-    return leaderboard_of(collect(source, wishes)).markdown()
+def text(source: Source, requests: list[Experiment] | None = None) -> str:
+    return leaderboard_of(collect(source, requests)).markdown()
 
 
 def files_of(store: Store) -> dict[str, bytes]:
@@ -53,8 +53,8 @@ def test_export_import_report_gives_the_same_bytes(tmp_path: Path) -> None:
     path = export(store, tmp_path / "runs.parquet")
     copy = Store(tmp_path / "b")
     assert bring(copy, path) == {"imported": 8}
-    wishes = [*small_sweep(), experiment(norm="fn")]
-    for asked in (None, wishes):
+    requests = [*small_sweep(), experiment(norm="fn")]
+    for asked in (None, requests):
         original = text(StoreSource(store), asked)
         assert text(StoreSource(copy), asked) == original
         assert text(exports.FilesSource([path]), asked) == original
@@ -62,14 +62,14 @@ def test_export_import_report_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_an_imported_run_is_done_and_whole(tmp_path: Path) -> None:
-    store, wish = Store(tmp_path / "a"), experiment()
-    finish(store, wish, 0.8, probes={"drift": {"mean_norm": 1.0}})
+    store, request = Store(tmp_path / "a"), experiment()
+    finish(store, request, 0.8, probes={"drift": {"mean_norm": 1.0}})
     copy = Store(tmp_path / "b")
     bring(copy, export(store, tmp_path / "runs.parquet"))
-    assert copy.run(wish.run_id).state(wish).status == "done"
-    assert copy.run(wish.run_id).metrics() == store.run(wish.run_id).metrics()
-    assert copy.run(wish.run_id).experiment() == wish
-    assert copy.claim(wish, Lease.here()) is None, "nobody executes it again"
+    assert copy.run(request.run_id).state(request).status == "done"
+    assert copy.run(request.run_id).metrics() == store.run(request.run_id).metrics()
+    assert copy.run(request.run_id).experiment() == request
+    assert copy.claim(request, Lease.here()) is None, "nobody executes it again"
     assert copy.claim(experiment(rounds=40), Lease.here()) is not None, "but it can be extended"
 
 

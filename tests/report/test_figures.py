@@ -33,14 +33,14 @@ def axes_of(drawing: Drawing) -> list[Any]:
 
 
 def test_every_kind_is_written_as_svg_and_png_with_the_same_bytes_each_time(tmp_path: Path) -> None:
-    wishes = [
+    requests = [
         experiment(method=method, norm=norm, partition=p, seed=s)
         for method in ("fedavg", "scaffold")
         for norm in ("none", "ln")
         for p in ("iid", "classes:1")
         for s in (0, 1)
     ]
-    store = filled(tmp_path / "store", [*wishes, experiment(kind="centralized")])
+    store = filled(tmp_path / "store", [*requests, experiment(kind="centralized")])
     first, again = (write_figures(board(store), tmp_path / name) for name in "ab")
     assert [picture.svg.name for picture in first] == [
         "curves-digits-mlp.svg",
@@ -92,19 +92,21 @@ def test_over_the_learning_rate_incomplete_cells_break_the_line(tmp_path: Path) 
 
 
 def test_over_dirichlets_beta(tmp_path: Path) -> None:
-    wishes = [experiment(partition=f"dirichlet:{beta}", norm=norm) for beta in (0.1, 1, 10) for norm in ("none", "ln")]
-    (drawing,) = drawings(filled(tmp_path / "a", [*wishes, experiment(partition="iid")]), "dirichlet")
+    requests = [
+        experiment(partition=f"dirichlet:{beta}", norm=norm) for beta in (0.1, 1, 10) for norm in ("none", "ln")
+    ]
+    (drawing,) = drawings(filled(tmp_path / "a", [*requests, experiment(partition="iid")]), "dirichlet")
     (panel,) = axes_of(drawing)
     assert panel.lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0, 100.0]
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0.1", "1", "10", "iid"]
     assert [text.get_text() for text in drawing.figure.legends[0].texts] == ["fedavg none", "fedavg ln"]
-    (without_iid,) = drawings(filled(tmp_path / "b", wishes), "dirichlet")
+    (without_iid,) = drawings(filled(tmp_path / "b", requests), "dirichlet")
     assert axes_of(without_iid)[0].lines[0].get_xdata().tolist() == [0.1, 1.0, 10.0]
 
 
 def test_federated_and_centralized_training_over_the_samples_seen(tmp_path: Path) -> None:
-    wishes = [experiment(clients=10, E=5, batch_size=32), experiment(kind="centralized", E=5, batch_size=320)]
-    (drawing,) = drawings(filled(tmp_path, wishes), "data")
+    requests = [experiment(clients=10, E=5, batch_size=32), experiment(kind="centralized", E=5, batch_size=320)]
+    (drawing,) = drawings(filled(tmp_path, requests), "data")
     federated, centralized = axes_of(drawing)
     assert centralized.get_title() == "centralized"
     # 10 rounds of 10 clients x 5 steps x 32 samples are as many as 10 rounds of 5 steps x 320
@@ -116,8 +118,8 @@ def test_federated_and_centralized_training_over_the_samples_seen(tmp_path: Path
 def test_columns_of_different_length_have_axes_of_their_own(tmp_path: Path, kind: str) -> None:
     stores = [Store(tmp_path / name) for name in "ab"]
     for store in stores:
-        for wish in (experiment(E=5), experiment(partition="iid", E=5), experiment(kind="centralized", E=50)):
-            finish(store, wish, lines=records([10, 20], 0.5))
+        for request in (experiment(E=5), experiment(partition="iid", E=5), experiment(kind="centralized", E=50)):
+            finish(store, request, lines=records([10, 20], 0.5))
     finish(stores[1], experiment(E=1, rounds=1000, eval_every=500), lines=records([500, 1000], 0.5))
     (alike, *_), (apart, *_) = (drawings(store, kind) for store in stores)
     assert len({panel.get_xlim() for panel in axes_of(alike) if panel.lines}) == 1
@@ -163,7 +165,7 @@ def test_the_cost_says_why_a_row_has_no_bytes(tmp_path: Path) -> None:
 
 
 def test_names_of_panels_and_titles_do_not_overlap(tmp_path: Path) -> None:
-    wishes = [
+    requests = [
         experiment(
             method=method, norm=norm, partition="dirichlet:0.02", participation=p, momentum=m, weight_decay=0.0005
         )
@@ -173,8 +175,8 @@ def test_names_of_panels_and_titles_do_not_overlap(tmp_path: Path) -> None:
         for m in (0.0, 0.95)
     ]
     store = Store(tmp_path)
-    for wish in wishes:
-        finish(store, wish, 0.5, bytes_up=10, bytes_down=10)
+    for request in requests:
+        finish(store, request, 0.5, bytes_up=10, bytes_down=10)
     for kind in ("curves", "cost", "heatmap"):
         (drawing,) = drawings(store, kind)
         drawing.figure.canvas.draw()
@@ -188,21 +190,21 @@ def test_names_of_panels_and_titles_do_not_overlap(tmp_path: Path) -> None:
 
 
 def test_dollar_signs_in_labels_are_no_mathematics(tmp_path: Path) -> None:
-    wishes = [
+    requests = [
         experiment(dataset={"name": "folder", "path": "a$^$b"}, method=method, norm=norm)
         for method in ("fedavg", "scaffold")
         for norm in ("none", "ln")
     ]
-    found = board(filled(tmp_path / "s", wishes))
+    found = board(filled(tmp_path / "s", requests))
     for kind in ("curves", "heatmap"):
         for drawing in draw(found, kind):
             drawing.figure.canvas.draw()
 
 
 def test_the_map_of_methods_and_norms_says_what_is_missing(tmp_path: Path) -> None:
-    wishes = [experiment(method=m, norm=n) for m in ("fedavg", "scaffold") for n in ("none", "ln")]
-    store = filled(tmp_path, wishes[:3])
-    finish(store, wishes[3], status="diverged")
+    requests = [experiment(method=m, norm=n) for m in ("fedavg", "scaffold") for n in ("none", "ln")]
+    store = filled(tmp_path, requests[:3])
+    finish(store, requests[3], status="diverged")
     (drawing,) = drawings(store, "heatmap")
     panel = axes_of(drawing)[0]
     assert [text.get_text() for text in panel.texts] == ["60.00", "70.00", "65.00", "", "1/1 diverged"]

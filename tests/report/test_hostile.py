@@ -36,9 +36,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Leaderboard, Coll
     store = Store(folder / "store")
     data = {"name": "folder", "path": f"pets {LINK} {TAG} $^$ *a* _b_"}
     for index, text in enumerate(ALL):
-        wish = experiment(dataset=data, norm=("none", "ln")[index % 2], seed=index)
+        request = experiment(dataset=data, norm=("none", "ln")[index % 2], seed=index)
         environment = {"cpu": text, "gpu": text, "git_commit": text, "torch": text, "python": text, text: text}
-        finish(store, wish, 0.5, environment=environment, numerics={"device": text, "executor": text}, fingerprint="aa")
+        finish(
+            store, request, 0.5, environment=environment, numerics={"device": text, "executor": text}, fingerprint="aa"
+        )
     finish(store, experiment(dataset=data, norm="fn"), 0.5, fingerprint=f"`{TAG}")
     fail(store, experiment(dataset=data, norm="gn"), f"{TAG}{ESC}{LINK}")
     collection = collect(StoreSource(store))
@@ -150,8 +152,8 @@ def test_fields_of_a_spreadsheet(value: str, written: str) -> None:
 
 
 def test_numbers_of_a_spreadsheet_stay_numbers(tmp_path: Path) -> None:
-    wish: Any = experiment(weight_decay=0.5)
-    run = Run(wish, 20, "done", record={"acc": -0.5})
+    request: Any = experiment(weight_decay=0.5)
+    run = Run(request, 20, "done", record={"acc": -0.5})
     write_csv(tmp_path / "a.csv", [run])
     (row,) = csv.DictReader((tmp_path / "a.csv").open())
     assert row["acc"] == "-0.5"

@@ -54,8 +54,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 def draw_board(folder: Path) -> Leaderboard:
     import dataclasses
 
-    store, wishes = everything(folder / "store")
-    collection = collect(StoreSource(store), wishes)
+    store, requests = everything(folder / "store")
+    collection = collect(StoreSource(store), requests)
     board = leaderboard_of(collection)
     return dataclasses.replace(board, pictures=write_figures(board, folder / "figures"))
 

@@ -24,8 +24,8 @@ from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, fil
 GOLDEN = Path(__file__).parents[1] / "golden" / "leaderboard.md"
 
 
-def board(store: Store, wishes: Iterable[Experiment] | None = None, **options: Any) -> Leaderboard:
-    return leaderboard_of(collect(StoreSource(store), wishes), **options)
+def board(store: Store, requests: Iterable[Experiment] | None = None, **options: Any) -> Leaderboard:
+    return leaderboard_of(collect(StoreSource(store), requests), **options)
 
 
 def cell(table: Table, *labels: str) -> tuple[str, list[str]]:
@@ -36,9 +36,11 @@ def cell(table: Table, *labels: str) -> tuple[str, list[str]]:
     raise AssertionError(f"no cell {labels}")
 
 
-def made_up(wishes: Iterable[Experiment], **record: float) -> Collection:
+def made_up(requests: Iterable[Experiment], **record: float) -> Collection:
     """Finished runs without a store."""
-    return Collection(tuple(Run(wish, wish.rounds, "done", record={"acc": 0.5, **record}) for wish in wishes))
+    return Collection(
+        tuple(Run(request, request.rounds, "done", record={"acc": 0.5, **record}) for request in requests)
+    )
 
 
 def test_rows_are_method_and_norm_and_columns_partitions(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_every_gap_is_named(tmp_path: Path) -> None:
     finish(store, partitions["classes:6"][0], loss=None)
     for seed in (1, 2):
         finish(store, partitions["classes:6"][seed], 0.5)
-    result = board(store, [wish for wishes in partitions.values() for wish in wishes], metric="loss")
+    result = board(store, [request for requests in partitions.values() for request in requests], metric="loss")
     (table,) = result.sections[0].tables
     said = {label: cell(table, "fedavg", "none", label) for label in partitions}
     assert said["iid"] == ("", ["not run"])
@@ -118,18 +120,18 @@ def test_numbers_on_an_axis_have_four_digits_or_as_many_as_tell_them_apart() -> 
 
 
 def test_a_combination_nobody_asked_for_is_a_dash(tmp_path: Path) -> None:
-    wishes = [experiment(norm="none"), experiment(norm="ln", partition="iid")]
-    text = board(filled(tmp_path, wishes), wishes).markdown()
+    requests = [experiment(norm="none"), experiment(norm="ln", partition="iid")]
+    text = board(filled(tmp_path, requests), requests).markdown()
     assert "| fedavg | none | – | 60.00<br><sub>n=1, no interval</sub> |" in text
     assert "not run" not in text
 
 
 def test_incomplete_cells_are_never_the_best(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    wishes = [experiment(norm=norm, seed=seed) for norm in ("none", "fn", "ln") for seed in range(2)]
-    for wish, acc in zip(wishes, (0.5, 0.5, 0.4, 0.4, 0.9), strict=False):
-        finish(store, wish, acc)
-    (table,) = board(store, wishes).sections[0].tables
+    requests = [experiment(norm=norm, seed=seed) for norm in ("none", "fn", "ln") for seed in range(2)]
+    for request, acc in zip(requests, (0.5, 0.5, 0.4, 0.4, 0.9), strict=False):
+        finish(store, request, acc)
+    (table,) = board(store, requests).sections[0].tables
     assert table.best == {(0, 0)}
 
 
@@ -152,11 +154,11 @@ def test_equal_printed_means_share_the_bold(tmp_path: Path) -> None:
 
 def test_two_versions_of_the_data_are_never_averaged(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    wishes = [experiment(seed=seed) for seed in range(4)] + [experiment(norm="ln", seed=0)]
-    finish(store, wishes[0], 0.4, fingerprint="aaaaaaaaaaaaaaaa")
-    finish(store, wishes[1], 0.6, fingerprint="aaaaaaaaaaaaaaaa")
-    finish(store, wishes[2], 0.9, fingerprint="bbbbbbbbbbbbbbbb")
-    result = board(store, wishes)
+    requests = [experiment(seed=seed) for seed in range(4)] + [experiment(norm="ln", seed=0)]
+    finish(store, requests[0], 0.4, fingerprint="aaaaaaaaaaaaaaaa")
+    finish(store, requests[1], 0.6, fingerprint="aaaaaaaaaaaaaaaa")
+    finish(store, requests[2], 0.9, fingerprint="bbbbbbbbbbbbbbbb")
+    result = board(store, requests)
     (table,) = result.sections[0].tables
     assert cell(table, "fedavg", "none", "data aaaaaaaa", "classes:1")[0].startswith("50.00")
     assert cell(table, "fedavg", "none", "data aaaaaaaa", "classes:1")[1][-1] == "2/4: 1 on other data, 1 pending"
@@ -187,8 +189,8 @@ def test_cells_with_different_numerics_are_footnoted(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_cell_are_left_out_of_a_part(tmp_path: Path) -> None:
-    wishes = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)]
-    tables = leaderboard_of(made_up([*wishes, experiment(norm="ln", partition="iid")])).sections[0].tables
+    requests = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)]
+    tables = leaderboard_of(made_up([*requests, experiment(norm="ln", partition="iid")])).sections[0].tables
     assert [len(table.rows) for table in tables] == [2, 1]
 
 
@@ -219,8 +221,8 @@ def test_centralized_runs_have_rows_of_their_own(tmp_path: Path) -> None:
 
 
 def test_data_sets_and_models_have_sections(tmp_path: Path) -> None:
-    wishes = [experiment(dataset=dataset, model="cnn") for dataset in ("mnist", "cifar10")] + [experiment()]
-    assert [section.title for section in leaderboard_of(made_up(wishes)).sections] == [
+    requests = [experiment(dataset=dataset, model="cnn") for dataset in ("mnist", "cifar10")] + [experiment()]
+    assert [section.title for section in leaderboard_of(made_up(requests)).sections] == [
         "digits, mlp",
         "cifar10, cnn",
         "mnist, cnn",
@@ -228,8 +230,8 @@ def test_data_sets_and_models_have_sections(tmp_path: Path) -> None:
 
 
 def test_few_columns_stand_side_by_side() -> None:
-    wishes = [experiment(partition=p, lr=lr) for p in ("iid", "classes:1") for lr in (0.1, 0.01)]
-    (table,) = leaderboard_of(made_up(wishes)).sections[0].tables
+    requests = [experiment(partition=p, lr=lr) for p in ("iid", "classes:1") for lr in (0.1, 0.01)]
+    (table,) = leaderboard_of(made_up(requests)).sections[0].tables
     assert table.col_axes == ("lr", "partition")
     assert [[at.label for at in col] for col in table.cols] == [
         ["0.01", "iid"],
@@ -237,20 +239,20 @@ def test_few_columns_stand_side_by_side() -> None:
         ["0.1", "iid"],
         ["0.1", "classes:1"],
     ]
-    assert "| method | norm | lr 0.01<br>iid |" in leaderboard_of(made_up(wishes)).markdown()
+    assert "| method | norm | lr 0.01<br>iid |" in leaderboard_of(made_up(requests)).markdown()
 
 
 def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
-    wishes = [
+    requests = [
         experiment(partition=p, lr=lr, E=steps)
         for p in ("iid", "classes:1", "classes:2")
         for lr in (0.1, 0.01, 0.001)
         for steps in (1, 10)
     ]
-    tables = leaderboard_of(made_up(wishes)).sections[0].tables
+    tables = leaderboard_of(made_up(requests)).sections[0].tables
     assert [table.title for table in tables] == ["lr 0.001", "lr 0.01", "lr 0.1"]
     assert all(table.col_axes == ("local_steps", "partition") and len(table.cols) == 6 for table in tables)
-    by_lr = leaderboard_of(made_up(wishes), cols=("partition", "lr")).sections[0].tables
+    by_lr = leaderboard_of(made_up(requests), cols=("partition", "lr")).sections[0].tables
     assert [table.title for table in by_lr] == [
         f"E {e}, {p}" for e in (1, 10) for p in ("iid", "classes:1", "classes:2")
     ]
@@ -258,30 +260,30 @@ def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
 
 
 def test_one_long_axis_is_split_evenly() -> None:
-    wishes = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10, 100)]
-    tables = leaderboard_of(made_up([*wishes, experiment(partition="iid")])).sections[0].tables
+    requests = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10, 100)]
+    tables = leaderboard_of(made_up([*requests, experiment(partition="iid")])).sections[0].tables
     assert [len(table.cols) for table in tables] == [5, 5]
     assert [at.label for (at,) in tables[0].cols] == ["iid", *(f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.3))]
 
 
 def test_a_hyperparameter_may_be_an_axis() -> None:
-    wishes = [experiment(method={"name": "fedyogi", "server_lr": lr}) for lr in (0.1, 0.3)] + [experiment()]
-    (table,) = leaderboard_of(made_up(wishes), cols=("method.server_lr",)).sections[0].tables
+    requests = [experiment(method={"name": "fedyogi", "server_lr": lr}) for lr in (0.1, 0.3)] + [experiment()]
+    (table,) = leaderboard_of(made_up(requests), cols=("method.server_lr",)).sections[0].tables
     assert [row[0].label for row in table.rows] == ["fedavg", "fedyogi"]
     assert [[at.label for at in col] for col in table.cols] == [["0.1"], ["0.3"], ["1"]]
 
 
-def test_wishes_of_different_length_are_told_apart() -> None:
-    wishes = [experiment(rounds=rounds) for rounds in (20, 40)]
-    (table,) = leaderboard_of(made_up(wishes)).sections[0].tables
+def test_requests_of_different_length_are_told_apart() -> None:
+    requests = [experiment(rounds=rounds) for rounds in (20, 40)]
+    (table,) = leaderboard_of(made_up(requests)).sections[0].tables
     assert table.col_axes == ("rounds", "partition")
 
 
 def test_no_two_cells_share_a_place(tmp_path: Path) -> None:
-    wishes = [
+    requests = [
         experiment(momentum=m, participation=p, bias=b) for m in (0, 0.9) for p in (0.5, 1) for b in (True, False)
     ]
-    (section,) = leaderboard_of(made_up(wishes)).sections
+    (section,) = leaderboard_of(made_up(requests)).sections
     assert sum(len(table.cells) for table in section.tables) == 8
 
 
@@ -302,9 +304,9 @@ def test_a_layout_that_cannot_be_is_refused(options: dict[str, Any], message: st
 
 
 def test_the_order_of_runs_changes_nothing(tmp_path: Path) -> None:
-    store, wishes = filled(tmp_path), small_sweep()
-    shuffled = random.Random(0).sample(wishes, len(wishes))
-    assert board(store, wishes).markdown() == board(store, shuffled).markdown() == board(store).markdown()
+    store, requests = filled(tmp_path), small_sweep()
+    shuffled = random.Random(0).sample(requests, len(requests))
+    assert board(store, requests).markdown() == board(store, shuffled).markdown() == board(store).markdown()
 
 
 def test_nothing_of_this_machine_is_told(tmp_path: Path) -> None:
@@ -331,13 +333,13 @@ def test_labels_lose_directories(label: str, shown: str) -> None:
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_terminal_tables_fit(tmp_path: Path, width: int) -> None:
-    wishes = [
+    requests = [
         experiment(method=method, norm="ln", partition=f"dirichlet:{beta}", seed=seed)
         for method in ("fedavg", "fedyogi")
         for beta in (0.01, 0.03, 0.1, 0.3, 1, 3)
         for seed in range(2)
     ]
-    result = board(filled(tmp_path, wishes), wishes)
+    result = board(filled(tmp_path, requests), requests)
     console = Console(width=width, record=True, file=io.StringIO())
     for part in result.tables(width):
         console.print(part)
@@ -349,52 +351,54 @@ def test_terminal_tables_fit(tmp_path: Path, width: int) -> None:
 
 def test_json_is_plain_and_complete(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    wishes = [experiment(seed=seed) for seed in range(3)]
-    finish(store, wishes[0], 0.4)
-    finish(store, wishes[1], 0.6)
-    fail(store, wishes[2], "oom")
-    plain = board(store, wishes).json()
+    requests = [experiment(seed=seed) for seed in range(3)]
+    finish(store, requests[0], 0.4)
+    finish(store, requests[1], 0.6)
+    fail(store, requests[2], "oom")
+    plain = board(store, requests).json()
     (only,) = plain["cells"]
     assert plain["schema"] == 2
     assert (only["mean"], only["n"], only["wished"], only["values"]) == (0.5, 2, 3, [0.4, 0.6])
     assert only["sd"] == pytest.approx(0.141421356)
     assert only["gaps"] == {"failed (oom)": 1}
-    assert only["seeds"] == [0, 1, 2] and only["run_ids"] == [wish.run_id for wish in wishes]
+    assert only["seeds"] == [0, 1, 2] and only["run_ids"] == [request.run_id for request in requests]
     assert only["experiment"]["partition.n"] == 1 and "seed" not in only["experiment"]
     assert plain["provenance"]["data"] == {"digits e3713c9c6ae47b99": 2}
 
 
 def test_runs_that_diverged_are_over(tmp_path: Path) -> None:
-    store, wishes = Store(tmp_path), [experiment(seed=seed) for seed in range(2)]
-    finish(store, wishes[0], 0.5)
-    finish(store, wishes[1], status="diverged")
-    assert "> **Diverged:** 1 of 2 runs have no value: 1 diverged." in board(store, wishes).markdown()
+    store, requests = Store(tmp_path), [experiment(seed=seed) for seed in range(2)]
+    finish(store, requests[0], 0.5)
+    finish(store, requests[1], status="diverged")
+    assert "> **Diverged:** 1 of 2 runs have no value: 1 diverged." in board(store, requests).markdown()
 
 
 def everything(path: Path) -> tuple[Store, list[Experiment]]:
     """A store with every kind of cell."""
-    store, wishes = Store(path), small_sweep()
+    store, requests = Store(path), small_sweep()
     skipped = experiment(method="scaffold", norm="ln", partition="dirichlet:0.1").cell_id
-    for wish in wishes:
-        if wish.cell_id == skipped:
+    for request in requests:
+        if request.cell_id == skipped:
             continue
-        if (wish.norm.name, wish.seed) == ("ln", 2):
-            fail(store, wish, "oom") if wish.partition.name == "classes" else finish(store, wish, status="diverged")
+        if (request.norm.name, request.seed) == ("ln", 2):
+            fail(store, request, "oom") if request.partition.name == "classes" else finish(
+                store, request, status="diverged"
+            )
         else:
-            finish(store, wish, accuracy(wish))
+            finish(store, request, accuracy(request))
     extra = [experiment(method="fedbn", norm="bn", seed=seed) for seed in range(3)]
-    for wish in extra:
-        finish(store, wish, 0.4 + 0.01 * wish.seed, acc_personal=1.0)
+    for request in extra:
+        finish(store, request, 0.4 + 0.01 * request.seed, acc_personal=1.0)
     central = [experiment(kind="centralized", norm=norm) for norm in ("none", "ln")]
-    for wish in central:
-        finish(store, wish, 0.97, environment={"git_dirty": True})
-    return store, [*wishes, *extra, *central]
+    for request in central:
+        finish(store, request, 0.97, environment={"git_dirty": True})
+    return store, [*requests, *extra, *central]
 
 
 def test_golden_leaderboard(tmp_path: Path) -> None:
-    store, wishes = everything(tmp_path)
+    store, requests = everything(tmp_path)
     specs = (("demo", "0123456789abcdef"),)
-    text = board(store, wishes, title="demo", specs=specs, command="flbench report sweeps/demo.yaml").markdown()
+    text = board(store, requests, title="demo", specs=specs, command="flbench report sweeps/demo.yaml").markdown()
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
     assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"

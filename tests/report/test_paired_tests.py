@@ -24,10 +24,15 @@ VALUES: Mapping[str, Sequence[float]] = {
 
 def board(values: Mapping[str, Sequence[float | None]] = VALUES, **options: Any) -> Leaderboard:
     runs = [
-        Run(wish, wish.rounds, "done" if acc is not None else "failed", record=None if acc is None else {"acc": acc})
+        Run(
+            request,
+            request.rounds,
+            "done" if acc is not None else "failed",
+            record=None if acc is None else {"acc": acc},
+        )
         for norm, accs in values.items()
         for seed, acc in enumerate(accs)
-        for wish in [experiment(norm=norm, seed=seed)]
+        for request in [experiment(norm=norm, seed=seed)]
     ]
     return leaderboard_of(Collection(tuple(runs)), **options)
 
@@ -82,10 +87,10 @@ def test_the_baseline_is_fedavg_without_normalization_unless_told_otherwise() ->
 
 def test_lower_may_be_better() -> None:
     runs = [
-        Run(wish, wish.rounds, "done", record={"acc": 0.5, "loss": loss + 0.01 * seed * loss})
+        Run(request, request.rounds, "done", record={"acc": 0.5, "loss": loss + 0.01 * seed * loss})
         for norm, loss in (("none", 1.0), ("ln", 0.5))
         for seed in range(3)
-        for wish in [experiment(norm=norm, seed=seed)]
+        for request in [experiment(norm=norm, seed=seed)]
     ]
     found = leaderboard_of(Collection(tuple(runs)), metric="loss")
     assert names(found, table(found).best) == {"ln"}

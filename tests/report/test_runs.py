@@ -14,8 +14,8 @@ from flbench.store import Store
 from tests.report.stores import claim, experiment, fail, finish, records
 
 
-def look(store: Store, *wishes: Experiment, **options: str) -> tuple[Run, ...]:
-    return collect(StoreSource(store), wishes or None, **options).runs
+def look(store: Store, *requests: Experiment, **options: str) -> tuple[Run, ...]:
+    return collect(StoreSource(store), requests or None, **options).runs
 
 
 def accuracies(runs: tuple[Run, ...]) -> list[float | None]:
@@ -23,15 +23,15 @@ def accuracies(runs: tuple[Run, ...]) -> list[float | None]:
 
 
 def test_a_finished_run_answers_with_its_last_record(tmp_path: Path) -> None:
-    store, wish = Store(tmp_path), experiment()
-    finish(store, wish, 0.9)
-    (run,) = look(store, wish)
+    store, request = Store(tmp_path), experiment()
+    finish(store, request, 0.9)
+    (run,) = look(store, request)
     assert (run.state, run.rounds, run.failure) == ("done", 20, None)
     assert run.record is not None and run.record["acc"] == 0.9
     assert run.fingerprint == "e3713c9c6ae47b99"
 
 
-def test_an_extended_run_answers_for_each_wish(tmp_path: Path) -> None:
+def test_an_extended_run_answers_for_each_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
     short, long = experiment(), experiment(rounds=40)
     finish(store, short, lines=records([10, 20], 0.6))
@@ -41,7 +41,7 @@ def test_an_extended_run_answers_for_each_wish(tmp_path: Path) -> None:
     assert sorted(run.rounds for run in look(store, short, long)) == [20, 40]
 
 
-def test_a_longer_run_alone_answers_for_a_shorter_wish(tmp_path: Path) -> None:
+def test_a_longer_run_alone_answers_for_a_shorter_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
     assert accuracies(look(store, experiment())) == [0.6]
@@ -53,7 +53,7 @@ def test_other_evaluations_on_the_way_do_not_matter(tmp_path: Path) -> None:
     assert accuracies(look(store, experiment(eval_every=1))) == [0.9]
 
 
-def test_without_a_wish_the_seeds_of_a_cell_count_at_the_same_round(tmp_path: Path) -> None:
+def test_without_a_request_the_seeds_of_a_cell_count_at_the_same_round(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(seed=0), lines=records([10, 20], 0.6))
     finish(store, experiment(seed=1, rounds=40), lines=records([10, 20], 0.7) + records([30, 40], 0.9))
@@ -64,7 +64,7 @@ def test_without_a_wish_the_seeds_of_a_cell_count_at_the_same_round(tmp_path: Pa
     assert [run.state for run in runs] == ["done", "done", "diverged"]
 
 
-def test_a_run_that_diverged_after_the_wished_round_has_a_record(tmp_path: Path) -> None:
+def test_a_run_that_diverged_after_the_requested_round_has_a_record(tmp_path: Path) -> None:
     store = Store(tmp_path)
     attempt = claim(store, experiment(rounds=100))
     attempt.adopt(None)
@@ -83,7 +83,7 @@ def test_gaps_have_their_reasons(tmp_path: Path) -> None:
     claim(store, experiment(seed=2))
     runs = look(store, *(experiment(seed=seed) for seed in range(3)))
     assert [(run.state, run.failure) for run in runs] == [("pending", None), ("failed", "cuda_oom"), ("running", None)]
-    assert len(look(store)) == 2, "without a wish, what was begun is there"
+    assert len(look(store)) == 2, "without a request, what was begun is there"
 
 
 def test_a_result_whose_metrics_are_gone_is_said_to_be_damaged(tmp_path: Path) -> None:
@@ -108,22 +108,22 @@ def test_retired_and_unreadable_runs_are_left_out_aloud(tmp_path: Path) -> None:
 
 
 def test_validation_data_choose_the_round_when_asked(tmp_path: Path) -> None:
-    store, wish = Store(tmp_path), experiment(val_fraction=0.1, rounds=30)
+    store, request = Store(tmp_path), experiment(val_fraction=0.1, rounds=30)
     lines = records([10, 20, 30], 0.9)
     for line, val in zip(lines, [0.3, 0.8, 0.8], strict=True):
         line["val_acc"] = val
-    finish(store, wish, lines=lines)
-    assert accuracies(look(store, wish)) == [0.9]
-    assert accuracies(look(store, wish, select_by="val")) == [pytest.approx(0.6)]
+    finish(store, request, lines=lines)
+    assert accuracies(look(store, request)) == [0.9]
+    assert accuracies(look(store, request, select_by="val")) == [pytest.approx(0.6)]
 
 
 def test_the_tidy_frame_has_every_field_with_its_type(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    wishes = [experiment(partition="dirichlet:0.1", lr=1.0), experiment(kind="centralized"), experiment(seed=5)]
-    finish(store, wishes[0], 0.5)
-    finish(store, wishes[1], 0.6)
-    frame = dataframes.tidy(look(store, *wishes)).set_index("run_id")
-    first, central, missing = (frame.loc[wish.run_id] for wish in wishes)
+    requests = [experiment(partition="dirichlet:0.1", lr=1.0), experiment(kind="centralized"), experiment(seed=5)]
+    finish(store, requests[0], 0.5)
+    finish(store, requests[1], 0.6)
+    frame = dataframes.tidy(look(store, *requests)).set_index("run_id")
+    first, central, missing = (frame.loc[request.run_id] for request in requests)
     assert (first["partition"], first["partition.beta"], first["clients"], first["lr"]) == (
         "dirichlet:0.1",
         0.1,
@@ -142,7 +142,7 @@ def test_the_tidy_frame_has_every_field_with_its_type(tmp_path: Path) -> None:
     assert "environment.host" not in frame, "a table that is passed on names no machine"
 
 
-def test_curves_have_one_row_an_evaluation_up_to_the_wished_round(tmp_path: Path) -> None:
+def test_curves_have_one_row_an_evaluation_up_to_the_requested_round(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
     source = StoreSource(store)

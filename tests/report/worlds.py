@@ -80,14 +80,14 @@ def world(
     """One run of everything; ``law`` says what an experiment's probes see, or None where it diverges."""
     source, runs = Records(), []
     for method, norm, partition, lr, seed in itertools.product(methods, norms, partitions, rates, seeds):
-        wish = experiment(
+        request = experiment(
             method=method, norm=norm, partition=partition, lr=lr, seed=seed, probes={"features": 10, "overfit": 20}
         )
-        runs.append(finished(wish, law(wish), source))
+        runs.append(finished(request, law(request), source))
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), (), source)  # type: ignore[arg-type]
 
 
-def finished(wish: Any, saw: Saw | None, source: Records) -> Run:
+def finished(request: Any, saw: Saw | None, source: Records) -> Run:
     """A run that is done, or has diverged."""
     result: Any = SimpleNamespace(
         fingerprint="feedfacecafebeef",
@@ -99,14 +99,14 @@ def finished(wish: Any, saw: Saw | None, source: Records) -> Run:
         rounds=20,
     )
     if saw is None:
-        return Run(wish, 20, "diverged", result=result)
+        return Run(request, 20, "diverged", result=result)
     last = {"round": 20, "acc": saw.acc, "recall": [saw.acc] * 10, "probes": saw.end()}
-    source.known[wish.run_id] = [
+    source.known[request.run_id] = [
         {"round": 0, "acc": 0.1, "probes": saw.born()},
         {"round": 10, "acc": saw.acc / 2, "probes": saw.end()},
         last,
     ]
-    return Run(wish, 20, "done", result=result, record=last)
+    return Run(request, 20, "done", result=result, record=last)
 
 
 def board(collection: Collection, **options: Any) -> Leaderboard:

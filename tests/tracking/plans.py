@@ -11,7 +11,7 @@ from typing import Any
 
 from flbench.config import Experiment
 from flbench.planning import write_plan
-from flbench.store import Store, Wish
+from flbench.store import RunRequest, Store
 from flbench.sweeps import Sweep, load_sweep
 from tests.report.stores import finish
 
@@ -42,8 +42,8 @@ class Planned:
         return self.sweep.experiments
 
     @property
-    def wishes(self) -> dict[str, Wish]:
-        return {experiment.run_id: Wish.of(experiment) for experiment in self.experiments}
+    def requests(self) -> dict[str, RunRequest]:
+        return {experiment.run_id: RunRequest.of(experiment) for experiment in self.experiments}
 
     def metrics(self, experiment: Experiment) -> list[dict[str, Any]]:
         return self.store.run(experiment.run_id).metrics()

@@ -86,7 +86,7 @@ def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def mirror(toys: Planned, sink: FakeSink, *, say: Callable[[str], None] = print) -> Mirror:
     log = SyncLog(toys.store.root / "wandb/mirrored.jsonl", "target")
-    return Mirror(toys.store, toys.wishes, {}, log, cast(Any, lambda: sink), mode="online", say=say)
+    return Mirror(toys.store, toys.requests, {}, log, cast(Any, lambda: sink), mode="online", say=say)
 
 
 def scans(count: int, between: Callable[[int], None] = lambda number: None) -> Callable[[float], bool]:
@@ -108,7 +108,7 @@ def test_every_finished_run_is_sent_once_and_whole(tmp_path: Path) -> None:
         again = mirror(toys, sink)
         again.finish()
     assert {session.view.run_id: session.records for session in sink.sessions} == {
-        wish.run_id: toys.metrics(wish) for wish in toys.experiments
+        request.run_id: toys.metrics(request) for request in toys.experiments
     }
     assert len(sink.sessions) == 4
     assert vars(again.counts) == {"total": 4, "mirrored": 4, "new": 0, "failed": 0}
@@ -138,8 +138,8 @@ def test_failed_runs_are_sent_at_the_end_and_unfinished_ones_are_not(tmp_path: P
 
 def test_a_running_run_is_sent_live(tmp_path: Path) -> None:
     toys, sink = planned(tmp_path, done=False), FakeSink()
-    wish = toys.experiments[0]
-    attempt = claim(toys.store, wish)
+    request = toys.experiments[0]
+    attempt = claim(toys.store, request)
     attempt.adopt(None)
 
     def train(scan: int) -> None:
@@ -194,8 +194,8 @@ def test_an_interrupted_run_is_left_for_the_next_sync(tmp_path: Path) -> None:
 
 def test_few_runs_are_sent_live_at_a_time(tmp_path: Path) -> None:
     toys, sink = planned(tmp_path, MANY, done=False), FakeSink()
-    for wish in toys.experiments:
-        attempt = claim(toys.store, wish)
+    for request in toys.experiments:
+        attempt = claim(toys.store, request)
         attempt.adopt(None)
         attempt.record({"round": 5, "acc": 0.5})
     mirror(toys, sink).follow(scans(3))
@@ -258,7 +258,7 @@ def test_a_missing_package_gives_up_at_once(tmp_path: Path) -> None:
 
     toys = planned(tmp_path)
     log = SyncLog(toys.store.root / "mirrored.jsonl", "target")
-    mirroring = Mirror(toys.store, toys.wishes, {}, log, missing, mode="online", say=print)
+    mirroring = Mirror(toys.store, toys.requests, {}, log, missing, mode="online", say=print)
     with pytest.raises(GivenUp, match="No module named 'wandb'"):
         mirroring.finish()
 

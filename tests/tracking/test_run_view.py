@@ -16,15 +16,15 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_run_has_its_id_cell_kind_tags_and_experiment(store: Store) -> None:
-    wish = experiment(method="scaffold", norm="ln", lr=0.1, seed=3)
-    finish(store, wish)
-    found = finished_view(store.run(wish.run_id), ("first", "second"))
+    request = experiment(method="scaffold", norm="ln", lr=0.1, seed=3)
+    finish(store, request)
+    found = finished_view(store.run(request.run_id), ("first", "second"))
     assert found is not None
     view, result = found
-    assert (view.run_id, view.group, view.job_type) == (wish.run_id, wish.cell_id, "federated")
+    assert (view.run_id, view.group, view.job_type) == (request.run_id, request.cell_id, "federated")
     assert view.tags == ("first", "second", "scaffold", "ln")
     assert view.name == "scaffold ln classes:1 lr=0.1 E=10 s3"
-    assert view.config == wish.to_json()
+    assert view.config == request.to_json()
     assert view.summary["status"] == "done"
     assert view.summary["rounds"] == 20
     assert view.summary["data_fingerprint"] == "e3713c9c6ae47b99"
@@ -67,8 +67,8 @@ def test_an_extended_run_has_another_digest_and_the_longest_result_counts(store:
 
 
 def test_another_sweep_with_the_same_run_changes_the_digest(store: Store) -> None:
-    finish(store, wish := experiment())
-    run = store.run(wish.run_id)
+    finish(store, request := experiment())
+    run = store.run(request.run_id)
     one, two = (finished_view(run, names) for names in (("a",), ("a", "b")))
     again = finished_view(run, ("a",))
     assert one and two and again
@@ -76,21 +76,21 @@ def test_another_sweep_with_the_same_run_changes_the_digest(store: Store) -> Non
 
 
 def test_diverged_and_failed_runs_say_so(store: Store) -> None:
-    finish(store, wish := experiment(lr=10.0), status="diverged")
-    found = finished_view(store.run(wish.run_id), ())
+    finish(store, request := experiment(lr=10.0), status="diverged")
+    found = finished_view(store.run(request.run_id), ())
     assert found is not None
     assert (found[0].status, found[0].exit_code) == ("diverged", 0)
     assert "diverged" in found[0].tags
-    fail(store, wish := experiment(lr=1.0))
-    run = store.run(wish.run_id)
+    fail(store, request := experiment(lr=1.0))
+    run = store.run(request.run_id)
     assert finished_view(run, ()) is None
-    view = failed_view(run, (), run.state(wish))
+    view = failed_view(run, (), run.state(request))
     assert view is not None
     assert (view.status, view.exit_code, view.summary["failure"]) == ("failed", 1, "oom")
 
 
 def test_a_run_without_its_experiment_has_no_view(store: Store) -> None:
-    claim(store, wish := experiment()).end("ok")
-    run = store.run(wish.run_id)
+    claim(store, request := experiment()).end("ok")
+    run = store.run(request.run_id)
     (run.path / "experiment.json").write_text("{")
-    assert running_view(run, (), run.state(wish), 20) is None
+    assert running_view(run, (), run.state(request), 20) is None

@@ -180,7 +180,7 @@ def test_a_run_deleted_on_wandb_stays_deleted_and_the_others_are_sent(
     result = flbench("sync", "--store", toys.store.root, "--mode", "online", env=shell, before=patience)
     assert result.returncode == 0, result.stdout
     assert f"run {gone} was deleted on W&B and stays deleted" in result.stdout
-    assert server.runs.keys() - {gone} >= {wish.run_id for wish in toys.experiments} - {gone}
+    assert server.runs.keys() - {gone} >= {request.run_id for request in toys.experiments} - {gone}
 
 
 def test_a_run_that_the_server_refuses_is_sent_the_next_time(
@@ -360,8 +360,8 @@ def test_a_missing_package_costs_a_warning(tmp_path: Path, env: dict[str, str]) 
 
 def test_a_running_run_is_sent_live(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
     toys = planned(tmp_path, SPEC.replace("[0, 1]", "[0]").replace("[none, ln]", "[ln]"), done=False)
-    (wish,) = toys.experiments
-    attempt = claim(toys.store, wish)
+    (request,) = toys.experiments
+    attempt = claim(toys.store, request)
     attempt.adopt(None)
     lines = records([5, 10, 15, 20], 0.9)
     for line in lines[:2]:
@@ -370,10 +370,10 @@ def test_a_running_run_is_sent_live(tmp_path: Path, env: dict[str, str], server:
     argv = [sys.executable, "-c", program, "sync", "toy", "--store", str(toys.store.root), "--mode", "online"]
     with subprocess.Popen([*argv, "--beside"], env=online(env, server), stdin=subprocess.PIPE) as mirror:
         deadline = time.monotonic() + 300
-        while len(server.runs[wish.run_id].lines) < 2:
+        while len(server.runs[request.run_id].lines) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert bare(server.runs[wish.run_id].history) == lines[:2]
+        assert bare(server.runs[request.run_id].history) == lines[:2]
         for line in lines[2:]:
             attempt.record(line)
         attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics={})
@@ -382,8 +382,8 @@ def test_a_running_run_is_sent_live(tmp_path: Path, env: dict[str, str], server:
         mirror.stdin.close()
     assert mirror.returncode == 0
     assert_on(server, toys)
-    assert len(server.runs[wish.run_id].history) == 4
-    begun = [upsert for upsert in server.runs[wish.run_id].upserts if upsert["entity"] is None]
+    assert len(server.runs[request.run_id].history) == 4
+    begun = [upsert for upsert in server.runs[request.run_id].upserts if upsert["entity"] is None]
     assert len(begun) == 1  # the same session, not a second one
 
 
@@ -459,7 +459,7 @@ def test_a_broken_mirror_costs_a_sweep_one_line(tmp_path: Path, env: dict[str, s
     assert len(lines) == 1
     assert ("mirrors the rest" in lines[0]) == ("sleep" in before)
     assert "4 of 4 runs done" in said
-    assert all(toys.metrics(wish) for wish in toys.experiments)
+    assert all(toys.metrics(request) for request in toys.experiments)
     assert "Traceback" not in said
 
 

@@ -61,7 +61,7 @@ class Published:
     """Everything that a report says about published numbers."""
 
     tolerance: float
-    everything: bool  # whether numbers that nobody wished for are listed too
+    everything: bool  # whether numbers that nobody requested are listed too
     comparisons: tuple[Comparison, ...]
     orders: tuple[Order, ...]
 

@@ -74,14 +74,14 @@ class Arm:
     @property
     def vanilla(self) -> bool:
         """Whether it is as drawn, on centre, and without normalization."""
-        wish = self.experiment
-        return wish.normalized == "none" and not (wish.pretrain_steps or wish.rescale or wish.shift)
+        request = self.experiment
+        return request.normalized == "none" and not (request.pretrain_steps or request.rescale or request.shift)
 
     @property
     def usual_batch_norm(self) -> bool:
         """Whether it has batch normalization and weights on centre."""
-        wish = self.experiment
-        return wish.normalized == "bn" and not (wish.pretrain_steps or wish.rescale or wish.shift)
+        request = self.experiment
+        return request.normalized == "bn" and not (request.pretrain_steps or request.rescale or request.shift)
 
     @cached_property
     def initial(self) -> Mapping[int, Record]:
@@ -143,9 +143,9 @@ class Setting:
     @property
     def title(self) -> str:
         """``fashion_mnist, 4096 samples, width 128, 15 epochs``."""
-        wish = self.arms[0].experiment
-        samples = f"{wish.samples} samples" if wish.samples else "all samples"
-        return f"{public(wish.dataset.label())}, {samples}, width {wish.width}, {self.arms[0].epochs} epochs"
+        request = self.arms[0].experiment
+        samples = f"{request.samples} samples" if request.samples else "all samples"
+        return f"{public(request.dataset.label())}, {samples}, width {request.width}, {self.arms[0].epochs} epochs"
 
     @property
     def rates(self) -> list[float]:
@@ -209,29 +209,33 @@ def _deep(run: Run) -> Deep:
 
 
 def _setting(run: Run) -> tuple[Any, ...]:
-    wish = _deep(run)
-    return wish.dataset.label(), wish.samples or 0, wish.width, wish.batch_size, run.rounds
+    request = _deep(run)
+    return request.dataset.label(), request.samples or 0, request.width, request.batch_size, run.rounds
 
 
-def _place(wish: Deep) -> tuple[Any, ...]:
+def _place(request: Deep) -> tuple[Any, ...]:
     """Where an arm stands: without normalization, rescaled, pre-trained, with batch normalization, shifted."""
-    raised = (wish.pretrain_steps, wish.pretrain_optimizer, wish.pretrain_lr) if wish.pretrain_steps else (0, "", 0.0)
-    return wish.depth, wish.normalized == "bn", wish.shift, wish.rescale, *raised, wish.init == "he"
+    raised = (
+        (request.pretrain_steps, request.pretrain_optimizer, request.pretrain_lr)
+        if request.pretrain_steps
+        else (0, "", 0.0)
+    )
+    return request.depth, request.normalized == "bn", request.shift, request.rescale, *raised, request.init == "he"
 
 
-def arm_name(wish: Deep) -> str:
+def arm_name(request: Deep) -> str:
     """``He's init``, ``rescaled only``, ``25 steps on the rank``, ``BN``, ``BN, shift 0.1``."""
-    init = "He's init" if wish.init == "he" else "torch's init"
-    if wish.pretrain_steps:
-        parts = [f"{wish.pretrain_steps} steps on the rank"]
-        parts += [] if wish.pretrain_optimizer == "adam" else [wish.pretrain_optimizer]
-        parts += [] if wish.pretrain_lr == 1e-3 else [f"step size {format_scalar(wish.pretrain_lr)}"]
-        parts += [] if wish.rescale else ["not rescaled"]
+    init = "He's init" if request.init == "he" else "torch's init"
+    if request.pretrain_steps:
+        parts = [f"{request.pretrain_steps} steps on the rank"]
+        parts += [] if request.pretrain_optimizer == "adam" else [request.pretrain_optimizer]
+        parts += [] if request.pretrain_lr == 1e-3 else [f"step size {format_scalar(request.pretrain_lr)}"]
+        parts += [] if request.rescale else ["not rescaled"]
         usual = "he"
-    elif wish.rescale:
+    elif request.rescale:
         parts, usual = ["rescaled only"], "he"
     else:
-        parts, usual = (["BN"], "torch") if wish.normalized == "bn" else ([init], wish.init)
-    parts += [] if wish.init == usual else [init]
-    parts += ["BN"] if wish.normalized == "bn" and parts[0] != "BN" else []
-    return ", ".join([*parts, *([f"shift {format_scalar(wish.shift)}"] if wish.shift else [])])
+        parts, usual = (["BN"], "torch") if request.normalized == "bn" else ([init], request.init)
+    parts += [] if request.init == usual else [init]
+    parts += ["BN"] if request.normalized == "bn" and parts[0] != "BN" else []
+    return ", ".join([*parts, *([f"shift {format_scalar(request.shift)}"] if request.shift else [])])

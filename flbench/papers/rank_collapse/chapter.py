@@ -70,11 +70,12 @@ def _avoids(nets: Sequence[Net]) -> Claim:
         fallen = [net for net, most in kept if (net.least or 0) <= most or len(net.at_end) < len(net.records)]
         outcomes += [net not in fallen for net, _ in kept]
         if kept:
-            wish = same[0].experiment
+            first = same[0].experiment
             exceptions = " and ".join(f"{_path(net)}, d = {net.experiment.width}" for net in fallen)
             parts.append(
-                f"{wish.activation}, {wish.normalized}: r ≥ {min(net.least or 0 for net, _ in kept):.2f} in all layers "
-                f"of the second half, without normalization ≤ {max(most for _, most in kept):.2f} at the end "
+                f"{first.activation}, {first.normalized}: r ≥ {min(net.least or 0 for net, _ in kept):.2f} "
+                f"in all layers of the second half, "
+                f"without normalization ≤ {max(most for _, most in kept):.2f} at the end "
                 f"({len(kept)} networks, {_size([net for net, _ in kept])})"
                 + (f"; it collapses for {exceptions}" if exceptions else "")
             )
@@ -152,16 +153,16 @@ def _over_depth(nets: Sequence[Net]) -> Grid:
 
 
 def _row(net: Net) -> tuple[Entry, ...]:
-    wish, late = net.experiment, net.late()
+    request, late = net.experiment, net.late()
     missing = len(net.runs) - len(net.at_end)
     remarks = [f"{missing} of {len(net.runs)} draws unfinished, or of rank 0"] if missing else []
     remarks += [] if net.settled else [f"not deep enough ({net.folds:.1f} of {SETTLED:g} e-foldings)"]
     return (
-        *words(wish.activation, path_name(wish.gamma), wish.normalized, str(wish.width), str(net.layers)),
+        *words(request.activation, path_name(request.gamma), request.normalized, str(request.width), str(net.layers)),
         Entry(spread(net.at_end)),
         Entry(spread(late)),
         Entry("–" if net.least is None else f"{net.least:.2f}"),
-        Entry(spread([value / math.sqrt(wish.width) for value in late])),
+        Entry(spread([value / math.sqrt(request.width) for value in late])),
         Entry(spread(net.late("soft_rank_0.5"), 1)),
         *words(str(len(net.at_end)), "; ".join(remarks)),
     )

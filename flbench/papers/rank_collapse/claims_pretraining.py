@@ -82,8 +82,8 @@ def _beats_control(setting: Setting) -> list[Finding]:
 
 
 def _is_control(arm: Arm) -> bool:
-    wish = arm.experiment
-    return wish.normalized == "none" and wish.rescale and not wish.pretrain_steps
+    request = arm.experiment
+    return request.normalized == "none" and request.rescale and not request.pretrain_steps
 
 
 def _against(setting: Setting, wanted: Callable[[Arm], bool]) -> list[Finding]:

@@ -100,8 +100,8 @@ def nets_of(runs: Sequence[Run], collection: Collection) -> list[Net]:
 
 
 def _order(net: Net) -> tuple[Any, ...]:
-    wish = net.experiment
-    return (*net.kind, wish.width, wish.samples or 0, net.layers)
+    request = net.experiment
+    return (*net.kind, request.width, request.samples or 0, net.layers)
 
 
 def path_name(gamma: float | None) -> str:

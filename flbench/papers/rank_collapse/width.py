@@ -87,6 +87,6 @@ def growths(nets: Sequence[Net]) -> list[Growth]:
             if net.settled and (late := net.late()):
                 ranks[net.experiment.width] = ranks.get(net.experiment.width, ()) + late
         if ranks:
-            wish = same[0].experiment
-            found.append(Growth(wish.activation, wish.gamma, wish.normalized, dict(sorted(ranks.items()))))
+            request = same[0].experiment
+            found.append(Growth(request.activation, request.gamma, request.normalized, dict(sorted(ranks.items()))))
     return found

@@ -15,32 +15,32 @@ class Memory:
     """A source of runs (``frames.Source``) that are told to it."""
 
     def __init__(self) -> None:
-        self._wishes: dict[str, Experiment] = {}
+        self._requests: dict[str, Experiment] = {}
         self._records: dict[str, list[dict[str, Any]]] = {}
         self._results: dict[str, Result] = {}
 
-    def add(self, wish: Experiment) -> None:
+    def add(self, request: Experiment) -> None:
         """A run that was begun and is not finished."""
-        self._wishes[wish.run_id] = wish
+        self._requests[request.run_id] = request
 
     def finish(
         self,
-        wish: Experiment,
+        request: Experiment,
         lines: Sequence[Mapping[str, Any]],
         *,
         status: Literal["done", "diverged"] = "done",
     ) -> None:
         """A run with these records; one that diverged did so in the round after the last of them."""
-        self.add(wish)
+        self.add(request)
         records = [dict(line) for line in lines]
-        reached = wish.rounds if status == "done" else records[-1]["round"] + 1
-        self._records[wish.run_id] = records
-        self._results[wish.run_id] = Result(
+        reached = request.rounds if status == "done" else records[-1]["round"] + 1
+        self._records[request.run_id] = records
+        self._results[request.run_id] = Result(
             file="",
-            run_id=wish.run_id,
+            run_id=request.run_id,
             status=status,
             rounds=reached,
-            wanted=wish.rounds,
+            wanted=request.rounds,
             evaluated=frozenset(record["round"] for record in records),
             probes=frozenset(),
             final=records[-1],
@@ -59,8 +59,8 @@ class Memory:
         return collect(self)
 
     def held(self) -> Iterator[Held]:
-        for run_id, wish in self._wishes.items():
-            yield Held(run_id, wish)
+        for run_id, request in self._requests.items():
+            yield Held(run_id, request)
 
     def results(self, run_id: str) -> Sequence[Result]:
         return [self._results[run_id]] if run_id in self._results else []

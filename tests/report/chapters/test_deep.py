@@ -46,7 +46,7 @@ def add(
     """Seeds of one arm: accuracy rises to ``acc`` (None: it diverges) and differs a little from seed to seed."""
     for lr in lrs:
         for seed in range(seeds):
-            wish = experiment(kind="deep", rounds=EPOCHS, eval_every=5, lr=lr, seed=seed, **{"depth": 32, **fields})
+            request = experiment(kind="deep", rounds=EPOCHS, eval_every=5, lr=lr, seed=seed, **{"depth": 32, **fields})
             last = 0.1 if acc is None else acc + 0.001 * seed
             lines = [
                 {
@@ -58,7 +58,7 @@ def add(
                 }
                 for epoch in ([0] if acc is None else (0, 5, 10, 15, 20))
             ]
-            store.finish(wish, lines, status="diverged" if acc is None else "done")
+            store.finish(request, lines, status="diverged" if acc is None else "done")
 
 
 def chapter(store: Memory) -> Chapter:
@@ -191,8 +191,8 @@ def test_a_trial_that_lost_seeds_is_not_the_best() -> None:
 
 def test_untrained_networks_have_ranks_alone() -> None:
     store = Memory()
-    wish = experiment(kind="deep", rounds=0, seed=0, depth=32, **BN)
-    store.finish(wish, [{"round": 0, "rank": 12.0, "ranks": [30.0, 12.0]}])
+    request = experiment(kind="deep", rounds=0, seed=0, depth=32, **BN)
+    store.finish(request, [{"round": 0, "rank": 12.0, "ranks": [30.0, 12.0]}])
     assert set(holdings(store).values()) == {"not run"}
 
 

@@ -23,7 +23,7 @@ BOUND = "The soft rank of every layer is at least (1 - τ)² r, τ relative to t
 RELU_ROOT = "The same order, √d, holds for ReLU networks (the paper asks)"
 
 
-def wish(seed: int, **fields: Any) -> Any:
+def request(seed: int, **fields: Any) -> Any:
     return experiment(
         kind="rank", rounds=LAYERS, eval_every=250, samples=64, seed=seed, **{"gamma": 0.5, "width": 32, **fields}
     )
@@ -31,7 +31,7 @@ def wish(seed: int, **fields: Any) -> Any:
 
 def record(store: Memory, seed: int, rank: Callable[[int], float | None], **fields: Any) -> None:
     """One finished draw whose rank after a layer is as given; its soft rank is just what eq. 5 allows."""
-    run = wish(seed, **fields)
+    run = request(seed, **fields)
     lines = []
     for layer in (0, 250, 500, 750, 1000):
         value = rank(layer)
@@ -108,7 +108,7 @@ def test_the_exponent_over_the_width_decides_on_theorem_2(power: float, expected
 def test_a_violated_bound_is_told() -> None:
     store = Memory()
     lines = [{"round": LAYERS, "rank": 9.0, "first_share": 0.5, "soft_rank_0.5": 2, "soft_rank_0.1": 8, "seconds": 0.0}]
-    store.finish(wish(0), lines)
+    store.finish(request(0), lines)
     chapter, _ = gather(store)
     assert holding(chapter, BOUND) == "does not hold"
     assert evidence(chapter, BOUND) == "1 of 2 pairs of a layer and a τ violate it"
@@ -144,6 +144,6 @@ def test_figures_over_depth_and_over_width() -> None:
 
 def test_a_single_record_is_no_line() -> None:
     store = Memory()
-    store.finish(wish(0), [{"round": LAYERS, "rank": 1.0, "first_share": 1.0, "seconds": 0.0}])
+    store.finish(request(0), [{"round": LAYERS, "rank": 1.0, "first_share": 1.0, "seconds": 0.0}])
     _, collection = gather(store)
     assert draw(leaderboard_of(collection), "rank") == []

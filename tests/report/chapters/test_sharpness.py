@@ -38,21 +38,21 @@ def draw(
     for width in widths:
         for seed in seeds:
             given = {"activation": activation, **VARIANCES[activation], **fields}
-            wish = experiment(kind="sharpness", rounds=0, width=width, seed=seed, **given)
-            lambda_max = value(wish) * (1 + 0.01 * (-1) ** seed)
-            store.finish(wish, [{"round": 0, "lambda_max": lambda_max, **(more or {})}])
+            request = experiment(kind="sharpness", rounds=0, width=width, seed=seed, **given)
+            lambda_max = value(request) * (1 + 0.01 * (-1) ** seed)
+            store.finish(request, [{"round": 0, "lambda_max": lambda_max, **(more or {})}])
 
 
-def theory(wish: Any) -> float:
+def theory(request: Any) -> float:
     """The value of theorem 2.2."""
-    predicted = predict(Family.of(wish), wish.width, {})
+    predicted = predict(Family.of(request), request.width, {})
     assert predicted is not None
     assert predicted.value is not None
     return predicted.value
 
 
-def bound(wish: Any) -> float:
-    predicted = predict(Family.of(wish), wish.width, {})
+def bound(request: Any) -> float:
+    predicted = predict(Family.of(request), request.width, {})
     assert predicted is not None
     assert predicted.lower is not None
     return predicted.lower
@@ -85,9 +85,9 @@ def test_theory_that_is_met_holds(store: Memory) -> None:
     ("value", "holding"),
     [
         (theory, "holds"),
-        (lambda wish: 1.08 * theory(wish), "holds"),
-        (lambda wish: 1.3 * theory(wish), "does not hold"),
-        (lambda wish: 277.0, "does not hold"),  # right at the widest alone: no slope
+        (lambda request: 1.08 * theory(request), "holds"),
+        (lambda request: 1.3 * theory(request), "does not hold"),
+        (lambda request: 277.0, "does not hold"),  # right at the widest alone: no slope
     ],
 )
 def test_theorem_2_2_needs_value_and_slope(store: Memory, value: Callable[[Any], float], holding: Holding) -> None:
@@ -97,7 +97,7 @@ def test_theorem_2_2_needs_value_and_slope(store: Memory, value: Callable[[Any],
 
 def test_one_activation_of_two_is_in_part(store: Memory) -> None:
     draw(store, theory)
-    draw(store, lambda wish: 3 * theory(wish), activation="tanh")
+    draw(store, lambda request: 3 * theory(request), activation="tanh")
     assert claim(store, "theorem 2.2").holding == "in part"
 
 
@@ -111,7 +111,7 @@ def test_little_data_are_inconclusive(store: Memory, widths: Sequence[int], seed
 
 def test_widths_with_few_draws_do_not_judge(store: Memory) -> None:
     draw(store, theory)
-    draw(store, lambda wish: 9 * theory(wish), widths=(800,), seeds=(0,))
+    draw(store, lambda request: 9 * theory(request), widths=(800,), seeds=(0,))
     found = claim(store, "theorem 2.2")
     assert found.holding == "holds"
     assert "800" not in found.evidence
@@ -140,10 +140,10 @@ def test_unfinished_and_foreign_runs_are_no_draws(store: Memory) -> None:
 @pytest.mark.parametrize(
     ("value", "holding"),
     [
-        (lambda wish: 3.6 * bound(wish), "holds"),
-        (lambda wish: 3.6 * bound(wish) * wish.width / 50, "does not hold"),  # grows
-        (lambda wish: 0.5 * bound(wish), "does not hold"),  # flat, below the bound
-        (lambda wish: 3.6 * bound(wish) * (wish.width / 50) ** 0.25, "inconclusive"),
+        (lambda request: 3.6 * bound(request), "holds"),
+        (lambda request: 3.6 * bound(request) * request.width / 50, "does not hold"),  # grows
+        (lambda request: 0.5 * bound(request), "does not hold"),  # flat, below the bound
+        (lambda request: 3.6 * bound(request) * (request.width / 50) ** 0.25, "inconclusive"),
     ],
 )
 def test_mean_subtraction_is_flat_and_above_its_bound(
@@ -155,17 +155,17 @@ def test_mean_subtraction_is_flat_and_above_its_bound(
 
 def test_last_batch_norm_is_held_to_its_own_outputs(store: Memory) -> None:
     """With one output Q_2/Q_1 = 1/sigma^2: the bound 2.3143 / 0.25 = 9.257 lies below 20, but not below 8."""
-    draw(store, lambda wish: 20.0, normalized="bn-last", more={"sigmas": [0.5]})
+    draw(store, lambda request: 20.0, normalized="bn-last", more={"sigmas": [0.5]})
     found = claim(store, "eq. 19")
     assert found.holding == "holds"
     assert "2.2 times the lower bound; within bounds in 16 of 16 draws" in found.evidence
-    draw(store, lambda wish: 8.0, normalized="bn-last", more={"sigmas": [0.5]}, activation="relu", seeds=range(4, 8))
+    draw(store, lambda request: 8.0, normalized="bn-last", more={"sigmas": [0.5]}, activation="relu", seeds=range(4, 8))
     assert claim(store, "eq. 19").holding == "does not hold"
 
 
 def test_middle_batch_norm_grows_for_relu_and_tanh_is_a_control(store: Memory) -> None:
-    draw(store, lambda wish: bound(wish) + 1.7, normalized="bn-middle")
-    draw(store, lambda wish: 6.0, normalized="bn-middle", activation="tanh")
+    draw(store, lambda request: bound(request) + 1.7, normalized="bn-middle")
+    draw(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
     found = claim(store, "theorem 3.4")
     assert found.holding == "holds"
     assert "within bounds in 16 of 16 draws" in found.evidence
@@ -173,12 +173,12 @@ def test_middle_batch_norm_grows_for_relu_and_tanh_is_a_control(store: Memory) -
 
 
 def test_middle_batch_norm_that_flattens_relu_would_refute(store: Memory) -> None:
-    draw(store, lambda wish: 70.0, normalized="bn-middle")
+    draw(store, lambda request: 70.0, normalized="bn-middle")
     assert claim(store, "theorem 3.4").holding == "does not hold"
 
 
 def test_the_control_alone_says_nothing_of_the_theorem(store: Memory) -> None:
-    draw(store, lambda wish: 6.0, normalized="bn-middle", activation="tanh")
+    draw(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
     assert claim(store, "theorem 3.4").holding == "not run"
 
 
@@ -189,9 +189,9 @@ CONSTANTS = {"eta1": 1.3, "eta2": 2.2, "eta3_squared": 0.2, "lambda_mean_field":
 @pytest.mark.parametrize(
     ("value", "holding"),
     [
-        (lambda wish: 0.5 * wish.width, "holds"),
-        (lambda wish: 30.0, "does not hold"),
-        (lambda wish: 50.0 * wish.width, "does not hold"),  # beyond the upper bound
+        (lambda request: 0.5 * request.width, "holds"),
+        (lambda request: 30.0, "does not hold"),
+        (lambda request: 50.0 * request.width, "does not hold"),  # beyond the upper bound
     ],
 )
 def test_layer_norm_grows_between_its_bounds(store: Memory, value: Callable[[Any], float], holding: Holding) -> None:
@@ -202,7 +202,7 @@ def test_layer_norm_grows_between_its_bounds(store: Memory, value: Callable[[Any
 
 
 def test_layer_norm_over_few_outputs_is_left_out(store: Memory) -> None:
-    draw(store, lambda wish: 0.5 * wish.width, normalized="ln-all", outputs=3, more=CONSTANTS)
+    draw(store, lambda request: 0.5 * request.width, normalized="ln-all", outputs=3, more=CONSTANTS)
     assert claim(store, "theorem 4.1").holding == "not run"
 
 
@@ -214,7 +214,7 @@ def test_a_draw_with_and_without_its_spectrum_counts_once(store: Memory) -> None
 
 
 def test_records_without_what_a_bound_needs_have_no_bound(store: Memory) -> None:
-    draw(store, lambda wish: 20.0, normalized="bn-last")
+    draw(store, lambda request: 20.0, normalized="bn-last")
     (line,) = lines_of(store.collection().runs)
     assert line.points[0].predicted is None
     assert claim(store, "eq. 19").holding == "inconclusive"

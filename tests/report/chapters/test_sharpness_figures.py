@@ -41,8 +41,8 @@ def test_nothing_is_drawn_of_a_single_width(store: Memory) -> None:
 def test_lambda_max_over_the_width(store: Memory) -> None:
     for activation in ("relu", "tanh"):
         draw_runs(store, theory, activation=activation)
-    draw_runs(store, lambda wish: 3.6 * bound(wish), normalized="mean-last")
-    draw_runs(store, lambda wish: 0.5 * wish.width, normalized="ln-all", outputs=10, more=CONSTANTS)
+    draw_runs(store, lambda request: 3.6 * bound(request), normalized="mean-last")
+    draw_runs(store, lambda request: 0.5 * request.width, normalized="ln-all", outputs=10, more=CONSTANTS)
     (drawing,) = drawings(store)
     assert drawing.place == ("study", "sharpness")
     assert "over 4 draws" in drawing.caption
@@ -89,7 +89,7 @@ def test_losses_over_width_and_learning_rate(store: Memory) -> None:
 def test_spectra(store: Memory) -> None:
     for normalized, values in (("none", [140.0, 3.0, 2.0, 1e-13]), ("mean-last", [8.0, 3.0, 2.0, 1e-13])):
         draw_runs(
-            store, lambda wish: 1.0, widths=(200,), normalized=normalized, spectrum=True, more={"spectrum": values}
+            store, lambda request: 1.0, widths=(200,), normalized=normalized, spectrum=True, more={"spectrum": values}
         )
     (drawing,) = drawings(store)
     plain, centred_ = panels(drawing)

@@ -19,15 +19,15 @@ torch.set_num_threads(1)  # more wait for each other beside other tests
 
 def measure(memory: Memory, **fields: Any) -> float:
     """Execute a study and keep its records; returns its first lambda_max."""
-    wish: Any = experiment(kind="sharpness", **fields)
-    study, _, _ = make_study(wish, None, "cpu")
+    request: Any = experiment(kind="sharpness", **fields)
+    study, _, _ = make_study(request, None, "cpu")
     lines = [study.evaluate()]
-    for _ in range(wish.rounds):
+    for _ in range(request.rounds):
         study.step()
         if study.diverged_in() is not None:
-            memory.finish(wish, lines, status="diverged")
+            memory.finish(request, lines, status="diverged")
             return float(lines[0]["lambda_max"])
-    memory.finish(wish, [*lines, study.evaluate()] if wish.rounds else lines)
+    memory.finish(request, [*lines, study.evaluate()] if request.rounds else lines)
     return float(lines[0]["lambda_max"])
 
 

@@ -41,16 +41,16 @@ def descend(
             top = lambda_max(width) * (1 + 0.1 * seed)
             for factor in factors:
                 peak, final = losses(factor)
-                wish = experiment(
+                request = experiment(
                     kind="sharpness", sigma_w2=4.0, sigma_b2=1.0, samples=1000, precision="fp32", rounds=50,
                     eval_every=1000, normalized=normalized, width=width, seed=seed, lr=2 * factor / top,
                 )  # fmt: skip
                 start = {"round": 0, "lambda_max": top, "loss": 10.0, "first_loss": 10.0, "peak_loss": 10.0}
                 end = {"round": 50, "lambda_max": 1.0, "loss": final, "first_loss": 10.0, "peak_loss": peak}
                 if math.isinf(final):
-                    store.finish(wish, [start], status="diverged")
+                    store.finish(request, [start], status="diverged")
                 else:
-                    store.finish(wish, [start, end])
+                    store.finish(request, [start, end])
 
 
 def chapter(store: Memory) -> Chapter:
