@@ -110,10 +110,10 @@ def test_the_log_says_how_a_gpu_convolves_and_when_that_differs(
     by_graph(monkeypatch)
     answers = iter([False, False, False, True])
     go(store, [run], lambda: next(answers, True))
-    by_graph(monkeypatch, "unfolded")
+    by_graph(monkeypatch, "streamed")
     go(store, [run])
     logs = [path.read_text() for path in sorted(tmp_path.rglob("log.txt"))]
     assert len(logs) == 2
     assert [text.count("convolutions: ") for text in logs] == [1, 1]
     assert "convolutions: conv1=grouped\n" in logs[0]
-    assert "convolutions: conv1=unfolded; before this round: conv1=grouped" in logs[1]
+    assert "convolutions: conv1=streamed; before this round: conv1=grouped" in logs[1]

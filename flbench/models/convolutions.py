@@ -1,14 +1,13 @@
-"""Three ways to convolve a stack of clients with the weights of each: on a GPU, which is fastest must be measured.
+"""Two ways to convolve a stack of clients with the weights of each; on a GPU the faster one is found by measuring.
 
-They compute the same sums in different orders. ``grouped`` is the one for CPUs.
+Both compute the same sums in different orders. A CPU uses ``grouped``.
 
-Shape suffixes: N clients (n: a slice of them), B batch, C channels in, O channels out, H, W pixels, h, w pixels after
-the convolution, P elements of a patch (C times the kernel's).
+Shape suffixes: N clients, B batch, C channels in, O channels out, H, W pixels, h, w pixels after the convolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -21,15 +20,12 @@ Pair = tuple[int, int]
 #: x_NBCHW and weight (N, O, C, kernel) to (N, B, O, h, w), for a stride and a zero padding.
 Convolution = Callable[[Tensor, Tensor, Pair, Pair], Tensor]
 
-#: Most bytes of patches at once: more clients are taken in slices.
-PATCH_BYTES = 2**30
-
 #: Streams on which single convolutions run side by side.
 STREAMS = 4
 
 
 def grouped(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, bias: Tensor | None = None) -> Tensor:
-    """One convolution with a group a client, over channels of all clients side by side."""
+    """Return one convolution with a group a client, over the channels of all clients side by side."""
     clients = x.shape[0]
     folded = x.transpose(0, 1).flatten(1, 2)
     flat_bias = None if bias is None else bias.flatten()
@@ -37,74 +33,17 @@ def grouped(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, bias: Tensor
     return torch.unflatten(out, 1, (clients, -1)).transpose(0, 1)
 
 
-def unfolded(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """A batch of matrix products, one a client, over the patches of its images."""
-    out: Tensor = _Unfolded.apply(x, weight, stride, padding)
-    return out
-
-
 def streamed(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """A convolution for each client, side by side on parallel streams."""
+    """Return one convolution for each client, side by side on parallel streams."""
     out: Tensor = _Streamed.apply(x, weight, stride, padding)
     return out
 
 
-CONVOLUTIONS: Mapping[str, Convolution] = {"grouped": grouped, "unfolded": unfolded, "streamed": streamed}
-
-
-class _Unfolded(torch.autograd.Function):
-    """Patches are made anew for the backward pass: kept, they would take kernel-size times the images' memory."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.window = stride, padding
-        parts = []
-        for part in _slices(x, weight, stride, padding):
-            patches = _patches(x[part], weight, stride, padding)
-            product = torch.bmm(patches.flatten(1, 3), weight[part].flatten(2).mT)
-            parts.append(product.unflatten(1, patches.shape[1:4]))
-        return torch.cat(parts).permute(0, 1, 4, 2, 3)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
-        x, weight = ctx.saved_tensors
-        of_x, of_weight = [], []
-        for part in _slices(x, weight, *ctx.window):
-            own = gradient[part].permute(0, 1, 3, 4, 2).flatten(1, 3)
-            patches = _patches(x[part], weight, *ctx.window).flatten(1, 3)
-            of_weight.append(torch.bmm(own.mT, patches))
-            if ctx.needs_input_grad[0]:
-                of_x.append(_fold(torch.bmm(own, weight[part].flatten(2)), x[part], weight, *ctx.window))
-        return torch.cat(of_x) if of_x else None, torch.cat(of_weight).view_as(weight), None, None
-
-
-def _patches(x_nBCHW: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """All windows that the kernel meets: (n, B, h, w, P)."""
-    padded = F.pad(x_nBCHW, (padding[1], padding[1], padding[0], padding[0]))
-    windows = padded.unfold(-2, weight.shape[-2], stride[0]).unfold(-2, weight.shape[-1], stride[1])
-    return windows.permute(0, 1, 3, 4, 2, 5, 6).flatten(4)
-
-
-def _fold(patches: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """Add the patches (n, B * h * w, P) up to images of the shape of ``x``."""
-    kernel, pixels = tuple(weight.shape[-2:]), tuple(x.shape[-2:])
-    columns = patches.unflatten(1, (x.shape[1], -1)).flatten(0, 1).mT
-    return F.fold(columns, pixels, kernel, padding=padding, stride=stride).view_as(x)
-
-
-def _slices(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Iterator[slice]:
-    """Clients in slices whose patches take at most ``PATCH_BYTES``, at least one client each."""
-    sides = zip(x.shape[-2:], weight.shape[-2:], stride, padding, strict=True)
-    height, width = ((side + 2 * pad - kernel) // step + 1 for side, kernel, step, pad in sides)
-    of_client = x.shape[1] * height * width * weight[0, 0].numel() * x.element_size()
-    most = max(1, PATCH_BYTES // of_client)
-    for first in range(0, len(x), most):
-        yield slice(first, first + most)
+CONVOLUTIONS: Mapping[str, Convolution] = {"grouped": grouped, "streamed": streamed}
 
 
 class _Streamed(torch.autograd.Function):
-    """Both passes fork from the current stream and join it, so that neither depends on where torch runs them."""
+    """Each pass forks from the current stream and joins it, so torch may run it on any stream."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
@@ -129,10 +68,10 @@ class _Streamed(torch.autograd.Function):
 
 
 def _side_by_side(calls: Sequence[Callable[[], Any]], like: Tensor) -> list[Any]:
-    """The values of independent calls, computed on parallel streams where there are any.
+    """Return the values of independent calls, computed on parallel streams if ``like`` is on a GPU.
 
-    The side streams begin after all that the current one was given, and it goes on after all of them. So a block of
-    memory that one of them frees is used again only after whoever still reads it.
+    The side streams start after all work that is queued on the current stream, and the current stream continues after
+    all of them. So memory that a side stream frees is reused only after its last reader.
     """
     if not like.is_cuda:
         return [call() for call in calls]

@@ -283,7 +283,6 @@ def test_the_walk_computes_what_the_engine_of_torch_computes(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("way", "norm"),
     [
-        ("unfolded", "bn"),
         ("streamed", "bn"),
         *(("grouped", norm) for norm in ("fn", "ln", "gn", "bn", "rms", "bn-last")),
     ],
