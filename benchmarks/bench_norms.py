@@ -20,7 +20,6 @@ import os
 import platform
 import statistics
 import time
-from functools import partial
 
 import torch
 
@@ -86,8 +85,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="counted rounds, after two warm-up rounds")
     parser.add_argument("--norms", default="", help="comma-separated names; default: all")
     arguments = parser.parse_args()
-    fits = partial(lambda model, name: not NORMS.parse(name).problem(model, (3, 32, 32)), MODELS.parse(arguments.model))
-    names = arguments.norms.split(",") if arguments.norms else list(filter(fits, NORMS.names()))
+    sites = tuple(MODELS.parse(arguments.model).sites((3, 32, 32)))
+    fitting = [name for name in NORMS.names() if not NORMS.parse(name).problem(sites)]
+    names = arguments.norms.split(",") if arguments.norms else fitting
     torch.set_num_threads(1)
     data = random_data((3, 32, 32), 10, train=1000)
     trainers = {name: trainer_of(arguments.model, name, data) for name in ["none", *names]}

@@ -18,9 +18,10 @@ from flbench.engine.executors import make_executor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
 from flbench.methods.base import Method
-from flbench.models.base import Conv, Dense, Model, Stage
-from flbench.models.network import build
+from flbench.models.base import Model
+from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
+from flbench.models.stages import Conv, Dense, Stage
 from flbench.registry import MODELS, NORMS
 
 torch.set_num_threads(1)  # toys are too small to share

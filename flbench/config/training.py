@@ -25,7 +25,7 @@ def _image_fits(dataset: Any, model: Any) -> str | None:
 def _norm_fits(dataset: Any, model: Any, norm: Any) -> str | None:
     if dataset.image is None or model.problem(dataset.image):
         return None
-    problem = norm.misfit(model, dataset.image, dataset.classes or 2)
+    problem = model.norm_problem(norm, dataset.image, dataset.classes or 2)
     return f"{norm.label()} in {model.label()}: {problem}" if problem else None
 
 

@@ -29,7 +29,7 @@ from flbench.engine.trainer import Trainer
 from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
-from flbench.models.network import build
+from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
 from flbench.streams import stream
 
@@ -105,7 +105,7 @@ def make_trainer(
 def _require_fit(experiment: Training, data: Data) -> None:
     """Check what a plan cannot where only the files tell the shape of the images; raises UserError."""
     model, norm, image = cast(Model, experiment.model), cast(Norm, experiment.norm), _image(data)
-    if problem := model.problem(image) or norm.misfit(model, image, data.classes):
+    if problem := model.problem(image) or model.norm_problem(norm, image, data.classes):
         raise UserError(f"{experiment.dataset.label()}, model {model.label()}, norm {norm.label()}: {problem}")
 
 

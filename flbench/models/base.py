@@ -1,169 +1,20 @@
-"""A model as data: a row of stages, each a weight layer (or a residual block) with its activation, and a linear head.
-
-The description knows every shape without building anything, so a sweep is checked without torch. A stage also knows
-its torch modules, and imports torch only when asked for them.
-"""
+"""The contract of a model: a row of stages and a linear head, or a ``build`` of its own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
+from flbench.models.norms.base import Norm
+from flbench.models.sites import Shape, Site
+from flbench.models.stages import Stage, Step
 from flbench.registry import Component
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from flbench.models.norms import Norm
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place where a normalization may sit.
-
-    Attributes:
-        position: ``before`` or ``after`` an activation function (after it, but before the pooling); ``feature``, the
-            input of the head; ``logits``, its output.
-        shape: shape of one sample there: (C, H, W) or (D,).
-        inside: whether the activation is within a residual block, so that a path leads around it.
-        last: whether it is the last activation of the network.
-    """
-
-    position: Literal["before", "after", "feature", "logits"]
-    shape: Shape
-    inside: bool = False
-    last: bool = False
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One step of the trunk, from the images towards the feature."""
-
-    #: Whether it ends with an activation function.
-    activates: ClassVar[bool] = True
-
-    def output(self, shape: Shape) -> Shape:
-        """Shape of one sample after the stage, for one of ``shape`` before it."""
-        raise NotImplementedError(f"{type(self).__name__} must say the shape it makes")
-
-    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
-        """The places for normalizations, in the order of the forward pass; ``last``: no later stage activates."""
-        raise NotImplementedError(f"{type(self).__name__} must say where a normalization may sit")
-
-    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """The torch modules in order, each with its kind; the kind and the stage's number are its name."""
-        raise NotImplementedError(f"{type(self).__name__} must say its modules")
-
-
-@dataclass(frozen=True)
-class Conv(Stage):
-    """A square convolution, ReLU, then max-pooling with windows of ``pool``."""
-
-    out: int
-    kernel: int
-    pool: int = 1
-    stride: int = 1
-    padding: int = 0
-
-    def activation(self, shape: Shape) -> Shape:
-        """Shape (C, H, W) of the activation, before the pooling."""
-        _, *pixels = shape
-        height, width = ((side + 2 * self.padding - self.kernel) // self.stride + 1 for side in pixels)
-        return self.out, height, width
-
-    def output(self, shape: Shape) -> Shape:
-        """Shape after the pooling."""
-        channels, height, width = self.activation(shape)
-        return channels, height // self.pool, width // self.pool
-
-    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
-        """Before and after the ReLU."""
-        activation = self.activation(shape)
-        return Site("before", activation, last=last), Site("after", activation, last=last)
-
-    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """Convolution, ReLU and pooling with the norms between them."""
-        from flbench.models.layers import Conv, Pool, Relu
-
-        before, after = (norm.layer(site) for site in self.sites(shape, last))
-        yield "conv", Conv(shape[0], self.out, self.kernel, self.stride, self.padding, bias=bias)
-        if before is not None:
-            yield "before", before
-        # max commutes with the monotone ReLU, bit for bit, and pooling first leaves a quarter of the work;
-        # not so where a norm stands between them.
-        pool = [("pool", Pool(self.pool))] if self.pool > 1 else []
-        yield from [*pool, ("relu", Relu())] if after is None else [("relu", Relu()), ("after", after), *pool]
-
-
-@dataclass(frozen=True)
-class Dense(Stage):
-    """A fully connected layer and ReLU; what comes in is flattened."""
-
-    out: int
-
-    def output(self, shape: Shape) -> Shape:
-        """Shape (D,)."""
-        return (self.out,)
-
-    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
-        """Before and after the ReLU."""
-        return Site("before", (self.out,), last=last), Site("after", (self.out,), last=last)
-
-    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """Product and ReLU with the norms between them."""
-        from flbench.models.layers import Dense, Flatten, Relu
-
-        before, after = (norm.layer(site) for site in self.sites(shape, last))
-        if len(shape) == 3:
-            yield "flatten", Flatten()
-        yield "dense", Dense(math.prod(shape), self.out, bias=bias)
-        if before is not None:
-            yield "before", before
-        yield "relu", Relu()
-        if after is not None:
-            yield "after", after
-
-
-@dataclass(frozen=True)
-class Average(Stage):
-    """Global average pooling: every channel's mean over its pixels."""
-
-    activates: ClassVar[bool] = False
-
-    def output(self, shape: Shape) -> Shape:
-        """Shape (C,)."""
-        return shape[:1]
-
-    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
-        """None: the feature has a site of its own."""
-        return ()
-
-    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """The mean."""
-        from flbench.models.layers import GlobalAverage
-
-        yield "average", GlobalAverage()
-
-
-@dataclass(frozen=True)
-class Step:
-    """A stage at its place: the shape that comes in, and whether no later stage has an activation."""
-
-    stage: Stage
-    shape: Shape
-    last: bool
-
-    def sites(self) -> tuple[Site, ...]:
-        """Its places for normalizations."""
-        return self.stage.sites(self.shape, self.last)
-
-    def modules(self, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """Its modules."""
-        return self.stage.modules(self.shape, self.last, norm, bias)
 
 
 @dataclass(frozen=True)
@@ -205,13 +56,19 @@ class Model(Component):
             yield from step.sites()
         yield Site("feature", (math.prod(self.output(image)),))
 
-    def ignores(self, norm: Norm, image: Shape, classes: int) -> str | None:
-        """Why a norm would not change this network, or None. A model that builds itself is built to find that out."""
-        if self._builds_itself():
-            from flbench.models.network import unchanged_by
+    def norm_problem(self, norm: Norm, image: Shape, classes: int) -> str | None:
+        """Why a norm cannot be used in this network, or None: it does not fit, or it would change nothing.
 
-            return unchanged_by(self, norm, image, classes)
-        if any(map(norm.sits, (*self.sites(image), Site("logits", (classes,))))):
+        A model that builds itself is built with the norm and without, to find out whether its layers differ.
+        """
+        if type(norm) is Norm:
+            return None
+        sites = tuple(self.sites(image))
+        if problem := norm.problem(sites):
+            return problem
+        if self._builds_itself():
+            return _unchanged_by(self, norm, image, classes)
+        if any(map(norm.sits, (*sites, Site("logits", (classes,))))):
             return None
         return "no layer of the network has a place for it, so that it would change nothing: use norm: none"
 
@@ -231,4 +88,22 @@ class Model(Component):
         """The torch module: images (B, C, H, W) to (features (B, D), logits (B, classes))."""
         from flbench.models.network import Network
 
-        return Network(self, image, classes, norm, bias)
+        return Network(
+            tuple(self.steps(image)), self.output(image), classes, norm, bias=bias, head_bias=self.head_has_bias(bias)
+        )
+
+
+@lru_cache(1000)  # requested for every experiment of a sweep
+def _unchanged_by(model: Model, norm: Norm, image: Shape, classes: int) -> str | None:
+    """Why a network that its model builds itself cannot have a norm: the same modules without it, or an error."""
+    import torch
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            networks = [model.build(image, classes, one, False) for one in (norm, Norm())]
+    except (ValueError, RuntimeError) as error:
+        return f"the network cannot be built with it: {error}"
+    # By name: a class that ``build`` itself defines is another one each time.
+    with_norm, without = ([(name, type(one).__qualname__) for name, one in net.named_modules()] for net in networks)
+    same = "the network has the same layers without it, so that it would change nothing: use norm: none"
+    return same if with_norm == without else None

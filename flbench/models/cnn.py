@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flbench.models.base import Conv, Dense, Model, Stage
+from flbench.models.base import Model
+from flbench.models.stages import Conv, Dense, Stage
 from flbench.registry import MODELS
 
 _TRUNK: tuple[Stage, ...] = (Conv(64, kernel=5, pool=2), Conv(64, kernel=5, pool=2), Dense(384))

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flbench.models.base import Dense, Model
+from flbench.models.base import Model
+from flbench.models.stages import Dense
 from flbench.registry import MODELS
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from flbench.models.base import Average, Conv, Model, Shape, Site, Stage
+from flbench.models.base import Model
+from flbench.models.norms.base import Norm
+from flbench.models.sites import Shape, Site
+from flbench.models.stages import Average, Conv, Stage
 from flbench.registry import MODELS
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from flbench.models.norms import Norm
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flbench.models.base import Model, Shape
-from flbench.models.network import build
+from flbench.models.base import Model
+from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
+from flbench.models.sites import Shape
 from flbench.registry import MODELS, NORMS
 from flbench.streams import stream
 

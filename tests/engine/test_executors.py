@@ -44,7 +44,7 @@ def every_combination() -> list[ParameterSet]:
     """
     cases = []
     for model, norm, method in product(MODELS, NORMS.names(), METHOD_NAMES):
-        if NORMS.parse(norm).problem(toy_model(model), MODELS[model]) is not None:
+        if NORMS.parse(norm).problem(tuple(toy_model(model).sites(MODELS[model]))) is not None:
             continue
         in_full = model in REGISTERED_MODELS.names() and model != "mlp"
         if in_full and (method not in ("fedavg", "scaffold") or norm not in NORM_NAMES):

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.models.network import Network, build
+from flbench.models.initial_weights import build
+from flbench.models.network import Network
 from flbench.registry import MODELS, NORMS
 
 #: Small versions of every kind of network, with the images they take.
@@ -29,7 +30,7 @@ FITTING = [
     (norm, model)
     for norm in sorted(PUBLISHED | FURTHER)
     for model, (spec, image) in SMALL.items()
-    if NORMS.parse(norm).problem(MODELS.parse(spec), image) is None
+    if NORMS.parse(norm).problem(tuple(MODELS.parse(spec).sites(image))) is None
 ]
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from flbench.models.initial_weights import build
 from flbench.models.layers import Pool, Relu
-from flbench.models.network import Network, build
+from flbench.models.network import Network
 from flbench.models.norm_layers import BatchNorm, GroupNorm, LayerNorm, ScaleNorm
 from flbench.registry import MODELS, NORMS
 
@@ -138,5 +139,5 @@ def test_problems_are_told_before_anything_is_built() -> None:
     assert "too small" in (cnn.problem(DIGITS) or "")
     assert cnn.problem(CIFAR) is None and mlp.problem(DIGITS) is None
     three = NORMS.parse({"name": "gn", "groups": 3})
-    assert "does not divide" in (three.problem(mlp, DIGITS) or "")
-    assert three.problem(MODELS.parse({"name": "mlp", "widths": [6, 9]}), DIGITS) is None
+    assert "does not divide" in (three.problem(tuple(mlp.sites(DIGITS))) or "")
+    assert three.problem(tuple(MODELS.parse({"name": "mlp", "widths": [6, 9]}).sites(DIGITS))) is None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.config import InvalidExperiment, parse_experiment
-from flbench.models.base import Model, Shape, Site, Stage
+from flbench.models.base import Model
 from flbench.models.norm_layers import (
     BatchNorm,
     BatchShift,
@@ -22,6 +22,8 @@ from flbench.models.norm_layers import (
 )
 from flbench.models.norms import EPS, Norm
 from flbench.models.norms.layerwise import GroupNorm as GroupedNorm
+from flbench.models.sites import Shape, Site
+from flbench.models.stages import Stage
 from flbench.registry import MODELS, NORMS
 from tests.models.networks import FITTING, FURTHER, PUBLISHED, SMALL, images_for, small
 
@@ -283,7 +285,7 @@ def test_every_name_is_there_and_says_its_equation_and_source() -> None:
     ],
 )
 def test_what_does_not_fit_is_told(norm: Any, model: str, image: tuple[int, int, int], message: str) -> None:
-    assert message in (NORMS.parse(norm).problem(MODELS.parse(model), image) or "")
+    assert message in (NORMS.parse(norm).problem(tuple(MODELS.parse(model).sites(image))) or "")
 
 
 SPELLINGS: list[tuple[dict[str, Any], Any]] = [
@@ -372,7 +374,7 @@ def test_a_norm_that_would_change_nothing_is_refused(
 
 
 def test_a_norm_with_which_a_model_cannot_build_itself_is_a_mistake() -> None:
-    problem = NORMS.parse({"name": "gn", "groups": 4}).misfit(SelfBuilt(), (1, 8, 8), 10)
+    problem = SelfBuilt().norm_problem(NORMS.parse({"name": "gn", "groups": 4}), (1, 8, 8), 10)
     assert problem is not None
     assert "cannot be built with it" in problem
     assert "must be divisible" in problem

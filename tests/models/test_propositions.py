@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flbench.models.base import Site
 from flbench.models.network import Network
 from flbench.models.norm_layers import LayerNorm
 from flbench.models.norms.reduced import LayerwiseFeatureNorm
+from flbench.models.sites import Site
 from tests.models.networks import images_for, small
 
 Layers = dict[str, Tensor]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from flbench.models.initial_weights import build
 from flbench.models.layers import Conv
-from flbench.models.network import build
 from flbench.registry import MODELS, NORMS
 from tests.models.networks import images_for, small
 

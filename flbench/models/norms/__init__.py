@@ -1,7 +1,7 @@
 """Normalizations as data: which layer sits at which site of a network.
 
-A norm is asked at every :class:`~flbench.models.base.Site` and answers with a torch module or with nothing, so where it
-sits is its own affair and no model is copied for it. The modules themselves are in ``flbench.models.norm_layers``.
+At each :class:`~flbench.models.sites.Site` a norm returns a torch module or None, so a norm decides where it sits, and
+models need no copy for each norm. The modules themselves are in ``flbench.models.norm_layers``.
 
 Notation: x is the activation of one sample, over all its elements (C, H, W) or (D,); d is their number; mu and sigma
 are mean and (biased) standard deviation over them. The label-skew paper (Zhang et al. 2024, arXiv 2308.09565) calls

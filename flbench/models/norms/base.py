@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from flbench.models.base import Model, Shape, Site
+from flbench.models.sites import Shape, Site
 from flbench.registry import NORMS, Component
 
 if TYPE_CHECKING:
@@ -43,14 +44,8 @@ class Norm(Component):
         """Return the norm that computes the same and gives both their run id."""
         return self
 
-    def misfit(self, model: Model, image: Shape, classes: int) -> str | None:
-        """Why this norm cannot be used in the model, or None: it does not fit, or no layer of it would be there."""
-        if type(self) is Norm:
-            return None
-        return self.problem(model, image) or model.ignores(self, image, classes)
-
-    def problem(self, model: Model, image: Shape) -> str | None:
-        """Why this norm does not fit the model on images of this shape, or None."""
+    def problem(self, sites: Sequence[Site]) -> str | None:
+        """Why this norm does not fit a network with these sites, or None."""
         return None
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.models.base import Model, Shape, Site
 from flbench.models.norms.base import EPS, Norm, mean_variance
+from flbench.models.sites import Shape, Site
 from flbench.registry import NORMS
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Layerwise(Norm):
         """The layer for activations of this shape."""
         raise NotImplementedError(f"{type(self).__name__} must say its layer")
 
-    def shapes(self, model: Model, image: Shape) -> Iterator[Shape]:
+    def shapes(self, sites: Sequence[Site]) -> Iterator[Shape]:
         """Shapes of all activations where it sits."""
-        return (site.shape for site in model.sites(image) if self.sits(site))
+        return (site.shape for site in sites if self.sits(site))
 
 
 @NORMS.register("ln")
@@ -152,9 +152,9 @@ class GroupNorm(Grouped):
         with_one_group = {GroupNorm: ChannelLayerNorm, StaticGroupNorm: StaticLayerNorm}.get(type(self))
         return with_one_group(order=self.order) if with_one_group and self.groups == 1 else self
 
-    def problem(self, model: Model, image: Shape) -> str | None:
+    def problem(self, sites: Sequence[Site]) -> str | None:
         """The groups must divide the channels of every activation."""
-        for channels, *_ in self.shapes(model, image):
+        for channels, *_ in self.shapes(sites):
             if channels % self.groups:
                 return f"groups={self.groups} does not divide a layer of {channels} channels"
         return None
@@ -192,9 +192,9 @@ class InstanceNorm(Layerwise):
 
         return GroupNorm(shape[0], shape, eps=EPS)
 
-    def problem(self, model: Model, image: Shape) -> str | None:
+    def problem(self, sites: Sequence[Site]) -> str | None:
         """There must be activations with pixels, and more than one of them."""
-        pixels = [math.prod(shape[1:]) for shape in self.shapes(model, image)]
+        pixels = [math.prod(shape[1:]) for shape in self.shapes(sites)]
         if not pixels:
             return "no layer has pixels to normalize over"
         return "a layer has a single pixel, which it would set to 0" if min(pixels) == 1 else None

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from flbench.models.base import Site
 from flbench.models.norms.base import EPS, Norm
+from flbench.models.sites import Site
 from flbench.registry import NORMS
 
 if TYPE_CHECKING:

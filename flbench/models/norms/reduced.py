@@ -6,11 +6,12 @@ max(||.||, 1e-12) (``F.normalize`` of the published code). They differ only wher
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from flbench.models.base import Model, Shape, Site
 from flbench.models.norms.base import Norm, ScaleVariant, mean_variance, scale, shift
+from flbench.models.sites import Site
 from flbench.registry import NORMS
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ class _BlockForm(FeatureNorm):
         """After the inner activation of a block, and at the feature."""
         return super().sits(site) or (site.position == "after" and site.inside)
 
-    def problem(self, model: Model, image: Shape) -> str | None:
+    def problem(self, sites: Sequence[Site]) -> str | None:
         """The model must have residual blocks."""
-        return None if any(site.inside for site in model.sites(image)) else "it has no residual blocks"
+        return None if any(site.inside for site in sites) else "it has no residual blocks"
 
 
 @NORMS.register("fn-block-mv")

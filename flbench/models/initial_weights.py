@@ -1,0 +1,38 @@
+"""Networks with initial weights that depend on the seed and on the network alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from flbench.models.base import Model
+from flbench.models.norms.base import Norm
+from flbench.models.sites import Shape
+from flbench.streams import stream
+
+
+def build(
+    model: Model, image: Shape, classes: int, norm: Norm, bias: bool, *, seed: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """Return a network whose initial weights depend only on the seed and on the network itself.
+
+    Each module runs torch's own ``reset_parameters`` with torch's CPU generator keyed by (seed, module name). Layers
+    that two networks share therefore start equal, whatever else (a norm) stands between them. Weights that no module
+    resets (a parameter that the model itself creates) keep what ``model.build`` drew, after a seed of its own. The
+    generator's state is restored at the end.
+    """
+    with torch.random.fork_rng(devices=[]):
+        _seed_torch(seed, "build")
+        network = model.build(image, classes, norm.canonical(), bias)
+        for name, module in network.named_modules():
+            # Attention and transformers of torch have only the private form.
+            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+            if reset is not None:
+                _seed_torch(seed, f"init/{name}")
+                reset()
+    return network.to(dtype=dtype)
+
+
+def _seed_torch(seed: int, purpose: str) -> None:
+    # torch.manual_seed would seed the GPU's generators, too, which are not restored.
+    torch.default_generator.manual_seed(int(stream(seed, purpose).integers(2**63)))

@@ -1,0 +1,145 @@
+"""The stages of a network as data: each a weight layer with its activation, or a pooling.
+
+A stage computes shapes without building anything, so a sweep is checked without torch. ``modules`` builds its torch
+modules, and imports torch only then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from flbench.models.norms.base import Norm
+from flbench.models.sites import Shape, Site
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the trunk, from the images towards the feature."""
+
+    #: Whether it ends with an activation function.
+    activates: ClassVar[bool] = True
+
+    def output(self, shape: Shape) -> Shape:
+        """Shape of one sample after the stage, for one of ``shape`` before it."""
+        raise NotImplementedError(f"{type(self).__name__} must say the shape it makes")
+
+    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
+        """The places for normalizations, in the order of the forward pass; ``last``: no later stage activates."""
+        raise NotImplementedError(f"{type(self).__name__} must say where a normalization may sit")
+
+    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
+        """The torch modules in order, each with its kind; the kind and the stage's number are its name."""
+        raise NotImplementedError(f"{type(self).__name__} must say its modules")
+
+
+@dataclass(frozen=True)
+class Conv(Stage):
+    """A square convolution, ReLU, then max-pooling with windows of ``pool``."""
+
+    out: int
+    kernel: int
+    pool: int = 1
+    stride: int = 1
+    padding: int = 0
+
+    def activation(self, shape: Shape) -> Shape:
+        """Shape (C, H, W) of the activation, before the pooling."""
+        _, *pixels = shape
+        height, width = ((side + 2 * self.padding - self.kernel) // self.stride + 1 for side in pixels)
+        return self.out, height, width
+
+    def output(self, shape: Shape) -> Shape:
+        """Shape after the pooling."""
+        channels, height, width = self.activation(shape)
+        return channels, height // self.pool, width // self.pool
+
+    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
+        """Before and after the ReLU."""
+        activation = self.activation(shape)
+        return Site("before", activation, last=last), Site("after", activation, last=last)
+
+    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
+        """Convolution, ReLU and pooling with the norms between them."""
+        from flbench.models.layers import Conv, Pool, Relu
+
+        before, after = (norm.layer(site) for site in self.sites(shape, last))
+        yield "conv", Conv(shape[0], self.out, self.kernel, self.stride, self.padding, bias=bias)
+        if before is not None:
+            yield "before", before
+        # max commutes with the monotone ReLU, bit for bit, and pooling first leaves a quarter of the work;
+        # not so where a norm stands between them.
+        pool = [("pool", Pool(self.pool))] if self.pool > 1 else []
+        yield from [*pool, ("relu", Relu())] if after is None else [("relu", Relu()), ("after", after), *pool]
+
+
+@dataclass(frozen=True)
+class Dense(Stage):
+    """A fully connected layer and ReLU; what comes in is flattened."""
+
+    out: int
+
+    def output(self, shape: Shape) -> Shape:
+        """Shape (D,)."""
+        return (self.out,)
+
+    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
+        """Before and after the ReLU."""
+        return Site("before", (self.out,), last=last), Site("after", (self.out,), last=last)
+
+    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
+        """Product and ReLU with the norms between them."""
+        from flbench.models.layers import Dense, Flatten, Relu
+
+        before, after = (norm.layer(site) for site in self.sites(shape, last))
+        if len(shape) == 3:
+            yield "flatten", Flatten()
+        yield "dense", Dense(math.prod(shape), self.out, bias=bias)
+        if before is not None:
+            yield "before", before
+        yield "relu", Relu()
+        if after is not None:
+            yield "after", after
+
+
+@dataclass(frozen=True)
+class Average(Stage):
+    """Global average pooling: every channel's mean over its pixels."""
+
+    activates: ClassVar[bool] = False
+
+    def output(self, shape: Shape) -> Shape:
+        """Shape (C,)."""
+        return shape[:1]
+
+    def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
+        """None: the feature has a site of its own."""
+        return ()
+
+    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
+        """The mean."""
+        from flbench.models.layers import GlobalAverage
+
+        yield "average", GlobalAverage()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage at its place: the shape that comes in, and whether no later stage has an activation."""
+
+    stage: Stage
+    shape: Shape
+    last: bool
+
+    def sites(self) -> tuple[Site, ...]:
+        """Its places for normalizations."""
+        return self.stage.sites(self.shape, self.last)
+
+    def modules(self, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
+        """Its modules."""
+        return self.stage.modules(self.shape, self.last, norm, bias)
