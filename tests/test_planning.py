@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -377,3 +379,14 @@ def test_rerun_of_a_sweep_is_for_its_selected_runs(tmp_path: Path) -> None:
         return sum(1 for _ in (tmp_path / "store").glob("runs/*/*/attempts/*"))
 
     assert [sweep(), sweep(), sweep("--limit", "1", "--rerun"), sweep("--rerun"), sweep()] == [3, 3, 4, 7, 7]
+
+
+@pytest.mark.parametrize("command", [["run", "dataset=cifar10", "rounds=2", "eval_every=2"], ["sweep", "spec.yaml"]])
+def test_missing_data_leave_no_attempt(command: list[str], tmp_path: Path) -> None:
+    """With the real engine, in a process of its own."""
+    spec = "version: 1\nname: missing\nbase: {dataset: cifar10, rounds: 2, eval_every: 2}\naxes: {norm: [none, ln]}\n"
+    (tmp_path / "spec.yaml").write_text(spec)
+    program = [sys.executable, "-c", "from flbench.cli import main; main()"]
+    done = subprocess.run([*program, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "flbench data download cifar10" in done.stderr
+    assert not list(tmp_path.glob("store/runs/*/*/attempts/*"))

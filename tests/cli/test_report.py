@@ -63,6 +63,15 @@ def test_a_spec_becomes_a_leaderboard(
     assert "60.50 ≈ n=2" in said and "wrote tiny.md" in said
 
 
+def test_a_file_that_is_no_report_is_not_overwritten(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(here / "runs")
+    for name in ("leaderboard.md", "notes.md"):
+        Path(name).write_text("# Notes\n")
+    assert flbench(monkeypatch, "report", "tiny.yaml") == 0  # writes tiny.md
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--out", "notes.md") == 2
+    assert [Path(name).read_text() for name in ("leaderboard.md", "notes.md")] == ["# Notes\n"] * 2
+
+
 def test_the_sweep_writes_the_same_bytes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
     write_leaderboard(store, [load_sweep(here / "tiny.yaml")], here / "beside" / "leaderboard.md", papers())

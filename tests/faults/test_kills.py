@@ -309,6 +309,37 @@ def test_a_sweep_whose_store_is_deleted_says_so(store: Store) -> None:
     wait_until(lambda: recorded(store) > 2)
     store.root.rename(store.root.with_name("grave"))
     _, err = orchestrator.communicate(timeout=60)
+    assert not store.root.exists()
     assert orchestrator.returncode == 4
     assert err.splitlines()[-1].endswith("was deleted or moved while it was in use")
+
+
+def test_a_store_removed_under_its_workers_stays_removed(store: Store) -> None:
+    orchestrator = start(store, 4, 0.05)
+    wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0001/executed"))) == 2)
+    workers = {worker.lease.pid: process_start(worker.lease.pid) for worker in store.live_workers()}
+    orchestrator.kill()
+    orchestrator.communicate()
+    while subprocess.run(["rm", "-rf", str(store.root)], stderr=subprocess.DEVNULL, check=False).returncode:
+        pass  # a worker wrote a file into a folder that was about to be removed
+    wait_until(lambda: all(process_start(pid) != began for pid, began in workers.items()))
     assert not store.root.exists()
+
+
+@pytest.mark.slow
+def test_tests_of_interrupts_do_not_depend_on_the_callers_signals() -> None:
+    """A script starts background jobs with SIGINT ignored, and a parent may block signals: children inherit both."""
+
+    def ignore_and_block() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "", __file__]
+    done = subprocess.run(
+        [*command, "-k", "test_interrupt_drains"],
+        cwd=ROOT,
+        preexec_fn=ignore_and_block,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from flbench.report.board import Leaderboard
 from flbench.report.costs import first_reaching
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.store import Store
-from tests.report.stores import experiment, finish, leaderboard_of, records
+from tests.report.stores import draw, experiment, finish, leaderboard_of, records
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
@@ -334,3 +335,24 @@ def test_json_tells_what_the_tables_tell() -> None:
         ("ln", "iid"): (pytest.approx(1.0), 2),
         ("ln", "classes:1"): (pytest.approx(1.0), 2),
     }
+
+
+def test_means_ranks_and_figures_use_the_common_settings(tmp_path: Path) -> None:
+    """Each norm tried a learning rate that the other did not; with these, both would have a better mean."""
+    store = Store(tmp_path)
+    tried = {"none": {0.01: 0.5, 0.1: 0.6, 0.3: 0.8}, "ln": {0.001: 0.9, 0.01: 0.7, 0.1: 0.65}}
+    for method, (norm, accs), partition in product(("fedavg", "scaffold"), tried.items(), ("iid", "classes:2")):
+        for lr, acc in accs.items():
+            request = experiment(method=method, norm=norm, lr=lr, partition=partition)
+            finish(store, request, acc, recall=[acc, 1.0], bytes_up=10, bytes_down=10)
+    found = leaderboard_of(collect(StoreSource(store)))
+    (summary,) = found.overall
+    assert {row.row[1].label: round(row.mean, 4) for row in summary.rows if row.mean} == {"none": 0.6, "ln": 0.7}
+    for details in found.sections[0].details:
+        assert {round(c.summary.mean, 4) for c in details.table.cells.values() if c.summary} == {0.6, 0.7}
+    (heatmap,) = draw(found, "heatmap")
+    texts = {text.get_text() for panel in heatmap.figure.axes for text in panel.texts}
+    assert {text.split()[0] for text in texts if text.strip()} == {"60.00", "70.00"}
+    for drawing in draw(found, "curves"):
+        ends = {round(float(line.get_ydata()[-1]), 1) for panel in drawing.figure.axes for line in panel.lines}
+        assert ends == {60.0, 70.0}
