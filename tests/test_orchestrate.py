@@ -331,14 +331,9 @@ def test_labels_outlive_a_component() -> None:
 def test_leaderboard_is_made_anew_only_where_it_would_differ(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    class Board:
-        def tables(self, width: int) -> list[str]:
-            return [f"table {len(made)} of {width}"]
-
-    def write(store: Store, sweeps: list[Any], path: Path, papers: Any, arguments: list[str]) -> Board:
+    def write(store: Store, sweeps: list[Any], path: Path, papers: Any, arguments: list[str]) -> None:
         made.append(path.name)
         path.write_text("board")
-        return Board()
 
     class Report:
         class spec:
@@ -347,6 +342,8 @@ def test_leaderboard_is_made_anew_only_where_it_would_differ(store: Store, monke
 
     sweep: Any = Report()
     monkeypatch.setattr("flbench.report.write_leaderboard", write)
+    tables = "flbench.report.write.terminal.to_terminal"
+    monkeypatch.setattr(tables, lambda board, width: [f"table {len(made)} of {width}"])
     texts = [
         leaderboard(store, sweep, store.root, fingerprint, width)[1].strip()
         for fingerprint, width in (("a", 80), ("a", 80), ("b", 80), ("b", 90))

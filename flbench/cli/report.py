@@ -126,6 +126,10 @@ def report(
     """
     from flbench.report import check_replaceable, write_text
     from flbench.report.dataframes import write_csv
+    from flbench.report.page.leaderboard import document
+    from flbench.report.write.html import to_html
+    from flbench.report.write.json import to_json
+    from flbench.report.write.markdown import to_markdown
     from flbench.sweeps import collection_paused
 
     for option, path in (("--out", out), ("--html", html), ("--csv", csv)):
@@ -152,11 +156,11 @@ def report(
             folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             board = _with_figures(board, folder, out if figures else None, data)
         if html is not None:
-            write_text(html, board.html())
+            write_text(html, to_html(document(board), board.options.title))
         if not as_json:
-            write_text(out, board.markdown())
+            write_text(out, to_markdown(document(board)))
     if as_json:
-        print(json.dumps(board.json(), indent=1, allow_nan=False))
+        print(json.dumps(to_json(board), indent=1, allow_nan=False))
         return
     written = [str(path) for path in (out, html, csv) if path is not None]
     if figures is not None:
@@ -288,8 +292,10 @@ def _with_figures(board: Leaderboard, directory: Path, out: Path | None, data: P
 def _show(board: Leaderboard, written: Sequence[str]) -> None:
     from rich.console import Console
 
+    from flbench.report.write.terminal import to_terminal
+
     console = Console()
-    for part in board.tables(console.width):
+    for part in to_terminal(board, console.width):
         console.print(part)
     for note in board.collection.left_out:
         console.print(f"left out: {note}", markup=False)

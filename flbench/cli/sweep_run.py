@@ -187,11 +187,12 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
         return path, str(cached["text"])
     from flbench.papers import papers
     from flbench.report import write_leaderboard
+    from flbench.report.write.terminal import to_terminal
 
     board = write_leaderboard(store, [sweep], path, papers(), arguments)
     drawn = StringIO()
     console = Console(width=width, file=drawn, color_system=None)
-    for table in board.tables(width):
+    for table in to_terminal(board, width):
         console.print(table)
     files.replace(cache, strict_json.pretty({"key": key, "text": drawn.getvalue()}), sync=False)
     return path, drawn.getvalue()

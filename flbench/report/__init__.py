@@ -25,11 +25,13 @@ def write_leaderboard(
     ``arguments`` are options of the command that makes it again (``flbench report``).
     """
     from flbench.report import leaderboard
+    from flbench.report.page.leaderboard import document
     from flbench.report.runs import StoreSource
+    from flbench.report.write.markdown import to_markdown
 
     parts = leaderboard.parts_of(StoreSource(store), sweeps)
     board = leaderboard.build(parts, leaderboard.options_of(sweeps, arguments), papers)
-    write_text(path, board.markdown())
+    write_text(path, to_markdown(document(board)))
     return board
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from flbench.report.cells import Tick
 from flbench.report.claims import Chapter
@@ -18,9 +18,6 @@ from flbench.report.runs import Collection
 from flbench.report.summary import Overall
 from flbench.report.supplement import Supplement
 from flbench.report.tables import Position, Table
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 S = TypeVar("S", bound=Supplement)
 
@@ -124,29 +121,3 @@ class Leaderboard:
     def all_tables(self) -> list[Table]:
         """Every table, in reading order."""
         return [table for section in self.sections for table in (*section.tables, *section.own_shard)]
-
-    def markdown(self) -> str:
-        """The text of ``leaderboard.md``: same runs, same bytes."""
-        from flbench.report.page import leaderboard as compose
-        from flbench.report.write import markdown
-
-        return markdown.write(compose.document(self))
-
-    def html(self) -> str:
-        """The same as one self-contained page; pictures are read from where they lie."""
-        from flbench.report.page import leaderboard as compose
-        from flbench.report.write import html
-
-        return html.write(compose.document(self), self.options.title)
-
-    def tables(self, width: int) -> list[RenderableType]:
-        """Titles, tables and notes for a terminal that is ``width`` columns wide."""
-        from flbench.report.write import terminal
-
-        return terminal.render(self, width)
-
-    def json(self) -> dict[str, Any]:
-        """The cells and their provenance as plain data; stable from version to version."""
-        from flbench.report.write import json as plain
-
-        return plain.write(self)

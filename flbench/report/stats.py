@@ -1,9 +1,8 @@
-"""What a leaderboard may say about a handful of seeds.
+"""Statistics of a handful of seeds: means with intervals, paired tests, a bootstrap across cells, rank correlation.
 
-Mean, sample standard deviation (ddof 1) and the Student-t interval of the mean, which fewer than three seeds do not
-have. Differences between cells are paired by seed and corrected for their number; across many cells there are a
-stratified bootstrap and mean ranks. scipy.special alone is imported: scipy.stats, to which the tests hold these, takes
-longer than a report.
+scipy has no t-test that treats equal differences exactly, no bootstrap that draws n - 1 of n within strata, and no Holm
+correction; the rest comes from scipy. Quantiles come from scipy.special, because scipy.stats takes 0.5 s to import and
+every report needs them.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from flbench.streams import stream
 #: Coverage of every interval that is printed.
 CONFIDENCE = 0.95
 
-#: Fewer values than this have no interval: that of two is as wide as 9 standard deviations, and shows nothing.
+#: Fewer values than this have no interval: that of two is 9 standard deviations wide.
 FEWEST = 3
 
-#: A difference is told apart from chance where its corrected p-value is below this.
+#: A difference is significant where its corrected p-value is below this.
 LEVEL = 0.05
 
 #: Resamples of a bootstrap.
 RESAMPLES = 2000
 
-#: Decimals of a difference between two recorded numbers; what lies below is rounding.
+#: Decimals of a difference between two recorded numbers; the digits below are rounding errors.
 _DECIMALS = 12
 
 
 @dataclass(frozen=True)
 class Summary:
-    """``n`` values in three numbers; ``sd`` is None for one value, ``half_width`` for fewer than ``FEWEST``."""
+    """Mean and spread of ``n`` values; ``sd`` is None for one value, ``half_width`` for fewer than ``FEWEST``."""
 
     n: int
     mean: float
@@ -43,7 +42,10 @@ class Summary:
 
 
 def summarize(values: Sequence[float]) -> Summary | None:
-    """Mean, sample standard deviation and half-width of the 95 % t-interval of the mean; None for no values."""
+    """Return mean, sample sd (ddof 1) and half-width of the 95 % Student-t interval of the mean; None for no values.
+
+    The order of the values does not change a bit of the result.
+    """
     n = len(values)
     if n == 0:
         return None
@@ -55,7 +57,7 @@ def summarize(values: Sequence[float]) -> Summary | None:
 
 
 def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """The two-sided Student-t quantile: 12.706 for one degree of freedom at 95 %."""
+    """Return the two-sided Student-t quantile: 12.706 for one degree of freedom at 95 %."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, (1 + confidence) / 2))
@@ -72,10 +74,10 @@ class Difference:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
-    """First less second over the seeds that both have, with the two-sided paired t-test (Student 1908).
+    """Return first minus second over their common seeds, with the two-sided paired t-test (Student 1908).
 
-    Equal differences, as accuracies on small test sets now and then have, show no spread to hold them against: they
-    have the p-value of the exact test that flips signs (Fisher 1935), 2 / 2^n, or 1 where they are zero.
+    The t-test is undefined for equal differences, which accuracies on small test sets sometimes have. They get the
+    p-value of the exact sign-flip test (Fisher 1935), 2 / 2^n, or 1 where they are zero.
 
     Args:
         first: values by seed.
@@ -100,7 +102,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for their number, in the same order (Holm 1979): the chance of any false alarm holds."""
+    """Return p-values corrected for their number, in the same order (Holm 1979, controls the family-wise error)."""
     corrected, least = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
@@ -108,15 +110,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def ranks(values: Sequence[float], *, lower_is_better: bool = False) -> list[float]:
-    """The rank of each value from 1, the best; equal values share the mean of their ranks."""
-    sign = 1 if lower_is_better else -1
-    keys = [sign * value for value in values]
-    return [sum(other < key for other in keys) + (sum(other == key for other in keys) + 1) / 2 for key in keys]
-
-
 def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """The 95 % percentile interval of the mean over cells of the mean over seeds, by a stratified bootstrap.
+    """Return the 95 % percentile interval of the mean over cells of the mean over seeds, by a stratified bootstrap.
 
     Seeds are drawn within each cell, n - 1 of n with replacement: n of n would understate the variance by (n - 1) / n,
     a third with three seeds (Rao and Wu 1988, Resampling inference with complex survey data). With three seeds it
@@ -141,16 +136,9 @@ def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float]
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Kendall's tau-b of two rankings of the same things (Kendall 1945); None where either has only ties.
+    """Return Kendall's tau-b of two rankings of the same things; None where all values of either are equal."""
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return None
+    from scipy.stats import kendalltau
 
-    Concordant less discordant pairs, over the geometric mean of the pairs that are not tied in the first and in the
-    second ranking.
-    """
-    pairs = [(i, j) for j in range(len(first)) for i in range(j)]
-    signs = [(_sign(first[i] - first[j]), _sign(second[i] - second[j])) for i, j in pairs]
-    untied = sum(a != 0 for a, _ in signs) * sum(b != 0 for _, b in signs)
-    return sum(a * b for a, b in signs) / math.sqrt(untied) if untied else None
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
+    return float(kendalltau(first, second).statistic)

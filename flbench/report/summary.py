@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flbench.report.cells import Cell, Tick, axis_label
 from flbench.report.layout import Layout
 from flbench.report.metric_specs import METRICS
-from flbench.report.stats import bootstrap_interval, ranks, summarize
+from flbench.report.stats import bootstrap_interval, summarize
 from flbench.report.tables import MAX_COLUMNS, Position, Table
 
 
@@ -154,6 +154,10 @@ def _row(
 
 
 def _mean_ranks(rows: Sequence[Sequence[float]], *, lower_is_better: bool) -> list[float]:
-    """The mean over columns of each row's rank in the column."""
-    by_column = [ranks(column, lower_is_better=lower_is_better) for column in zip(*rows, strict=True)]
-    return [sum(of) / len(of) for of in zip(*by_column, strict=True)]
+    """Return the mean over columns of each row's rank in the column, 1 for the best; ties share their mean rank."""
+    import numpy as np
+    from scipy.stats import rankdata
+
+    sign = 1 if lower_is_better else -1
+    ranks: list[float] = rankdata(sign * np.asarray(rows), axis=0).mean(axis=1).tolist()
+    return ranks

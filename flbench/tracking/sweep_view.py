@@ -38,6 +38,7 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
     from flbench.report import leaderboard
     from flbench.report.figures.kinds import write_figures
     from flbench.report.runs import StoreSource
+    from flbench.report.write.json import to_json
 
     parts = leaderboard.parts_of(StoreSource(store), [sweep])
     board = leaderboard.build(parts, leaderboard.options_of([sweep]), papers())
@@ -45,7 +46,7 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
         write_figures(board, folder, papers())
     except (UserError, OSError) as error:
         say(f"warning: some figures could not be drawn: {error}")
-    cells = board.json()["cells"]
+    cells = to_json(board)["cells"]
     fields = _varying_fields([cell["experiment"] for cell in cells])
     numbers = ("rounds", "metric", "mean", "sd", "ci_half_width", "n", "wished")
     return SweepView(

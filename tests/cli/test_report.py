@@ -13,7 +13,7 @@ from flbench.report import exports, write_leaderboard
 from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
 from flbench.sweeps import load_sweep
-from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, records
+from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, markdown_of, records
 
 SPEC = """
 version: 1
@@ -265,7 +265,7 @@ def test_mistakes_are_told_in_one_line(
 def test_hundreds_of_cells(tmp_path: Path) -> None:
     requests = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
     board = leaderboard_of(collect(StoreSource(filled(tmp_path, requests))))
-    text = board.markdown()
+    text = markdown_of(board)
     assert text[text.index("All 200 cells") :].count("n=2") == 200
 
 

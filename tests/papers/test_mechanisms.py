@@ -15,8 +15,10 @@ from flbench.papers.label_skew.mechanisms import Answer, Synthesis, synthesize
 from flbench.papers.label_skew.page_mechanisms import NO_PROBES
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
+from flbench.report.write.json import to_json
+from flbench.report.write.terminal import to_terminal
 from flbench.sweeps import load_sweep
-from tests.report.stores import draw, experiment, leaderboard_of
+from tests.report.stores import draw, experiment, html_of, leaderboard_of, markdown_of
 from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, why_of, world
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "why.md"
@@ -225,15 +227,15 @@ def test_without_probes_it_says_how_to_switch_them_on() -> None:
         assert isinstance(run.record, dict)
         del run.record["probes"]
     found = board(collection)
-    assert f"## Why\n\n{NO_PROBES}\n" in found.markdown()
+    assert f"## Why\n\n{NO_PROBES}\n" in markdown_of(found)
     assert "--set 'probes={features: 50, drift: 50, sharpness: 100}'" in NO_PROBES
-    assert found.json()["why"][0]["runs_with_probes"] == 0
+    assert to_json(found)["why"][0]["runs_with_probes"] == 0
 
 
 def test_it_is_there_only_where_it_is_asked_for() -> None:
 
     found = leaderboard_of(world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"]))
-    assert "## Why" not in found.markdown() and "why" not in found.json()
+    assert "## Why" not in markdown_of(found) and "why" not in to_json(found)
 
 
 def test_a_loss_is_not_explained() -> None:
@@ -241,7 +243,7 @@ def test_a_loss_is_not_explained() -> None:
     for run in collection.runs:
         assert isinstance(run.record, dict)
         run.record["loss"] = 1.0
-    assert "this report's metric is none" in board(collection, metric="loss").markdown()
+    assert "this report's metric is none" in markdown_of(board(collection, metric="loss"))
 
 
 def golden_law(request: Any) -> Saw:
@@ -258,7 +260,7 @@ def golden_law(request: Any) -> Saw:
 
 
 def test_golden_section() -> None:
-    text = board(world(golden_law, norms=NORMS[:3])).markdown()
+    text = markdown_of(board(world(golden_law, norms=NORMS[:3])))
     text = text[text.index("## Why") : text.index("## How to read this")]
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
@@ -267,14 +269,14 @@ def test_golden_section() -> None:
 
 def test_json_and_terminal_and_page_tell_the_same() -> None:
     found = board(world(golden_law, norms=NORMS[:3]))
-    plain = json.loads(json.dumps(found.json(), allow_nan=False))["why"][0]
+    plain = json.loads(json.dumps(to_json(found), allow_nan=False))["why"][0]
     assert [one["verdict"] for one in plain["answers"]] == ["does not tell", "yes", "in part"]
     assert plain["answers"][1]["findings"][0]["n"] == 63
     assert len(plain["cells"]) == 126 and plain["cells"][0]["lambda_start"] == pytest.approx(1.0)
-    page = found.html()
+    page = html_of(found)
     for answer in plain["answers"]:
-        assert answer["text"] in found.markdown() and f"<strong>{answer['question']}</strong>" in page
-    lines = [str(part) for part in found.tables(100)]
+        assert answer["text"] in markdown_of(found) and f"<strong>{answer['question']}</strong>" in page
+    lines = [str(part) for part in to_terminal(found, 100)]
     assert any(line.startswith("Does accuracy follow the rank of the features?") for line in lines)
 
 

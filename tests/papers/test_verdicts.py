@@ -12,8 +12,9 @@ from flbench.config import Experiment, parse_experiment
 from flbench.papers.label_skew.verdicts import Comparison, Published, compare
 from flbench.report.board import Leaderboard
 from flbench.report.runs import StoreSource, collect
+from flbench.report.write.json import to_json
 from flbench.store import Store
-from tests.report.stores import claim, experiment, fail, finish, leaderboard_of
+from tests.report.stores import claim, experiment, fail, finish, leaderboard_of, markdown_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "published.md"
 
@@ -273,7 +274,7 @@ def golden_board(store: Store, requests: Sequence[Experiment] | None = None, **o
 
 
 def section(board: Leaderboard) -> str:
-    text = board.markdown()
+    text = markdown_of(board)
     return text[text.index("### Published numbers") : text.index("## Provenance")]
 
 
@@ -293,7 +294,7 @@ def test_the_same_runs_give_the_same_section(tmp_path: Path) -> None:
 
 def test_everything_lists_what_nobody_asked_for(tmp_path: Path) -> None:
     store = golden_store(tmp_path)
-    text = golden_board(store, golden_requests(), published=True, tolerance=2.5).markdown()
+    text = markdown_of(golden_board(store, golden_requests(), published=True, tolerance=2.5))
     assert "365 published numbers" in text
     assert "at most 2.5 points" in text
     assert "## cifar100, cnn: published" in text
@@ -302,7 +303,7 @@ def test_everything_lists_what_nobody_asked_for(tmp_path: Path) -> None:
 
 
 def test_json_has_every_comparison(tmp_path: Path) -> None:
-    plain = golden_board(golden_store(tmp_path), golden_requests()).json()["published"]
+    plain = to_json(golden_board(golden_store(tmp_path), golden_requests()))["published"]
     assert plain["tolerance"] == 1.0
     assert len(plain["rows"]) == sum(plain["counts"].values()) + 2 * 1  # SCAFFOLD has two variants in two columns
     yogi = [r for r in plain["rows"] if (r["method"], r["partition"], r["local_steps"]) == ("fedyogi", "classes:1", 10)]
@@ -320,4 +321,4 @@ def test_json_has_every_comparison(tmp_path: Path) -> None:
 def test_json_says_where_nothing_was_published(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment())
-    assert golden_board(store).json()["published"] is None
+    assert to_json(golden_board(store))["published"] is None

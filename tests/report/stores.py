@@ -14,7 +14,10 @@ from flbench.report.figures import kinds
 from flbench.report.figures.drawing import Drawing
 from flbench.report.layout import Layout
 from flbench.report.leaderboard import Part, build, chapters_of
+from flbench.report.page.leaderboard import document
 from flbench.report.runs import Collection
+from flbench.report.write.html import to_html
+from flbench.report.write.markdown import to_markdown
 from flbench.store import Attempt, Lease, Store
 
 NUMERICS = {"device": "cpu", "executor": "loop", "precision": "fp32", "torch": "2.11.0"}
@@ -38,6 +41,16 @@ def leaderboard_of(collection: Collection, **options: Any) -> Leaderboard:
     compared = {name: value for name, value in options.items() if name in ("published", "tolerance", "why")}
     layout = {name: value for name, value in options.items() if name not in document | compared}
     return build([Part(Layout(**layout), collection)], Options(**document), papers(**compared))
+
+
+def markdown_of(board: Leaderboard) -> str:
+    """The text of ``leaderboard.md``."""
+    return to_markdown(document(board))
+
+
+def html_of(board: Leaderboard) -> str:
+    """The page."""
+    return to_html(document(board), board.options.title)
 
 
 def draw(board: Leaderboard, kind: str, data_root: Path | None = None) -> list[Drawing]:

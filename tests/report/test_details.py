@@ -15,8 +15,9 @@ from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.costs import first_reaching
 from flbench.report.runs import Collection, Run, StoreSource, collect
+from flbench.report.write.json import to_json
 from flbench.store import Store
-from tests.report.stores import draw, experiment, finish, leaderboard_of, records
+from tests.report.stores import draw, experiment, finish, leaderboard_of, markdown_of, records
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
@@ -62,7 +63,7 @@ def test_the_best_learning_rate_of_each_row_and_column() -> None:
     }
     assert sum(len(table.cells) for table in found.sections[0].tables) == 9, "all cells are still told"
     assert [one.columns for one in found.overall] == [("iid", "classes:1")]
-    assert "### Best lr of each row" in found.markdown() and "flatters every row" in found.markdown()
+    assert "### Best lr of each row" in markdown_of(found) and "flatters every row" in markdown_of(found)
 
 
 def test_rows_choose_among_the_settings_that_all_rows_of_the_column_tried() -> None:
@@ -138,7 +139,7 @@ def test_validation_data_choose_settings_where_the_rule_says_so() -> None:
     runs = [run(0.9, more={"val_acc": 0.1}, lr=0.01), run(0.4, more={"val_acc": 0.3}, lr=0.1)]
     assert chosen(board(*runs, select_by="val")) == {"fedavg none classes:1": (0.4, "lr 0.1, best of 2")}
     assert chosen(board(*runs, select_by="last")) == {"fedavg none classes:1": (0.9, "lr 0.01, best of 2")}
-    assert "on held-out training data" in board(*runs, select_by="val").markdown()
+    assert "on held-out training data" in markdown_of(board(*runs, select_by="val"))
 
 
 def test_hyper_parameters_of_a_method_can_be_chosen() -> None:
@@ -161,7 +162,7 @@ def test_the_oracle_sees_the_test_data_of_every_round(tmp_path: Path) -> None:
     assert by_loss.record is not None and by_loss.record["loss"] == pytest.approx(0.4)
     with pytest.raises(UserError, match="unknown rule 'best'; known: last, val, oracle"):
         collect(source, [request], select_by="best")
-    text = leaderboard_of(collect(source, [request], select_by="oracle"), select_by="oracle").markdown()
+    text = markdown_of(leaderboard_of(collect(source, [request], select_by="oracle"), select_by="oracle"))
     assert "an upper bound and no result" in text
 
 
@@ -176,12 +177,12 @@ def test_rounds_and_bytes_to_the_target(tmp_path: Path) -> None:
         finish(store, experiment(norm=norm, rounds=30, seed=seed), lines=lines)
     collection = collect(StoreSource(store))
     # The baseline's seeds end with 0.6 and 0.4, which they reach in rounds 30 and 20; ln's first seed at once.
-    text = leaderboard_of(collection).markdown()
+    text = markdown_of(leaderboard_of(collection))
     assert "| fedavg | none | classes:1 | 25.00 |" in text
     assert "| 45.0\N{NO-BREAK SPACE}kB | 25 | 37.5\N{NO-BREAK SPACE}kB |" in text
     assert "| 45.0\N{NO-BREAK SPACE}kB | 10<br><sub>1/2 seeds</sub> | 15.0\N{NO-BREAK SPACE}kB |" in text
     assert "Target: what fedavg none ends with" in text
-    fixed = leaderboard_of(collection, target=0.75).markdown()
+    fixed = markdown_of(leaderboard_of(collection, target=0.75))
     assert "Target: 75.00," in fixed
     assert "| 45.0\N{NO-BREAK SPACE}kB | never | never |" in fixed
     assert "| 45.0\N{NO-BREAK SPACE}kB | 30<br><sub>1/2 seeds</sub> | 45.0\N{NO-BREAK SPACE}kB |" in fixed
@@ -209,7 +210,7 @@ def test_clients_and_classes() -> None:
         {"acc_worst": 0.2, "acc_sd": 0.1, "recall": [0.9, 0.3, None]},
         {"acc_worst": 0.4, "acc_sd": 0.3, "recall": [0.7, 0.5, None]},
     ]
-    text = board(run(0.5, more=more[0], seed=0), run(0.6, more=more[1], seed=1)).markdown()
+    text = markdown_of(board(run(0.5, more=more[0], seed=0), run(0.6, more=more[1], seed=1)))
     assert "| fedavg | none | classes:1 | 30.00 | 20.00 | 40.00<br><sub>class 1</sub> |" in text
     assert "| fedavg | none | classes:1 | 80.00 | 40.00 | – |" in text
 
@@ -226,7 +227,7 @@ def test_the_range_of_learning_rates() -> None:
     # The best rate is the first of equals; the rate beside it is ten points worse, which ends the range.
     assert (ln.low, ln.high, ln.decades, ln.open_low) == (0.001, 0.001, 0, True)
     assert (ln.diverged, ln.finished) == (2, 5)
-    text = board(*runs).markdown()
+    text = markdown_of(board(*runs))
     assert "| fedavg | none | classes:1 | 80.00 | 0.1 to 1 | 1.0 | 0/5 |" in text
     assert "| fedavg | ln | classes:1 | 90.00 | 0.001 to 0.001 | ≥ 0.0 | 2/5<br><sub>40 %</sub> |" in text
 
@@ -265,7 +266,7 @@ def test_many_columns_are_summed_up() -> None:
         for norm in ("none", "ln")
         for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)
     ]
-    text = board(*runs).markdown()
+    text = markdown_of(board(*runs))
     assert "| method | norm | mean of 8 | mean rank | complete in | best or tied in |" in text
     assert "| fedavg | ln | **60.00** | 1.00 | 8/8 | 8/8 |" in text
 
@@ -286,7 +287,7 @@ def test_few_columns_of_two_data_sets_stand_in_one_table_and_many_in_one_each() 
         ("digits, mlp", 8, 3),
         ("cifar10, cnn", 2, 2),
     ]
-    text = told.markdown()
+    text = markdown_of(told)
     assert text.index("\n**digits, mlp**: ") < text.index("\n**cifar10, cnn**: ") < text.index("\n## digits, mlp\n")
     assert "- mean of 8 or 2: " in text and "among the 3 or 2 rows" in text
 
@@ -315,14 +316,14 @@ def tuned_board() -> Leaderboard:
 
 
 def test_golden_tuned_leaderboard() -> None:
-    text = tuned_board().markdown()
+    text = markdown_of(tuned_board())
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
     assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"
 
 
 def test_json_tells_what_the_tables_tell() -> None:
-    plain = tuned_board().json()
+    plain = to_json(tuned_board())
     json.dumps(plain, allow_nan=False)
     by_norm = {row["norm"]: row for row in plain["overall"][0]["rows"]}
     assert by_norm["ln"]["mean_rank"] == 1.0 and by_norm["ln"]["complete"] == 2

@@ -17,7 +17,18 @@ from flbench.errors import UserError
 from flbench.report import exports
 from flbench.report.runs import Source, StoreSource, collect
 from flbench.store import Lease, Store
-from tests.report.stores import accuracy, claim, experiment, fail, filled, finish, leaderboard_of, records, small_sweep
+from tests.report.stores import (
+    accuracy,
+    claim,
+    experiment,
+    fail,
+    filled,
+    finish,
+    leaderboard_of,
+    markdown_of,
+    records,
+    small_sweep,
+)
 
 
 def export(store: Store, path: Path) -> Path:
@@ -32,7 +43,7 @@ def bring(store: Store, path: Path) -> dict[str, int]:
 
 
 def text(source: Source, requests: list[Experiment] | None = None) -> str:
-    return leaderboard_of(collect(source, requests)).markdown()
+    return markdown_of(leaderboard_of(collect(source, requests)))
 
 
 def files_of(store: Store) -> dict[str, bytes]:

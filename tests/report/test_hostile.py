@@ -16,8 +16,10 @@ from flbench.report.board import Leaderboard
 from flbench.report.dataframes import write_csv
 from flbench.report.literal import literal, spreadsheet, visible
 from flbench.report.runs import Collection, Run, StoreSource, collect
+from flbench.report.write.json import to_json
+from flbench.report.write.terminal import to_terminal
 from flbench.store import Store
-from tests.report.stores import experiment, fail, finish, leaderboard_of, write_figures
+from tests.report.stores import experiment, fail, finish, html_of, leaderboard_of, markdown_of, write_figures
 
 LINK = "[click](javascript:alert(1))"
 TAG = "<script>alert(2)</script><img src=x onerror=alert(3)>"
@@ -66,7 +68,7 @@ class Reader(HTMLParser):
 
 
 def test_markdown(hostile: tuple[Leaderboard, Collection]) -> None:
-    text = hostile[0].markdown()
+    text = markdown_of(hostile[0])
     assert not RAW & {*text}
     body, _, command = text.partition("Regenerate with:")
     assert "<script" not in body and "<img" not in body and "](javascript" not in body and "](http" not in body
@@ -78,13 +80,13 @@ def test_markdown(hostile: tuple[Leaderboard, Collection]) -> None:
 def test_markdown_as_github_reads_it(hostile: tuple[Leaderboard, Collection]) -> None:
     markdown = pytest.importorskip("markdown_it")
     page = Reader()
-    page.feed(markdown.MarkdownIt("commonmark", {"html": True}).enable("table").render(hostile[0].markdown()))
+    page.feed(markdown.MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown_of(hostile[0])))
     assert not {"script", "img"} & {*page.tags}
     assert page.events == [] and all(address.startswith("#") for address in page.addresses)
 
 
 def test_the_page(hostile: tuple[Leaderboard, Collection]) -> None:
-    text = hostile[0].html()
+    text = html_of(hostile[0])
     page = Reader()
     page.feed(text)
     assert not RAW & {*text}
@@ -95,7 +97,7 @@ def test_the_page(hostile: tuple[Leaderboard, Collection]) -> None:
 
 def test_a_link_leads_to_the_web_or_to_a_file_alone() -> None:
     from flbench.report.blocks import Paragraph
-    from flbench.report.write import html
+    from flbench.report.write.html import to_html
 
     targets = {
         "https://a.example/b": True,
@@ -110,13 +112,13 @@ def test_a_link_leads_to_the_web_or_to_a_file_alone() -> None:
     }
     for target, leads in targets.items():
         page = Reader()
-        page.feed(html.write([Paragraph(f"a [label]({target}) b")], "t"))
+        page.feed(to_html([Paragraph(f"a [label]({target}) b")], "t"))
         assert len(page.addresses) == leads, target
 
 
 def test_the_terminal(hostile: tuple[Leaderboard, Collection]) -> None:
     console = Console(width=120, file=(out := io.StringIO()), color_system=None)
-    for part in hostile[0].tables(120):
+    for part in to_terminal(hostile[0], 120):
         console.print(part)
     assert not RAW & {*out.getvalue()}
 
@@ -132,7 +134,7 @@ def test_csv(hostile: tuple[Leaderboard, Collection], tmp_path: Path) -> None:
 
 
 def test_json(hostile: tuple[Leaderboard, Collection]) -> None:
-    text = json.dumps(hostile[0].json(), allow_nan=False)
+    text = json.dumps(to_json(hostile[0]), allow_nan=False)
     assert not RAW & {*text}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from flbench.report.board import Leaderboard
 from flbench.report.runs import StoreSource, collect
-from tests.report.stores import leaderboard_of, write_figures
+from tests.report.stores import html_of, leaderboard_of, write_figures
 from tests.report.test_leaderboard import everything
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -48,7 +48,7 @@ class Checker(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return draw_board(tmp_path_factory.mktemp("page")).html()
+    return html_of(draw_board(tmp_path_factory.mktemp("page")))
 
 
 def draw_board(folder: Path) -> Leaderboard:
@@ -103,19 +103,19 @@ def test_the_page_says_what_the_leaderboard_says(page: str) -> None:
 
 
 def test_the_same_runs_give_the_same_page(page: str, tmp_path: Path) -> None:
-    assert draw_board(tmp_path).html() == page
+    assert html_of(draw_board(tmp_path)) == page
 
 
 def test_texts_are_escaped(tmp_path: Path) -> None:
     from flbench.report.blocks import Entry, Grid, Heading, Paragraph
-    from flbench.report.write import html
+    from flbench.report.write.html import to_html
 
     blocks = [
         Heading(1, "<script>"),
         Paragraph("a < b & `c<d` **e**"),
         Grid(("h|<",), ((Entry("<b>", tip=('"x"',)),),), 1),
     ]
-    text = html.write(blocks, "<t>")
+    text = to_html(blocks, "<t>")
     assert '<h1 id="script">&lt;script&gt;</h1>' in text and "<title>&lt;t&gt;</title>" in text
     assert "<p>a &lt; b &amp; <code>c&lt;d</code> <strong>e</strong></p>" in text
     assert 'data-tip="&quot;x&quot;">&lt;b&gt;</td>' in text
@@ -123,10 +123,10 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
 
 def test_titles_that_come_again_have_anchors_of_their_own() -> None:
     from flbench.report.blocks import Fold, Heading
-    from flbench.report.write import html
+    from flbench.report.write.html import to_html
 
     blocks = [Heading(1, "t"), Heading(2, "A: b"), Heading(3, "Same"), Fold("f", (Heading(3, "Same"),))]
-    text = html.write(blocks, "t")
+    text = to_html(blocks, "t")
     assert '<a href="#a-b">A: b</a>' in text
     assert '<h3 id="same">' in text and '<h3 id="same-1">' in text
 

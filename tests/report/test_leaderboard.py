@@ -18,8 +18,21 @@ from flbench.report.cells import public
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.tables import Table
 from flbench.report.wording import parts
+from flbench.report.write.json import to_json
+from flbench.report.write.terminal import to_terminal
 from flbench.store import Store
-from tests.report.stores import NUMERICS, accuracy, claim, experiment, fail, filled, finish, leaderboard_of, small_sweep
+from tests.report.stores import (
+    NUMERICS,
+    accuracy,
+    claim,
+    experiment,
+    fail,
+    filled,
+    finish,
+    leaderboard_of,
+    markdown_of,
+    small_sweep,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "leaderboard.md"
 
@@ -105,7 +118,7 @@ def test_every_gap_is_named(tmp_path: Path) -> None:
     assert said["classes:5"] == ("", ["0/3: 1 failed (timeout), 1 pending, 1 running"])
     assert said["classes:6"] == ("0.5", ["sd 0, n=2, no interval", "2/3: 1 without loss"])
     why = "4 diverged, 1 failed (oom), 1 failed (timeout), 5 pending, 2 running, 1 without loss"
-    assert f"> **Incomplete:** 14 of 21 runs have no value: {why}." in result.markdown()
+    assert f"> **Incomplete:** 14 of 21 runs have no value: {why}." in markdown_of(result)
 
 
 def test_numbers_on_an_axis_have_four_digits_or_as_many_as_tell_them_apart() -> None:
@@ -121,7 +134,7 @@ def test_numbers_on_an_axis_have_four_digits_or_as_many_as_tell_them_apart() -> 
 
 def test_a_combination_nobody_asked_for_is_a_dash(tmp_path: Path) -> None:
     requests = [experiment(norm="none"), experiment(norm="ln", partition="iid")]
-    text = board(filled(tmp_path, requests), requests).markdown()
+    text = markdown_of(board(filled(tmp_path, requests), requests))
     assert "| fedavg | none | – | 60.00<br><sub>n=1, no interval</sub> |" in text
     assert "not run" not in text
 
@@ -164,8 +177,8 @@ def test_two_versions_of_the_data_are_never_averaged(tmp_path: Path) -> None:
     assert cell(table, "fedavg", "none", "data aaaaaaaa", "classes:1")[1][-1] == "2/4: 1 on other data, 1 pending"
     assert cell(table, "fedavg", "none", "data bbbbbbbb", "classes:1")[1][-1] == "1/4: 3 on other data"
     assert cell(table, "fedavg", "ln", "data aaaaaaaa", "classes:1") == ("", ["not run"])
-    assert "**2 versions of the data** (`aaaaaaaaaaaaaaaa`, `bbbbbbbbbbbbbbbb`)" in result.markdown()
-    assert "Data: digits aaaaaaaaaaaaaaaa (2 runs); digits bbbbbbbbbbbbbbbb (1 run)" in result.markdown()
+    assert "**2 versions of the data** (`aaaaaaaaaaaaaaaa`, `bbbbbbbbbbbbbbbb`)" in markdown_of(result)
+    assert "Data: digits aaaaaaaaaaaaaaaa (2 runs); digits bbbbbbbbbbbbbbbb (1 run)" in markdown_of(result)
 
 
 def test_mixed_numerics_are_marked(tmp_path: Path) -> None:
@@ -173,7 +186,7 @@ def test_mixed_numerics_are_marked(tmp_path: Path) -> None:
     finish(store, experiment(seed=0), 0.5)
     finish(store, experiment(seed=1), 0.5, numerics={**NUMERICS, "device": "cuda"})
     finish(store, experiment(norm="ln"), 0.5)
-    text = board(store).markdown()
+    text = markdown_of(board(store))
     assert "50.00** ²<br>" in text
     assert text.count("²") == 3, "the cell, in both tables, and the footnote"
     assert "² The seeds of this cell were computed with different numerics: device cpu, executor loop" in text
@@ -183,7 +196,7 @@ def test_cells_with_different_numerics_are_footnoted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(), 0.5)
     finish(store, experiment(norm="ln"), 0.5, numerics={**NUMERICS, "executor": "stacked"})
-    text = board(store).markdown()
+    text = markdown_of(board(store))
     assert "The cells of this table were computed with different numerics: device cpu, executor loop" in text
     assert "²" not in text
 
@@ -203,7 +216,7 @@ def test_methods_without_a_shared_model_are_ranked_on_the_whole_test_set(tmp_pat
     assert section.tables[0].best == {(0, 0)}
     assert cell(section.own_shard[0], "fedbn", "bn", "classes:1")[0] == "99.00"
     assert section.own_shard[0].best == frozenset()
-    text = board(store).markdown()
+    text = markdown_of(board(store))
     assert "| fedbn ¹ | bn | 31.00" in text
     assert "¹ Parts of the model stay on the clients" in text
     assert text.index("### Own shard") < text.index("a constant answer would score 100 %") < text.index("99.00")
@@ -217,7 +230,7 @@ def test_centralized_runs_have_rows_of_their_own(tmp_path: Path) -> None:
     assert [[at.label for at in row] for row in federated.rows] == [["fedavg", "none"]]
     assert central.title == "Centralized: one model on all the data"
     assert [[at.label for at in row] for row in central.rows] == [["ln"]]
-    assert "### Centralized: one model on all the data\n\n| norm | accuracy |" in board(store).markdown()
+    assert "### Centralized: one model on all the data\n\n| norm | accuracy |" in markdown_of(board(store))
 
 
 def test_data_sets_and_models_have_sections(tmp_path: Path) -> None:
@@ -239,7 +252,7 @@ def test_few_columns_stand_side_by_side() -> None:
         ["0.1", "iid"],
         ["0.1", "classes:1"],
     ]
-    assert "| method | norm | lr 0.01<br>iid |" in leaderboard_of(made_up(requests)).markdown()
+    assert "| method | norm | lr 0.01<br>iid |" in markdown_of(leaderboard_of(made_up(requests)))
 
 
 def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
@@ -306,11 +319,11 @@ def test_a_layout_that_cannot_be_is_refused(options: dict[str, Any], message: st
 def test_the_order_of_runs_changes_nothing(tmp_path: Path) -> None:
     store, requests = filled(tmp_path), small_sweep()
     shuffled = random.Random(0).sample(requests, len(requests))
-    assert board(store, requests).markdown() == board(store, shuffled).markdown() == board(store).markdown()
+    assert markdown_of(board(store, requests)) == markdown_of(board(store, shuffled)) == markdown_of(board(store))
 
 
 def test_nothing_of_this_machine_is_told(tmp_path: Path) -> None:
-    text = board(filled(tmp_path)).markdown() + str(board(filled(tmp_path / "b")).json())
+    text = markdown_of(board(filled(tmp_path))) + str(to_json(board(filled(tmp_path / "b"))))
     assert "laptop-of-somebody" not in text
     assert str(tmp_path) not in text
     assert "argv" not in text
@@ -341,7 +354,7 @@ def test_terminal_tables_fit(tmp_path: Path, width: int) -> None:
     ]
     result = board(filled(tmp_path, requests), requests)
     console = Console(width=width, record=True, file=io.StringIO())
-    for part in result.tables(width):
+    for part in to_terminal(result, width):
         console.print(part)
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
@@ -355,7 +368,7 @@ def test_json_is_plain_and_complete(tmp_path: Path) -> None:
     finish(store, requests[0], 0.4)
     finish(store, requests[1], 0.6)
     fail(store, requests[2], "oom")
-    plain = board(store, requests).json()
+    plain = to_json(board(store, requests))
     (only,) = plain["cells"]
     assert plain["schema"] == 2
     assert (only["mean"], only["n"], only["wished"], only["values"]) == (0.5, 2, 3, [0.4, 0.6])
@@ -370,7 +383,7 @@ def test_runs_that_diverged_are_over(tmp_path: Path) -> None:
     store, requests = Store(tmp_path), [experiment(seed=seed) for seed in range(2)]
     finish(store, requests[0], 0.5)
     finish(store, requests[1], status="diverged")
-    assert "> **Diverged:** 1 of 2 runs have no value: 1 diverged." in board(store, requests).markdown()
+    assert "> **Diverged:** 1 of 2 runs have no value: 1 diverged." in markdown_of(board(store, requests))
 
 
 def everything(path: Path) -> tuple[Store, list[Experiment]]:
@@ -398,7 +411,7 @@ def everything(path: Path) -> tuple[Store, list[Experiment]]:
 def test_golden_leaderboard(tmp_path: Path) -> None:
     store, requests = everything(tmp_path)
     specs = (("demo", "0123456789abcdef"),)
-    text = board(store, requests, title="demo", specs=specs, command="flbench report sweeps/demo.yaml").markdown()
+    text = markdown_of(board(store, requests, title="demo", specs=specs, command="flbench report sweeps/demo.yaml"))
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
     assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"

@@ -19,7 +19,7 @@ def document() -> list[Block]:
 
 
 def test_what_fits_is_whole() -> None:
-    assert markdown.write(document()) == (
+    assert markdown.to_markdown(document()) == (
         f"# A sweep\n\n<details>\n<summary>12 lines</summary>\n\n{'s' * 300}\n\n</details>\n\n"
         f"<details>\n<summary>All 9 cells</summary>\n\n{'l' * 600}\n\n</details>\n\nThe end.\n"
     )
@@ -30,7 +30,7 @@ def test_of_what_is_too_large_the_largest_folds_give_way(
     monkeypatch: pytest.MonkeyPatch, largest: int, kept: str, left_out: str
 ) -> None:
     monkeypatch.setattr(markdown, "LARGEST", largest)
-    text = markdown.write(document())
+    text = markdown.to_markdown(document())
     assert text.startswith("# A sweep\n\n") and text.endswith("\n\nThe end.\n")
     assert all(letter * 300 in text for letter in kept) and not any(letter * 300 in text for letter in left_out)
     assert "All 9 cells: left out, since GitHub" in text
@@ -39,4 +39,4 @@ def test_of_what_is_too_large_the_largest_folds_give_way(
 
 def test_what_stands_outside_of_folds_is_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markdown, "LARGEST", 10)
-    assert "The end." in markdown.write(document())
+    assert "The end." in markdown.to_markdown(document())

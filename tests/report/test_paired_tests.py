@@ -10,7 +10,7 @@ import pytest
 
 from flbench.report.board import Leaderboard
 from flbench.report.runs import Collection, Run
-from tests.report.stores import experiment, leaderboard_of
+from tests.report.stores import experiment, leaderboard_of, markdown_of
 
 #: Values of three seeds by normalization. To ln: none -0.2 with differences -0.19, -0.2, -0.21 (t = -34.6, p 0.00083);
 #: fn -0.01, 0, 0.01, which has no mean; gn -0.3, 0, 0.15 (p 0.74).
@@ -49,7 +49,7 @@ def test_what_is_not_shown_to_be_worse_is_tied() -> None:
     found = board()
     assert names(found, table(found).best) == {"ln", "fn"}, "equal printed means"
     assert names(found, table(found).tied) == {"gn"}
-    text = found.markdown()
+    text = markdown_of(found)
     assert "| fedavg | gn | **76.00 ± 59.36** ≈ |" in text
     assert "| fedavg | none | 61.00 ± 0.00 |" in text
 
@@ -67,7 +67,7 @@ def test_single_seeds_allow_no_test() -> None:
     found = board({"none": [0.5], "ln": [0.6]})
     assert names(found, table(found).best) == {"ln"}
     assert table(found).tied == frozenset()
-    assert "### Differences" not in found.markdown()
+    assert "### Differences" not in markdown_of(found)
 
 
 def test_incomplete_cells_are_neither_best_nor_tied() -> None:
@@ -78,11 +78,11 @@ def test_incomplete_cells_are_neither_best_nor_tied() -> None:
 
 
 def test_the_baseline_is_fedavg_without_normalization_unless_told_otherwise() -> None:
-    text = board().markdown()
+    text = markdown_of(board())
     assert "| method | norm | partition | to fedavg none | to the best |" in text
     assert "| fedavg | ln | classes:1 | +20.00 ± 2.48<br><sub>p 0.0025, n=3</sub> |" in text  # 3 x 0.00083
-    assert "to fedavg ln |" in board(baseline=("norm=ln",)).markdown()
-    assert "| method | norm | partition | to the best |" in board(baseline=("norm=bn",)).markdown()
+    assert "to fedavg ln |" in markdown_of(board(baseline=("norm=ln",)))
+    assert "| method | norm | partition | to the best |" in markdown_of(board(baseline=("norm=bn",)))
 
 
 def test_lower_may_be_better() -> None:
@@ -100,4 +100,4 @@ def test_lower_may_be_better() -> None:
 def test_simulated_order_does_not_matter() -> None:
     items = list(VALUES.items())
     random.Random(3).shuffle(items)
-    assert board(dict(items)).markdown() == board().markdown()
+    assert markdown_of(board(dict(items))) == markdown_of(board())

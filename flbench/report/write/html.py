@@ -33,7 +33,7 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-def write(blocks: Sequence[Block], title: str) -> str:
+def to_html(blocks: Sequence[Block], title: str) -> str:
     """The whole page: same blocks, same bytes."""
     style, script = ((_PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     body = "\n".join(_Page().write(blocks))

@@ -16,7 +16,7 @@ from flbench.report.tables import Table
 JSON_SCHEMA = 2
 
 
-def write(board: Leaderboard) -> dict[str, Any]:
+def to_json(board: Leaderboard) -> dict[str, Any]:
     """The stable machine-readable form: one object a cell, values as recorded (accuracies as fractions)."""
     made = board.provenance
     return {

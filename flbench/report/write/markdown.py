@@ -12,7 +12,7 @@ from flbench.report.literal import literal, visible
 LARGEST = 500_000
 
 
-def write(blocks: Sequence[Block]) -> str:
+def to_markdown(blocks: Sequence[Block]) -> str:
     """The whole text, which ends with a line break; where it is too large to be shown, the largest folds give way."""
     texts = [_block(block) for block in blocks]
     folds = [(index, block) for index, block in enumerate(blocks) if isinstance(block, Fold)]

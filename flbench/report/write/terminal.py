@@ -15,7 +15,7 @@ from flbench.report.tables import Table
 from flbench.report.wording import TIED, gap_text, head, mean_text, row_labels
 
 
-def render(board: Leaderboard, width: int) -> list[RenderableType]:
+def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:
     """The tables for a terminal of ``width`` columns: as many columns side by side as fit."""
     shown: list[RenderableType] = []
     for section in board.sections:
