@@ -1,5 +1,5 @@
-"""A fuzzer of the command line: mutated sweeps, options, arguments, exported files and stores.
+"""A fuzzer of the command line. It mutates sweep files, options, arguments, exported files and stores.
 
-Whatever is put in, a command ends in time, with exit code 0 to 4 and no traceback. Every case follows from a seed and a
-number: ``python -m tests.fuzz --seed 0 --only 17`` runs one again and prints what it puts in.
+For every input a command must end within its time limit, with exit code 0 to 4 and without a traceback. A seed and a
+number define a case: ``python -m tests.fuzz --seed 0 --only 17`` runs one case again and prints its input.
 """

@@ -1,4 +1,4 @@
-"""The cases: which input is mutated, how, and which command gets it. A seed and a number say all of it."""
+"""Creates a case from a seed and a number: which input is mutated, how, and which commands read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from flbench.report import exports
 from tests.fuzz import mutations
 
-#: Commands that read a store; none of them waits for anything.
+#: Commands on a store. None of them waits for workers.
 ON_STORES = """\
 status
 status --json
@@ -41,7 +41,7 @@ run norm=ln rounds=1 eval_every=1
 run rounds=1
 """.splitlines()
 
-#: Commands on a sweep file, its name in the place of SPEC.
+#: Commands on a sweep file; SPEC stands for its name.
 ON_SPECS = """\
 sweep SPEC --dry-run
 sweep SPEC --dry-run --json
@@ -82,7 +82,7 @@ seed=3
 precision=bf16
 """.splitlines()
 
-#: Commands without a mutated file: their words are mutated.
+#: Commands whose words are mutated; no file is changed.
 WORDS = """\
 sweep fuzz.yaml --dry-run --workers 2 --backend local
 sweep fuzz.yaml --dry-run --profile profile.yaml --backend slurm
@@ -114,7 +114,7 @@ partition show --dataset digits --partition classes:1 --clients 10 --min-size 2 
 data verify digits
 """.splitlines()
 
-#: Ways to write a report; figures take seconds.
+#: Options of ``report``. Figures take seconds, so they are rare.
 REPORTS = [
     *["--json", "--json --metric loss", "--out out.md --why", "--out out.md --csv out.csv --select-by oracle"] * 4,
     *["--out out.md --html out.html --why", "--out out.md --figures figures"],
@@ -125,7 +125,7 @@ SPECS = ("fuzz.yaml", "fuzz.yaml", "fuzz.yaml", "study.yaml", "quickstart.yaml",
 
 @dataclass
 class Case:
-    """One input: what was changed below the folder, and the commands that get it, one after the other."""
+    """One input: the changes made in the folder, and the commands that run on it in this order."""
 
     number: int
     kind: str
@@ -134,14 +134,14 @@ class Case:
 
 
 def make(seed: int, number: int, folder: Path) -> Case:
-    """Change the folder (a copy of the world) as case ``number`` says."""
+    """Create case ``number``: apply its changes to ``folder``, a copy of the world."""
     case = Case(number, kind_of(seed, number), [])
     KINDS[case.kind](Random(f"{seed}/{number}"), folder, case)
     return case
 
 
 def kind_of(seed: int, number: int) -> str:
-    """What a case mutates."""
+    """Return what a case mutates: a key of ``KINDS``."""
     return Random(f"{seed}/{number}/kind").choices(tuple(KINDS), weights=(25, 15, 20, 15, 25))[0]
 
 
@@ -204,7 +204,7 @@ def _import(random: Random, folder: Path, case: Case) -> None:
 
 
 def _forge(random: Random, path: Path) -> str:
-    """Change a row, and whatever in it says what it was."""
+    """Change a row of an exported file, and usually its checksums to match."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -240,7 +240,7 @@ def _store(random: Random, folder: Path, case: Case) -> None:
         elif path.is_file():
             case.changes.append(f"{name}: {_change_file(random, path)}")
     for path in store.rglob("*"):
-        os.utime(path, (0, 0), follow_symlinks=False)  # what was just made counts as alive for a minute
+        os.utime(path, (0, 0), follow_symlinks=False)  # new files count as signs of life for a minute
     case.commands += [random.choice(ON_STORES).split() for _ in range(random.randint(1, 3))]
 
 
@@ -263,20 +263,20 @@ def _change_file(random: Random, path: Path) -> str:
     if path.parent.name == "results" and isinstance(values[0], dict):
         _sign(path, values[0])
     if path.name == "metrics.jsonl":
-        _bear_out(path)
+        _match_results(path)
     return f"{path.read_bytes()!r:.1000}"
 
 
 def _sign(path: Path, raw: dict[str, Any]) -> None:
-    """Give a forged result the checksum that it should have."""
+    """Write a changed result with a valid checksum."""
     raw.pop("sha256", None)
     body = json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()
     digest = hashlib.sha256(body).hexdigest().encode()
     path.write_bytes(body[:-1] + b',"sha256":"%b"}\n' % digest)
 
 
-def _bear_out(metrics: Path) -> None:
-    """Let the results of a run say that these are its metrics."""
+def _match_results(metrics: Path) -> None:
+    """Make the results of a run consistent with its changed metrics."""
     data = metrics.read_bytes()
     for path in (metrics.parents[2] / "results").glob("*.json"):
         raw = json.loads(path.read_bytes())

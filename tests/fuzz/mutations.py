@@ -1,4 +1,4 @@
-"""Small changes of texts, bytes, JSON and files, drawn from a random generator."""
+"""Small random changes of texts, bytes, JSON values and files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-#: Plain values of the wrong type, out of any range, or hard to print.
+#: Values of wrong types, out of range, or hard to print.
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 7, 2**31, 2**63, 10**19, 10**30, -(10**19), 0.5, -0.0, 1e-320, 1e308, 3.7),
     *(float("nan"), float("inf"), float("-inf")),
@@ -60,7 +60,7 @@ VALUES: tuple[Any, ...] = (
     ),
 )
 
-#: The same for options and YAML, as texts.
+#: The same as texts, for options and YAML.
 SCALARS = [
     *("", "\t", "\u2028", "\u202e", "9" * 5000, "x" * 3000, "[" * 300, "{a: " * 200),
     *r"""
@@ -139,7 +139,7 @@ shards:x
 """.splitlines(),
 ]
 
-#: Bytes that no text of ours holds.
+#: Bytes that break texts, JSON and numbers.
 BYTES = (
     b"\0",
     b"\xff",
@@ -213,7 +213,7 @@ def mutate_word(random: Random, word: str) -> str:
 
 
 def mutate_bytes(random: Random, data: bytes) -> bytes:
-    """Cut, flip, insert, repeat."""
+    """Truncate data, flip a bit, insert bytes, repeat a part, or replace everything."""
     act, at = random.randrange(5), random.randrange(len(data) + 1)
     if act == 0:
         return data[:at]
@@ -228,7 +228,7 @@ def mutate_bytes(random: Random, data: bytes) -> bytes:
 
 
 def mutate_json(random: Random, value: Any) -> Any:
-    """Change one value somewhere inside, or its key."""
+    """Return a copy with one value or key changed, at any depth."""
     value = json.loads(json.dumps(value))
     places: list[tuple[Any, Any]] = []
     _collect(value, places)
@@ -259,7 +259,7 @@ def _collect(value: Any, places: list[tuple[Any, Any]]) -> None:
 
 
 def replace_file(random: Random, path: Path) -> str:
-    """Put something else in the place of a file; return what."""
+    """Replace a file by something else; return by what."""
     kind = random.choice(
         ("directory", "FIFO", "socket", "loop", "dangling", "link to the root", "device", "absent", "empty", "no mode")
     )
@@ -288,7 +288,7 @@ def replace_file(random: Random, path: Path) -> str:
 
 
 def replace_directory(random: Random, path: Path) -> str:
-    """Put something else in the place of a directory, or add to it; return what."""
+    """Replace a directory or add odd names to it; return which."""
     kind = random.choice(("file", "absent", "loop", "no mode", "odd names"))
     if kind in ("file", "absent", "loop"):
         shutil.rmtree(path)
@@ -318,7 +318,7 @@ def replace_directory(random: Random, path: Path) -> str:
 
 def _bind(path: Path) -> None:
     before = Path.cwd()
-    os.chdir(path.parent)  # an address is short
+    os.chdir(path.parent)  # socket addresses are limited to about 100 bytes
     try:
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(path.name)

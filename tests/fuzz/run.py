@@ -1,4 +1,4 @@
-"""Run cases in this process, each in a folder of its own, with a limit on its time."""
+"""Runs cases in this process, each in its own folder and with a time limit."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from tests.faults.stub import OneByOne
 from tests.fuzz import cases, world
 from tests.limits import Hangs, time_limit
 
-#: Seconds that a command may take: on a loaded machine, many times what it needs.
+#: Time limit of a command in seconds, many times what it needs; ``tests.limits`` defines how it is measured.
 LIMIT = 120
 
-#: Exit codes that are documented, an interrupt apart.
+#: The documented exit codes, without that of an interrupt.
 CODES = range(5)
 
-#: What the folder of the test runner must keep.
+#: A file outside of the case's folder that no command may change.
 SENTINEL = "outside"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A case that did not end as it should: the command, and what happened."""
+    """A case that ended in an undocumented way: the command, and what happened."""
 
     case: cases.Case
     command: list[str]
     what: str
 
     def text(self, seed: int) -> str:
-        """Tell all that is needed to see it again."""
+        """Return the finding with the command that reproduces it."""
         again = f"python -m tests.fuzz --seed {seed} --only {self.case.number}"
         changes = "\n".join(self.case.changes)
         command = " ".join(shlex.quote(f"{word:.300}") for word in self.command)
@@ -49,7 +49,7 @@ class Finding:
 def fuzz(
     seed: int, numbers: Iterable[int], seconds: float = float("inf"), kind: str | None = None
 ) -> Iterator[tuple[int, Finding | None]]:
-    """Run cases (of one kind) until the time is over; yield each number and what was found."""
+    """Run cases (of one kind) for at most ``seconds``; yield each number with its finding, or None."""
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="flbench-fuzz-") as scratch:
         original, copy = Path(scratch, "world"), Path(scratch, "case")
@@ -79,7 +79,7 @@ def _run(case: cases.Case) -> Finding | None:
 
 
 def _problem(command: list[str]) -> str | None:
-    """What is wrong with how a command ended; None where nothing is."""
+    """Return how a command broke the rules, or None if it ended in a documented way."""
     from flbench.cli import main
 
     output = io.StringIO()
@@ -94,8 +94,8 @@ def _problem(command: list[str]) -> str | None:
             main()
     except SystemExit as ended:
         code = 0 if ended.code is None else ended.code
-    except Hangs:
-        return f"no answer in {LIMIT} s\n{_cut(traceback.format_exc())}"
+    except Hangs as hangs:
+        return f"{hangs}\n{_cut(traceback.format_exc())}"
     except BaseException:
         return _cut(traceback.format_exc())
     if "Traceback (most recent call last)" in output.getvalue():
@@ -104,13 +104,13 @@ def _problem(command: list[str]) -> str | None:
 
 
 def _cut(text: str) -> str:
-    """The last lines, each at most as long as a screen is wide or so."""
+    """Return the last 60 lines, each cut to 300 characters."""
     return "\n".join(f"{line:.300}" for line in text.splitlines()[-60:])
 
 
 @contextmanager
 def _environment(scratch: Path) -> Iterator[None]:
-    """Let nothing be trained, and nothing be written elsewhere."""
+    """Replace training by a stub, and keep all files that commands write inside ``scratch``."""
     for name in ("home", "cache"):
         (scratch / name).mkdir()
     variables = {
@@ -118,7 +118,7 @@ def _environment(scratch: Path) -> Iterator[None]:
         "FLBENCH_CACHE": str(scratch / "cache"),
         "FLBENCH_DATA": str(scratch / "home"),
         "HOME": str(scratch / "home"),
-        "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache/matplotlib")),  # to list fonts is slow
+        "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache/matplotlib")),  # listing fonts is slow
         "WANDB_MODE": "disabled",
         "COLUMNS": "120",
     }

@@ -10,7 +10,7 @@ from tests.fuzz.run import fuzz
 
 SEED = 0
 
-#: Cases of the full run, and seconds of the one in CI, which takes as many of them as it has time for.
+#: Number of cases, and seconds after which the run in CI stops.
 CASES = 1500
 SECONDS = 60
 
@@ -22,7 +22,7 @@ def test_no_input_ends_in_a_traceback() -> None:
 
 
 def test_cases_follow_from_seed_and_number(tmp_path: Path) -> None:
-    """The same case makes the same changes; all kinds occur."""
+    """The same seed and number make the same changes, and all kinds occur."""
     (tmp_path / "world").mkdir()
     world.build(tmp_path / "world")
     kinds = set()

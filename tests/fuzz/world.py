@@ -1,4 +1,7 @@
-"""What the cases mutate: a store with runs in every state, exported files, sweep files. Nothing in it was trained."""
+"""The files that the cases mutate: a store with runs in every state, exported files, sweep files.
+
+All numbers are made up.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.report.stores import ENVIRONMENT, NUMERICS
 
 ROOT = Path(__file__).parents[2]
 
-#: Uses much of what a sweep file can say.
+#: A sweep file that uses most of the keys.
 SPEC = """\
 version: 1
 name: fuzz
@@ -56,7 +59,7 @@ seeds: {range: [0, 2]}
 
 
 def build(folder: Path) -> None:
-    """Fill an empty folder."""
+    """Create all files in an empty folder."""
     for name, text in (("fuzz.yaml", SPEC), ("study.yaml", STUDY)):
         (folder / name).write_text(text)
     for name in ("quickstart", "smoke", "lr_robustness"):
@@ -85,7 +88,7 @@ def build(folder: Path) -> None:
 
 
 def _write_studies(path: Path) -> None:
-    """A few committed results of every kind."""
+    """Write a few of the committed results of every kind of study."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -95,7 +98,7 @@ def _write_studies(path: Path) -> None:
 
 
 def records(experiment: Experiment, rounds: Sequence[int]) -> list[dict[str, Any]]:
-    """What a training on ten classes records, with made-up numbers."""
+    """Return the records of a training on ten classes, with made-up numbers."""
     return [
         {
             "round": round,
@@ -140,7 +143,7 @@ def _finish(store: Store, experiment: Experiment, *, diverged: bool = False) -> 
 
 
 def publish_at_once(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
-    """Execute a run in the place of training: publish made-up numbers at once."""
+    """Publish made-up numbers at once, in place of training."""
     rounds = sorted(experiment.evaluated_rounds())
     files.replace(attempt.metrics_path, strict_json.join_lines(records(experiment, rounds)), sync=False)
     attempt.publish(status="done", rounds=rounds[-1], seconds=1.0, fingerprint="feedfacecafebeef", numerics=NUMERICS)

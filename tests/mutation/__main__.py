@@ -1,4 +1,4 @@
-"""Prints every mutation and the test that kills it: ``python -m tests.mutation``."""
+"""``python -m tests.mutation`` prints every mutation and the test that kills it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> None:
     for mutation in MUTATIONS:
         killer = killer_of(mutation)
         survivors += killer is None
-        fate = killer or f"SURVIVES: {mutation.equivalent or 'nobody knows why'}"
+        fate = killer or f"SURVIVES: {mutation.equivalent or 'unexplained'}"
         print(f"{mutation.file:<12}{mutation.what:<40}{fate}", flush=True)
     print(f"{len(MUTATIONS)} mutations, {len(MUTATIONS) - survivors} killed")
 

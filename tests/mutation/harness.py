@@ -1,4 +1,4 @@
-"""Runs the checks of a method against a mutated copy of its module, within this process."""
+"""Runs the tests of a method against a mutated copy of its module, in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCAFFOLD_VARIANTS = {"original": (EQUAL, EQUAL), "text": (SHARE, EQUAL), "code"
 
 
 def checks_of(file: str, executor: str) -> list[Check]:
-    """The golden and conformance tests of a module, the quickest way to the truth first."""
+    """Return the golden and conformance tests of a module, those that kill most mutations first."""
     scaffold = [
         partial(golden.test_scaffold, executor, variant, *weights, steps)
         for variant, weights in _SCAFFOLD_VARIANTS.items()
@@ -79,7 +79,7 @@ def checks_of(file: str, executor: str) -> list[Check]:
 
 
 def killer_of(mutation: Mutation, executor: str = "loop") -> str | None:
-    """The check whose assertion fails on the mutated code, or None where all of them pass."""
+    """Return the name of the first test that fails on the mutated code, or None if all pass."""
     with mutated(mutation):
         for check in checks_of(mutation.file, executor):
             try:
@@ -91,7 +91,7 @@ def killer_of(mutation: Mutation, executor: str = "loop") -> str | None:
 
 @contextmanager
 def mutated(mutation: Mutation) -> Iterator[None]:
-    """Let the registry hold the classes of a mutated copy of a module; of ``base``, those of all modules above it."""
+    """Register the classes of a mutated copy of a module; for ``base``, reload all modules that import it, too."""
     registered, modules = dict(METHODS.classes), dict(sys.modules)
     try:
         _load(mutation.file, mutation.apply(_source(mutation.file)))
@@ -111,7 +111,7 @@ def _load(file: str, source: str) -> None:
     spec = importlib.util.spec_from_loader(name, loader=None)
     assert spec is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where the classes look up their types, and the modules above find it
+    sys.modules[name] = module  # dataclasses look up annotations here, and other modules import it from here
     exec(compile(source, f"mutated {file}.py", "exec"), module.__dict__)
 
 

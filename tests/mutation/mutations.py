@@ -1,4 +1,4 @@
-"""Mutations of the methods, as data: what is wrong with the code when ``old`` is replaced by ``new``."""
+"""Mutations of the methods: mistakes made by replacing ``old`` by ``new`` in the code."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutation:
-    """One mistake that somebody could make.
+    """One plausible mistake.
 
     Attributes:
-        file: the module below ``flbench.methods``.
+        file: the module in ``flbench.methods``.
         what: the mistake in words.
-        old: source text; it stands in the file exactly once, or ``nth`` says which one is meant.
-        new: what it is replaced by.
-        nth: which of several occurrences, from 0.
-        equivalent: why no test can notice it, for a mutation that changes no number.
+        old: source text. It occurs once in the file, or ``nth`` selects one occurrence.
+        new: its replacement.
+        nth: the occurrence, counted from 0.
+        equivalent: why the mutation changes no number, so that no test can kill it.
     """
 
     file: str
@@ -26,11 +26,11 @@ class Mutation:
     equivalent: str = ""
 
     def apply(self, source: str) -> str:
-        """The mutated source."""
+        """Return the mutated source."""
         parts = source.split(self.old)
         expected = 1 if self.nth is None else max(self.nth + 1, 2)
         if len(parts) - 1 < expected or (self.nth is None and len(parts) != 2):
-            raise ValueError(f"{self.file}: {self.old!r} stands there {len(parts) - 1} times")
+            raise ValueError(f"{self.file}: {self.old!r} occurs {len(parts) - 1} times")
         cut = (self.nth or 0) + 1
         return self.old.join(parts[:cut]) + self.new + self.old.join(parts[cut:])
 
@@ -44,7 +44,7 @@ _BASE = _of(
     ("server learning rate dropped", "a + self.server_lr * d", "a + d"),
     ("server steps backwards", "a + self.server_lr * d", "a - self.server_lr * d"),
     ("server learning rate off by default", "server_lr: Annotated[float, Field(gt=0)] = 1.0", "server_lr: float = 0.9"),
-    ("clients count equally", "        return share\n", "        return [1 / len(share)] * len(share)\n"),
+    ("clients weighed equally", "        return share\n", "        return [1 / len(share)] * len(share)\n"),
     ("clients are summed", "        return share\n", "        return [1.0] * len(share)\n"),
     ("messages are summed", "return [1 / len(share)] * len(share)", "return [1.0] * len(share)"),
     ("messages weighed by samples", "return [1 / len(share)] * len(share)", "return share"),
