@@ -30,5 +30,5 @@ def test_every_row_names_a_test() -> None:
 
 def test_every_file_of_fault_tests_is_named() -> None:
     there = {str(path.relative_to(ROOT)) for path in Path(__file__).parent.glob("test_*.py")}
-    real = {"tests/faults/test_real_runs.py", "tests/faults/test_table.py"}  # repeats faults with real training; this file
+    real = {"tests/faults/test_real_runs.py", "tests/faults/test_table.py"}  # real training; this file
     assert there - real == {path for path, _ in NAMED if path.startswith("tests/faults/")}
