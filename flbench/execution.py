@@ -27,7 +27,8 @@ from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
-from flbench.studies.setup import make_study
+from flbench.studies.base import make_study
+from flbench.studies.experiment import StudyExperiment
 
 #: Most rounds and about the most seconds of them after which a run on a GPU is looked at, requested or not: one that
 #: diverged ends, and whoever stops it does not wait long for what is on its way.
@@ -218,7 +219,7 @@ class _Execution:
             self._model_access = cache(partial(_model_access, experiment, data, trainer, settings.device))
         else:
             self.subject, self._numerics, self._fingerprint = make_study(
-                experiment, settings.data_root, settings.device
+                cast(StudyExperiment, experiment), settings.data_root, settings.device
             )
         resumed, self._convolutions = _resume(self.subject, attempt, self._numerics, self._fingerprint)
         attempt.adopt(resumed)

@@ -56,7 +56,8 @@ def test_imports_point_down(path: Path) -> None:
     [
         "flbench.cli", "flbench.api", "flbench.orchestrate", "flbench.sweeps", "flbench.launch", "flbench.worker",
         "flbench.config", "flbench.methods", "flbench.models", "flbench.models.norms", "flbench.probes",
-        "flbench.store", "flbench.data.catalog", "flbench.data.partition", "flbench.report", "flbench.papers",
+        "flbench.store", "flbench.studies", "flbench.data.catalog", "flbench.data.partition", "flbench.report",
+        "flbench.papers",
     ],
 )  # fmt: skip
 def test_planning_imports_nothing_heavy(module: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.config import Sharpness
+from flbench.studies.sharpness import Sharpness
 from flbench.sweeps import load_sweep
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"

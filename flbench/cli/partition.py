@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -76,9 +76,7 @@ def show(
 
 def _experiment(settings: list[str], options: dict[str, str | None]) -> Federated:
     """The experiment that the fields and options describe; raises UserError with one message."""
-    from pydantic import ValidationError
-
-    from flbench.config import Federated
+    from flbench.config import parse_experiment
 
     fields = {name: _read(value) for name, value in options.items() if value is not None}
     for setting in settings:
@@ -88,23 +86,13 @@ def _experiment(settings: list[str], options: dict[str, str | None]) -> Federate
         if name in fields:
             raise UserError(f"{name} is given twice")
         fields[name] = _read(value)
-    try:
-        return Federated.model_validate(fields)
-    except ValidationError as error:
-        raise UserError(_message(error.errors()[0])) from None
+    return cast("Federated", parse_experiment(fields))
 
 
 def _read(text: str) -> Any:
     from flbench.sweeps.source import read_value
 
     return read_value(text)
-
-
-def _message(problem: Any) -> str:
-    from flbench.messages import explain
-
-    path = getattr(problem.get("ctx", {}).get("error"), "path", ()) or problem["loc"]
-    return f"{'.'.join(map(str, path))}: {explain(problem)}"
 
 
 def _count_labels(experiment: Federated, root: Path | None) -> tuple[LabelCounts, str]:

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from flbench.config import BaseExperiment
+    from flbench.config import Experiment
     from flbench.registry import Component
 
 #: What holds components, by the word under which this command lists them.
@@ -102,7 +102,7 @@ def _describe(cls: type[Component]) -> dict[str, Any]:
     }
 
 
-def _describe_kind(name: str, model: type[BaseExperiment]) -> dict[str, Any]:
+def _describe_kind(name: str, model: type[Experiment]) -> dict[str, Any]:
     from flbench.config import parse_experiment
 
     default = parse_experiment({"kind": name}).to_json()

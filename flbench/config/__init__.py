@@ -8,38 +8,19 @@ The data are part of the id by their content: a data set's ``content`` is the fi
 left out where it is the official content of that name, so ``cifar10`` alone means the official images.
 """
 
-from flbench.config.base import (
+from flbench.config.base import REQUEST_FIELDS, Check, Derived, Experiment, Spelling
+from flbench.config.components import FieldProblem, content_of, parse_components, plugins_of, registry_of
+from flbench.config.evaluations import (
     MAX_EVALUATIONS,
     MAX_ROUNDS,
-    REQUEST_FIELDS,
-    BaseExperiment,
-    Check,
     EvaluatedRounds,
-    FieldProblem,
-    InvalidExperiment,
-    Spelling,
-    asks_why,
-    canonical_json,
-    content_of,
-    digest,
-    digest_text,
-    parse_components,
-    plugins_of,
-    registry_of,
+    evaluated_at_start,
     request_problem,
 )
-from flbench.config.kinds import (
-    ALIASES,
-    KINDS,
-    Experiment,
-    fields_of_all_kinds,
-    headline_of,
-    parse_experiment,
-    parse_field,
-    require_device,
-)
-from flbench.config.studies import Deep, Rank, Sharpness
-from flbench.config.training import FUSABLE, Centralized, Federated, Training, cohort_size, implied_by
+from flbench.config.identity import canonical_json, digest, digest_text
+from flbench.config.kinds import KINDS, fields_of_all_kinds, headline_of
+from flbench.config.parse import ALIASES, InvalidExperiment, parse_experiment, parse_field
+from flbench.config.training import FUSABLE, Centralized, Federated, Training, cohort_size, require_device
 
 __all__ = [
     "ALIASES",
@@ -48,28 +29,24 @@ __all__ = [
     "MAX_EVALUATIONS",
     "MAX_ROUNDS",
     "REQUEST_FIELDS",
-    "BaseExperiment",
     "Centralized",
     "Check",
-    "Deep",
+    "Derived",
     "EvaluatedRounds",
     "Experiment",
     "Federated",
     "FieldProblem",
     "InvalidExperiment",
-    "Rank",
-    "Sharpness",
     "Spelling",
     "Training",
-    "asks_why",
     "canonical_json",
     "cohort_size",
     "content_of",
     "digest",
     "digest_text",
+    "evaluated_at_start",
     "fields_of_all_kinds",
     "headline_of",
-    "implied_by",
     "parse_components",
     "parse_experiment",
     "parse_field",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from flbench.choices import Precision
-from flbench.config.base import BaseExperiment, Check, Rounds, Spelling, Whole
-from flbench.registry import DATASETS, Component
+from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Whole
+from flbench.config.kinds import KINDS
+from flbench.errors import UserError
+from flbench.registry import Component
 
 #: Fields in which runs that are trained together may differ, besides the requests and numbers of the method.
 FUSABLE = frozenset({"seed", "lr", "partition", "min_size", "clients", "participation"})
@@ -77,21 +79,22 @@ def _whole_cohort(clients: int, participation: float) -> float:
     return cohort_size(clients, participation) / clients
 
 
-def implied_by(given: Container[str]) -> dict[str, None]:
-    """The fields that have no value, in place of their default, because of the fields that are given."""
-    return {"local_steps": None} if "local_epochs" in given else {}
-
-
-class _Training(BaseExperiment):
+class _Training(Experiment):
     """What federated and centralized training share: the data, the network, plain SGD, and the requests."""
 
     checks: ClassVar[tuple[Check, ...]] = (
-        *BaseExperiment.checks,
+        *Experiment.checks,
         Check(("dataset", "model"), "model", _image_fits),
         Check(("dataset", "model", "norm"), "norm", _norm_fits),
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
         Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
+    )
+
+    derived: ClassVar[tuple[Derived, ...]] = (
+        # The experiment names what is really done, so that the run id holds it.
+        Derived("augment", "dataset", lambda dataset: dataset.augment),
+        Derived("local_steps", "local_epochs", lambda epochs: None),
     )
 
     dataset: Component = Field(default="digits", validate_default=True, description="data set")
@@ -130,24 +133,8 @@ class _Training(BaseExperiment):
             return {field: {"name": value, "version": 2}}
         return {field: {"epochs": value, "version": 2}} if own and field == "local_epochs" else own
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_augmentation(cls, raw: Any) -> Any:
-        """Write the data set's usual augmentation into the experiment, so that the run id holds what is really done."""
-        if isinstance(raw, dict) and "augment" not in raw:
-            try:
-                return {**raw, "augment": DATASETS.parse(raw.get("dataset", "digits")).augment}
-            except (KeyError, ValueError):
-                return raw  # the dataset field's own validator reports it
-        return raw
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_length(cls, raw: Any) -> Any:
-        """Whoever gives ``local_epochs`` gives no ``local_steps``, not even their default."""
-        return {**implied_by(raw), **raw} if isinstance(raw, dict) else raw
-
-
+@KINDS.register
 class Federated(_Training):
     """Clients train locally, the server combines what they send."""
 
@@ -178,6 +165,7 @@ class Federated(_Training):
         return cohort_size(self.clients, self.participation)
 
 
+@KINDS.register
 class Centralized(_Training):
     """One model on all the data: the ceiling that federated training is held against.
 
@@ -190,3 +178,15 @@ class Centralized(_Training):
 
 #: The kinds that train on a data set.
 Training = Federated | Centralized
+
+
+def require_device(experiments: Iterable[Experiment], device: Callable[[], str]) -> None:
+    """Raise UserError where a device (``cpu`` or ``cuda``) lacks the precision of an experiment.
+
+    ``device`` is called only where that matters: looking for CUDA imports torch, which takes seconds.
+    """
+    if any(getattr(experiment, "precision", None) == "tf32" for experiment in experiments) and device() == "cpu":
+        raise UserError(
+            "precision: tf32 exists on GPUs only: on a CPU it would be fp32 under another run id. Use precision: fp32, "
+            "or a GPU (`flbench run --device cuda`; in a sweep `--set resources.gpus=1`)"
+        )

@@ -18,9 +18,9 @@ from flbench.config import (
     MAX_ROUNDS,
     EvaluatedRounds,
     Experiment,
-    asks_why,
     canonical_json,
     content_of,
+    evaluated_at_start,
     plugins_of,
 )
 from flbench.store import files, strict_json
@@ -48,7 +48,7 @@ class RunRequest:
         """The request in an experiment, typed or as its plain JSON."""
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
         probes = frozenset(canonical_json(probe) for probe in raw.get("probes", ()))
-        evaluated = EvaluatedRounds(raw["rounds"], raw["eval_every"], asks_why(raw))
+        evaluated = EvaluatedRounds(raw["rounds"], raw["eval_every"], evaluated_at_start(raw))
         return cls(raw["rounds"], evaluated, probes, content_of(raw), plugins_of(raw))
 
     def until(self, round: int) -> set[int]:

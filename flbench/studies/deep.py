@@ -1,126 +1,93 @@
-"""The fully connected networks of the sharpness paper, with Gaussian weights, biases and inputs.
-
-u^l = W^l h^(l-1) + b^l, perhaps normalized, h^l = phi(u^l); a linear readout f = u^L, perhaps normalized.
-
-Shape suffixes: T samples, D units of a layer, C outputs.
-"""
+"""The kind ``deep``: deep ReLU MLPs on a data set, as drawn, pre-trained and trained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from pydantic import Field
 
-from flbench.methods.base import Tree
-from flbench.streams import stream
+from flbench.config.base import Check, Rounds, Spelling, Whole
+from flbench.config.kinds import KINDS
+from flbench.registry import Component
+from flbench.studies.experiment import TRAINS, Positive, StudyExperiment
 
-#: Where and how pre-activations are normalized: their mean over samples subtracted (``mean``), also divided by their
-#: standard deviation over samples (``bn``), or both over units (``ln``); in the readout (``last``), in the hidden
-#: layers (``middle``), or everywhere.
-Normalized = Literal["none", "mean-last", "mean-middle", "bn-last", "bn-middle", "bn-all", "ln-all"]
-
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "linear": lambda u: u,
-    "erf": torch.erf,
-    "sigmoid": torch.sigmoid,
-    "leaky-relu": lambda u: F.leaky_relu(u, 0.01),
-}
+if TYPE_CHECKING:
+    from flbench.data.arrays import Data
+    from flbench.studies.base import Study
 
 
-@dataclass(frozen=True)
-class Deep:
-    """A network of L layers.
+def _if_pretrained(default: Any, value: Any, steps: int) -> Any:
+    return value if steps else default
 
-    Attributes:
-        widths: units of the inputs and of every layer up to the readout: L + 1 numbers.
-        activation: phi of the hidden layers.
-        normalized: see :data:`Normalized`.
-        sigma_w2: variance of a weight times the width of the layer before.
-        sigma_b2: variance of a bias.
-        eps: added to variances; the theory has none.
+
+@KINDS.register
+class Deep(StudyExperiment):
+    """A deep ReLU MLP on a data set: the ranks of its layers as drawn, pre-trained, and trained; a round is an epoch.
+
+    Daneshmand et al. 2020, figures 1, 3 and 4.
     """
 
-    widths: tuple[int, ...]
-    activation: str = "relu"
-    normalized: Normalized = "none"
-    sigma_w2: float = 2.0
-    sigma_b2: float = 0.0
-    eps: float = 0.0
+    kind: Literal["deep"] = "deep"
+    checks: ClassVar[tuple[Check, ...]] = (
+        *StudyExperiment.checks,
+        TRAINS,
+    )
+    spellings: ClassVar[tuple[Spelling, ...]] = (
+        Spelling("pretrain_optimizer", ("pretrain_optimizer", "pretrain_steps"), partial(_if_pretrained, "adam")),
+        Spelling("pretrain_lr", ("pretrain_lr", "pretrain_steps"), partial(_if_pretrained, 1e-3)),
+    )
 
-    def draw(self, seed: int, purpose: str, dtype: torch.dtype) -> Tree:
-        """Random parameters; ``purpose`` tells students from teachers."""
-        tree: Tree = {}
-        for layer, (before, after) in enumerate(pairwise(self.widths), start=1):
-            generator = stream(seed, purpose, layer)
-            weight = generator.standard_normal((after, before)) * (self.sigma_w2 / before) ** 0.5
-            bias = generator.standard_normal(after) * self.sigma_b2**0.5
-            tree[f"w{layer}"] = torch.from_numpy(weight).to(dtype)
-            tree[f"b{layer}"] = torch.from_numpy(bias).to(dtype)
-        return tree
+    rounds: Rounds = Field(default=0, ge=0, description="epochs of training; 0: the network as it is drawn")
+    dataset: Component = Field(default="digits", validate_default=True, description="data set")
+    samples: Positive | None = Field(default=None, description="training samples used; default: all")
+    normalized: Literal["none", "bn"] = Field(default="none", description="batch normalization before every ReLU")
+    depth: Whole = Field(default=32, ge=1, description="hidden layers")
+    width: Whole = Field(default=128, ge=1, description="units of every hidden layer")
+    init: Literal["torch", "he"] = Field(default="torch", description="weights: U(-b, b), b = 1/sqrt(fan in), or He's")
+    shift: float = Field(default=0.0, ge=0, description="moves torch's weights to U(-b + shift b, b + shift b)")
+    pretrain_steps: Whole = Field(default=0, ge=0, description="steps that raise each layer's rank before training")
+    pretrain_optimizer: Literal["adam", "sgd"] = Field(default="adam", description="optimizer of these steps")
+    pretrain_lr: float = Field(default=1e-3, gt=0, description="step size of these steps")
+    rescale: bool = Field(
+        default=False, description="scale each layer to He's root mean square before training; alone it is the control"
+    )
+    lr: float | None = Field(default=None, gt=0, description="learning rate of SGD; without one nothing trains")
+    batch_size: Whole = Field(default=128, ge=2, description="samples in a mini-batch")
+
+    @classmethod
+    def headline_of(cls, raw: Mapping[str, Any]) -> str:
+        """Accuracy where the network is trained, else the effective rank of its last hidden layer."""
+        return "rank" if raw.get("lr") is None else "test_acc"
 
     @property
-    def keeps_samples_apart(self) -> bool:
-        """Whether a sample's readouts depend on no other sample."""
-        kind, _, where = self.normalized.partition("-")
-        return kind in ("none", "ln") or where == "last"
+    def arithmetic(self) -> Literal["fp64", "fp32"]:
+        """Networks train in single precision."""
+        return "fp32"
 
-    def outputs(self, params: Tree, x_TD: Tensor) -> Tensor:
-        """F (T, C)."""
-        return self.of_readout(self.readout(params, x_TD))
+    def study(self, data: Data | None, device: str) -> Study:
+        """Return the network, pre-trained where that is asked for."""
+        import numpy as np
+        import torch
 
-    def of_readout(self, u_TC: Tensor) -> Tensor:
-        """F (T, C) of u^L."""
-        return self._normalize(u_TC, "last")
+        from flbench.studies.deep_study import DeepMlp, DeepTraining, Pretraining, standardized
 
-    def readout(self, params: Tree, x_TD: Tensor) -> Tensor:
-        """u^L (T, C): the outputs before the last layer's normalization."""
-        *_, (_, u_TC) = self._layers(params, x_TD)
-        return u_TC
-
-    def tangent_kernel(self, params: Tree, x_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """The one readout u^L (T, 1), and the products of its gradients by the parameters at every two samples: (T, T).
-
-        The gradient by W^l at a sample is delta^l h^(l-1)^T with delta^l = du^L/du^l, that by b^l is delta^l, so the
-        products are sum_l (delta^l(s) . delta^l(t)) (h^(l-1)(s) . h^(l-1)(t) + 1): a few products of matrices in place
-        of passes through the network. Samples must be kept apart, and C be 1.
-        """
-        assert self.keeps_samples_apart and self.widths[-1] == 1
-        with torch.enable_grad():
-            leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
-            inputs, readouts = zip(*self._layers(leaves, x_TD), strict=True)
-            deltas = torch.autograd.grad(readouts[-1].sum(), readouts)
-        with torch.no_grad():
-            terms = ((delta @ delta.T) * (h @ h.T + 1) for delta, h in zip(deltas, inputs, strict=True))
-            return readouts[-1].detach(), sum(terms, start=torch.zeros(()).to(x_TD))
-
-    def _layers(self, params: Tree, x_TD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each layer's inputs h^(l-1) and what its weights and biases make of them, u^l."""
-        phi, last = ACTIVATIONS[self.activation], len(self.widths) - 1
-        h = x_TD
-        for layer in range(1, last):
-            u = F.linear(h, params[f"w{layer}"], params[f"b{layer}"])
-            yield h, u
-            h = phi(self._normalize(u, "middle"))
-        yield h, F.linear(h, params[f"w{last}"], params[f"b{last}"])
-
-    def _normalize(self, u_TD: Tensor, place: str) -> Tensor:
-        kind, _, where = self.normalized.partition("-")
-        if kind == "none" or where not in (place, "all"):
-            return u_TD
-        over = 1 if kind == "ln" else 0
-        centred = u_TD - u_TD.mean(over, keepdim=True)
-        if kind == "mean":
-            return centred
-        return centred * torch.rsqrt(centred.square().mean(over, keepdim=True) + self.eps)
-
-
-def gaussian_inputs(samples: int, width: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """X (T, M_0), all numbers N(0, 1)."""
-    return torch.from_numpy(stream(seed, "gaussian inputs").standard_normal((samples, width))).to(dtype)
+        assert data is not None
+        train, test = standardized(data.train.images[: self.samples], data.test.images)
+        # Copies: the data set's own arrays are read-only.
+        train_labels, test_labels = (
+            torch.from_numpy(labels.astype(np.int64)).to(device)
+            for labels in (data.train.labels[: self.samples], data.test.labels)
+        )
+        pretraining = Pretraining(self.pretrain_steps, self.pretrain_optimizer, self.pretrain_lr, self.rescale)
+        return DeepTraining(
+            DeepMlp(self.depth, self.width, self.normalized, self.init, self.shift),
+            pretraining if self.pretrain_steps or self.rescale else None,
+            train=(train.to(device), train_labels),
+            test=(test.to(device), test_labels),
+            classes=data.classes,
+            lr=self.lr,
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )

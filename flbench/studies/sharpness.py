@@ -1,149 +1,91 @@
-"""Sharpness: lambda_max of the Fisher information of a wide random network, and gradient descent on it.
-
-Without a learning rate nothing trains, and the network is measured as drawn (figure 1 of the sharpness paper). With
-one, each round is a step of full-batch gradient descent on E = 1/(2T) sum_kt (y_k(t) - f_k(t))^2 towards the outputs of
-a teacher, another draw of the same network (figure 2).
-"""
+"""The kind ``sharpness``: lambda_max of the Fisher information of wide random networks."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from flbench.methods.base import Tree
-from flbench.probes import fisher
-from flbench.studies.base import Record, Study
-from flbench.studies.deep import Deep, gaussian_inputs
-from flbench.theory.fisher import LayerNormConstants, largest_with_layer_norm
-from flbench.theory.gaussian import ACTIVATIONS
-from flbench.theory.order import layer_normalized
+from flbench.config.base import Check, Rounds, Spelling, Whole
+from flbench.config.kinds import KINDS
+from flbench.studies.experiment import ENOUGH_SAMPLES, SAMPLES, TRAINS, Positive, StudyExperiment
 
-#: Of more samples no matrix of every two is held in memory (128 MiB).
-MOST_SAMPLES = 4096
+if TYPE_CHECKING:
+    from flbench.data.arrays import Data
+    from flbench.studies.base import Study
 
 
-class SharpnessOfDraw(Study):
-    """One draw of a network.
+def _enough_outputs(normalized: str, outputs: int) -> str | None:
+    # Over two outputs layer normalization only leaves their order, and the Fisher information is zero.
+    return f"{normalized} needs at least 3 outputs, got {outputs}" if normalized == "ln-all" and outputs < 3 else None
 
-    Args:
-        network: its description.
-        samples: T.
-        lr: of gradient descent; None: the network stays as it is drawn.
-        spectrum: whether all nonzero eigenvalues are computed, or only the largest.
-        seed: of the draw.
-        dtype: of all arithmetic.
-        device: where it is done.
+
+@KINDS.register
+class Sharpness(StudyExperiment):
+    """The Fisher information of a random network of equal widths, as drawn or followed through gradient descent.
+
+    Karakida et al. 2019, The Normalization Method for Alleviating Pathological Sharpness in Wide Neural Networks. With
+    ``lr`` a round is a step of full-batch gradient descent towards the outputs of a teacher, another such network.
     """
 
-    def __init__(
-        self,
-        network: Deep,
-        *,
-        samples: int,
-        lr: float | None,
-        spectrum: bool,
-        seed: int,
-        dtype: torch.dtype = torch.float64,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__({name: leaf.to(device) for name, leaf in network.draw(seed, "student", dtype).items()})
-        self._network, self._lr, self._spectrum = network, lr, spectrum
-        self._x_TD = gaussian_inputs(samples, network.widths[0], seed, dtype).to(device)
-        self._labels_TC: Tensor | None = None
-        if lr is not None:
-            teacher = {name: leaf.to(device) for name, leaf in network.draw(seed, "teacher", dtype).items()}
-            with torch.no_grad():
-                self._labels_TC = network.outputs(teacher, self._x_TD)
+    checks: ClassVar[tuple[Check, ...]] = (
+        *StudyExperiment.checks,
+        TRAINS,
+        Check(("normalized", "outputs"), "outputs", _enough_outputs),
+        ENOUGH_SAMPLES,
+    )
+    spellings: ClassVar[tuple[Spelling, ...]] = (SAMPLES,)
 
-    def state(self) -> dict[str, Any]:
-        """Everything that the next round depends on; what nothing trains, the seed gives again."""
-        state = super().state()
-        return state if self._trains else {**state, "x": {}}
+    kind: Literal["sharpness"] = "sharpness"
+    rounds: Rounds = Field(default=0, ge=0, description="steps of gradient descent; 0: the network as it is drawn")
+    activation: Literal["relu", "tanh", "linear", "erf", "sigmoid", "leaky-relu"] = Field(
+        default="relu", description="activation function of the hidden layers"
+    )
+    normalized: Literal["none", "mean-last", "mean-middle", "bn-last", "bn-middle", "bn-all", "ln-all"] = Field(
+        default="none",
+        description="mean subtraction, batch or layer normalization, and in which layers",
+    )
+    width: Whole = Field(default=100, ge=1, description="units of every hidden layer, and inputs (M)")
+    layers: Whole = Field(default=3, ge=1, description="layers of weights, the readout among them (L)")
+    outputs: Whole = Field(default=1, ge=1, description="outputs (C)")
+    samples: Positive | None = Field(default=None, description="Gaussian inputs (T); default: as many as the width")
+    sigma_w2: float = Field(default=2.0, gt=0, description="variance of a weight times the width of the layer before")
+    sigma_b2: float = Field(default=0.0, ge=0, description="variance of a bias")
+    lr: float | None = Field(default=None, gt=0, description="learning rate; without one nothing trains")
+    spectrum: bool = Field(default=False, description="compute all nonzero eigenvalues, not the largest alone")
+    precision: Literal["fp64", "fp32"] = Field(default="fp64", description="arithmetic")
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
-        super().load(state if self._trains else {**state, "x": self.x})
+    @classmethod
+    def headline_of(cls, raw: Mapping[str, Any]) -> str:
+        """The largest eigenvalue of the Fisher information."""
+        return "lambda_max"
 
     @property
-    def _trains(self) -> bool:
-        return self._lr is not None
+    def arithmetic(self) -> Literal["fp64", "fp32"]:
+        """The field ``precision``."""
+        return self.precision
 
-    def _train(self) -> float:
-        if self._lr is None:
-            return 0.0
-        leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.x.items()}
-        loss = self._loss(leaves)
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
-        moved = zip(self.x.items(), gradients, strict=True)
-        self.x = {name: leaf - self._lr * gradient for (name, leaf), gradient in moved}
-        value = loss.item()
-        self.carried = self._extremes(value)
-        return value
+    def study(self, data: Data | None, device: str) -> Study:
+        """Return one draw of the network."""
+        import torch
 
-    def _extremes(self, loss: float) -> dict[str, float]:
-        """The first and the highest loss, this one among them."""
-        first, peak = self.carried.get("first_loss", loss), self.carried.get("peak_loss", loss)
-        return {"first_loss": first, "peak_loss": max(peak, loss)}
+        from flbench.studies.gaussian_network import GaussianNetwork
+        from flbench.studies.sharpness_study import SharpnessOfDraw
 
-    def _loss(self, params: Tree) -> Tensor:
-        """E, half the mean over samples of the squared error summed over outputs."""
-        assert self._labels_TC is not None
-        error_TC = self._labels_TC - self._network.outputs(params, self._x_TD)
-        return error_TC.square().sum(1).mean() / 2
-
-    def _measure(self) -> Record:
-        if self._spectrum:
-            found = fisher.spectrum(self._dual_gram())
-            assert found.nonzero is not None
-            record: Record = {
-                "lambda_max": found.largest,
-                "lambda_mean": found.mean,
-                "spectrum": [float(value) for value in found.nonzero],
-            }
-        else:
-            record = {"lambda_max": fisher.largest_eigenvalue(self._dual_gram())}
-        record |= self._constants()
-        if self._lr is None:
-            return record
-        with torch.no_grad():
-            loss = self._loss(self.x).item()
-        # Runs above 2/lambda_max mostly come back from a peak: whether one "explodes" depends on which is asked.
-        return {**record, "loss": loss, **self._extremes(loss)}
-
-    def _dual_gram(self) -> fisher.DualGram:
-        """K of this draw, in the cheapest way."""
-        network, x_TD = self._network, self._x_TD
-        if len(x_TD) > MOST_SAMPLES or network.widths[-1] > 1 or not network.keeps_samples_apart:
-            return fisher.Jacobian(partial(network.outputs, x_TD=x_TD), self.x)
-        u_T1, kernel_TT = network.tangent_kernel(self.x, x_TD)
-        parameters = sum(leaf.numel() for leaf in self.x.values())
-        return fisher.OfReadouts(network.of_readout, u_T1, kernel_TT, parameters=parameters)
-
-    def _constants(self) -> Record:
-        """What the bounds of eq. 19 and of theorem 4.1 need of this draw's outputs before they are normalized."""
-        if self._network.normalized not in ("bn-last", "ln-all"):
-            return {}
-        with torch.no_grad():
-            u_TC = self._network.readout(self.x, self._x_TD).double().cpu()
-        if self._network.normalized == "bn-last":
-            return {"sigmas": u_TC.std(0, correction=0).tolist()}
-        constants = {**asdict(LayerNormConstants.of(u_TC.numpy())), "lambda_mean_field": self._mean_field(u_TC)}
-        return {name: value for name, value in constants.items() if math.isfinite(value)}
-
-    def _mean_field(self, u_TC: Tensor) -> float:
-        """What lambda_max of a layer-normalized network with these outputs is in a wide one."""
-        network = self._network
-        *widths, _ = network.widths
-        order = layer_normalized(
-            ACTIVATIONS[network.activation],
-            sigma_w2=network.sigma_w2,
-            sigma_b2=network.sigma_b2,
-            layers=len(widths),
+        network = GaussianNetwork(
+            widths=(*[self.width] * self.layers, self.outputs),
+            activation=self.activation,
+            normalized=self.normalized,
+            sigma_w2=self.sigma_w2,
+            sigma_b2=self.sigma_b2,
         )
-        kappas = order.kappas([width / widths[-1] for width in widths])
-        return largest_with_layer_norm(kappas, u_TC.numpy(), width=widths[-1])
+        return SharpnessOfDraw(
+            network,
+            samples=self.samples or self.width,
+            lr=self.lr,
+            spectrum=self.spectrum,
+            seed=self.seed,
+            dtype=torch.float64 if self.precision == "fp64" else torch.float32,
+            device=device,
+        )

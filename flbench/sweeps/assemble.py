@@ -1,6 +1,6 @@
-"""Cells to experiments, fast: every distinct value is parsed, checked and spelled once.
+"""From cells to experiments, fast: every distinct value is parsed, checked and spelled once.
 
-``parse_experiment`` is the slow twin, one experiment at a time; a test holds that the two agree, ids included.
+``config.parse_experiment`` does the same for one experiment; a test compares the two, ids included.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from flbench.config import (
     KINDS,
     Check,
+    Derived,
     Experiment,
     FieldProblem,
     Spelling,
     canonical_json,
     digest_text,
-    implied_by,
     parse_field,
     registry_of,
 )
@@ -84,16 +84,15 @@ class Assembler:
     def __init__(self, kind: str, source: Source) -> None:
         self.kind, self.source = kind, source
         self.model = KINDS[kind]
-        self.template = self.model()
+        self.template = self.model.model_validate({})
         self.fields = self.model.model_fields
         self.defaults = {field: self._known(field, getattr(self.template, field), ()) for field in self.fields}
         version = canonical_json({"version": self.model.version})[1:-1]
         texts = {field: known.text for field, known in self.defaults.items()} | {"version": version}
         self._texts = dict(sorted(texts.items()))
-        self._absent = Known(None, "", ())
         self._plans: dict[tuple[str, ...], list[tuple[str, tuple[str, ...]]]] = {}
         self._parsed: dict[Choice | tuple[Choice, ...], Known] = {}
-        self._augment: dict[Known, Known] = {}
+        self._derived: dict[tuple[str, Known], Known] = {}
         self._sound: dict[tuple[Known, ...], Check] = {}
         self._spelled: dict[tuple[Known, ...], str] = {}
 
@@ -108,10 +107,9 @@ class Assembler:
                     continue
                 known = self._parsed[choices] = self._parse(field, paths, [layer[path] for path in paths])
             cell[field] = known
-        if "augment" in self.fields.keys() - cell.keys():
-            cell["augment"] = self._usual_augmentation(cell.get("dataset") or self.defaults["dataset"])
-        for field in implied_by(cell):
-            cell.setdefault(field, self._absent)
+        for derived in self.model.derived:
+            if derived.source in cell and derived.field not in cell:
+                cell[derived.field] = self._derive(derived, cell[derived.source])
         return cell
 
     def seal(self, cell: Cell) -> SealedCell:
@@ -197,10 +195,11 @@ class Assembler:
             self._spelled[involved] = self._text(spelling.field, value)
         return self._spelled[involved]
 
-    def _usual_augmentation(self, dataset: Known) -> Known:
-        if dataset not in self._augment:
-            self._augment[dataset] = self._known("augment", dataset.value.augment, dataset.where)
-        return self._augment[dataset]
+    def _derive(self, derived: Derived, source: Known) -> Known:
+        if (derived.field, source) not in self._derived:
+            value = derived.find(source.value)
+            self._derived[derived.field, source] = self._known(derived.field, value, source.where)
+        return self._derived[derived.field, source]
 
     def _check(self, cell: Cell) -> None:
         for check in self.model.checks:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from flbench.methods.base import Tree
 from flbench.probes import fisher
-from flbench.studies.deep import Deep, gaussian_inputs
+from flbench.studies.gaussian_network import GaussianNetwork, gaussian_inputs
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # a package below it still scripts functions
@@ -29,7 +29,7 @@ torch.set_num_threads(1)
 class Module(nn.Module):
     """A network of the sharpness studies as curvlinops takes it."""
 
-    def __init__(self, network: Deep, drawn: Tree) -> None:
+    def __init__(self, network: GaussianNetwork, drawn: Tree) -> None:
         super().__init__()
         self.network = network
         self.drawn = nn.ParameterDict({name: nn.Parameter(leaf) for name, leaf in drawn.items()})
@@ -62,7 +62,7 @@ def ours(outputs: Callable[[Tree], Tensor], params: Tree) -> tuple[float, float]
     [("none", 1), ("mean-last", 1), ("bn-last", 1), ("bn-middle", 2), ("bn-all", 3), ("ln-all", 6)],
 )
 def test_studies(normalized: Any, outputs: int) -> None:
-    network = Deep((20, 20, 20, outputs), "relu", normalized, 2.0, 0.1, eps=1e-5)
+    network = GaussianNetwork((20, 20, 20, outputs), "relu", normalized, 2.0, 0.1, eps=1e-5)
     drawn = network.draw(0, "student", torch.float64)
     x = gaussian_inputs(24, 20, 0, torch.float64)
     expected = theirs(Module(network, drawn), x, torch.zeros(24, outputs, dtype=torch.float64))

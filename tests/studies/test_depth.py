@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flbench.studies.depth import RankOverDepth, RowNorm, normalize_rows, ranks
+from flbench.studies.rank_study import RankOverDepth, RowNorm, normalize_rows, ranks
 from flbench.theory.fits import exponent
 
 torch.set_num_threads(1)

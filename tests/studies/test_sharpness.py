@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from flbench.probes import fisher
-from flbench.studies import sharpness
-from flbench.studies.deep import Deep, Normalized, gaussian_inputs
-from flbench.studies.sharpness import SharpnessOfDraw
+from flbench.studies import sharpness_study
+from flbench.studies.gaussian_network import GaussianNetwork, Normalized, gaussian_inputs
+from flbench.studies.sharpness_study import SharpnessOfDraw
 from flbench.theory import fisher as theory
 from flbench.theory.fits import exponent
 from flbench.theory.gaussian import RELU, TANH
@@ -23,12 +23,12 @@ torch.set_num_threads(1)  # more wait for each other beside other tests
 VARIANCES = {"relu": (2.0, 0.0), "tanh": (3.0, 0.64)}
 
 
-def deep(width: int, activation: str = "relu", normalized: Normalized = "none", outputs: int = 1) -> Deep:
+def deep(width: int, activation: str = "relu", normalized: Normalized = "none", outputs: int = 1) -> GaussianNetwork:
     sigma_w2, sigma_b2 = VARIANCES[activation]
-    return Deep((width, width, width, outputs), activation, normalized, sigma_w2, sigma_b2)
+    return GaussianNetwork((width, width, width, outputs), activation, normalized, sigma_w2, sigma_b2)
 
 
-def lambdas(network: Deep, draws: int, samples: int | None = None) -> np.ndarray[Any, Any]:
+def lambdas(network: GaussianNetwork, draws: int, samples: int | None = None) -> np.ndarray[Any, Any]:
     width = network.widths[0]
     studies = (
         SharpnessOfDraw(network, samples=samples or width, lr=None, spectrum=False, seed=seed) for seed in range(draws)
@@ -103,7 +103,9 @@ def test_last_batch_norm_keeps_below_mean_subtraction_over_the_outputs_variance(
         assert 0.9 * mean["lambda_max"] < batch["lambda_max"] * sigma**2 <= mean["lambda_max"] * (1 + 1e-6)
 
 
-def _before_the_last_norm(network: Deep, params: dict[str, torch.Tensor], x: torch.Tensor) -> np.ndarray[Any, Any]:
+def _before_the_last_norm(
+    network: GaussianNetwork, params: dict[str, torch.Tensor], x: torch.Tensor
+) -> np.ndarray[Any, Any]:
     """The readout's pre-activations (T, C), layer by layer."""
     h = x
     for layer in (1, 2):
@@ -118,7 +120,7 @@ def _before_the_last_norm(network: Deep, params: dict[str, torch.Tensor], x: tor
 def test_the_way_through_readouts_agrees_with_the_way_through_the_network(
     activation: str, normalized: Normalized
 ) -> None:
-    network = Deep((7, 11, 5, 1), activation, normalized, sigma_w2=2.0, sigma_b2=0.3)
+    network = GaussianNetwork((7, 11, 5, 1), activation, normalized, sigma_w2=2.0, sigma_b2=0.3)
     x, params = gaussian_inputs(13, 7, 0, torch.float64), network.draw(0, "student", torch.float64)
     slow = fisher.Jacobian(lambda leaves: network.outputs(leaves, x), params)
     u_T1, kernel_TT = network.tangent_kernel(params, x)
@@ -140,7 +142,7 @@ def test_studies_take_the_way_through_readouts_where_there_is_one(monkeypatch: p
     assert [way(normalized) for normalized in apart] == [fisher.OfReadouts] * 3
     assert [way(normalized) for normalized in together] == [fisher.Jacobian] * 3
     assert way("none", outputs=2) is way("ln-all", outputs=9) is fisher.Jacobian
-    monkeypatch.setattr(sharpness, "MOST_SAMPLES", 6)
+    monkeypatch.setattr(sharpness_study, "MOST_SAMPLES", 6)
     assert way("none") is fisher.OfReadouts and way("none", samples=7) is fisher.Jacobian
 
 
@@ -155,7 +157,7 @@ def test_spectrum_and_lanczos_agree() -> None:
 
 
 def test_the_rate_two_over_lambda_max_is_where_the_loss_begins_to_grow() -> None:
-    network = Deep((100, 100, 100, 1), "relu", "none", 4.0, 1.0)
+    network = GaussianNetwork((100, 100, 100, 1), "relu", "none", 4.0, 1.0)
     at_start = SharpnessOfDraw(network, samples=200, lr=None, spectrum=False, seed=0).evaluate()["lambda_max"]
     peaks = {}
     for factor in (0.9, 1.5):
@@ -172,7 +174,7 @@ def test_the_rate_two_over_lambda_max_is_where_the_loss_begins_to_grow() -> None
 
 def test_gradient_descent_is_what_it_says() -> None:
     """One step by hand: x - lr J^T (f - y) / T."""
-    network = Deep((4, 5, 2), "tanh", "none", 1.5, 0.2)
+    network = GaussianNetwork((4, 5, 2), "tanh", "none", 1.5, 0.2)
     study = SharpnessOfDraw(network, samples=6, lr=0.3, spectrum=False, seed=1)
     before = {name: leaf.clone().requires_grad_() for name, leaf in study.x.items()}
     x = gaussian_inputs(6, 4, 1, torch.float64)

@@ -9,7 +9,7 @@ import torch
 
 from flbench.data.datasets import load
 from flbench.registry import DATASETS
-from flbench.studies.training import DeepMlp, DeepTraining, Pretraining, differentiable_rank, standardized
+from flbench.studies.deep_study import DeepMlp, DeepTraining, Pretraining, differentiable_rank, standardized
 from flbench.theory import rank
 from tests.studies.resuming import check_that_it_goes_on
 

@@ -8,10 +8,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from flbench.config import Deep
 from flbench.messages import format_scalar
 from flbench.report.cells import grouped, public
 from flbench.report.runs import Collection, Run
+from flbench.studies.deep import Deep
 
 Record = Mapping[str, Any]
 BySeed = Mapping[int, float]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flbench.config import Rank
 from flbench.messages import format_scalar
 from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
+from flbench.studies.rank import Rank
 
 #: A network without normalization is deep enough to be judged where the second eigenvalue of M has fallen by so many
 #: factors of e against the first (``flbench.theory.rank.collapse_rate``); its rank is then below 1.02.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from flbench.config import Sharpness
 from flbench.papers.sharpness.draws import Family, predict
 from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
+from flbench.studies.sharpness import Sharpness
 
 #: A loss that ever exceeds this multiple of its first value has grown.
 GROWN = 1.1

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, cast, get_args
 
-from flbench.config import Sharpness
 from flbench.messages import format_scalar
 from flbench.report.cells import grouped
 from flbench.report.metric_specs import Record
 from flbench.report.runs import Run
 from flbench.report.stats import Summary, summarize
+from flbench.studies.sharpness import Sharpness
 
 if TYPE_CHECKING:
     from flbench.theory.fits import Exponent

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from flbench.config import Sharpness
 from flbench.papers.sharpness.claims_figure1 import two
 from flbench.papers.sharpness.draws import Family, Line, lines_of
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Look, panels
 from flbench.report.runs import Run
+from flbench.studies.sharpness import Sharpness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-from flbench.config import Sharpness
 from flbench.papers.sharpness.draws import Family, predict
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import panels
 from flbench.report.runs import Run
+from flbench.studies.sharpness import Sharpness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

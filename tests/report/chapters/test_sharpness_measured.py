@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flbench.report.claims import Claim
-from flbench.studies.setup import make_study
+from flbench.studies.base import make_study
 from tests.report.chapters.memory import Memory
 from tests.report.chapters.test_sharpness import VARIANCES
 from tests.report.stores import chapters, experiment

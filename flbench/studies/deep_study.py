@@ -22,7 +22,7 @@ from flbench.data.batches import consecutive_rows
 from flbench.methods.base import Tree
 from flbench.streams import stream
 from flbench.studies.base import Record, Study
-from flbench.studies.depth import ranks
+from flbench.studies.rank_study import ranks
 
 #: Samples on which ranks and the statistics of batch normalization are taken.
 PROBE_SAMPLES = 1000

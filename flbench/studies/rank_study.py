@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flbench.streams import stream
 from flbench.studies.base import Record, Study
-from flbench.studies.deep import ACTIVATIONS
+from flbench.studies.gaussian_network import ACTIVATIONS
 from flbench.theory import rank
 
 #: The rows' normalization: none, division by their root mean square over samples (eq. 4: not centred), or batch norm

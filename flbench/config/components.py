@@ -1,0 +1,94 @@
+"""The fields of an experiment that hold components: their registries, their YAML forms, what they add to a run id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from flbench.registry import (
+    DATASETS,
+    METHODS,
+    MODELS,
+    NORMS,
+    PARTITIONS,
+    PROBES,
+    Component,
+    InvalidComponent,
+    Registry,
+)
+
+_REGISTRY_OF: Mapping[str, Registry[Any]] = {
+    "dataset": DATASETS,
+    "model": MODELS,
+    "norm": NORMS,
+    "method": METHODS,
+    "partition": PARTITIONS,
+    "probes": PROBES,
+}
+
+
+def registry_of(field: str) -> Registry[Any] | None:
+    """The registry whose components a field of an experiment holds, if it holds components."""
+    return _REGISTRY_OF.get(field)
+
+
+class FieldProblem(ValueError):
+    """A value that does not fit, with the path of the field inside the experiment."""
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def content_of(raw: Mapping[str, Any]) -> str | None:
+    """The fingerprint of the data that an experiment, as plain JSON, is defined on; None where it names none.
+
+    A data set without ``content`` stands for its official content, where that is known.
+    """
+    dataset = raw.get("dataset")
+    if not isinstance(dataset, Mapping):
+        return None
+    known = DATASETS.classes.get(str(dataset.get("name")))
+    return dataset.get("content") or getattr(known, "official", None)
+
+
+def plugins_of(raw: Mapping[str, Any]) -> str:
+    """The source code of the plug-ins that an experiment, as plain JSON, uses: ``package=hash``, space-separated."""
+    found = set()
+    for field, registry in _REGISTRY_OF.items():
+        value = raw.get(field, ()) if registry.has_plugins else ()
+        components = [value] if isinstance(value, Mapping) else value
+        found |= {registry.source(str(one.get("name"))) for one in components if isinstance(one, Mapping)}
+    return " ".join(sorted(found - {""}))
+
+
+def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:
+    """The component, or for ``probes`` the components, of a field from their YAML form; raises FieldProblem."""
+    if field != "probes":
+        return _parse(field, raw)
+    if isinstance(raw, Mapping):
+        raw = [_named(name, settings) for name, settings in raw.items()]
+    if not isinstance(raw, (list, tuple)):
+        raise FieldProblem(f"expected a list of probes, or a mapping of their names, got {raw!r}", (field,))
+    probes = tuple(_parse(field, item) for item in raw)
+    if twice := [name for name, count in Counter(probe.name for probe in probes).items() if count > 1]:
+        raise FieldProblem(f"{twice[0]} is given twice", (field,))
+    return probes
+
+
+def _named(name: Any, settings: Any) -> Any:
+    """One item of a mapping of probes as an item of a list: ``features: 10`` is one every 10 rounds."""
+    if settings is None or isinstance(settings, Mapping):
+        return {"name": name, **(settings or {})}
+    return {"name": name, "every": settings}
+
+
+def _parse(field: str, raw: Any) -> Component:
+    try:
+        component: Component = _REGISTRY_OF[field].parse(raw)
+    except KeyError as error:
+        raise FieldProblem(str(error), (field,)) from None
+    except InvalidComponent as error:
+        raise FieldProblem(str(error), (field, *error.path)) from None
+    return component

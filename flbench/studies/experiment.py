@@ -1,0 +1,56 @@
+"""What the experiments of all kinds of study share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from flbench.config.base import Check, Experiment, Spelling, Whole
+
+if TYPE_CHECKING:
+    from flbench.data.arrays import Data
+    from flbench.studies.base import Study
+
+Positive = Annotated[Whole, Field(ge=1)]
+
+
+class StudyExperiment(Experiment):
+    """Base of the kinds of study: an experiment that makes its own study."""
+
+    @property
+    @abstractmethod
+    def arithmetic(self) -> Literal["fp64", "fp32"]:
+        """The precision that the study computes in."""
+
+    @abstractmethod
+    def study(self, data: Data | None, device: str) -> Study:
+        """Return the study before its first round.
+
+        Args:
+            data: the decoded data set, where the experiment has a field ``dataset``.
+            device: ``cpu`` or ``cuda``.
+        """
+
+
+def _something_to_train(lr: float | None, rounds: int) -> str | None:
+    return f"nothing trains without lr: rounds must be 0, got {rounds}" if lr is None and rounds else None
+
+
+def _enough_samples(normalized: str, samples: int | None, width: int) -> str | None:
+    count = width if samples is None else samples
+    over_samples = normalized.startswith(("mean", "bn"))
+    return f"{normalized} is over samples, and there is only {count}" if over_samples and count < 2 else None
+
+
+def _samples(samples: int | None, width: int) -> int | None:
+    return None if samples == width else samples
+
+
+#: Rounds train, and need a learning rate.
+TRAINS = Check(("lr", "rounds"), "rounds", _something_to_train)
+#: Statistics over samples need two of them.
+ENOUGH_SAMPLES = Check(("normalized", "samples", "width"), "samples", _enough_samples)
+#: As many samples as units are the default.
+SAMPLES = Spelling("samples", ("samples", "width"), _samples)

@@ -1,0 +1,149 @@
+"""Sharpness: lambda_max of the Fisher information of a wide random network, and gradient descent on it.
+
+Without a learning rate nothing trains, and the network is measured as drawn (figure 1 of the sharpness paper). With
+one, each round is a step of full-batch gradient descent on E = 1/(2T) sum_kt (y_k(t) - f_k(t))^2 towards the outputs of
+a teacher, another draw of the same network (figure 2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flbench.methods.base import Tree
+from flbench.probes import fisher
+from flbench.studies.base import Record, Study
+from flbench.studies.gaussian_network import GaussianNetwork, gaussian_inputs
+from flbench.theory.fisher import LayerNormConstants, largest_with_layer_norm
+from flbench.theory.gaussian import ACTIVATIONS
+from flbench.theory.order import layer_normalized
+
+#: Of more samples no matrix of every two is held in memory (128 MiB).
+MOST_SAMPLES = 4096
+
+
+class SharpnessOfDraw(Study):
+    """One draw of a network.
+
+    Args:
+        network: its description.
+        samples: T.
+        lr: of gradient descent; None: the network stays as it is drawn.
+        spectrum: whether all nonzero eigenvalues are computed, or only the largest.
+        seed: of the draw.
+        dtype: of all arithmetic.
+        device: where it is done.
+    """
+
+    def __init__(
+        self,
+        network: GaussianNetwork,
+        *,
+        samples: int,
+        lr: float | None,
+        spectrum: bool,
+        seed: int,
+        dtype: torch.dtype = torch.float64,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__({name: leaf.to(device) for name, leaf in network.draw(seed, "student", dtype).items()})
+        self._network, self._lr, self._spectrum = network, lr, spectrum
+        self._x_TD = gaussian_inputs(samples, network.widths[0], seed, dtype).to(device)
+        self._labels_TC: Tensor | None = None
+        if lr is not None:
+            teacher = {name: leaf.to(device) for name, leaf in network.draw(seed, "teacher", dtype).items()}
+            with torch.no_grad():
+                self._labels_TC = network.outputs(teacher, self._x_TD)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next round depends on; what nothing trains, the seed gives again."""
+        state = super().state()
+        return state if self._trains else {**state, "x": {}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        super().load(state if self._trains else {**state, "x": self.x})
+
+    @property
+    def _trains(self) -> bool:
+        return self._lr is not None
+
+    def _train(self) -> float:
+        if self._lr is None:
+            return 0.0
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.x.items()}
+        loss = self._loss(leaves)
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        moved = zip(self.x.items(), gradients, strict=True)
+        self.x = {name: leaf - self._lr * gradient for (name, leaf), gradient in moved}
+        value = loss.item()
+        self.carried = self._extremes(value)
+        return value
+
+    def _extremes(self, loss: float) -> dict[str, float]:
+        """The first and the highest loss, this one among them."""
+        first, peak = self.carried.get("first_loss", loss), self.carried.get("peak_loss", loss)
+        return {"first_loss": first, "peak_loss": max(peak, loss)}
+
+    def _loss(self, params: Tree) -> Tensor:
+        """E, half the mean over samples of the squared error summed over outputs."""
+        assert self._labels_TC is not None
+        error_TC = self._labels_TC - self._network.outputs(params, self._x_TD)
+        return error_TC.square().sum(1).mean() / 2
+
+    def _measure(self) -> Record:
+        if self._spectrum:
+            found = fisher.spectrum(self._dual_gram())
+            assert found.nonzero is not None
+            record: Record = {
+                "lambda_max": found.largest,
+                "lambda_mean": found.mean,
+                "spectrum": [float(value) for value in found.nonzero],
+            }
+        else:
+            record = {"lambda_max": fisher.largest_eigenvalue(self._dual_gram())}
+        record |= self._constants()
+        if self._lr is None:
+            return record
+        with torch.no_grad():
+            loss = self._loss(self.x).item()
+        # Runs above 2/lambda_max mostly come back from a peak: whether one "explodes" depends on which is asked.
+        return {**record, "loss": loss, **self._extremes(loss)}
+
+    def _dual_gram(self) -> fisher.DualGram:
+        """K of this draw, in the cheapest way."""
+        network, x_TD = self._network, self._x_TD
+        if len(x_TD) > MOST_SAMPLES or network.widths[-1] > 1 or not network.keeps_samples_apart:
+            return fisher.Jacobian(partial(network.outputs, x_TD=x_TD), self.x)
+        u_T1, kernel_TT = network.tangent_kernel(self.x, x_TD)
+        parameters = sum(leaf.numel() for leaf in self.x.values())
+        return fisher.OfReadouts(network.of_readout, u_T1, kernel_TT, parameters=parameters)
+
+    def _constants(self) -> Record:
+        """What the bounds of eq. 19 and of theorem 4.1 need of this draw's outputs before they are normalized."""
+        if self._network.normalized not in ("bn-last", "ln-all"):
+            return {}
+        with torch.no_grad():
+            u_TC = self._network.readout(self.x, self._x_TD).double().cpu()
+        if self._network.normalized == "bn-last":
+            return {"sigmas": u_TC.std(0, correction=0).tolist()}
+        constants = {**asdict(LayerNormConstants.of(u_TC.numpy())), "lambda_mean_field": self._mean_field(u_TC)}
+        return {name: value for name, value in constants.items() if math.isfinite(value)}
+
+    def _mean_field(self, u_TC: Tensor) -> float:
+        """What lambda_max of a layer-normalized network with these outputs is in a wide one."""
+        network = self._network
+        *widths, _ = network.widths
+        order = layer_normalized(
+            ACTIVATIONS[network.activation],
+            sigma_w2=network.sigma_w2,
+            sigma_b2=network.sigma_b2,
+            layers=len(widths),
+        )
+        kappas = order.kappas([width / widths[-1] for width in widths])
+        return largest_with_layer_norm(kappas, u_TC.numpy(), width=widths[-1])
