@@ -16,7 +16,7 @@ from flbench.report.figures.kinds import kinds_of, with_links
 from flbench.report.figures.style import COLORS
 from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
-from tests.papers.test_verdicts import done, seeds
+from tests.papers.label_skew.test_verdicts import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures
 
 

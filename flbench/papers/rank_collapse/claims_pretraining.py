@@ -1,4 +1,4 @@
-"""Claims about ranks that are raised before training: figures 3 and 4 of Daneshmand et al. 2020."""
+"""Figures 3 and 4 of Daneshmand et al. 2020: ranks that are raised before training."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 from itertools import pairwise
 from statistics import fmean
 
-from flbench.papers.rank_collapse.arms import Arm, Setting
-from flbench.report.claim_text import percent, points, sign, verdict
+from flbench.papers.evidence import Finding, claim, direction, percent_text, points_text
+from flbench.papers.rank_collapse.training import Arm, Setting
 from flbench.report.claims import Claim
 from flbench.report.stats import paired
 
@@ -17,132 +17,113 @@ PAPER = "Daneshmand et al. 2020"
 #: A rank that training changes by no more than this factor keeps its magnitude.
 SAME = 2.0
 
-Finding = tuple[bool | None, str]
-
 
 def claims(settings: Sequence[Setting]) -> list[Claim]:
-    """All of them, also those that these runs do not cover."""
-    sources = (
+    """Return all claims, also those without runs."""
+    judged: Sequence[tuple[str, str, Callable[[Setting], list[Finding]]]] = (
         ("Pre-training raises the rank of every layer", "section on optimization, 1", _raises),
-        ("A pre-trained network without normalization outperforms batch normalization", "figure 3", _beats_batch_norm),
-        ("It is the rank that helps, not the rescaling that comes with pre-training", "our control", _beats_control),
+        (
+            "A pre-trained network without normalization outperforms batch normalization",
+            "figure 3",
+            partial(_outperforms, is_other=lambda arm: arm.is_batch_norm),
+        ),
+        (
+            "It is the rank that helps, not the rescaling that comes with pre-training",
+            "our control",
+            partial(_outperforms, is_other=lambda arm: arm.is_control),
+        ),
         ("The more pre-training, the better the training", "figure 4", _more_is_better),
-        ("SGD keeps the magnitude of the last layer's rank", "figure 4, right", _preserved),
+        ("SGD keeps the magnitude of the last layer's rank", "figure 4, right", _keeps_rank),
     )
-    return [_claim(text, where, settings, find) for text, where, find in sources]
-
-
-def _claim(text: str, where: str, settings: Sequence[Setting], find: Callable[[Setting], list[Finding]]) -> Claim:
-    found = [finding for setting in settings for finding in find(setting)]
-    return Claim(
-        text, f"{PAPER}, {where}", verdict([outcome for outcome, _ in found]), "; ".join(said for _, said in found)
-    )
-
-
-def _pretrained(setting: Setting) -> list[Arm]:
-    return [arm for arm in setting.arms if arm.pretrained]
-
-
-def _beside(setting: Setting, arm: Arm, wanted: Callable[[Arm], bool]) -> Arm | None:
-    """The arm of the same depth that one is compared with."""
-    depth = arm.experiment.depth
-    return next((one for one in setting.arms if one.experiment.depth == depth and wanted(one)), None)
+    return [
+        claim(text, f"{PAPER}, {source}", [finding for setting in settings for finding in judge(setting)])
+        for text, source, judge in judged
+    ]
 
 
 def _raises(setting: Setting) -> list[Finding]:
+    """Every layer's rank against that of the same network as drawn."""
     found: list[Finding] = []
-    for arm in _pretrained(setting):
-        bare = _beside(setting, arm, partial(_is_bare, init=arm.experiment.init))
-        if bare is None:
+    for arm in setting.arms:
+        others = [one for one in setting.at_depth(arm.depth) if one.is_plain]
+        plain = next((one for one in others if one.experiment.init == arm.experiment.init), None)
+        if not arm.is_pretrained or plain is None:
             continue
-        seeds = sorted(arm.initial.keys() & bare.initial.keys())
+        seeds = sorted(arm.initial.keys() & plain.initial.keys())
         factors = [
-            [high / low for high, low in zip(arm.initial[seed]["ranks"], bare.initial[seed]["ranks"], strict=True)]
+            high / low
             for seed in seeds
+            for high, low in zip(arm.initial[seed]["ranks"], plain.initial[seed]["ranks"], strict=True)
         ]
         if factors:
-            lasts = [fmean(one.initial_rank[seed] for seed in seeds) for one in (bare, arm)]
-            lifted = sum(factor > 1 for one in factors for factor in one)
-            total = sum(map(len, factors))
-            said = f"{arm.name}: {lifted} of {total} layers, the last from {lasts[0]:.2f} to {lasts[1]:.2f}"
-            found.append((lifted == total, f"{said} (n={len(seeds)})"))
+            raised = sum(factor > 1 for factor in factors)
+            before, after = (fmean(one.initial_rank[seed] for seed in seeds) for one in (plain, arm))
+            evidence = (
+                f"{arm.name}: {raised} of {len(factors)} layers, the last from {before:.2f} to {after:.2f} "
+                f"(n={len(seeds)})"
+            )
+            found.append((raised == len(factors), evidence))
     return found
 
 
-def _is_bare(arm: Arm, init: str) -> bool:
-    return arm.vanilla and arm.experiment.init == init
-
-
-def _beats_batch_norm(setting: Setting) -> list[Finding]:
-    return _against(setting, lambda one: one.usual_batch_norm)
-
-
-def _beats_control(setting: Setting) -> list[Finding]:
-    return _against(setting, _is_control)
-
-
-def _is_control(arm: Arm) -> bool:
-    request = arm.experiment
-    return request.normalized == "none" and request.rescale and not request.pretrain_steps
-
-
-def _against(setting: Setting, wanted: Callable[[Arm], bool]) -> list[Finding]:
+def _outperforms(setting: Setting, is_other: Callable[[Arm], bool]) -> list[Finding]:
     """Differences in training accuracy, paired by seed, at equal epochs; the last epoch decides."""
     found: list[Finding] = []
-    for arm in _pretrained(setting):
-        other = _beside(setting, arm, wanted)
-        if other is None or not other.final or not any(trial.records for trial in arm.trials):
+    for arm in setting.arms:
+        other = next(filter(is_other, setting.at_depth(arm.depth)), None)
+        if not arm.is_pretrained or other is None or not other.final or not any(trial.records for trial in arm.trials):
             continue
         if not arm.final:
-            found.append((False if arm.lost else None, f"{arm.name}: {_fate(arm)}"))
+            found.append((False if arm.has_diverged else None, f"{arm.name}: {_divergence(arm)}"))
             continue
         gaps = ((epoch, paired(arm.accuracy(epoch), other.accuracy(epoch))) for epoch in setting.shown_epochs())
-        said = ", ".join(f"{epoch}: {points(gap)}" for epoch, gap in gaps if gap)
+        by_epoch = ", ".join(f"{epoch}: {points_text(gap)}" for epoch, gap in gaps if gap)
         last = paired(arm.final, other.final)
-        lost = f", {_fate(arm)}" if any(trial.diverged for trial in arm.trials) else ""
-        n = last.n if last else 0
-        found.append((_won(sign(last)), f"{arm.name} less {other.name}, points by epoch: {said} (n={n}{lost})"))
+        way, n = direction(last), last.n if last else 0
+        diverged = f", {_divergence(arm)}" if any(trial.diverged for trial in arm.trials) else ""
+        evidence = f"{arm.name} less {other.name}, points by epoch: {by_epoch} (n={n}{diverged})"
+        found.append((way > 0 if way else None, evidence))
     return found
 
 
-def _won(direction: int) -> bool | None:
-    return direction > 0 if direction else None
-
-
-def _fate(arm: Arm) -> str:
-    """How many of its runs diverged, over all learning rates."""
-    return (
-        f"{sum(trial.diverged for trial in arm.trials)} of {sum(len(trial.runs) for trial in arm.trials)} runs diverged"
+def _divergence(arm: Arm) -> str:
+    """The number of its runs that diverged, over all learning rates."""
+    diverged, runs = (
+        sum(counts) for counts in zip(*((one.diverged, len(one.runs)) for one in arm.trials), strict=True)
     )
+    return f"{diverged} of {runs} runs diverged"
 
 
 def _more_is_better(setting: Setting) -> list[Finding]:
-    """Rescaled arms by their steps; what diverges at every learning rate is below all others."""
+    """Rescaled arms by their steps; an arm that diverges at every learning rate is below all others."""
     found: list[Finding] = []
     for depth in setting.depths:
-        arms = [arm for arm in setting.arms if arm.experiment.depth == depth and (_is_control(arm) or arm.pretrained)]
-        scaled = [arm for arm in arms if arm.experiment.rescale and any(trial.records for trial in arm.trials)]
-        if len(scaled) < 3:
+        arms = [
+            arm
+            for arm in setting.at_depth(depth)
+            if (arm.is_control or arm.is_pretrained)
+            and arm.experiment.rescale
+            and any(trial.records for trial in arm.trials)
+        ]
+        if len(arms) < 3:
             continue
-        ends = [fmean(arm.final.values()) if arm.final else 0.0 for arm in scaled]
-        said = ", ".join(
-            f"{arm.experiment.pretrain_steps}: {percent(arm.final.values())} % ({_fate(arm)})" for arm in scaled
+        finals = [fmean(arm.final.values()) if arm.final else 0.0 for arm in arms]
+        by_steps = ", ".join(
+            f"{arm.experiment.pretrain_steps}: {percent_text(arm.final.values())} % ({_divergence(arm)})"
+            for arm in arms
         )
-        rises = [later > earlier for earlier, later in pairwise(ends)]
-        found.append((all(rises), f"by steps, at the best rate: {said}"))
+        rises = all(later > earlier for earlier, later in pairwise(finals))
+        found.append((rises, f"by steps, at the best rate: {by_steps}"))
     return found
 
 
-def _preserved(setting: Setting) -> list[Finding]:
-    """Arms of the greatest depth that were trained, each at its best learning rate."""
+def _keeps_rank(setting: Setting) -> list[Finding]:
+    """Trained arms of the greatest depth, each at its best learning rate."""
     found: list[Finding] = []
     for arm in setting.deepest:
-        trial = arm.best(arm.epochs)
-        after = trial.at(arm.epochs, "rank") if trial else {}
-        pairs = [(arm.initial_rank[seed], value) for seed, value in after.items() if seed in arm.initial_rank]
+        pairs = [(arm.initial_rank[seed], rank) for seed, rank in arm.final_rank.items() if seed in arm.initial_rank]
         if pairs:
-            kept = [1 / SAME <= late / early <= SAME for early, late in pairs]
-            means = (fmean(values) for values in zip(*pairs, strict=True))
-            said = " to ".join(f"{mean:.1f}" for mean in means)
-            found.append((all(kept), f"{arm.name}: {said} in {arm.epochs} epochs (n={len(pairs)})"))
+            before, after = (fmean(ranks) for ranks in zip(*pairs, strict=True))
+            evidence = f"{arm.name}: {before:.1f} to {after:.1f} in {arm.epochs} epochs (n={len(pairs)})"
+            found.append((all(1 / SAME <= late / early <= SAME for early, late in pairs), evidence))
     return found

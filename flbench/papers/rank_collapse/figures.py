@@ -1,16 +1,17 @@
-"""Figures of studies of kind ``rank``: r over depth (Daneshmand et al. 2020, figure 2), and over width (theorem 2)."""
+"""Figures of Daneshmand et al. 2020: random networks (figure 2, theorem 2) and trained ones (figures 1, 3 and 4)."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from flbench.papers.rank_collapse.depth import NORMS, Net, nets_of, path_name
-from flbench.papers.rank_collapse.width import Growth, growths
+from flbench.papers.evidence import exponent_text
+from flbench.papers.rank_collapse.networks import NORMS, Growth, Net, growths, nets_of, path_name
+from flbench.papers.rank_collapse.training import Arm, Record, Setting, settings_of
 from flbench.report.board import Leaderboard
-from flbench.report.figures.drawing import Drawing
+from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Look
 from flbench.report.stats import summarize
 
@@ -18,49 +19,54 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Recorded layers that a line needs at least.
+#: Recorded layers that a line needs.
 FEWEST_LAYERS = 3
 
-#: Layers that are drawn in every decade, and after how many there is a marker.
-_A_DECADE, _MARK_EVERY = 25, 8
+#: Layers drawn a decade, and points from one marker to the next.
+_PER_DECADE, _MARK_EVERY = 25, 8
 
-_PLACE = ("study", "rank")
+#: Layers from one marker to the next, of trained networks.
+_MARK_EVERY_LAYER = 6
 
+_TICKS = (1, 2, 5, 10, 20, 50, 100)
 _NAMES = {"none": "no normalization", "bn-rms": "BN, not centred (the paper's)", "bn": "BN, centred"}
+_ROOT: dict[str, Any] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 1))}
+
+#: The values of all seeds or draws, by x.
+Series = Mapping[int, Sequence[float]]
 
 
 def rank(board: Leaderboard) -> Iterator[Drawing]:
-    """What the runs support: r over depth at one width, and r over the width."""
+    """Draw r of random networks over depth at one width, and over the width."""
     nets = nets_of([run for run in board.collection.runs if run.experiment.kind == "rank"], board.collection)
-    deep = [net for net in nets if any(len(one) >= FEWEST_LAYERS for one in net.records)]
-    if deep:
-        # At the width of most networks; of equals the largest.
-        counts = Counter(net.experiment.width for net in deep)
+    deep_nets = [net for net in nets if any(len(one) >= FEWEST_LAYERS for one in net.records)]
+    if deep_nets:
+        # The width of most networks, the largest of equals.
+        counts = Counter(net.experiment.width for net in deep_nets)
         width = max(counts, key=lambda width: (counts[width], width))
-        yield _over_depth([net for net in deep if net.experiment.width == width], width)
-    if wide := [one for one in growths(nets) if one.exponent]:
-        yield _over_width(wide)
+        yield _over_layers([net for net in deep_nets if net.experiment.width == width], width)
+    if fitted := [one for one in growths(nets) if one.exponent]:
+        yield _over_width(fitted)
 
 
-def _over_depth(nets: Sequence[Net], width: int) -> Drawing:
-    figure, panels = _panels([net.family for net in nets], "layer")
+def _over_layers(nets: Sequence[Net], width: int) -> Drawing:
+    figure, panels = _family_panels([net.family for net in nets], "layer")
     for net in nets:
         _draw_net(panels[net.family], net)
     for panel in panels.values():
-        panel.axhline(math.sqrt(width), color=GREY, linewidth=0.9, linestyle=(0, (1, 1)))
+        panel.axhline(math.sqrt(width), **_ROOT)
         panel.set_xscale("log")
-        panel.set_yscale("log")
-        _plain_ticks(panel, [1, 2, 5, 10, 20, 50, 100], most=width)
+        _rank_scale(panel, [tick for tick in _TICKS if tick <= width])
     figure.supylabel("r(H)", fontsize="medium")
     draws = max(len(net.records) for net in nets)
     figure.suptitle(f"Rank over depth, d = {width}: mean over draws, least to greatest shaded", fontsize="large")
-    _legend(figure, {net.experiment.normalized for net in nets}, f"√d = {math.sqrt(width):.2f}")
+    _norm_legend(figure, {net.experiment.normalized for net in nets}, f"√d = {math.sqrt(width):.2f}")
     caption = (
         f"Effective rank r(H) of the representation over the layers of random networks of width d = {width} on "
         f"Gaussian inputs, before the activation; plain: without a residual path, γ: the strength of the layers beside "
         f"one. Mean over up to {draws} draws; shaded from the least to the greatest; dotted: √d."
     )
-    return Drawing("rank", "rank-depth", caption, figure, _PLACE)
+    return Drawing("rank", "rank-depth", caption, figure, ("study", "rank"))
 
 
 def _draw_net(panel: Axes, net: Net) -> None:
@@ -70,108 +76,236 @@ def _draw_net(panel: Axes, net: Net) -> None:
             layers.setdefault(record["round"], []).append(record["rank"])
     if not layers:
         return
-    at = _spread_out(sorted(layers))
-    look = _look(net.experiment.normalized)
+    # Equally many layers a decade: all of them would be noise at the end of a logarithmic axis.
+    steps = {round(_PER_DECADE * math.log10(layer)): layer for layer in sorted(layers)}
+    at, norm = sorted({*steps.values(), max(layers)}), NORMS.index(net.experiment.normalized)
     means = [sum(layers[layer]) / len(layers[layer]) for layer in at]
-    panel.plot(at, means, **look, markevery=(NORMS.index(net.experiment.normalized), _MARK_EVERY))
+    panel.plot(at, means, **_look(norm), markevery=(norm, _MARK_EVERY))
     low, high = ([pick(layers[layer]) for layer in at] for pick in (min, max))
-    panel.fill_between(at, low, high, color=look["color"], alpha=BAND, linewidth=0)
-
-
-def _spread_out(layers: Sequence[int]) -> list[int]:
-    """As many on every stretch of a logarithmic axis: all of them would be noise at its end."""
-    steps = {round(_A_DECADE * math.log10(layer)): layer for layer in layers}
-    return sorted({*steps.values(), layers[-1]})
+    panel.fill_between(at, low, high, color=COLORS[norm], alpha=BAND, linewidth=0)
 
 
 def _over_width(grown: Sequence[Growth]) -> Drawing:
-    figure, panels = _panels([one.family for one in grown], "width d")
+    figure, panels = _family_panels([one.family for one in grown], "width d")
     widths = sorted({width for one in grown for width in one.ranks})
     for one in grown:
-        _draw_growth(panels[one.family], one)
+        summaries = [(width, found) for width, values in one.ranks.items() if (found := summarize(values))]
+        panels[one.family].errorbar(
+            [width for width, _ in summaries],
+            [found.mean for _, found in summaries],
+            yerr=[found.sd or 0.0 for _, found in summaries],
+            capsize=2,
+            **_look(NORMS.index(one.norm)),
+        )
     for family, panel in panels.items():
-        panel.plot(widths, [math.sqrt(width) for width in widths], color=GREY, linewidth=0.9, linestyle=(0, (1, 1)))
+        panel.plot(widths, [math.sqrt(width) for width in widths], **_ROOT)
         panel.set_xscale("log")
-        panel.set_yscale("log")
         panel.set_xticks(widths, [str(width) for width in widths])
         panel.minorticks_off()
-        _plain_ticks(panel, [1, 2, 5, 10, 20, 50, 100], most=2 * math.sqrt(widths[-1]))
-        same = [one for one in grown if one.family == family]
-        lines = "\n".join(f"{one.norm}: exponent {one.exponent_text}" for one in same if one.norm != "none")
-        panel.text(0.03, 0.97, lines, transform=panel.transAxes, ha="left", va="top", fontsize=6.5)
+        _rank_scale(panel, [tick for tick in _TICKS if tick <= 2 * math.sqrt(widths[-1])])
+        same = [one for one in grown if one.family == family and one.norm != "none"]
+        exponents = "\n".join(f"{one.norm}: exponent {exponent_text(one.exponent)}" for one in same)
+        panel.text(0.03, 0.97, exponents, transform=panel.transAxes, ha="left", va="top", fontsize=6.5)
     figure.supylabel("r(H), mean over the second half of the layers", fontsize="medium")
     figure.suptitle("Rank that is left at large depth, over the width: mean ± sd over draws", fontsize="large")
-    _legend(figure, {one.norm for one in grown}, "√d")
+    _norm_legend(figure, {one.norm for one in grown}, "√d")
     caption = (
         "Effective rank r(H), mean over the second half of the layers of random networks on Gaussian inputs, over "
         "their width d, before the activation; plain: without a residual path, γ: the strength of the layers beside "
         "one. Mean ± sd over draws; dotted: √d. In the panels: fitted exponents, their 95 % intervals; by theorem 2 "
         "that of linear residual networks is ½ at least."
     )
-    return Drawing("rank", "rank-width", caption, figure, _PLACE)
+    return Drawing("rank", "rank-width", caption, figure, ("study", "rank"))
 
 
-def _draw_growth(panel: Axes, one: Growth) -> None:
-    summaries = [(width, found) for width, values in one.ranks.items() if (found := summarize(values))]
-    panel.errorbar(
-        [width for width, _ in summaries],
-        [found.mean for _, found in summaries],
-        yerr=[found.sd or 0.0 for _, found in summaries],
-        capsize=2,
-        **_look(one.norm),
-    )
-
-
-def _panels(families: Sequence[tuple[str, float]], below: str) -> tuple[Figure, dict[tuple[str, float], Axes]]:
-    """A row an activation, a column a residual path; combinations that nobody ran are hidden."""
+def _family_panels(families: Sequence[tuple[str, float]], xlabel: str) -> tuple[Figure, dict[tuple[str, float], Axes]]:
+    """Return a panel for each family: a row an activation, a column a residual path."""
     from matplotlib.figure import Figure
 
     activations = sorted({activation for activation, _ in families})
     gammas = sorted({gamma for _, gamma in families})
-    size = (2.05 * len(gammas) + 0.8, 2.1 * len(activations) + 1.2)
-    figure = Figure(figsize=(max(6.5, size[0]), size[1]), layout="constrained")
+    size = (max(6.5, 2.05 * len(gammas) + 0.8), 2.1 * len(activations) + 1.2)
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(activations), len(gammas), squeeze=False, sharex=True, sharey=True)
     panels = {}
     for row, activation in enumerate(activations):
         for column, gamma in enumerate(gammas):
             panel = grid[row][column]
             if (activation, gamma) in families:
-                panel.set_title(f"{_title(activation)}, {path_name(gamma)}")
-                panel.set_xlabel(below if activation == activations[-1] else "")
+                panel.set_title(f"{'ReLU' if activation == 'relu' else activation}, {path_name(gamma)}")
+                panel.set_xlabel(xlabel if activation == activations[-1] else "")
                 panels[activation, gamma] = panel
             else:
                 panel.set_axis_off()
     return figure, panels
 
 
-def _title(activation: str) -> str:
-    return {"relu": "ReLU"}.get(activation, activation)
+def _rank_scale(panel: Axes, ticks: Sequence[int]) -> None:
+    """Give a panel a logarithmic rank axis from about 1, with plain numbers."""
+    panel.set_yscale("log")
+    panel.set_yticks(ticks, [str(tick) for tick in ticks])
+    panel.set_yticks([], minor=True)
+    panel.set_ylim(bottom=0.9)
 
 
-def _look(norm: str) -> Look:
-    place = NORMS.index(norm)
+def _look(place: int) -> Look:
     return {
-        "color": COLORS[place],
-        "marker": MARKERS[place],
-        "linestyle": LINES[place],
+        "color": COLORS[place % len(COLORS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": LINES[place % len(LINES)],
         "linewidth": 1.3,
         "markersize": 3.5,
     }
 
 
-def _plain_ticks(panel: Axes, ticks: Sequence[float], *, most: float) -> None:
-    shown = [tick for tick in ticks if tick <= most]
-    panel.set_yticks(shown, [f"{tick:g}" for tick in shown])
-    panel.set_yticks([], minor=True)
-    panel.set_ylim(bottom=0.9)
-
-
-def _legend(figure: Figure, norms: set[str], root: str) -> None:
+def _norm_legend(figure: Figure, norms: set[str], root: str) -> None:
     from matplotlib.lines import Line2D
 
     shown = [norm for norm in NORMS if norm in norms]
-    handles = [Line2D([], [], **_look(norm)) for norm in shown]
-    handles.append(Line2D([], [], color=GREY, linewidth=0.9, linestyle=(0, (1, 1))))
-    figure.legend(
-        handles, [*(_NAMES[norm] for norm in shown), root], loc="outside lower center", ncols=4, handlelength=3
+    handles = [*(Line2D([], [], **_look(NORMS.index(norm))) for norm in shown), Line2D([], [], **_ROOT)]
+    names = [*(_NAMES[norm] for norm in shown), root]
+    figure.legend(handles, names, loc="outside lower center", ncols=4, handlelength=3)
+
+
+def deep(board: Leaderboard) -> Iterator[Drawing]:
+    """Draw each setting of trained networks: over depth, over layers and epochs, over shifts."""
+    for setting in settings_of(
+        [run for run in board.collection.runs if run.experiment.kind == "deep"], board.collection
+    ):
+        yield from _over_depth(setting)
+        yield from _raised(setting)
+        yield from _over_shift(setting)
+
+
+def _over_depth(setting: Setting) -> Iterator[Drawing]:
+    """Figure 1: arms of several depths."""
+    arms = {name: same for name, same in setting.by_name().items() if len(same) > 1 and any(a.initial for a in same)}
+    if not arms:
+        return
+    figure, (left, right) = _panels(1)
+    for place, (name, same) in enumerate(arms.items()):
+        _draw(left, {arm.depth: list(arm.initial_rank.values()) for arm in same}, place, name)
+        _draw(right, {arm.depth: _percent(arm.final.values()) for arm in same}, place, name)
+    depths = sorted({arm.depth for same in arms.values() for arm in same})
+    for panel in (left, right):
+        panel.set_xscale("log")
+        panel.set_xticks(depths, [str(depth) for depth in depths])
+        panel.minorticks_off()
+        panel.set_xlabel("hidden layers")
+    _rank_axis(left, "last hidden layer's rank before training")
+    _accuracy_axis(right, f"training accuracy after {setting.arms[0].epochs} epochs")
+    caption = (
+        f"{setting.title}: rank of the last hidden layer before training (left) and accuracy on the training set after "
+        "it (right), over the depth of the network."
     )
+    yield _finished(figure, setting, "depth", "Rank and accuracy over depth", caption, left)
+
+
+def _raised(setting: Setting) -> Iterator[Drawing]:
+    """Figures 3 and 4: centred arms of the greatest depth, where some had their ranks raised."""
+    arms = [arm for arm in setting.deepest if not arm.experiment.shift and arm.initial]
+    if not any(arm.is_pretrained for arm in arms):
+        return
+    figure, (accuracy, last_rank, before, after) = _panels(2)
+    for place, arm in enumerate(arms):
+        epochs = [0, *arm.recorded]
+        _draw(accuracy, {epoch: _percent(arm.accuracy(epoch).values()) for epoch in epochs}, place, arm.name)
+        best, ranks = arm.best(arm.epochs), {0: list(arm.initial_rank.values())}
+        ranks |= {epoch: list(best.at(epoch, "rank").values()) for epoch in arm.recorded} if best else {}
+        _draw(last_rank, ranks, place, arm.name)
+        _draw(before, _over_layer(list(arm.initial.values())), place, arm.name, every=_MARK_EVERY_LAYER)
+        _draw(after, _over_layer(_ends(arm)), place, arm.name, every=_MARK_EVERY_LAYER)
+    _accuracy_axis(accuracy, "training accuracy")
+    _rank_axis(last_rank, "last hidden layer's rank")
+    _rank_axis(before, "ranks before training")
+    _rank_axis(after, f"ranks after {arms[0].epochs} epochs")
+    for panel, name in ((accuracy, "epoch"), (last_rank, "epoch"), (before, "hidden layer"), (after, "hidden layer")):
+        panel.set_xlabel(name)
+    diverged = [arm.name for arm in arms if arm.has_diverged]
+    caption = (
+        f"{setting.title}, {setting.depths[-1]} hidden layers: accuracy on the training set and rank of the last "
+        "hidden layer over epochs, ranks of all layers before and after training."
+        + (f" Diverged at every rate: {', '.join(diverged)}." if diverged else "")
+    )
+    yield _finished(figure, setting, "pretraining", "Ranks raised before training", caption, before)
+
+
+def _ends(arm: Arm) -> list[Record]:
+    """The records after training, at the best learning rate."""
+    best = arm.best(arm.epochs)
+    return [epochs[arm.epochs] for epochs in best.records.values() if arm.epochs in epochs] if best else []
+
+
+def _over_layer(records: Sequence[Record]) -> Series:
+    """The ranks of all seeds by layer, from 1."""
+    layers = zip(*(record["ranks"] for record in records), strict=True)
+    return {layer: [rank for rank in ranks if rank is not None] for layer, ranks in enumerate(layers, start=1)}
+
+
+def _over_shift(setting: Setting) -> Iterator[Drawing]:
+    """Figure 4, dashed: arms of the greatest depth with batch normalization."""
+    arms = [arm for arm in setting.deepest if arm.experiment.normalized == "bn" and arm.initial]
+    shifts = sorted({arm.experiment.shift for arm in arms})
+    if len(shifts) < 2:
+        return
+    figure, (ranks, accuracies) = _panels(1)
+    # Evenly spaced: the shifts grow by uneven steps.
+    placed = [(shifts.index(arm.experiment.shift), arm) for arm in arms]
+    _draw(ranks, {x: list(arm.initial_rank.values()) for x, arm in placed}, 0, "at initialization")
+    _draw(ranks, {x: [end["rank"] for end in _ends(arm)] for x, arm in placed}, 1, "after training")
+    for place, (name, title) in enumerate((("train_acc", "training set"), ("test_acc", "test set")), start=2):
+        _draw(accuracies, {x: _percent(arm.accuracy(arm.epochs, name).values()) for x, arm in placed}, place, title)
+    _rank_axis(ranks, "last hidden layer's rank")
+    _accuracy_axis(accuracies, f"accuracy after {arms[0].epochs} epochs")
+    for panel in (ranks, accuracies):
+        panel.set_xticks(range(len(shifts)), [f"{shift:g}" for shift in shifts])
+        panel.set_xlabel("shift s of the weights, U(-b + sb, b + sb)")
+        panel.legend()
+    caption = (
+        f"{setting.title}, {setting.depths[-1]} hidden layers with batch normalization: rank of the last hidden layer "
+        "and accuracy over how far off centre the weights are drawn."
+    )
+    yield _finished(figure, setting, "shift", "Batch normalization and weights off centre", caption, None)
+
+
+def _panels(rows: int) -> tuple[Figure, list[Axes]]:
+    """Return two panels a row, with room for a legend on their right."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.6, 2.6 * rows + 0.4), layout="constrained")
+    return figure, list(figure.subplots(rows, 2, squeeze=False).ravel())
+
+
+def _draw(panel: Axes, series: Series, place: int, name: str, *, every: int = 1) -> None:
+    """Draw a line with a band, and a marker after ``every`` points, at other points for other places."""
+    found = [(x, summary) for x, values in sorted(series.items()) if (summary := summarize(values))]
+    at, look = [x for x, _ in found], _look(place)
+    panel.plot(at, [one.mean for _, one in found], label=name, markevery=(place % every, every), **look)
+    low, high = ([one.mean + sign * (one.sd or 0.0) for _, one in found] for sign in (-1, 1))
+    panel.fill_between(at, low, high, color=look["color"], alpha=BAND, linewidth=0)
+
+
+def _percent(values: Iterable[float]) -> list[float]:
+    return [100 * value for value in values]
+
+
+def _rank_axis(panel: Axes, title: str) -> None:
+    panel.set_title(title)
+    panel.set_ylabel("r(H)")
+    _rank_scale(panel, _TICKS)
+    panel.set_ylim(top=max(12.0, panel.get_ylim()[1]))
+
+
+def _accuracy_axis(panel: Axes, title: str) -> None:
+    panel.set_title(title)
+    panel.set_ylabel("accuracy (%)")
+    panel.set_ylim(0, 102)
+
+
+def _finished(figure: Figure, setting: Setting, name: str, title: str, caption: str, key: Axes | None) -> Drawing:
+    """Return the figure with a title, and the names in the panel ``key`` in a legend on the right."""
+    figure.suptitle(f"{title}\n{setting.title}", fontsize="medium")
+    if key is not None:
+        figure.legend(*key.get_legend_handles_labels(), loc="outside right center", handlelength=3.5)
+    caption += " Mean ± sd over seeds; accuracy at the best of the learning rates, the same for all."
+    return Drawing("deep", file_name(f"deep-{name}", setting.title), caption, figure, ("study", "deep"))

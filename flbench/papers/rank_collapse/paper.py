@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from flbench.papers.rank_collapse import chapter, chapter_training
-from flbench.papers.rank_collapse.figure_training import deep
-from flbench.papers.rank_collapse.figures import rank
+from flbench.papers.rank_collapse.chapter import deep_chapter, rank_chapter
+from flbench.papers.rank_collapse.figures import deep, rank
 from flbench.report.figures.drawing import FigureKind
 from flbench.report.paper import Paper
 
 RANK_COLLAPSE = Paper(
-    chapters={"rank": chapter.chapter, "deep": chapter_training.chapter},
+    chapters={"rank": rank_chapter, "deep": deep_chapter},
     figures=(
         FigureKind("rank", "ranks over the depth of random networks", rank),
         FigureKind("deep", "ranks and accuracy of deep networks over depth and epochs", deep),

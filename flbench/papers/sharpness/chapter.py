@@ -1,24 +1,23 @@
-"""The chapter about studies of kind ``sharpness``."""
+"""The report's chapter about studies of kind ``sharpness``."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
 
-from flbench.papers.sharpness import claims_figure1 as sharpness_claims
-from flbench.papers.sharpness import claims_figure2 as sharpness_rates
-from flbench.papers.sharpness.claims_figure1 import short
-from flbench.papers.sharpness.descents import (
+from flbench.papers.evidence import three_digits
+from flbench.papers.sharpness import claims_learning_rate, claims_width
+from flbench.papers.sharpness.networks import Curve, Point, Prediction, curves_of, predict
+from flbench.papers.sharpness.training import (
     EXPLODED,
     GROWN,
     Descent,
     Network,
     descents_of,
-    line_of_theory,
     networks_of,
+    predicted_rate,
 )
-from flbench.papers.sharpness.draws import Family, Line, Point, Predicted, lines_of, predict
-from flbench.report.blocks import Block, Entry, Grid, Paragraph
+from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
 from flbench.report.cells import grouped
 from flbench.report.claims import Chapter
 from flbench.report.runs import Collection, Run
@@ -33,15 +32,15 @@ _INTRODUCTION = (
 
 
 def chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
-    """What the runs say."""
-    lines, descents = lines_of(runs), descents_of(runs, collection)
-    claims = (*sharpness_claims.claims(lines), *sharpness_rates.claims(descents))
+    """Return the verdicts on the paper's claims, and the measurements."""
+    curves, descents = curves_of(runs), descents_of(runs, collection)
+    claims = (*claims_width.claims(curves), *claims_learning_rate.claims(descents))
     title = "Sharpness of wide networks"
-    return Chapter("sharpness", title, _INTRODUCTION, claims, (*_draws(lines), *_descents(descents)), tuple(runs))
+    return Chapter("sharpness", title, _INTRODUCTION, claims, (*_networks(curves), *_descents(descents)), tuple(runs))
 
 
-def _draws(lines: Sequence[Line]) -> Iterator[Block]:
-    if not lines:
+def _networks(curves: Sequence[Curve]) -> Iterator[Block]:
+    if not curves:
         return
     yield Paragraph(
         "**Networks as drawn.** Theory: a value, or bounds (medians over draws where they depend on a network's "
@@ -49,23 +48,18 @@ def _draws(lines: Sequence[Line]) -> Iterator[Block]:
         "value (layer normalization: the mean-field value, which is not the paper's) or lower bound."
     )
     head = ("network", "C", "normalized", "T", "M", "n", "mean", "sd", "median", "theory", "ratio", "within", "source")
-    rows = [_row(line.family, point) for line in lines for point in line.points]
-    yield Grid(head, tuple(rows), names=4, remarks=1)
+    yield Grid(head, tuple(_point_row(point) for curve in curves for point in curve.points), names=4, remarks=1)
 
 
-def _row(family: Family, point: Point) -> tuple[Entry, ...]:
-    summary, predicted = point.summary, point.predicted
+def _point_row(point: Point) -> tuple[Entry, ...]:
+    family, summary, predicted = point.family, point.summary, point.predicted
     bounded = predicted is not None and predicted.lower is not None
     return (
-        Entry(family.label),
-        Entry(str(family.outputs)),
-        Entry(family.normalized),
-        Entry("M" if family.samples is None else str(family.samples)),
-        Entry(str(point.width)),
-        Entry(str(summary.n)),
-        Entry(short(summary.mean), order=summary.mean),
-        Entry("–" if summary.sd is None else short(summary.sd)),
-        Entry(short(point.median), order=point.median),
+        *words(family.label, str(family.outputs), family.normalized, str(family.samples or "M"), str(point.width)),
+        *words(str(summary.n)),
+        Entry(three_digits(summary.mean), order=summary.mean),
+        Entry("–" if summary.sd is None else three_digits(summary.sd)),
+        Entry(three_digits(point.median), order=point.median),
         Entry(_theory(predicted)),
         Entry("–" if point.ratio is None else f"{point.ratio:.2f}"),
         Entry(f"{point.admitted}/{summary.n}" if bounded else "–"),
@@ -73,14 +67,15 @@ def _row(family: Family, point: Point) -> tuple[Entry, ...]:
     )
 
 
-def _theory(predicted: Predicted | None) -> str:
+def _theory(predicted: Prediction | None) -> str:
+    """``1099``, ``2.31 to 39.2``, ``≥ 62.9`` or a value with bounds."""
     if predicted is None:
         return "–"
-    value = "" if predicted.value is None else short(predicted.value)
+    value = "" if predicted.value is None else three_digits(predicted.value)
     if predicted.lower is None:
         return value
-    upper = "" if predicted.upper is None else f" to {short(predicted.upper)}"
-    bounds = f"{short(predicted.lower)}{upper}" if upper else f"≥ {short(predicted.lower)}"
+    lower = three_digits(predicted.lower)
+    bounds = f"≥ {lower}" if predicted.upper is None else f"{lower} to {three_digits(predicted.upper)}"
     return f"{value} ({bounds})" if value else bounds
 
 
@@ -93,38 +88,26 @@ def _descents(descents: Sequence[Descent]) -> Iterator[Block]:
         f"{GROWN:g} of its first value; no spike: it never exceeded {EXPLODED:g}; survived: it ended finite and below "
         f"{EXPLODED:g}. –: the rates tried do not bracket it."
     )
-    head = (
-        "network",
-        "normalized",
-        "T",
-        "M",
-        "n",
-        "lambda_max",
-        "theory",
-        "line",
-        "no growth",
-        "no spike",
-        "survived",
-    )
+    head = ("network", "normalized", "T", "M", "n", "lambda_max", "theory", "line", "no growth", "no spike", "survived")
     groups = grouped(networks_of(descents), lambda one: (one.family, one.width))
     yield Grid(head, tuple(_network_row(same) for same in groups), names=3)
 
 
 def _network_row(same: Sequence[Network]) -> tuple[Entry, ...]:
     family, width = same[0].family, same[0].width
-    line = line_of_theory(family, width)
+    line = predicted_rate(family, width)
     units = (
-        [rate * one.lambda_max / 2 for one in same if (rate := one.last_before(lost))]
-        for lost in (lambda run: run.grew, lambda run: run.peaked, lambda run: run.exploded)
+        [rate * one.lambda_max / 2 for one in same if (rate := one.highest(failed))]
+        for failed in (lambda run: run.grew, lambda run: run.peaked, lambda run: run.exploded)
     )
-    return (
-        Entry(family.label),
-        Entry(family.normalized),
-        Entry(str(family.samples_at(width))),
-        Entry(str(width)),
-        Entry(str(len(same))),
-        Entry(short(statistics.median(one.lambda_max for one in same))),
-        Entry(_theory(predict(family, width, {}))),
-        Entry("–" if line is None else short(line)),
-        *(Entry(f"{statistics.median(values):.2f}" if values else "–") for values in units),
+    return words(
+        family.label,
+        family.normalized,
+        str(family.samples_at(width)),
+        str(width),
+        str(len(same)),
+        three_digits(statistics.median(one.lambda_max for one in same)),
+        _theory(predict(family, width, {})),
+        "–" if line is None else three_digits(line),
+        *(f"{statistics.median(values):.2f}" if values else "–" for values in units),
     )

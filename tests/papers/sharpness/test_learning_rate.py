@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from flbench.papers.sharpness.descents import descents_of, line_of_theory, networks_of
-from flbench.papers.sharpness.draws import Family
+from flbench.papers.sharpness.networks import Family
+from flbench.papers.sharpness.training import descents_of, networks_of, predicted_rate
 from flbench.report.blocks import Grid
 from flbench.report.claims import Chapter, Claim, Holding
-from tests.report.chapters.memory import Memory
+from tests.papers.in_memory import Memory
 from tests.report.stores import chapters, experiment
 
 #: Learning rates in units of 2 / lambda_max.
@@ -104,7 +104,7 @@ def test_evidence_counts_the_runs_on_both_sides_of_their_own_line(store: Memory)
     found = claim_on(store, "losses grow").evidence
     assert "in 0 of 18 runs below" in found
     assert "in 24 of 24 at 1.25 to 4 times" in found
-    assert "onset over line: 1.08 (1.08 to 1.08, n=6)" in found
+    assert "onset over line: 1.08 (1.08, n=6)" in found
     exploded = claim_on(store, "wide networks explode").evidence
     assert "8 of 8 runs ended above 1000 or not finite and 8 were there at some step with M = 400" in exploded
     assert {one.holding for one in chapter(store).claims if "means subtracted" in one.text} == {"not run"}
@@ -151,7 +151,7 @@ def test_the_line_of_mean_subtraction_is_held_against_what_survived(
     family = Family("relu", 4.0, 1.0, 3, 1, 1000, "mean-last")
 
     def lambda_max(width: int) -> float:
-        line = line_of_theory(family, width)
+        line = predicted_rate(family, width)
         assert line is not None
         return 2 * 1.8 / (times * line)  # 1.8 is the last factor that survives
 
@@ -164,9 +164,9 @@ def test_lines_of_theory() -> None:
     plain, subtracted, other = (
         Family("relu", 4.0, 1.0, 3, 1, 1000, normalized) for normalized in ("none", "mean-last", "bn-all")
     )
-    assert line_of_theory(plain, 100) == pytest.approx(0.0042797, rel=1e-4)
-    assert line_of_theory(subtracted, 100) == pytest.approx(2.0332, rel=1e-4)
-    assert line_of_theory(other, 100) is None
+    assert predicted_rate(plain, 100) == pytest.approx(0.0042797, rel=1e-4)
+    assert predicted_rate(subtracted, 100) == pytest.approx(2.0332, rel=1e-4)
+    assert predicted_rate(other, 100) is None
 
 
 def test_a_diverged_run_is_a_descent_with_infinite_losses(store: Memory) -> None:
@@ -186,10 +186,10 @@ def test_rates_that_do_not_bracket_an_event_say_nothing(store: Memory) -> None:
     descend(store, wall, widths=(100,))
     collection = store.collection()
     network, _ = networks_of(descents_of(collection.runs, collection))
-    assert network.last_before(lambda one: one.grew) == pytest.approx(0.9 * 2 / 467)
-    assert network.last_before(lambda one: True) is None, "already the lowest is lost"
-    assert network.last_before(lambda one: False) is None, "none is lost"
-    assert network.onset(lambda one: one.exploded) == pytest.approx((0.9 * 1.3) ** 0.5 * 2 / 467)
+    assert network.highest(lambda one: one.grew) == pytest.approx(0.9 * 2 / 467)
+    assert network.highest(lambda one: True) is None, "already the lowest is lost"
+    assert network.highest(lambda one: False) is None, "none is lost"
+    assert network.bracket(lambda one: one.exploded) == pytest.approx((0.9 * 2 / 467, 1.3 * 2 / 467))
 
 
 def test_the_table_has_a_row_for_each_width(store: Memory) -> None:

@@ -1,7 +1,7 @@
-"""Gradient descent on random networks with many learning rates: what is lost, and where.
+"""Gradient descent on random networks at many learning rates: which rates a network survives.
 
-A run records lambda_max before its first step, so that each learning rate is held against 2 / lambda_max of the very
-network it was tried on: over draws lambda_max differs by tens of percent.
+A run records lambda_max before its first step, so each learning rate is compared with 2 / lambda_max of the network it
+was tried on: over draws lambda_max differs by tens of percent.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
-from flbench.papers.sharpness.draws import Family, predict
+from flbench.papers.sharpness.networks import Family, experiment_of, predict
 from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
-from flbench.studies.sharpness import Sharpness
 
 #: A loss that ever exceeds this multiple of its first value has grown.
 GROWN = 1.1
@@ -25,7 +23,7 @@ EXPLODED = 1e3
 
 @dataclass(frozen=True)
 class Descent:
-    """One run: losses after no step, at their highest, and after the last; infinite where they were not finite."""
+    """One run: its first, highest and last loss, infinite where they were not finite."""
 
     family: Family
     width: int
@@ -43,7 +41,7 @@ class Descent:
 
     @property
     def grew(self) -> bool:
-        """Whether the loss ever exceeded its first value by a tenth."""
+        """Whether the loss ever exceeded ``GROWN`` times its first value."""
         return self.peak > GROWN * self.first
 
     @property
@@ -53,37 +51,35 @@ class Descent:
 
     @property
     def exploded(self) -> bool:
-        """Whether the loss was exploded at the end."""
+        """Whether the loss had exploded at the end."""
         return self.final > EXPLODED
 
 
+#: Whether a descent failed, by one criterion.
+Failed = Callable[[Descent], bool]
+
+
 def descents_of(runs: Sequence[Run], collection: Collection) -> tuple[Descent, ...]:
-    """The finished and diverged runs that trained and whose beginning is on record."""
-    trained = [run for run in runs if cast(Sharpness, run.experiment).lr is not None and run.result is not None]
+    """Return the finished and diverged runs that trained and recorded their beginning."""
+    trained = [run for run in runs if experiment_of(run).lr is not None and run.result is not None]
     found = [one for run in trained if (one := _descent(run, collection)) is not None]
     return tuple(sorted(found, key=lambda one: (one.family, one.width, one.seed, one.lr)))
 
 
 def _descent(run: Run, collection: Collection) -> Descent | None:
-    experiment = cast(Sharpness, run.experiment)
+    experiment = experiment_of(run)
     start = next((record for record in collection.records(run) if record["round"] == 0), None)
     if start is None or not {"lambda_max", "loss"} <= start.keys() or experiment.lr is None:
         return None
     end = run.record or {}
-    return Descent(
-        family=Family.of(experiment),
-        width=experiment.width,
-        seed=experiment.seed,
-        lr=experiment.lr,
-        lambda_max=start["lambda_max"],
-        first=start["loss"],
-        peak=_or_infinite(end.get("peak_loss")),
-        final=_or_infinite(end.get("loss")),
+    peak, final = (
+        loss if loss is not None and math.isfinite(loss) else math.inf
+        for loss in (end.get("peak_loss"), end.get("loss"))
     )
-
-
-def _or_infinite(loss: float | None) -> float:
-    return loss if loss is not None and math.isfinite(loss) else math.inf
+    family = Family.of(experiment)
+    return Descent(
+        family, experiment.width, experiment.seed, experiment.lr, start["lambda_max"], start["loss"], peak, final
+    )
 
 
 @dataclass(frozen=True)
@@ -94,40 +90,40 @@ class Network:
 
     @property
     def family(self) -> Family:
-        """What it was drawn from."""
+        """The family it was drawn from."""
         return self.descents[0].family
 
     @property
     def width(self) -> int:
-        """M."""
+        """Its width M."""
         return self.descents[0].width
 
     @property
     def lambda_max(self) -> float:
-        """Before the first step."""
+        """lambda_max before the first step."""
         return self.descents[0].lambda_max
 
-    def last_before(self, lost: Callable[[Descent], bool]) -> float | None:
-        """The highest rate below the first that is ``lost``; None where the rates tried do not bracket it."""
-        first = next((index for index, one in enumerate(self.descents) if lost(one)), 0)
-        return self.descents[first - 1].lr if first else None
+    def bracket(self, failed: Failed) -> tuple[float, float] | None:
+        """Return the last rate before and the first rate of a failure; None where the rates tried do not bracket it."""
+        first = next((index for index, one in enumerate(self.descents) if failed(one)), 0)
+        return (self.descents[first - 1].lr, self.descents[first].lr) if first else None
 
-    def onset(self, lost: Callable[[Descent], bool]) -> float | None:
-        """Between the last rate before and the first that is lost (their geometric mean); None likewise."""
-        first = next((index for index, one in enumerate(self.descents) if lost(one)), 0)
-        return math.sqrt(self.descents[first - 1].lr * self.descents[first].lr) if first else None
+    def highest(self, failed: Failed) -> float | None:
+        """Return the highest rate below the first that failed; None where the rates tried do not bracket it."""
+        found = self.bracket(failed)
+        return found[0] if found else None
 
 
 def networks_of(descents: Sequence[Descent]) -> tuple[Network, ...]:
-    """The descents of each draw together."""
+    """Return the draws, each with all its descents."""
     return tuple(
         Network(tuple(sorted(same, key=lambda one: one.lr)))
         for same in grouped(descents, lambda one: (one.family, one.width, one.seed))
     )
 
 
-def line_of_theory(family: Family, width: int) -> float | None:
-    """The learning rate at which theory's line runs: 2 over lambda_max, or over its lower bound (figure 2, right)."""
+def predicted_rate(family: Family, width: int) -> float | None:
+    """Return 2 / lambda_max by theory, of its lower bound where theory has no value (figure 2, right)."""
     predicted = predict(family, width, {})
     if predicted is None:
         return None

@@ -10,7 +10,7 @@ import pytest
 
 from flbench.report.claims import Chapter
 from flbench.report.runs import Collection
-from tests.report.chapters.memory import Memory
+from tests.papers.in_memory import Memory
 from tests.report.stores import chapters, draw, experiment, leaderboard_of
 
 LAYERS = 1000

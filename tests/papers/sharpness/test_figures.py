@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from flbench.papers.sharpness.figure1 import apart
-from flbench.papers.sharpness.figure2 import _edges
+from flbench.papers.sharpness.figures import apart, cell_edges
 from flbench.report.figures.drawing import Drawing
-from tests.report.chapters.memory import Memory
-from tests.report.chapters.test_sharpness import CONSTANTS, bound, theory
-from tests.report.chapters.test_sharpness import draw as draw_runs
-from tests.report.chapters.test_sharpness_rates import centred, descend, wall
+from tests.papers.in_memory import Memory
+from tests.papers.sharpness.test_learning_rate import centred, descend, wall
+from tests.papers.sharpness.test_width import CONSTANTS, bound, theory
+from tests.papers.sharpness.test_width import draw as draw_runs
 from tests.report.stores import draw, leaderboard_of, write_figures
 
 
@@ -121,7 +120,7 @@ def test_labels_are_moved_apart_around_their_middle() -> None:
 
 
 def test_cells_end_halfway_between_their_neighbours() -> None:
-    assert _edges([100, 200, 400]) == pytest.approx(
+    assert cell_edges([100, 200, 400]) == pytest.approx(
         [100 / math.sqrt(2), 100 * math.sqrt(2), 200 * math.sqrt(2), 400 * math.sqrt(2)]
     )
-    assert len(_edges([100])) == 2
+    assert len(cell_edges([100])) == 2

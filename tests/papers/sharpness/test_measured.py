@@ -10,8 +10,8 @@ import torch
 
 from flbench.report.claims import Claim
 from flbench.studies.base import make_study
-from tests.report.chapters.memory import Memory
-from tests.report.chapters.test_sharpness import VARIANCES
+from tests.papers.in_memory import Memory
+from tests.papers.sharpness.test_width import VARIANCES
 from tests.report.stores import chapters, experiment
 
 torch.set_num_threads(1)  # more wait for each other beside other tests

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from flbench.papers.sharpness.claims_figure1 import grows, near, together
-from flbench.papers.sharpness.draws import Family, lines_of, predict
+from flbench.papers.evidence import combined
+from flbench.papers.sharpness.claims_width import grows, near
+from flbench.papers.sharpness.networks import Family, curves_of, predict
 from flbench.report.blocks import Grid
 from flbench.report.claims import Chapter, Claim, Holding
 from flbench.theory.fits import Exponent
-from tests.report.chapters.memory import Memory
-from tests.report.stores import chapters, experiment, leaderboard_of
+from tests.papers.in_memory import Memory
+from tests.report.stores import chapters, experiment, leaderboard_of, markdown_of
 
 WIDTHS = (50, 100, 200, 400)
 VARIANCES = {"relu": {"sigma_w2": 2.0, "sigma_b2": 0.0}, "tanh": {"sigma_w2": 3.0, "sigma_b2": 0.64}}
@@ -209,20 +210,20 @@ def test_layer_norm_over_few_outputs_is_left_out(store: Memory) -> None:
 def test_a_draw_with_and_without_its_spectrum_counts_once(store: Memory) -> None:
     draw(store, theory)
     draw(store, theory, spectrum=True, widths=(200,), more={"spectrum": [2.0, 1.0], "lambda_mean": 0.1})
-    (line,) = lines_of(store.collection().runs)
+    (line,) = curves_of(store.collection().runs)
     assert [len(point.values) for point in line.points] == [4, 4, 4, 4]
 
 
 def test_records_without_what_a_bound_needs_have_no_bound(store: Memory) -> None:
     draw(store, lambda request: 20.0, normalized="bn-last")
-    (line,) = lines_of(store.collection().runs)
+    (line,) = curves_of(store.collection().runs)
     assert line.points[0].predicted is None
     assert claim(store, "eq. 19").holding == "inconclusive"
 
 
 def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
     draw(store, theory)
-    text = leaderboard_of(store.collection()).markdown()
+    text = markdown_of(leaderboard_of(store.collection()))
     assert "## Sharpness of wide networks" in text
     assert "theorem 2.2" in text
     assert "**holds**" in text
@@ -256,9 +257,9 @@ def test_growth_is_nearer_to_one_than_to_zero() -> None:
         (["holds", "holds"], "holds"),
         (["holds", "does not hold"], "in part"),
         (["holds", "inconclusive"], "in part"),
-        (["does not hold", "inconclusive"], "inconclusive"),
+        (["does not hold", "inconclusive"], "does not hold"),
         (["does not hold", "does not hold"], "does not hold"),
     ],
 )
-def test_settings_are_taken_together(parts: Sequence[Holding], holding: Holding) -> None:
-    assert together(parts) == holding
+def test_settings_are_taken_combined(parts: Sequence[Holding], holding: Holding) -> None:
+    assert combined(parts) == holding

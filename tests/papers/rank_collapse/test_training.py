@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flbench.papers.rank_collapse.arms import settings_of
+from flbench.papers.rank_collapse.training import settings_of
 from flbench.report.claims import Chapter
-from tests.report.chapters.memory import Memory
+from tests.papers.in_memory import Memory
 from tests.report.stores import chapters, draw, experiment, leaderboard_of
 
 EPOCHS = 20

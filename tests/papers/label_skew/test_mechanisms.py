@@ -21,7 +21,7 @@ from flbench.sweeps import load_sweep
 from tests.report.stores import draw, experiment, html_of, leaderboard_of, markdown_of
 from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, why_of, world
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "why.md"
+GOLDEN = Path(__file__).parents[2] / "golden" / "why.md"
 
 
 def place(names: tuple[str, ...], name: str) -> int:
@@ -354,7 +354,7 @@ def test_claims_that_the_runs_contradict() -> None:
 
 
 def test_the_sweep_of_the_claims() -> None:
-    sweep = load_sweep(str(Path(__file__).parents[2] / "sweeps" / "feature_collapse.yaml"))
+    sweep = load_sweep(str(Path(__file__).parents[3] / "sweeps" / "feature_collapse.yaml"))
     requests = cast(list[Any], sweep.experiments)
     assert len(requests) == 18 and {request.partition.label() for request in requests} == {"classes:1"}
     assert {(request.method.name, request.norm.name) for request in requests} == {

@@ -1,0 +1,116 @@
+"""What the claims of all papers share: a verdict from several settings, fitted exponents, and numbers as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from flbench.report.claims import Claim, Holding
+from flbench.report.stats import Difference, summarize
+
+if TYPE_CHECKING:
+    from flbench.theory.fits import Exponent
+
+#: What one setting says of a claim. True, False and None: it holds, it does not hold, the runs cannot decide.
+Outcome = Holding | bool | None
+
+#: An outcome, and the numbers behind it.
+Finding = tuple[Outcome, str]
+
+
+def claim(text: str, source: str, findings: Iterable[Finding], separator: str = "; ") -> Claim:
+    """Return a claim with the verdict over all settings and their evidence, joined by ``separator``."""
+    known = list(findings)
+    evidence = separator.join(evidence for _, evidence in known)
+    return Claim(text, source, combined(outcome for outcome, _ in known), evidence)
+
+
+def combined(outcomes: Iterable[Outcome]) -> Holding:
+    """Return the verdict on a claim from its outcome in each setting.
+
+    A claim that holds in some settings alone holds in part; one that is refuted in some and open in the others does
+    not hold; one without settings was not run.
+    """
+    verdicts = {verdict_of(outcome) for outcome in outcomes}
+    if len(verdicts) < 2:
+        return verdicts.pop() if verdicts else "not run"
+    return "in part" if verdicts & {"holds", "in part"} else "does not hold"
+
+
+def verdict_of(outcome: Outcome) -> Holding:
+    """Return an outcome as a verdict."""
+    if isinstance(outcome, str):
+        return outcome
+    return "inconclusive" if outcome is None else "holds" if outcome else "does not hold"
+
+
+def fit_exponent(by_width: Mapping[int, Iterable[float]], fewest: int = 2) -> Exponent | None:
+    """Return the exponent of positive values over the width, each value a point; None for too few widths.
+
+    Args:
+        by_width: the values at each width.
+        fewest: the number of widths that a fit needs.
+    """
+    from flbench.theory.fits import exponent
+
+    points = [(width, value) for width, values in by_width.items() for value in values if value > 0]
+    if len({width for width, _ in points}) < fewest:
+        return None
+    return exponent([width for width, _ in points], [value for _, value in points])
+
+
+def exponent_text(found: Exponent | None) -> str:
+    """``0.97 [0.95, 0.99]``; a dash for none."""
+    return "–" if found is None else two_decimals(found.value) + interval_text(found.low, found.high)
+
+
+def interval_text(low: float | None, high: float | None) -> str:
+    """`` [0.51, 0.58]``, with the space before it; empty for none."""
+    return "" if low is None or high is None else f" [{two_decimals(low)}, {two_decimals(high)}]"
+
+
+def two_decimals(value: float) -> str:
+    """``0.52``; never ``-0.00``."""
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits, or all those before the decimal point."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def range_text(values: Sequence[float]) -> str:
+    """``8.1 to 9.4``, or a single number where both ends read alike; a dash for none."""
+    if not values:
+        return "–"
+    low, high = three_digits(min(values)), three_digits(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def mean_text(values: Sequence[float], digits: int = 2) -> str:
+    """Mean ± half-width of its 95 % interval; the mean alone for fewer than three values; a dash for none."""
+    summary = summarize(values)
+    if summary is None:
+        return "–"
+    text = f"{summary.mean:.{digits}f}"
+    return text if summary.half_width is None else f"{text} ± {summary.half_width:.{digits}f}"
+
+
+def percent_text(values: Iterable[float]) -> str:
+    """Accuracies in percent: ``91.2 ± 0.5``."""
+    return mean_text([100 * value for value in values], 1)
+
+
+def points_text(found: Difference | None, digits: int = 1) -> str:
+    """A difference of accuracies in percentage points: ``+2.1 ± 0.8``; a dash for none."""
+    if found is None:
+        return "–"
+    text = f"{100 * found.mean:+.{digits}f}"
+    return text if found.half_width is None else f"{text} ± {100 * found.half_width:.{digits}f}"
+
+
+def direction(found: Difference | None) -> int:
+    """Return 1 or -1 where the interval of a difference excludes zero, else 0."""
+    if found is None or found.half_width is None or abs(found.mean) <= found.half_width:
+        return 0
+    return 1 if found.mean > 0 else -1

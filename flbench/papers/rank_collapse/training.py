@@ -1,0 +1,271 @@
+"""Deep networks that were trained: arms that are compared, each at the best of its learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from flbench.messages import format_scalar
+from flbench.papers.evidence import mean_text
+from flbench.report.cells import grouped, public
+from flbench.report.runs import Collection, Run
+from flbench.studies.deep import Deep
+
+Record = Mapping[str, Any]
+BySeed = Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All seeds of one network at one learning rate, or at none if nothing was trained.
+
+    Attributes:
+        runs: one a seed.
+        records: by seed and epoch, of the seeds with a result; diverged ones end early.
+    """
+
+    runs: tuple[Run, ...]
+    records: Mapping[int, Mapping[int, Record]]
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate."""
+        return experiment_of(self.runs[0]).lr
+
+    @property
+    def diverged(self) -> int:
+        """The number of seeds that diverged."""
+        return sum(run.state == "diverged" for run in self.runs)
+
+    def at(self, epoch: int, name: str) -> dict[int, float]:
+        """Return a recorded number after an epoch, by seed."""
+        found = {seed: epochs[epoch].get(name) for seed, epochs in self.records.items() if epoch in epochs}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to initialize and normalize a network of one depth, at several learning rates."""
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def experiment(self) -> Deep:
+        """Any of its experiments: they differ by seed and learning rate."""
+        return experiment_of(self.trials[0].runs[0])
+
+    @property
+    def depth(self) -> int:
+        """The number of hidden layers."""
+        return self.experiment.depth
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs it was to train."""
+        return self.trials[0].runs[0].rounds
+
+    @property
+    def name(self) -> str:
+        """Its name, without its depth."""
+        return arm_name(self.experiment)
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether its ranks were raised before training."""
+        return self.experiment.pretrain_steps > 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no normalization, and weights as drawn and centred."""
+        return self.experiment.normalized == "none" and self._is_as_drawn
+
+    @property
+    def is_batch_norm(self) -> bool:
+        """Whether it has batch normalization, and weights as drawn and centred."""
+        return self.experiment.normalized == "bn" and self._is_as_drawn
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is rescaled like the pre-trained arms, and not pre-trained."""
+        experiment = self.experiment
+        return experiment.normalized == "none" and experiment.rescale and not experiment.pretrain_steps
+
+    @property
+    def _is_as_drawn(self) -> bool:
+        return not (self.experiment.pretrain_steps or self.experiment.rescale or self.experiment.shift)
+
+    @cached_property
+    def initial(self) -> Mapping[int, Record]:
+        """Each seed's record before training, which depends on no learning rate."""
+        found: dict[int, Record] = {}
+        for trial in self.trials:
+            found |= {seed: epochs[0] for seed, epochs in trial.records.items() if 0 in epochs}
+        return found
+
+    @property
+    def initial_rank(self) -> dict[int, float]:
+        """Each seed's r of the last hidden layer before training."""
+        return {seed: one["rank"] for seed, one in self.initial.items() if one.get("rank") is not None}
+
+    @property
+    def initial_rank_text(self) -> str:
+        """The mean over seeds of that r, with its interval."""
+        return mean_text(list(self.initial_rank.values()))
+
+    def best(self, epoch: int) -> Trial | None:
+        """Return the trial of the highest mean training accuracy after an epoch, among those with most seeds left."""
+        scored = [(trial, values) for trial in self.trials if (values := trial.at(epoch, "train_acc"))]
+        if not scored:
+            return None
+        return max(scored, key=lambda pair: (len(pair[1]), fmean(pair[1].values())))[0]
+
+    def accuracy(self, epoch: int, name: str = "train_acc") -> BySeed:
+        """Return each seed's accuracy after an epoch, at the learning rate that is best then."""
+        best = self.best(epoch)
+        return best.at(epoch, name) if best else {}
+
+    @property
+    def final(self) -> BySeed:
+        """Each seed's training accuracy at the end."""
+        return self.accuracy(self.epochs)
+
+    @property
+    def final_rank(self) -> BySeed:
+        """Each seed's r of the last hidden layer at the end, at the best learning rate."""
+        best = self.best(self.epochs)
+        return best.at(self.epochs, "rank") if best else {}
+
+    @property
+    def unfinished(self) -> int:
+        """The number of runs without a result."""
+        return sum(run.result is None for trial in self.trials for run in trial.runs)
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether all its runs diverged."""
+        return not self.final and not self.unfinished and any(trial.diverged for trial in self.trials)
+
+    @property
+    def recorded(self) -> list[int]:
+        """The epochs after which some seed recorded."""
+        found = {epoch for trial in self.trials for epochs in trial.records.values() for epoch in epochs}
+        return sorted(found - {0})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Arms on the same data, trained for as long, with the same learning rates.
+
+    Attributes:
+        arms: by depth, then in the order of tables.
+    """
+
+    arms: tuple[Arm, ...]
+
+    @property
+    def title(self) -> str:
+        """``fashion_mnist, 4096 samples, width 128, 15 epochs``."""
+        first = self.arms[0].experiment
+        samples = f"{first.samples} samples" if first.samples else "all samples"
+        return f"{public(first.dataset.label())}, {samples}, width {first.width}, {self.arms[0].epochs} epochs"
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates."""
+        return sorted({trial.lr for arm in self.arms for trial in arm.trials if trial.lr is not None})
+
+    @property
+    def depths(self) -> list[int]:
+        """The depths, in order."""
+        return sorted({arm.depth for arm in self.arms})
+
+    def at_depth(self, depth: int) -> list[Arm]:
+        """Return the arms of a depth."""
+        return [arm for arm in self.arms if arm.depth == depth]
+
+    @property
+    def deepest(self) -> list[Arm]:
+        """The arms of the greatest depth."""
+        return self.at_depth(self.depths[-1])
+
+    def shown_epochs(self) -> list[int]:
+        """Return up to five of the recorded epochs, the last among them."""
+        recorded = sorted({epoch for arm in self.arms for epoch in arm.recorded})
+        usual = [epoch for epoch in recorded if epoch in (5, 10, 20, 30, 50, 75)]
+        return sorted({*usual[:4], *recorded[-1:]})
+
+    def by_name(self) -> dict[str, list[Arm]]:
+        """Return the arms by name; those of one name differ by their depth alone."""
+        found: dict[str, list[Arm]] = {}
+        for arm in self.arms:
+            found.setdefault(arm.name, []).append(arm)
+        return found
+
+
+def settings_of(runs: Sequence[Run], collection: Collection) -> list[Setting]:
+    """Return the settings; learning rates that not all arms of a depth were to have are left out."""
+    found = []
+    for members in grouped(runs, _setting):
+        arms = [_arm(same, collection) for same in grouped(members, lambda run: _order(experiment_of(run)))]
+        depths = grouped(arms, lambda arm: arm.depth)
+        found.append(Setting(tuple(arm for same in depths for arm in _at_common_rates(same))))
+    return found
+
+
+def _at_common_rates(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms at the learning rates that all have; unchanged where they have none in common."""
+    common = set.intersection(*({trial.lr for trial in arm.trials} for arm in arms))
+    if not common:
+        return list(arms)
+    return [Arm(tuple(trial for trial in arm.trials if trial.lr in common)) for arm in arms]
+
+
+def _arm(runs: Sequence[Run], collection: Collection) -> Arm:
+    trials = []
+    for same in grouped(runs, lambda run: experiment_of(run).lr or 0.0):
+        done = [run for run in same if run.result is not None]
+        records = {run.experiment.seed: {record["round"]: record for record in collection.records(run)} for run in done}
+        trials.append(Trial(tuple(same), records))
+    return Arm(tuple(trials))
+
+
+def experiment_of(run: Run) -> Deep:
+    """Return the experiment of a run of this kind."""
+    assert isinstance(run.experiment, Deep)
+    return run.experiment
+
+
+def _setting(run: Run) -> tuple[Any, ...]:
+    experiment = experiment_of(run)
+    return experiment.dataset.label(), experiment.samples or 0, experiment.width, experiment.batch_size, run.rounds
+
+
+def _order(experiment: Deep) -> tuple[Any, ...]:
+    """The order of arms: without normalization, rescaled, pre-trained, with batch normalization, shifted."""
+    steps = experiment.pretrain_steps
+    raised = (steps, experiment.pretrain_optimizer, experiment.pretrain_lr) if steps else (0, "", 0.0)
+    is_normalized, is_he = experiment.normalized == "bn", experiment.init == "he"
+    return experiment.depth, is_normalized, experiment.shift, experiment.rescale, *raised, is_he
+
+
+def arm_name(experiment: Deep) -> str:
+    """``He's init``, ``rescaled only``, ``25 steps on the rank``, ``BN``, ``BN, shift 0.1``."""
+    init = "He's init" if experiment.init == "he" else "torch's init"
+    if experiment.pretrain_steps:
+        parts, usual = [f"{experiment.pretrain_steps} steps on the rank"], "he"
+        parts += [] if experiment.pretrain_optimizer == "adam" else [experiment.pretrain_optimizer]
+        parts += [] if experiment.pretrain_lr == 1e-3 else [f"step size {format_scalar(experiment.pretrain_lr)}"]
+        parts += [] if experiment.rescale else ["not rescaled"]
+    elif experiment.rescale:
+        parts, usual = ["rescaled only"], "he"
+    elif experiment.normalized == "bn":
+        parts, usual = ["BN"], "torch"
+    else:
+        parts, usual = [init], experiment.init
+    parts += [] if experiment.init == usual else [init]
+    parts += ["BN"] if experiment.normalized == "bn" and parts[0] != "BN" else []
+    parts += [f"shift {format_scalar(experiment.shift)}"] if experiment.shift else []
+    return ", ".join(parts)

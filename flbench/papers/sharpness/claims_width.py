@@ -1,0 +1,175 @@
+"""The sharpness paper's theorems: lambda_max of random networks over their width (figure 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from flbench.papers.evidence import Finding, claim, exponent_text, range_text, three_digits
+from flbench.papers.sharpness.networks import Curve, Point
+from flbench.report.claims import Claim, Holding
+
+if TYPE_CHECKING:
+    from flbench.theory.fits import Exponent
+
+#: Widths, and draws at each, that a verdict needs.
+FEWEST_WIDTHS, FEWEST_DRAWS = 3, 3
+
+#: An exponent whose whole interval is this close to 0 is flat, to 1 linear; corrections of order 1/M bend both. An
+#: exponent whose whole interval is above ``HALFWAY`` grows.
+SLACK, HALFWAY = 0.25, 0.5
+
+#: Largest relative difference between the mean at the largest width and the value of theory.
+TOLERANCE = 0.1
+
+#: Share of the draws that must be within bounds that hold for wide networks.
+MOST = 0.9
+
+#: Theorem 4.1's constants have heavy tails below this number of outputs.
+ENOUGH_OUTPUTS = 8
+
+#: Judges one family of networks.
+Judge = Callable[[Curve], tuple[Holding, str]]
+
+
+def claims(curves: Sequence[Curve]) -> tuple[Claim, ...]:
+    """Return the theorems, in the paper's order."""
+    single = [curve for curve in curves if curve.family.samples is None and curve.family.outputs == 1]
+    many = [curve for curve in curves if curve.family.samples is None and curve.family.outputs >= ENOUGH_OUTPUTS]
+    middle = [curve for curve in single if curve.family.normalized == "bn-middle"]
+    non_negative = [curve for curve in middle if curve.points[0].predicted]
+    controls = [curve for curve in middle if not curve.points[0].predicted]
+    return (
+        _claim(
+            "Without normalization lambda_max grows in proportion to the width, as alpha kappa_2 M.",
+            "theorem 2.2",
+            [curve for curve in single if curve.family.normalized == "none"],
+            _follows_theory,
+        ),
+        _claim(
+            "Subtracting the outputs' means makes lambda_max independent of the width (T = M).",
+            "theorem 3.3",
+            [curve for curve in single if curve.family.normalized == "mean-last"],
+            _is_flat,
+        ),
+        _claim(
+            "Batch normalization of the outputs makes it independent of the width, too.",
+            "eq. 19",
+            [curve for curve in single if curve.family.normalized == "bn-last"],
+            _is_flat,
+        ),
+        _claim(
+            "Batch normalization in the middle layers does not: it stays of the order of the width where activations "
+            "are not negative.",
+            "theorem 3.4",
+            non_negative,
+            _grows_above_bound,
+            "".join(
+                f" Outside the theorem: {one.family.label}, {_exponent(one)}, {_median(one.points[-1])}."
+                for one in controls
+            ),
+        ),
+        _claim(
+            "Layer normalization in all layers does not: it stays of the order of the width.",
+            "theorem 4.1",
+            [curve for curve in many if curve.family.normalized == "ln-all"],
+            _grows_between_bounds,
+        ),
+    )
+
+
+def _claim(text: str, source: str, curves: Sequence[Curve], judge: Judge, controls: str = "") -> Claim:
+    findings: list[Finding] = []
+    for curve in curves:
+        verdict, evidence = _judged(curve, judge)
+        findings.append((verdict, f"{curve.family.label}: {evidence}."))
+    found = claim(text, source, findings, separator=" ")
+    return Claim(text, source, found.holding, found.evidence + controls)
+
+
+def _judged(curve: Curve, judge: Judge) -> tuple[Holding, str]:
+    """Judge by the widths with enough draws; inconclusive if these are too few."""
+    full = tuple(point for point in curve.points if len(point.values) >= FEWEST_DRAWS)
+    if len(full) >= FEWEST_WIDTHS:
+        return judge(Curve(curve.family, full))
+    return "inconclusive", (
+        f"{len(full)} widths with {FEWEST_DRAWS} draws or more; a verdict needs {FEWEST_WIDTHS} of them"
+    )
+
+
+def _follows_theory(curve: Curve) -> tuple[Holding, str]:
+    """Theorem 2.2: a value at every width, and a slope of 1."""
+    widest = curve.points[-1]
+    assert widest.predicted is not None and widest.predicted.value is not None
+    theory = widest.predicted.value
+    ratios = [(point.width, point.ratio or 0.0) for point in curve.points]
+    # Within the tolerance, or not distinguishable from theory with these draws.
+    close = abs(ratios[-1][1] - 1) <= max(TOLERANCE, (widest.summary.half_width or 0.0) / theory)
+    listed = ", ".join(f"{ratio:.2f} at {width}" for width, ratio in ratios)
+    sd = "" if widest.summary.sd is None else f"sd {three_digits(widest.summary.sd)}, "
+    mean = f"mean {three_digits(widest.summary.mean)} ({sd}n={widest.summary.n}) at M = {widest.width}"
+    evidence = f"measured/theory {listed}; {mean} against {three_digits(theory)}; {_exponent(curve)}"
+    return near(curve.exponent, 1) if close else "does not hold", evidence
+
+
+def _is_flat(curve: Curve) -> tuple[Holding, str]:
+    """Theorem 3.3 and eq. 19: no slope, within bounds."""
+    widest = curve.points[-1]
+    ratio = f", {widest.ratio:.1f} times the lower bound" if widest.ratio else ""
+    evidence = f"{_exponent(curve)}; {_median(widest)}{ratio}; {_admitted(curve)}"
+    return _within_bounds(curve, near(curve.exponent, 0)), evidence
+
+
+def _grows_above_bound(curve: Curve) -> tuple[Holding, str]:
+    """Theorem 3.4: linear, above a bound."""
+    excess = [
+        value - (point.predicted.lower or 0) for point in curve.points if point.predicted for value in point.values
+    ]
+    evidence = f"{_exponent(curve)}; {_median(curve.points[-1])}; {_admitted(curve)} (by {range_text(excess)})"
+    return _within_bounds(curve, grows(curve.exponent)), evidence
+
+
+def _grows_between_bounds(curve: Curve) -> tuple[Holding, str]:
+    """Theorem 4.1: linear, between bounds; beside it the mean-field value, which is not the paper's."""
+    known = [point for point in curve.points if point.predicted and point.predicted.value]
+    ratios = ", ".join(f"{point.ratio:.2f} at {point.width}" for point in known)
+    field = f"; measured/mean field {ratios}" if ratios else ""
+    evidence = f"C = {curve.family.outputs}, {_exponent(curve)}; {_median(curve.points[-1])}; {_admitted(curve)}{field}"
+    return _within_bounds(curve, grows(curve.exponent)), evidence
+
+
+def _within_bounds(curve: Curve, slope: Holding) -> Holding:
+    """Return the verdict on slope and bounds: nearly all draws must be within the bounds."""
+    if any(not point.predictions for point in curve.points):
+        return "does not hold" if slope == "does not hold" else "inconclusive"
+    return slope if sum(point.admitted for point in curve.points) / curve.draws >= MOST else "does not hold"
+
+
+def near(found: Exponent | None, claimed: float, slack: float = SLACK) -> Holding:
+    """Judge an exponent: its whole interval is within the slack of the claimed one, across its edge, or outside."""
+    if found is None or found.low is None or found.high is None:
+        return "inconclusive"
+    if claimed - slack <= found.low and found.high <= claimed + slack:
+        return "holds"
+    outside = found.high < claimed - slack or claimed + slack < found.low
+    return "does not hold" if outside else "inconclusive"
+
+
+def grows(found: Exponent | None) -> Holding:
+    """Judge whether an exponent is nearer to 1 than to 0, with its whole interval."""
+    if found is None or found.low is None or found.high is None:
+        return "inconclusive"
+    return "holds" if found.low > HALFWAY else "does not hold" if found.high < HALFWAY else "inconclusive"
+
+
+def _exponent(curve: Curve) -> str:
+    return f"exponent {exponent_text(curve.exponent)}, n={curve.draws}" if curve.exponent else "no exponent"
+
+
+def _median(point: Point) -> str:
+    values = f"median {three_digits(point.median)} ({range_text(point.values)}, n={len(point.values)})"
+    return f"{values} at M = {point.width}"
+
+
+def _admitted(curve: Curve) -> str:
+    return f"within bounds in {sum(point.admitted for point in curve.points)} of {curve.draws} draws"
