@@ -1,6 +1,6 @@
-"""Numbers in README and docs, recomputed from the committed results with pandas and scipy alone.
+"""Numbers in README and docs, recomputed from the committed results with pandas and scipy only.
 
-Nothing of flbench is imported here: a report that is wrong in the same way as its documents would be no check.
+This file imports nothing from flbench: otherwise an error in flbench could be in both numbers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from scipy import stats
 
 ROOT = Path(__file__).parents[1]
 
-#: What tables call normalizations and methods.
+#: The names that tables use for normalizations and methods.
 NORMS = {"none": "none", "feature norm": "fn", "layer norm": "ln", "group norm": "gn", "batch norm": "bn"}
 METHODS = {"FedAvg": "fedavg", "SCAFFOLD": "scaffold", "FedYogi": "fedyogi"}
 
 
 @cache
 def runs(name: str) -> pd.DataFrame:
-    """Every run of an exported file: its experiment's fields, its first and last record, and whether it diverged."""
+    """Return the runs of an exported file: the experiment's fields, the first and last record, whether it diverged."""
     table = pd.read_parquet(ROOT / "results" / f"{name}.parquet", columns=["experiment", "result", "metrics"])
     rows = []
     for experiment, result, metrics in table.itertuples(index=False):
@@ -44,7 +44,7 @@ def runs(name: str) -> pd.DataFrame:
 
 
 def cell(name: str, **where: Any) -> pd.Series:
-    """The accuracies in percent of the runs with these fields, by seed."""
+    """Return the accuracies in percent of the runs with these fields, indexed by seed."""
     found = runs(name)
     for field, value in where.items():
         found = found[[one == value for one in found[field]]]
@@ -53,7 +53,7 @@ def cell(name: str, **where: Any) -> pd.Series:
 
 
 def best(name: str, **where: Any) -> pd.Series:
-    """The accuracies at the learning rate with the best mean, among those at which no run diverged."""
+    """Return the accuracies at the learning rate with the best mean, among rates at which no run diverged."""
     found = runs(name)
     for field, value in where.items():
         found = found[[one == value for one in found[field]]]
@@ -62,7 +62,7 @@ def best(name: str, **where: Any) -> pd.Series:
 
 
 def shown(values: pd.Series) -> str:
-    """Mean, and where there are three seeds at least the half-width of its 95 % interval by scipy."""
+    """Return the mean and, for at least three seeds, the half-width of its 95 % interval by scipy."""
     if len(values) < 3:
         return f"{values.mean():.2f}"
     half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
@@ -70,13 +70,13 @@ def shown(values: pd.Series) -> str:
 
 
 def tables(text: str) -> list[list[list[str]]]:
-    """The tables of a Markdown text, as rows of texts without their heads."""
+    """Return the tables of a Markdown text as rows of cells, without their heads."""
     found = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
     return [[[part.strip() for part in line.strip("|").split("|")] for line in one.splitlines()[2:]] for one in found]
 
 
 def prose(name: str) -> str:
-    """A document in one line, so that a sentence is found wherever its lines break."""
+    """Return a document as one line, so that line breaks do not matter for finding a sentence."""
     return " ".join((ROOT / name).read_text(encoding="utf-8").split())
 
 
@@ -103,7 +103,7 @@ def test_the_table_of_readme() -> None:
     assert {number for row in published for number in row} <= known
 
 
-#: Where leaderboard.md shows a column of README's table: the text that begins the part, and the column's head.
+#: Where leaderboard.md has a column of README's table: the text that starts the section, and the column's head.
 PLACES = {
     2: ("\n### Best lr of each row\n.*?\n#### classes:1\n", "E 10"),
     3: ("\n### Best lr of each row\n.*?\n#### dirichlet:0.1\n", "E 10"),
@@ -113,7 +113,7 @@ PLACES = {
 }
 
 
-def test_the_leaderboard_says_what_readme_says() -> None:
+def test_the_leaderboard_agrees_with_readme() -> None:
     board = (ROOT / "leaderboard.md").read_text(encoding="utf-8")
     (table, *_) = tables((ROOT / "README.md").read_text(encoding="utf-8"))
     for number, (start, head) in PLACES.items():
@@ -159,7 +159,7 @@ def test_what_feature_norm_gains_with_one_step() -> None:
 
 
 def pooled_rho(cells: pd.DataFrame) -> float:
-    """Spearman's rho of rank and accuracy within columns: scaled ranks less their column's mean, pooled."""
+    """Return Spearman's rho of rank and accuracy, from ranks that are scaled and centred in each column, pooled."""
     columns = cells.groupby(["partition", "local_steps"])
     scaled = columns[["rank", "acc"]].rank() / columns[["rank"]].transform("size").to_numpy()[:, None]
     centred = scaled - scaled.assign(p=cells["partition"], e=cells["local_steps"]).groupby(["p", "e"]).transform("mean")
@@ -240,7 +240,8 @@ def test_the_sentences_of_results() -> None:
     }
     none, ln, gn, yogi = tuned.values()
     said = (
-        f"({none:.2f} to {ln:.2f} with layer and {gn:.2f} with group normalization), and FedYogi closes it without one"
+        f"({none:.2f} to {ln:.2f} with layer and {gn:.2f} with group normalization), and FedYogi reaches as much "
+        "without normalization"
     )
     assert f"{said} ({yogi:.2f})" in text
 
@@ -297,14 +298,14 @@ def test_ranks_of_shifted_networks_in_why() -> None:
     assert sentence in prose("docs/why.md")
 
 
-#: Where the files are that documents name.
+#: The folders with the files that documents name.
 SOURCES = ("flbench", "tests", "benchmarks")
 
 
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")]), ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     if page.name == "CHANGELOG.md":
-        pytest.skip("a changelog names files of its time")
+        pytest.skip("a changelog names files that have since been renamed")
     text = page.read_text()
     ours = [path.relative_to(ROOT).as_posix() for folder in SOURCES for path in ROOT.joinpath(folder).rglob("*.py")]
     named = set(re.findall(r"`([\w./-]+\.py)(?:::\w+)?`", text))
