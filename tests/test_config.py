@@ -20,8 +20,8 @@ from flbench.config import (
     parse_experiment,
     parse_field,
 )
+from flbench.metric_specs import METRICS
 from flbench.registry import METHODS
-from flbench.report.metric_specs import METRICS
 
 #: A change here retires every result that anybody has: it must be meant, and come with a new component version.
 GOLDEN_IDS: dict[str, dict[str, Any]] = {

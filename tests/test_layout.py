@@ -18,7 +18,7 @@ ROOMS = [
     "cli", "api", "tracking", "planning", "launchers", "orchestrate", "progress", "run_names", "papers", "report",
     "sweeps", "launch", "worker", "slurm",
     "bench", "execution", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data", "store",
-    "config", "registry", "messages", "streams", "choices", "errors", "regular",
+    "config", "registry", "messages", "streams", "choices", "metric_specs", "errors", "regular",
 ]  # fmt: skip
 
 HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL")

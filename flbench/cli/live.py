@@ -17,9 +17,9 @@ from flbench.cli.drawing import fitting, plain_table
 from flbench.cli.numbers import duration, handy, named, pace, value
 from flbench.cli.overview import MOST_CELLS, Overview
 from flbench.cli.sparkline import mixed_sparklines
+from flbench.metric_specs import METRICS
 from flbench.progress import Progress, Seen
 from flbench.report.literal import visible
-from flbench.report.metric_specs import METRICS
 
 #: Rows of active runs at most, and at least where the terminal is low; more say how many they are.
 MOST_ROWS = 16

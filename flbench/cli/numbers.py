@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flbench.report.metric_specs import METRICS
+from flbench.metric_specs import METRICS
 
 
 def percent(accuracy: float | None) -> str:

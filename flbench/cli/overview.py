@@ -11,8 +11,8 @@ from flbench.cli.drawing import fitting, plain_table
 from flbench.cli.numbers import value
 from flbench.cli.sparkline import Curves, sparklines
 from flbench.cli.standings import Best, Cell, Standings, best, common_names, names
+from flbench.metric_specs import METRICS
 from flbench.progress import Progress
-from flbench.report.metric_specs import METRICS
 
 if TYPE_CHECKING:
     from flbench.config import Experiment

@@ -162,7 +162,7 @@ def _curve(points: list[tuple[float, float]], rounds: int, columns: int, metric:
     """An accuracy on a scale to 100 %, any other number on one to its greatest value."""
     from flbench.cli.curve import curve
     from flbench.cli.numbers import handy
-    from flbench.report.metric_specs import METRICS
+    from flbench.metric_specs import METRICS
 
     if METRICS[metric].percent:
         return curve(points, rounds, width=max(20, min(72, columns - 10)))

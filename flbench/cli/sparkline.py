@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flbench.cli.numbers import handy
-from flbench.report.metric_specs import METRICS
+from flbench.metric_specs import METRICS
 
 if TYPE_CHECKING:
     from flbench.store import Store

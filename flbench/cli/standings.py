@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any
 
 from flbench.config import REQUEST_FIELDS, Experiment, canonical_json, fields_of_all_kinds, headline_of
+from flbench.metric_specs import METRICS
 from flbench.progress import Seen
-from flbench.report.metric_specs import METRICS
 from flbench.run_names import Common, label
 
 #: What is to be solved; cells compete with each other only where they agree in it.

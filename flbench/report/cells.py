@@ -18,9 +18,9 @@ from typing import Any
 
 from flbench.config import Experiment, Training, registry_of
 from flbench.messages import format_scalar
+from flbench.metric_specs import value_of
 from flbench.registry import Component, default_of
 from flbench.report.literal import line
-from flbench.report.metric_specs import value_of
 from flbench.report.provenance import describe
 from flbench.report.runs import Run
 from flbench.report.stats import Summary, summarize

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flbench.metric_specs import METRICS, Record, value_of
 from flbench.report.cells import Cell
-from flbench.report.metric_specs import METRICS, Record, value_of
 from flbench.report.runs import Collection, Run
 from flbench.report.stats import summarize
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from flbench.config import KINDS, Training
 from flbench.errors import UserError
 from flbench.messages import by_similarity
+from flbench.metric_specs import METRICS, value_of
 from flbench.report.board import KIND_TITLES, Details, Leaderboard, Options, Section
 from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
 from flbench.report.claims import Chapter
 from flbench.report.costs import costs_of, targets_of
 from flbench.report.layout import SECTION, Layout, axes_of, has_axis, varies
 from flbench.report.lr_range import Ranges, ranges
-from flbench.report.metric_specs import METRICS, value_of
 from flbench.report.paper import Paper
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection, Run, Source, collect, varied_methods

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, Tick, axis_label, grouped
 from flbench.report.layout import Layout, axes_for
-from flbench.report.metric_specs import METRICS
 
 #: A learning rate works where its mean is within this of the best one's: two points.
 WITHIN = 0.02

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 from flbench.choices import SelectBy
 from flbench.config import Experiment, Training
 from flbench.errors import UserError
+from flbench.metric_specs import METRICS, Record, value_of
 from flbench.report.contents import named_by
-from flbench.report.metric_specs import METRICS, Record, value_of
 from flbench.store import Result, RunRequest, Store
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flbench.metric_specs import METRICS, value_of
 from flbench.report.cells import Cell, Tick, axis_label, grouped
 from flbench.report.layout import Layout, axes_for, has_axis
-from flbench.report.metric_specs import METRICS, value_of
 from flbench.report.stats import summarize
 
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, Tick, axis_label
 from flbench.report.layout import Layout
-from flbench.report.metric_specs import METRICS
 from flbench.report.stats import bootstrap_interval, summarize
 from flbench.report.tables import MAX_COLUMNS, Position, Table
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, Tick, axis_label, grouped
 from flbench.report.layout import Axes, Layout, axes_for
-from flbench.report.metric_specs import METRICS
 from flbench.report.paired_tests import Contrast, contrasts
 from flbench.report.stats import LEVEL
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, Tick, axis_label
-from flbench.report.metric_specs import METRICS
 from flbench.report.paired_tests import Contrast
 from flbench.report.tables import Table
 

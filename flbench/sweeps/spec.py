@@ -5,29 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from flbench.choices import SelectBy, TrackingMode
 from flbench.messages import unknown
+from flbench.metric_specs import METRICS
 
-#: What a report can rank by: the numbers of an evaluation.
-Metric = Literal[
-    "acc",
-    "acc_weighted",
-    "acc_global",
-    "acc_worst",
-    "acc_sd",
-    "acc_personal",
-    "val_acc",
-    "loss",
-    "train_loss",
-    "bytes_up",
-    "bytes_down",
-    "seconds",
-]
+if TYPE_CHECKING:
+    Metric = str
+else:  #: What a report can rank by.
+    Metric = Literal[tuple(name for name, metric in METRICS.items() if not metric.of_study)]
 
 #: Fields of an experiment and their values: names, shorthands, or mappings for components.
 Values = dict[str, Any]

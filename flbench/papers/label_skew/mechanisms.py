@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from flbench.metric_specs import METRICS
 from flbench.papers.label_skew import bounded_norms as norms
 from flbench.papers.label_skew import feature_collapse as collapse
 from flbench.papers.label_skew import feature_rank as ranks
@@ -15,7 +16,6 @@ from flbench.papers.label_skew.answers import Answer, Finding
 from flbench.papers.label_skew.probe_cells import Births, Probed, has_probes, probed
 from flbench.report.cells import Cell
 from flbench.report.claims import Claim
-from flbench.report.metric_specs import METRICS
 from flbench.report.runs import Collection
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flbench.config import Federated
+from flbench.metric_specs import METRICS
 from flbench.papers.label_skew.answers import READING, Means
 from flbench.papers.label_skew.mechanisms import Answer, Finding, Probed, Synthesis
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.correlation import Mean
 from flbench.report.literal import literal
-from flbench.report.metric_specs import METRICS
 from flbench.report.page.chapters import claims_grid
 
 NO_PROBES = (

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from flbench.config import Federated, Training
+from flbench.metric_specs import Record
 from flbench.report.cells import Cell
-from flbench.report.metric_specs import Record
 from flbench.report.runs import Collection, Run, compared_fields
 
 #: Probes that the synthesis reads.

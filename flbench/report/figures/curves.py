@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flbench.config import Federated, Training
+from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, Tick
 from flbench.report.figures.drawing import Drawing, file_name
@@ -30,7 +31,6 @@ from flbench.report.figures.style import (
     tell_gaps,
     title_of,
 )
-from flbench.report.metric_specs import value_of
 from flbench.report.runs import Collection
 from flbench.report.stats import summarize
 from flbench.report.tables import Table

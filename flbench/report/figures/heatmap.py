@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flbench.metric_specs import METRICS
 from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.cells import Cell, Tick
 from flbench.report.figures.drawing import Drawing, file_name
@@ -19,7 +20,6 @@ from flbench.report.figures.style import (
     scale_of,
     title_of,
 )
-from flbench.report.metric_specs import METRICS
 from flbench.report.tables import Table
 from flbench.report.wording import TIED, gap_text
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flbench.metric_specs import METRICS
 from flbench.report.board import Section
 from flbench.report.cells import Cell, Tick, axis_label
-from flbench.report.metric_specs import METRICS
 from flbench.report.tables import Table
 from flbench.report.wording import gap_text, row_name
 

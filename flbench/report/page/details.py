@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import KIND_TITLES, Details, Section
 from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
 from flbench.report.literal import literal
 from flbench.report.lr_range import WITHIN, Ranges, Robustness
-from flbench.report.metric_specs import METRICS
 from flbench.report.paired_tests import Contrast
 from flbench.report.tables import Position, Table
 from flbench.report.wording import TIED, bytes_text, contrast_text, row_labels, row_name

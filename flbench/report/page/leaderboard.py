@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
 from flbench.report.cells import Cell
 from flbench.report.layout import Layout
 from flbench.report.literal import literal
-from flbench.report.metric_specs import METRICS
 from flbench.report.page import chapters as compose_chapters
 from flbench.report.page import details as compose_details
 from flbench.report.provenance import Provenance

@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.claims import Chapter
-from flbench.report.metric_specs import METRICS
 from flbench.report.tables import Table
 from flbench.report.wording import TIED, gap_text, head, mean_text, row_labels
 

@@ -1,4 +1,7 @@
-"""The numbers that runs record: what they are called, how they are shown, which end is better."""
+"""The metrics: the numbers that runs record, their names, how they are shown, and which end is better.
+
+A new metric is a line of ``METRICS``, and a number in the records (``metrics.py``, or what a study measures).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,21 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """How a recorded number is shown and which end of it is better."""
+    """How a recorded number is shown and which end of it is better.
+
+    Attributes:
+        title: its name in tables.
+        what: its definition.
+        percent: whether it is a fraction, shown in percent.
+        lower_is_better: whether small values are good.
+        of_study: whether studies alone record it, so that no sweep of trainings ranks by it.
+    """
 
     title: str
     what: str
     percent: bool = True
     lower_is_better: bool = False
+    of_study: bool = False
 
     def text(self, value: float) -> str:
         """The value as printed: percent with two decimals, other numbers with four digits."""
@@ -35,7 +47,7 @@ class Metric:
         return value <= target if self.lower_is_better else value >= target
 
 
-#: The numbers that a leaderboard can be made of, by the name under which they are recorded.
+#: Every metric by the name under which it is recorded.
 METRICS: Mapping[str, Metric] = {
     "acc": Metric("accuracy", "simple mean over clients of the global model's accuracy on the client's own test shard"),
     "acc_weighted": Metric("weighted accuracy", "mean over clients, weighted by the size of their test shards"),
@@ -48,11 +60,11 @@ METRICS: Mapping[str, Metric] = {
     "train_loss": Metric("training loss", "cross-entropy on the training data", percent=False, lower_is_better=True),
     "bytes_up": Metric("bytes sent", "bytes from clients to the server", percent=False, lower_is_better=True),
     "bytes_down": Metric("bytes received", "bytes from the server to clients", percent=False, lower_is_better=True),
-    "test_acc": Metric("test accuracy", "accuracy of a study's network on the test set"),
+    "test_acc": Metric("test accuracy", "accuracy of a study's network on the test set", of_study=True),
     "lambda_max": Metric(
-        "lambda_max", "largest eigenvalue of the Fisher information", percent=False, lower_is_better=True
+        "lambda_max", "largest eigenvalue of the Fisher information", percent=False, lower_is_better=True, of_study=True
     ),
-    "rank": Metric("effective rank", "effective rank r(H) of the last hidden layer", percent=False),
+    "rank": Metric("effective rank", "effective rank r(H) of the last hidden layer", percent=False, of_study=True),
     "seconds": Metric("seconds", "wall time of training", percent=False, lower_is_better=True),
 }
 
