@@ -1,4 +1,4 @@
-"""What stands in for a CUDA graph where there is no GPU."""
+"""A substitute for CUDA graphs in tests without a GPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flbench.methods.base import Tree
 
-#: What waits for a GPU: reading a number, asking how many are true, and bringing numbers from the host.
+#: Operations that wait for a GPU: reading a number, counting true values, and copying numbers from the host.
 WAITING = ("aten._local_scalar_dense", "aten.nonzero", "aten.lift_fresh", "aten.is_nonzero", "aten.equal")
 
 
 class NoWaiting(TorchDispatchMode):
-    """Fails where a GPU would have to be waited for."""
+    """Fails on operations that would wait for a GPU."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         by_mask = str(func).startswith("aten.index.") and any(i is not None and i.dtype == torch.bool for i in args[1])
@@ -25,7 +25,7 @@ class NoWaiting(TorchDispatchMode):
 
 
 def rerun(call: Callable[[], list[Tree]]) -> tuple[Callable[[], object], list[Tree]]:
-    """Stands in for the recording of a graph: a launch computes everything anew from the same inputs in place."""
+    """Replace the recording of a graph: each launch computes everything again from the same inputs, in place."""
     call()
     with NoWaiting():
         outputs = call()

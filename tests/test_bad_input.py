@@ -350,7 +350,7 @@ CASES = [
 ]
 
 
-def test_there_are_many_kinds() -> None:
+def test_there_are_many_cases() -> None:
     assert len(CASES) >= 45
     assert len({case.what for case in CASES}) == len(CASES)
 
@@ -372,7 +372,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert sorted(tmp_path.iterdir()) == [path], "nothing was written"
 
 
-def test_a_missing_file_names_those_beside_it(
+def test_a_missing_file_lists_the_files_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "there.yaml").touch()

@@ -159,7 +159,7 @@ def test_a_damaged_file_of_the_store_is_named(store: Store, name: str, damage: C
 
 
 @pytest.mark.parametrize("name", ["²", "1e3", "-1", "0x1", "٣"])
-def test_what_int_does_not_read_is_no_attempt(store: Store, name: str) -> None:
+def test_an_attempts_name_must_be_a_plain_number(store: Store, name: str) -> None:
     (store.run(DONE.run_id).path / "attempts" / name).mkdir()
     (store.run(DONE.run_id).path / "attempts/0001/checkpoint").mkdir()
     (store.run(DONE.run_id).path / f"attempts/0001/checkpoint/0{name}-0123456789abcdef.pt").touch()
@@ -170,7 +170,7 @@ def test_what_int_does_not_read_is_no_attempt(store: Store, name: str) -> None:
 
 @pytest.mark.parametrize("field", ["pid", "slurm_restart", "token", "host", "slurm_job", "started", "boot_id"])
 @pytest.mark.parametrize("value", ["x", -1, 2**40, [1], {"x": 1}, None, True])
-def test_a_lease_of_other_types_is_none(tmp_path: Path, field: str, value: Any) -> None:
+def test_a_lease_with_wrong_types_is_ignored(tmp_path: Path, field: str, value: Any) -> None:
     path = tmp_path / "lease.json"
     sound = Lease.here().to_json()
     path.write_text(json.dumps({**sound, field: value}))
@@ -200,7 +200,7 @@ def unreadable(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 @pytest.mark.parametrize("name", ["results/00000020.json", "attempts/0001/exit.json"])
-def test_an_unreadable_file_fails_its_run_alone(store: Store, name: str, unreadable: Callable[[str], Path]) -> None:
+def test_an_unreadable_file_fails_only_its_run(store: Store, name: str, unreadable: Callable[[str], Path]) -> None:
     if "exit" in name:
         (store.run(DONE.run_id).path / "results/00000020.json").unlink()
     says = f"{unreadable(name)}: Permission denied"
@@ -224,7 +224,7 @@ def test_an_unreadable_file_fails_its_run_alone(store: Store, name: str, unreada
     assert shown[OTHER.run_id] == ("done", None)
 
 
-def test_a_sweep_with_an_unreadable_run_does_the_others(
+def test_a_sweep_with_an_unreadable_run_executes_the_others(
     store: Store, unreadable: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = unreadable("results/00000020.json")
@@ -262,7 +262,7 @@ def test_a_store_that_cannot_be_written_is_named(
     assert files_below(store.root) == before
 
 
-def test_a_read_only_store_can_be_looked_at(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_store_can_be_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     before = files_below(store.root)
     monkeypatch.setattr(files, "disk", ReadOnly(errno.EROFS))
     for command in ("status", "logs toy", "gc --dry-run", "report --json", "verify"):
@@ -281,9 +281,7 @@ def test_an_export_to_a_full_disk_is_a_message(store: Store, monkeypatch: pytest
 
 @pytest.mark.parametrize("make", [loop, fifo, garbage, lambda path: path.symlink_to("nowhere")])
 @pytest.mark.parametrize("command", ["status", "run rounds=1", "import runs.parquet", "gc"])
-def test_what_is_no_directory_is_no_store(
-    store: Store, tmp_path: Path, make: Callable[[Path], None], command: str
-) -> None:
+def test_a_store_must_be_a_directory(store: Store, tmp_path: Path, make: Callable[[Path], None], command: str) -> None:
     assert cli("export", "runs.parquet").exit_code == 0
     make(tmp_path / "none")
     result = cli(*command.split(), "--store", str(tmp_path / "none"))

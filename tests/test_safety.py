@@ -162,7 +162,7 @@ def files_below(path: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-def test_a_hostile_store_leads_nowhere(marker: Path, tmp_path: Path) -> None:
+def test_a_hostile_store_names_nothing_outside_of_it(marker: Path, tmp_path: Path) -> None:
     """Ids, tokens and process ids in a store's files name nothing outside of it."""
     other = outside(tmp_path)
     before = files_below(other)
@@ -233,7 +233,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_would_lead_somewhere(marker: Path, tmp_path: Path, name: str) -> None:
+def test_a_sweeps_name_cannot_be_a_path(marker: Path, tmp_path: Path, name: str) -> None:
     """Refused before anything is written, by a message that does not do to the terminal what the name would."""
     (tmp_path / "spec.yaml").write_text(SPEC.replace("name: toy", f'name: "{name}"'), encoding="utf-8")
     before = files_below(tmp_path)
@@ -250,7 +250,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
             yield ast.unparse(node.func), node
 
 
-def test_the_code_has_no_way_to_execute_a_file() -> None:
+def test_the_code_never_executes_a_file() -> None:
     """No pickle but the one that refuses everything but arrays; torch.load only of weights; no eval, no shell."""
     forbidden = {"eval", "exec", "compile", "os.system", "pickle.load", "pickle.loads", "yaml.load", "marshal.loads"}
     for path in sorted(Path(flbench.__file__).parent.rglob("*.py")):
@@ -309,7 +309,7 @@ def sweep_in_a_process(folder: Path, *options: str, umask: int = 0o022, **variab
 
 
 @pytest.mark.slow
-def test_secrets_of_the_environment_are_in_no_file(tmp_path: Path) -> None:
+def test_no_file_contains_secrets_of_the_environment(tmp_path: Path) -> None:
     """Not even where one was an argument, which the environment of an inline run records."""
     sweep_in_a_process(tmp_path / "work", f"--data={SECRETS['MY_SECRET']}", **SECRETS)
     found = files_below(tmp_path / "work")
@@ -317,7 +317,7 @@ def test_secrets_of_the_environment_are_in_no_file(tmp_path: Path) -> None:
     assert [name for name, content in found.items() for value in SECRETS.values() if value.encode() in content] == []
 
 
-def test_secrets_are_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_message_contains_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     store = Store(tmp_path / "store")
@@ -334,7 +334,7 @@ def test_secrets_are_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o027, 0o077])
-def test_files_carry_the_umask(tmp_path: Path, umask: int) -> None:
+def test_files_follow_the_umask(tmp_path: Path, umask: int) -> None:
     sweep_in_a_process(tmp_path / "work", umask=umask)
     store = tmp_path / "work/store"
     modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in store.rglob("*")}

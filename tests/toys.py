@@ -1,4 +1,4 @@
-"""Small problems that tests build trainers from, without a store or a data set on disk."""
+"""Small problems and trainers for tests, without a store or a data set on disk."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from flbench.models.norms import Norm
 from flbench.models.stages import Conv, Dense, Stage
 from flbench.registry import MODELS, NORMS
 
-torch.set_num_threads(1)  # toys are too small to share
+torch.set_num_threads(1)  # toy problems are too small for several threads
 
 
 def toy_images(
     image: tuple[int, int, int] = (1, 8, 8), train: int = 60, test: int = 30, classes: int = 3
 ) -> DeviceData:
-    """Random images whose labels cycle through the classes."""
+    """Return random images whose labels cycle through the classes."""
     generator = np.random.default_rng(7)
 
     def pixels(count: int) -> Tensor:
@@ -49,7 +49,7 @@ def toy_images(
 
 
 def toy_clients(sizes: tuple[int, ...] = (20, 14, 26), test: int = 30) -> Shards:
-    """Consecutive rows of those sizes; the test rows are dealt round robin."""
+    """Return clients with these numbers of consecutive rows; test rows go to the clients in turn."""
     ends = np.cumsum(sizes)
     train = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
     shards = tuple(np.arange(k, test, len(sizes)) for k in range(len(sizes)))
@@ -64,7 +64,7 @@ class ToyCnn(Model):
         return Conv(4, kernel=3, pool=2), Conv(6, kernel=2, pool=2), Dense(8), Dense(6)
 
 
-#: Small versions of the networks; any other name is the network itself.
+#: Small versions of networks; all other names stand for the network itself.
 TOY_MODELS: dict[str, Model] = {
     "mlp": MODELS.parse({"name": "mlp", "widths": [8, 6]}),
     "square": MODELS.parse({"name": "mlp", "widths": [6, 6, 6]}),
@@ -74,7 +74,7 @@ TOY_MODELS: dict[str, Model] = {
 
 
 def toy_model(model: str) -> Model:
-    """The network of that name, small where there is a small one."""
+    """Return the small version of this network, or the network itself."""
     spec: Model = TOY_MODELS.get(model) or MODELS.parse(model)
     return spec
 
@@ -82,7 +82,7 @@ def toy_model(model: str) -> Model:
 def toy_network(
     model: str = "mlp", norm: str = "none", image: tuple[int, int, int] = (1, 8, 8), **kwargs: Any
 ) -> nn.Module:
-    """A network in float64."""
+    """Return an initialized network in float64."""
     spec = toy_model(model)
     normalization: Norm = NORMS.parse(norm)
     return build(spec, image, 3, normalization, kwargs.pop("bias", False), seed=3, dtype=torch.float64)
@@ -108,7 +108,7 @@ def toy_trainer(
     record: Recorder | None = None,
     tuner: ConvTuner | None = None,
 ) -> FederatedTrainer:
-    """A trainer of a small federated problem."""
+    """Return a trainer of a small federated problem."""
 
     def make() -> nn.Module:
         return toy_network(model, norm, image) if network is None else network
@@ -134,6 +134,6 @@ def toy_trainer(
 
 
 def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """Largest absolute difference between leaves of the same names."""
+    """Return the largest absolute difference between leaves of the same names."""
     assert a.keys() == b.keys()
     return max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)

@@ -1,4 +1,4 @@
-"""Disks with a fault: each takes the place of ``files.disk``, the one seam through which a store is changed."""
+"""Disks with faults. Tests put them in place of ``files.disk``, through which all changes of a store go."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ fork = multiprocessing.get_context("fork")
 
 
 class Counting(Disk):
-    """Counts the calls that change something; ``reach`` is told of each before it is made."""
+    """Counts the calls that change something, and calls ``reach`` before each."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     def reach(self, call: str, number: int) -> bool:
-        """Whether the call is to be made; it may also raise, or end the process."""
+        """Return whether to make the call. It may also raise, or end the process."""
         return True
 
     def _reach(self, call: str) -> bool:
@@ -43,7 +43,7 @@ class Counting(Disk):
         return super().write(descriptor, data) if self._reach("write") else self.half(descriptor, data)
 
     def half(self, descriptor: int, data: Any) -> int:
-        """A write that comes only half as far as it says."""
+        """Write only half of the data, but report all of it as written."""
         os.write(descriptor, bytes(data)[: len(data) // 2])
         return len(data)
 
@@ -68,8 +68,8 @@ class Counting(Disk):
             super().remove(path)
 
 
-class Deadly(Counting):
-    """The process is killed at one call: before it, or (``torn``) in the middle of it, if it is a write."""
+class Killing(Counting):
+    """Kills the process before one call or, with ``torn``, in the middle of it if it is a write."""
 
     def __init__(self, number: int, *, torn: bool = False) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Deadly(Counting):
 
 
 class Failing(Counting):
-    """One call fails with an error of the disk; with ``forever`` every later one does too."""
+    """Makes one call fail with an error of the disk; with ``forever``, every later call, too."""
 
     def __init__(self, number: int, code: int = errno.EIO, *, forever: bool = False) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Failing(Counting):
 
 
 class ReadOnly(Counting):
-    """Nothing can be changed, not even by root; the error names the file where the system would."""
+    """Refuses every change, even by root. The error names the file where the system's error would."""
 
     def __init__(self, code: int = errno.EROFS) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class ReadOnly(Counting):
 
 
 class Full(Counting):
-    """From one call on there is no room: what was allotted before can be written over and renamed, and that is all."""
+    """Has no space from one call on: space that was allocated before can be overwritten and renamed, nothing else."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -149,8 +149,8 @@ class Full(Counting):
         return os.write(descriptor, data) if descriptor in self.allotted else super().write(descriptor, data)
 
 
-class Forgetful(Counting):
-    """One change is reported as made and never was: a server lost it."""
+class Losing(Counting):
+    """Reports one change as made without making it, as a file server that loses it."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Forgetful(Counting):
         return number != self.number or call == "write"
 
 
-class Elsewhen(Disk):
+class ShiftedClock(Disk):
     """A file system whose clock is ``shift()`` seconds ahead of this machine's."""
 
     def __init__(self, shift: Callable[[], float]) -> None:
@@ -185,8 +185,8 @@ class Elsewhen(Disk):
         os.utime(file, (now, now))
 
 
-class TwoClocks(Elsewhen):
-    """A file system that dates what is created or written by its own clock, and what is touched by this machine's."""
+class TwoClocks(ShiftedClock):
+    """A file system that uses its own clock for creating and writing, and this machine's clock for touching."""
 
     def touch(self, path: Path) -> None:
         Disk.touch(self, path)
@@ -194,11 +194,11 @@ class TwoClocks(Elsewhen):
 
 def die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("killed and still here")
+    raise AssertionError("SIGKILL did not end the process")
 
 
 def in_child(act: Callable[[], Any], disk: Disk | None = None) -> int | None:
-    """The exit code of a process that does something on a disk; negative: the signal that killed it."""
+    """Return the exit code of a child process that runs ``act`` on a disk; negative: the signal that killed it."""
 
     def run() -> None:
         if disk is not None:

@@ -1,7 +1,7 @@
-"""A worker and an orchestrator as real processes, with a toy in place of training: a chain of numbers, checkpointed.
+"""A worker and an orchestrator as real processes that compute a checkpointed chain of numbers instead of training.
 
 ``python -m tests.faults.stub work ...`` takes the arguments of ``flbench.worker``; ``... sweep STORE SEEDS ROUNDS``
-orchestrates a plan of toys with such workers. A run's learning rate says how it misbehaves (see ``FAULTS``).
+orchestrates a plan of such runs. A run's learning rate selects its fault (see ``FAULTS``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def chain(seed: int) -> Iterable[int]:
 
 
 def undisturbed(experiment: Experiment) -> list[dict[str, Any]]:
-    """The records of a run that nothing happened to."""
+    """Return the records of a run without faults."""
     wanted = experiment.evaluated_rounds()
     pairs = zip(range(1, experiment.rounds + 1), chain(experiment.seed), strict=False)
     return [{"round": round, "acc": value / 2**64} for round, value in pairs if round in wanted]
@@ -98,7 +98,7 @@ class OneByOne:
     run: Callable[..., Done] = execute
 
     def check(self, experiment: Experiment) -> None:
-        """It needs no data."""
+        """Check nothing: the stub needs no data."""
 
     def group_size(self, experiment: Experiment) -> int:
         return int(os.environ.get("STUB_GROUP", "1"))
@@ -119,8 +119,8 @@ def _raise(error: BaseException) -> Callable[[], NoReturn]:
     return fail
 
 
-def _devour() -> None:
-    """Take memory bit by bit until there is none; where ``STUB_MEMORY`` says how many bytes more there are."""
+def _allocate_all_memory() -> None:
+    """Allocate memory until none is left; ``STUB_MEMORY`` limits it to this many more bytes."""
     if more := os.environ.get("STUB_MEMORY"):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + int(more)
@@ -131,10 +131,10 @@ def _devour() -> None:
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named like torch's."""
+    """An error with the name of torch's error."""
 
 
-#: What happens in the third round, by learning rate.
+#: The fault in the third round, by learning rate.
 FAULTS: dict[float, Callable[[], object]] = {
     0.101: _raise(RuntimeError("the toy is broken")),
     0.102: _raise(MemoryError()),
@@ -142,14 +142,14 @@ FAULTS: dict[float, Callable[[], object]] = {
     0.104: _raise(OSError(errno.ENOSPC, "No space left on device")),
     0.105: _raise(DataMissing("the toy's data are not there")),
     0.106: lambda: os.kill(os.getpid(), signal.SIGKILL),
-    0.107: _devour,
+    0.107: _allocate_all_memory,
     0.108: lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }
 
 
 @dataclass(frozen=True)
 class ToySweep:
-    """As much of a sweep as the orchestrator reads."""
+    """The fields of a sweep that the orchestrator reads."""
 
     experiments: list[Experiment]
     name: str
@@ -158,8 +158,8 @@ class ToySweep:
     options: tuple[str, ...] = ()
 
 
-def hurry() -> None:
-    """Let heartbeats come, and their absence count, as soon as the environment says."""
+def shorten_intervals() -> None:
+    """Set the intervals of heartbeats and leases from the environment."""
     for name in ("INTERVAL", "STALE", "HANGING"):
         if seconds := os.environ.get(f"STUB_{name}"):
             setattr(leases, name, float(seconds))
@@ -169,7 +169,7 @@ WORKER = (sys.executable, "-m", "tests.faults.stub", "work")
 
 
 def write_toy_plan(store: Store, plan: list[Experiment], name: str = "toy") -> str:
-    """Put a plan of toys into a store; its name, as workers take it."""
+    """Write a plan of stub runs into a store; return its name for workers."""
     sweep: Any = ToySweep(plan, name, digest([[run.run_id, run.rounds, run.eval_every] for run in plan]))
     return str(write_plan(store, sweep).relative_to(store.root / "sweeps"))
 
@@ -185,7 +185,7 @@ def orchestrate(
     name: str = "toy",
     show: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
-    """What ``flbench sweep`` does, with toys."""
+    """Do what ``flbench sweep`` does, with stub runs."""
     plan_name = write_toy_plan(store, plan, name)
     options = Options(max_attempts=attempts)
 
@@ -196,7 +196,7 @@ def orchestrate(
 
 
 if __name__ == "__main__":
-    hurry()
+    shorten_intervals()
     role, *rest = sys.argv[1:]
     if role == "work":
         sys.exit(main(rest, load=lambda options: OneByOne()))

@@ -1,6 +1,6 @@
-"""A small sweep on a disk with one fault, at every one of the store's writes in turn; then resumed on a sound one.
+"""A small sweep with one fault at each of the store's writes in turn, then resumed on a sound disk.
 
-Whatever the fault, the final store equals an undisturbed one, times apart.
+After every fault the final store equals the store of a sweep without faults, except for times.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from flbench.errors import UserError
 from flbench.store import Store, files
 from flbench.store.files import Disk
 from flbench.worker import environment, main
-from tests.faults.disks import Counting, Deadly, Failing, Forgetful, Full, in_child
+from tests.faults.disks import Counting, Failing, Full, Killing, Losing, in_child
 from tests.faults.stub import OneByOne, experiments, undisturbed, write_toy_plan
 
-#: Rounds, with an evaluation every second and a checkpoint every fourth: each kind of write happens more than once.
+#: With an evaluation every second round and a checkpoint every fourth, each kind of write occurs more than once.
 ROUNDS = 6
 SEEDS = 2
 PLAN = experiments(SEEDS, rounds=ROUNDS, eval_every=2)
 
-#: What a result says that may differ: where and when.
+#: Fields of a result that may differ: places and times.
 APART = {"file", "attempt", "seconds", "published", "environment"}
 
 
 def sweep(root: Path) -> int:
-    """Plan and execute, as one process: every write of a sweep."""
+    """Plan and execute in one process, with every write of a sweep."""
     try:
         plan = write_toy_plan(Store(root), PLAN)
     except UserError as error:
@@ -43,20 +43,20 @@ def sweep(root: Path) -> int:
 
 @dataclass
 class Faulty:
-    """Sweeps with a fault each."""
+    """Runs sweeps with one fault each."""
 
     folder: Path
     writes: int
 
     def disturb(self, disk: Disk, name: str) -> tuple[Path, int | None]:
-        """Sweep on a faulty disk; the store, and the exit code."""
+        """Sweep on a faulty disk; return the store and the exit code."""
         root = self.folder / name
         return root, in_child(partial(sweep, root), disk)
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
-    environment("cpu")  # asks git; once, for all the children
+    environment("cpu")  # calls git once, for all child processes
     patch = pytest.MonkeyPatch()
     patch.setenv("STUB_PAUSE", "0")
     counting, folder = Counting(), tmp_path_factory.mktemp("faulty")
@@ -69,7 +69,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
 
 
 def content(store: Store) -> dict[str, Any]:
-    """All that counts in a store, times and places apart."""
+    """Return the content of a store without times and places."""
     found: dict[str, Any] = {}
     for directory in store.sweep_dirs():
         found.update({path.name: path.read_bytes() for path in directory.iterdir() if path.name[0] != "."})
@@ -88,7 +88,7 @@ def some(writes: int, every: int) -> range:
 
 def check_kills(faulty: Faulty, numbers: range, *, torn: bool) -> None:
     for number in numbers:
-        root, code = faulty.disturb(Deadly(number, torn=torn), f"kill-{torn}-{number}")
+        root, code = faulty.disturb(Killing(number, torn=torn), f"kill-{torn}-{number}")
         assert code == -signal.SIGKILL, number
         try:
             resume_and_check(root)
@@ -97,7 +97,7 @@ def check_kills(faulty: Faulty, numbers: range, *, torn: bool) -> None:
 
 
 def resume_and_check(root: Path) -> None:
-    """Sweep again on a sound disk: all is as if nothing had happened, and what was finished is not begun again."""
+    """Sweep again on a sound disk: the store equals one without faults, and no finished run is executed again."""
     assert in_child(partial(sweep, root)) == 0
     store = Store(root)
     for experiment in PLAN:
@@ -120,7 +120,7 @@ def test_killed_at_every_write(faulty: Faulty, torn: bool) -> None:
 
 
 def check_faults(faulty: Faulty, numbers: range, disk: Callable[[int], Disk], name: str) -> None:
-    """The worker ends in order (0: it got over it; 4: it said that the store cannot be used), and so does the sweep."""
+    """The worker exits with 0 (it tolerated the fault) or 4 (the store cannot be used), and the next sweeps finish."""
     for number in numbers:
         root, code = faulty.disturb(disk(number), f"{name}-{number}")
         try:
@@ -134,7 +134,7 @@ def check_faults(faulty: Faulty, numbers: range, disk: Callable[[int], Disk], na
 
 
 def check_ends(root: Path) -> None:
-    """No attempt that is over looks as if it were going on."""
+    """Check that no ended attempt appears as running."""
     if Store.exists(root) and (root / "runs").is_dir():
         store = Store(root)
         states = [store.run(experiment.run_id).state(experiment) for experiment in PLAN]
@@ -150,7 +150,7 @@ def eio_forever(number: int) -> Disk:
     return Failing(number, errno.EIO, forever=True)
 
 
-FAULTS = {"eio": eio, "eio-forever": eio_forever, "lost": Forgetful}
+FAULTS = {"eio": eio, "eio-forever": eio_forever, "lost": Losing}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -165,29 +165,29 @@ def test_disk_fails_at_every_write(faulty: Faulty, name: str) -> None:
 
 
 def check_full(faulty: Faulty, numbers: range) -> None:
-    """A run that ends for lack of room says so, in the room it had set aside; once there is room, all goes on."""
-    told = 0
+    """A run that ends on a full disk records this in reserved space; with free space, the sweep resumes."""
+    recorded = 0
     for number in numbers:
         root, code = faulty.disturb(Full(number), f"full-{number}")
-        assert code in (0, 4), number  # 0: only goodbyes were left
+        assert code in (0, 4), number  # 0: only the last messages were missing
         store = Store(root) if Store.exists(root) else None
         begun = [store.run(experiment.run_id) for experiment in PLAN] if store else []
         for run, experiment in zip(begun, PLAN, strict=False):
             state = run.state(experiment)
             assert state.status in ("done", "failed", "pending"), (number, state)
             if state.status == "failed":
-                told += 1
+                recorded += 1
                 assert (state.kind, state.user_fixable, state.charges) == ("disk_full", True, 1), number
                 assert json.loads((run.attempts()[-1].path / "exit.json").read_bytes())["kind"] == "disk_full"
                 run.reset_failures()  # as the next `flbench sweep` does
         resume_and_check(root)
-    assert told
+    assert recorded
 
 
-def test_disk_full_from_some_writes_on(faulty: Faulty) -> None:
+def test_disk_full_from_some_writes(faulty: Faulty) -> None:
     check_full(faulty, range(40, faulty.writes, 13))
 
 
 @pytest.mark.slow
-def test_disk_full_from_every_write_on(faulty: Faulty) -> None:
+def test_disk_full_from_every_write(faulty: Faulty) -> None:
     check_full(faulty, some(faulty.writes - 8, 1))

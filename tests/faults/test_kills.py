@@ -1,4 +1,4 @@
-"""kill -9 of workers and orchestrators, then the same command again."""
+"""kill -9 and interrupts of workers and orchestrators, followed by the same command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start(store: Store, seeds: int, pause: float = 0.01, **options: Any) -> subp
 
 
 def finish(store: Store, seeds: int) -> dict[str, int]:
-    """The same command again, to its end."""
+    """Run the same command again until it ends."""
     process = start(store, seeds, pause=0.001)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
@@ -51,7 +51,7 @@ def outcome_of(out: str) -> dict[str, int]:
 def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
 
 
@@ -60,7 +60,7 @@ def recorded(store: Store) -> int:
 
 
 def executed(store: Store, run_id: str) -> list[list[int]]:
-    """The rounds that each attempt at a run went through."""
+    """Return the rounds that each attempt of a run executed."""
     paths = sorted((store.run(run_id).path / "attempts").glob("*/executed"))
     return [[int(line) for line in path.read_text().split("\n")[:-1]] for path in paths]
 
@@ -80,7 +80,7 @@ def check_undisturbed(store: Store, plan: list[Experiment]) -> None:
 
 
 def check_little_repeated(store: Store, plan: list[Experiment]) -> None:
-    """Each attempt goes on from the last checkpoint (one every fourth round), and none follows a published result."""
+    """Check that attempts resume from the last checkpoint (every fourth round) and end with the published result."""
     for experiment in plan:
         tries = executed(store, experiment.run_id)
         for before, after in pairwise(tries):
@@ -92,7 +92,7 @@ def check_little_repeated(store: Store, plan: list[Experiment]) -> None:
         assert result.attempt == len(store.run(experiment.run_id).attempts())
 
 
-def test_kill_worker_in_mid_run(store: Store) -> None:
+def test_kill_worker_during_a_run(store: Store) -> None:
     plan = experiments(4, rounds=ROUNDS)
     orchestrator = start(store, 4)
     wait_until(lambda: recorded(store) > 4)
@@ -100,21 +100,21 @@ def test_kill_worker_in_mid_run(store: Store) -> None:
     os.kill(victim.pid, signal.SIGKILL)
     out, _ = orchestrator.communicate(timeout=60)
     assert orchestrator.returncode == 0
-    assert outcome_of(out)["launched"] == 3  # the one that died was replaced
+    assert outcome_of(out)["launched"] == 3  # the killed worker was replaced
     check_undisturbed(store, plan)
     check_little_repeated(store, plan)
     assert sum(len(store.run(experiment.run_id).attempts()) for experiment in plan) <= 5
 
 
 def start_and_adopt(store: Store) -> subprocess.Popen[str]:
-    """Start an orchestrator and wait until it has looked for workers of others."""
+    """Start an orchestrator and wait until it has looked for running workers."""
     (watching := store.root.with_name("watching")).unlink()
     successor = start(store, 4)
     wait_until(lambda: watching.exists() and watching.stat().st_size > 1)
     return successor
 
 
-def test_kill_orchestrator_in_mid_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_orchestrator_during_a_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(4, rounds=ROUNDS)
     monkeypatch.setenv("STUB_HOLD", str(hold := store.root.with_name("hold")))
     orchestrator = start(store, 4, pause=0.05)
@@ -151,7 +151,7 @@ def test_kill_everything_at_random_moments(store: Store, kills: int) -> None:
     assert finish(store, seeds)["launched"] == 0
 
 
-def test_kill_then_tear_every_file_that_can_be_torn(store: Store) -> None:
+def test_kill_then_truncate_every_file(store: Store) -> None:
     plan = experiments(2, rounds=ROUNDS)
     orchestrator = start(store, 2)
     checkpoints = "runs/*/*/attempts/*/checkpoint/*"
@@ -166,7 +166,7 @@ def test_kill_then_tear_every_file_that_can_be_torn(store: Store) -> None:
     assert list(store.quarantine.iterdir())
 
 
-def test_result_torn_by_the_disk_is_made_again(store: Store) -> None:
+def test_truncated_result_is_computed_again(store: Store) -> None:
     plan = experiments(2, rounds=ROUNDS)
     finish(store, 2)
     (victim,) = store.run(plan[0].run_id).results()
@@ -189,7 +189,7 @@ def test_interrupt_drains(store: Store, number: signal.Signals) -> None:
     assert {end["kind"] for end in ends if end} == {"interrupted"}
     finish(store, 4)
     check_undisturbed(store, plan)
-    for experiment in plan:  # not one round was lost or done twice
+    for experiment in plan:  # no round was lost or executed twice
         assert list(chain(*executed(store, experiment.run_id))) == list(range(1, ROUNDS + 1))
 
 
@@ -208,7 +208,7 @@ def test_interrupt_drains_adopted_workers_too(store: Store, monkeypatch: pytest.
     assert store.live_workers() == []
 
 
-def test_worker_asked_to_stop_says_requeue(store: Store) -> None:
+def test_stopped_worker_exits_with_the_requeue_code(store: Store) -> None:
     orchestrator = start(store, 1, pause=0.05)
     wait_until(lambda: recorded(store) > 0)
     (directory,) = store.sweep_dirs()
@@ -233,7 +233,7 @@ def test_two_orchestrators_at_once_share_the_work(store: Store) -> None:
 
 
 def held(store: Store) -> list[list[Path]]:
-    """The open attempts of each live worker."""
+    """Return the open attempts of each live worker."""
     leases = [(path, Lease.read(path)) for path in store.root.glob("runs/*/*/attempts/[0-9]*/lease.json")]
     tokens = [worker.lease.token for worker in store.live_workers()]
     return [[path for path, lease in leases if lease is not None and lease.token == token] for token in tokens]
@@ -241,12 +241,12 @@ def held(store: Store) -> list[list[Path]]:
 
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_second_interrupt_does_not_wait_and_costs_no_attempt(
+def test_second_interrupt_kills_at_once_and_charges_no_attempt(
     store: Store, group: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STUB_GROUP", str(group))
     plan = experiments(4, rounds=ROUNDS)
-    for _ in range(3):  # as often as a run may fail
+    for _ in range(3):  # as many times as a run may fail
         orchestrator = start(store, 4, pause=30)
         wait_until(lambda: max(map(len, held(store)), default=0) == group)
         orchestrator.send_signal(number)
@@ -263,7 +263,7 @@ def test_second_interrupt_does_not_wait_and_costs_no_attempt(
 
 
 def test_ignored_interrupts_stay_ignored_and_termination_drains(store: Store) -> None:
-    """A script's background job ignores SIGINT; the sweep still drains when it is asked to terminate."""
+    """A script's background job ignores SIGINT; SIGTERM still drains the sweep."""
     orchestrator = start(store, 4, 0.05, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     wait_until(lambda: recorded(store) > 0)
     orchestrator.send_signal(signal.SIGINT)
@@ -277,7 +277,7 @@ def test_ignored_interrupts_stay_ignored_and_termination_drains(store: Store) ->
 
 
 def test_blocked_signals_reach_orchestrator_and_workers(store: Store) -> None:
-    """A parent may start a program with signals blocked."""
+    """A parent process may start flbench with blocked signals."""
     mask = {signal.SIGINT, signal.SIGTERM}
     orchestrator = start(store, 4, 0.05, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, mask))
     wait_until(lambda: recorded(store) > 0)
@@ -289,7 +289,7 @@ def test_blocked_signals_reach_orchestrator_and_workers(store: Store) -> None:
 
 @pytest.mark.parametrize("pause", [0.05, 2.0])
 def test_a_deleted_store_stays_deleted(store: Store, pause: float) -> None:
-    """Workers of a detached sweep notice it after the round, make nothing anew, and end."""
+    """Workers of a detached sweep exit after their round and do not create the store again."""
     orchestrator = start(store, 4, pause)
     wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0001/executed"))) == 2)
     pids = [worker.lease.pid for worker in store.live_workers()]
@@ -297,17 +297,17 @@ def test_a_deleted_store_stays_deleted(store: Store, pause: float) -> None:
     assert len(pids) == 2
     orchestrator.kill()
     orchestrator.communicate()
-    grave = store.root.rename(store.root.with_name("grave"))
+    moved = store.root.rename(store.root.with_name("moved"))
     wait_until(lambda: all(process_start(pid) != begun for pid, begun in zip(pids, starts, strict=True)))
     assert not store.root.exists()
-    for log in grave.glob("workers/*/log.txt"):
+    for log in moved.glob("workers/*/log.txt"):
         assert log.read_text().splitlines()[-1].endswith("was deleted or moved while it was in use")
 
 
-def test_a_sweep_whose_store_is_deleted_says_so(store: Store) -> None:
+def test_a_sweep_whose_store_is_deleted_exits_with_a_message(store: Store) -> None:
     orchestrator = start(store, 4, 0.05, stderr=subprocess.PIPE)
     wait_until(lambda: recorded(store) > 2)
-    store.root.rename(store.root.with_name("grave"))
+    store.root.rename(store.root.with_name("moved"))
     _, err = orchestrator.communicate(timeout=60)
     assert not store.root.exists()
     assert orchestrator.returncode == 4
@@ -321,7 +321,7 @@ def test_a_store_removed_under_its_workers_stays_removed(store: Store) -> None:
     orchestrator.kill()
     orchestrator.communicate()
     while subprocess.run(["rm", "-rf", str(store.root)], stderr=subprocess.DEVNULL, check=False).returncode:
-        pass  # a worker wrote a file into a folder that was about to be removed
+        pass  # a worker wrote a file while rm was deleting its folder
     wait_until(lambda: all(process_start(pid) != began for pid, began in workers.items()))
     assert not store.root.exists()
 

@@ -1,4 +1,4 @@
-"""What befalls workers, machines and disks of the local backend, one test a row of docs/faults.md."""
+"""Faults of workers, machines and disks with the local backend: one test a row of docs/faults.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flbench.orchestrate import Outcome
 from flbench.report.runs import StoreSource, collect
 from flbench.store import Lease, Store, files, leases, read_plan, strict_json
 from flbench.store.leases import process_start
-from tests.faults.disks import Elsewhen, TwoClocks
+from tests.faults.disks import ShiftedClock, TwoClocks
 from tests.faults.stub import ROOT, WORKER, experiments, orchestrate, write_toy_plan
 from tests.faults.test_kills import check_undisturbed, executed, wait_until
 
@@ -35,15 +35,15 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def check_told(store: Store, experiment: Experiment, kind: str) -> str:
-    """The report shows a run as failed, and of which kind; returns its message."""
+def check_failed(store: Store, experiment: Experiment, kind: str) -> str:
+    """Check that the report shows a run as failed with this kind; return its message."""
     (run,) = collect(StoreSource(store), [experiment]).runs
     assert (run.state, run.failure) == ("failed", kind)
     return store.run(experiment.run_id).state(experiment).message
 
 
 def check_done_once(store: Store, plan: list[Experiment]) -> None:
-    """Every run is done, as if nothing had happened to it, and none was executed twice."""
+    """Check that every run is done with the right metrics, and that no round was executed twice."""
     check_undisturbed(store, plan)
     for experiment in plan:
         assert executed(store, experiment.run_id) == [list(range(1, experiment.rounds + 1))]
@@ -53,13 +53,13 @@ def check_done_once(store: Store, plan: list[Experiment]) -> None:
 
 
 def rebooted(store: Store, experiment: Experiment, *, idle: float) -> Lease:
-    """Let a worker have held a run before this machine's last boot, under a process id that somebody has again."""
+    """Create the lease of a worker from before the last boot; its process id exists again."""
     lease = Lease(**{**Lease.here().to_json(), "boot_id": "the-boot-before"})
     attempt = store.claim(experiment, lease)
     assert attempt is not None
     attempt.adopt(None)
     with store.heartbeat(lease, "toy/before"):
-        pass  # leaves no heartbeat; now as it would lie after a power cut:
+        pass  # removes the heartbeat at its end; restore the files as a power cut leaves them:
     heartbeat = store.workers / lease.token / "heartbeat"
     files.make_directory(heartbeat.parent, store.workers)
     files.replace(heartbeat.parent / "lease.json", strict_json.pretty(lease.to_json()))
@@ -69,7 +69,7 @@ def rebooted(store: Store, experiment: Experiment, *, idle: float) -> Lease:
     return lease
 
 
-def test_lease_of_another_boot_is_dead_though_its_pid_is_taken(store: Store) -> None:
+def test_lease_of_another_boot_expires_even_if_its_pid_exists(store: Store) -> None:
     plan = experiments(2)
     rebooted(store, plan[0], idle=90)
     assert process_start(os.getpid()) is not None
@@ -80,7 +80,7 @@ def test_lease_of_another_boot_is_dead_though_its_pid_is_taken(store: Store) -> 
     assert len(store.run(plan[0].run_id).attempts()) == 2
 
 
-def test_lease_of_another_boot_is_waited_for_while_its_heartbeat_is_young(
+def test_lease_of_another_boot_is_alive_while_its_heartbeat_is_young(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (experiment,) = experiments(1)
@@ -95,8 +95,8 @@ def test_lease_of_another_boot_is_waited_for_while_its_heartbeat_is_young(
 # --- a worker hangs
 
 
-def test_hanging_worker_is_killed_and_its_run_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGSTOP in round 3 of every attempt: the heartbeat stops, the process stays."""
+def test_hanging_worker_is_killed_and_its_run_is_resumed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP in round 3 of every attempt stops the heartbeat, but not the process."""
     for name, seconds in (("INTERVAL", 0.05), ("HANGING", 1.0)):
         monkeypatch.setattr(leases, name, seconds)
         monkeypatch.setenv(f"STUB_{name}", str(seconds))
@@ -106,11 +106,11 @@ def test_hanging_worker_is_killed_and_its_run_goes_on(store: Store, monkeypatch:
     assert (outcome.progress.done, outcome.progress.failed) == (1, 1)
     assert store.live_workers() == []
     assert executed(store, stopping.run_id) == [[1, 2, 3], [1, 2, 3]]
-    assert "gave no sign of life" in check_told(store, stopping, "signal")
+    assert "gave no sign of life" in check_failed(store, stopping, "signal")
     check_done_once(store, [sound])
 
 
-def test_paused_worker_that_comes_back_in_time_is_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_briefly_paused_worker_keeps_its_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0.02")
     plan = experiments(1)
 
@@ -131,21 +131,19 @@ def test_paused_worker_that_comes_back_in_time_is_left_alone(store: Store, monke
 # --- memory
 
 
-def test_memory_limit_of_a_lone_worker_is_hit_once_and_waits_for_the_user(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """RLIMIT_AS, really hit: the same again would fail again."""
+def test_lone_worker_out_of_memory_fails_its_run_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker exceeds RLIMIT_AS; a second attempt under the same conditions would fail, too."""
     monkeypatch.setenv("STUB_MEMORY", str(64 << 20))
     greedy, sound = experiments(1, lr=GREEDY)[0], experiments(1)[0]
     outcome = orchestrate(store, [greedy, sound], workers=1)
     assert (outcome.exit_code, outcome.progress.done) == (1, 1)
     assert outcome.launched == 1
     assert len(store.run(greedy.run_id).attempts()) == 1
-    check_told(store, greedy, "oom")
+    check_failed(store, greedy, "oom")
     check_done_once(store, [sound])
 
 
-def test_memory_limit_is_tried_again_with_fewer_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_retried_with_fewer_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_MEMORY", str(64 << 20))
     greedy, others = experiments(1, lr=GREEDY)[0], experiments(4)
     outcome = orchestrate(store, [greedy, *others], workers=3, attempts=9)
@@ -153,7 +151,7 @@ def test_memory_limit_is_tried_again_with_fewer_workers(store: Store, monkeypatc
     shares = [neighbours_of(store, greedy.run_id, attempt.number) for attempt in store.run(greedy.run_id).attempts()]
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] == 1 and shares.count(1) == 1
-    assert len(shares) <= 4  # each of the three workers may have met it once, and then a lone one
+    assert len(shares) <= 4  # each of the three workers may fail once, then a single worker
     check_undisturbed(store, others)
 
 
@@ -164,7 +162,7 @@ def neighbours_of(store: Store, run_id: str, number: int) -> int:
 
 @contextmanager
 def limited_cgroup(megabytes: int) -> Iterator[Path]:
-    """A memory cgroup (version 1) of its own; skips the test where none can be made."""
+    """Create a memory cgroup (version 1); skip the test if that is not possible."""
     path = Path(f"/sys/fs/cgroup/memory/flbench-{os.getpid()}")
     try:
         path.mkdir()
@@ -177,14 +175,14 @@ def limited_cgroup(megabytes: int) -> Iterator[Path]:
         path.rmdir()
 
 
-def test_worker_killed_by_the_kernel_for_want_of_memory(store: Store) -> None:
+def test_worker_killed_by_the_oom_killer(store: Store) -> None:
     greedy = experiments(1, lr=GREEDY)[0]
     with limited_cgroup(150) as cgroup:
         enter = f'echo $$ > {cgroup}/cgroup.procs && exec "$@"'
         outcome = orchestrate(store, [greedy], workers=1, command=("sh", "-c", enter, "sh", *WORKER))
         wait_until(lambda: not (cgroup / "cgroup.procs").read_text())
     assert (outcome.exit_code, outcome.launched) == (1, 1)
-    assert "want of memory" in check_told(store, greedy, "oom")
+    assert "want of memory" in check_failed(store, greedy, "oom")
 
 
 # --- the disk is full
@@ -192,12 +190,12 @@ def test_worker_killed_by_the_kernel_for_want_of_memory(store: Store) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MiB."""
+    """Mount a file system of 48 MiB."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "none", place], capture_output=True)
     if mounted.returncode:
-        pytest.skip("needs the right to mount a tmpfs")
+        pytest.skip("needs permission to mount a tmpfs")
     yield place
     subprocess.run(["umount", "-l", place], check=True)
 
@@ -217,9 +215,7 @@ def fill(place: Path) -> Path:
     return ballast
 
 
-def test_disk_that_fills_up_ends_the_sweep_and_the_next_goes_on(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_ends_the_sweep_and_the_next_resumes(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0.02")
     store, plan = Store(small_disk / "store"), experiments(3, rounds=40)
     outcome: list[Outcome | StoreUnusable] = []
@@ -241,7 +237,7 @@ def test_disk_that_fills_up_ends_the_sweep_and_the_next_goes_on(
     states = [store.run(experiment.run_id).state(experiment) for experiment in plan]
     assert [state.status for state in states] == ["done", "failed", "pending"]
     assert (states[1].kind, states[1].charges, states[1].attempts) == ("disk_full", 1, 1)
-    check_told(store, plan[1], "disk_full")
+    check_failed(store, plan[1], "disk_full")
     with pytest.raises(StoreUnusable):
         orchestrate(store, plan, workers=1)  # still full
     ballast.unlink()
@@ -252,7 +248,7 @@ def test_disk_that_fills_up_ends_the_sweep_and_the_next_goes_on(
     assert second[0][0] == 1 and second[1][0] > 4
 
 
-def test_no_run_begins_on_a_disk_that_is_nearly_full(small_disk: Path) -> None:
+def test_no_run_starts_on_a_nearly_full_disk(small_disk: Path) -> None:
     store = Store(small_disk / "store")
     (small_disk / "ballast").write_bytes(b"\1" * (20 << 20))
     with pytest.raises(StoreUnusable, match="MiB are free"):
@@ -260,14 +256,14 @@ def test_no_run_begins_on_a_disk_that_is_nearly_full(small_disk: Path) -> None:
     assert list(store.run_ids()) == []
 
 
-def test_limit_on_the_size_of_files_counts_as_a_full_disk(store: Store) -> None:
-    """RLIMIT_FSIZE, as some clusters set it."""
+def test_file_size_limit_counts_as_a_full_disk(store: Store) -> None:
+    """Some clusters set RLIMIT_FSIZE."""
     plan = experiments(1, rounds=200, eval_every=1)
     limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); sys.argv[:1] = []; "
     run = limit + "runpy.run_module('tests.faults.stub', run_name='__main__', alter_sys=True)"
     assert resource.RLIM_INFINITY in resource.getrlimit(resource.RLIMIT_FSIZE)
     assert orchestrate(store, plan, command=(sys.executable, "-c", run, "stub", "work")).exit_code == 1
-    check_told(store, plan[0], "disk_full")
+    check_failed(store, plan[0], "disk_full")
     assert orchestrate(store, plan).exit_code == 0
     check_undisturbed(store, plan)
 
@@ -276,7 +272,7 @@ def test_limit_on_the_size_of_files_counts_as_a_full_disk(store: Store) -> None:
 
 
 def elsewhere(store: Store, experiment: Experiment) -> tuple[Lease, Path]:
-    """A worker of another machine that holds a run, and its heartbeat."""
+    """Return the lease of a worker on another machine that holds a run, and its heartbeat file."""
     lease = Lease(**{**Lease.here().to_json(), "host": "elsewhere"})
     assert store.claim(experiment, lease) is not None
     heartbeat = store.workers / lease.token / "heartbeat"
@@ -286,17 +282,17 @@ def elsewhere(store: Store, experiment: Experiment) -> tuple[Lease, Path]:
 
 
 class Time:
-    """A monotonic clock that tests wind on, and the shift of the file system's clock."""
+    """A monotonic clock that tests advance, and a shift of the file system's clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed, self.jumped = 0.0, 0.0
         began = time.monotonic()
         monkeypatch.setattr("time.monotonic", lambda: began + self.passed)
-        monkeypatch.setattr(files, "disk", Elsewhen(lambda: self.passed + self.jumped))
+        monkeypatch.setattr(files, "disk", ShiftedClock(lambda: self.passed + self.jumped))
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0, 86400.0 * 365])
-def test_clock_of_the_file_system_jumps_and_the_living_stay_alive(
+def test_live_workers_stay_alive_when_the_file_systems_clock_jumps(
     store: Store, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     clock = Time(monkeypatch)
@@ -305,7 +301,7 @@ def test_clock_of_the_file_system_jumps_and_the_living_stay_alive(
     run = store.run(experiment.run_id)
     assert run.state(experiment).status == "running"
     clock.passed, clock.jumped = 5, jump
-    assert run.state(experiment).status == "running", "its next heartbeat is still to come"
+    assert run.state(experiment).status == "running", "the next heartbeat may still come"
     for _ in range(30):
         clock.passed += 10
         files.disk.touch(heartbeat)
@@ -313,7 +309,7 @@ def test_clock_of_the_file_system_jumps_and_the_living_stay_alive(
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
-def test_clock_of_the_file_system_jumps_and_the_dead_are_found_out(
+def test_dead_workers_expire_when_the_file_systems_clock_jumps(
     store: Store, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     clock = Time(monkeypatch)
@@ -328,16 +324,16 @@ def test_clock_of_the_file_system_jumps_and_the_dead_are_found_out(
 
 
 @pytest.mark.parametrize("shift", [3600.0, -3600.0])
-def test_live_worker_is_not_killed_where_a_heartbeat_is_dated_by_another_clock(
+def test_live_worker_whose_heartbeat_has_another_clock_is_not_killed(
     store: Store, monkeypatch: pytest.MonkeyPatch, shift: float
 ) -> None:
-    """The worker beside us is alive; whoever watches it sees its heartbeat change."""
+    """The local worker is alive, and its heartbeat changes while the orchestrator watches it."""
     worker = subprocess.Popen(["sleep", "100"])
     try:
         lease = Lease(**{**Lease.here().to_json(), "pid": worker.pid, "pid_start": process_start(worker.pid)})
         heartbeat = store.workers / lease.token / "heartbeat"
         files.make_directory(heartbeat.parent, store.workers)
-        files.disk.touch(heartbeat)  # by another clock, as a worker of flbench 0.1.0 would
+        files.disk.touch(heartbeat)  # dated by another clock, as by a worker of flbench 0.1.0
         clock = Time(monkeypatch)
         monkeypatch.setattr(files, "disk", TwoClocks(lambda: clock.passed + shift))
         for _ in range(40):
@@ -354,7 +350,7 @@ def test_live_worker_is_not_killed_where_a_heartbeat_is_dated_by_another_clock(
 
 
 @pytest.mark.parametrize("shift", [3600.0, -3600.0])
-def test_worker_elsewhere_is_alive_where_writing_and_touching_have_two_clocks(
+def test_remote_worker_is_alive_if_writing_and_touching_use_two_clocks(
     store: Store, monkeypatch: pytest.MonkeyPatch, shift: float
 ) -> None:
     monkeypatch.setattr(files, "disk", TwoClocks(lambda: shift))
@@ -371,7 +367,7 @@ def test_worker_elsewhere_is_alive_where_writing_and_touching_have_two_clocks(
 
 @pytest.mark.parametrize("shift", [1e9, -1e9])
 def test_clock_of_this_machine_does_not_matter(store: Store, monkeypatch: pytest.MonkeyPatch, shift: float) -> None:
-    """It is decades off, forward or back, while a sweep runs."""
+    """The clock is decades off, forward or back, while a sweep runs."""
     now = time.time
     monkeypatch.setattr("time.time", lambda: now() + shift)
     plan = experiments(2)
@@ -379,7 +375,7 @@ def test_clock_of_this_machine_does_not_matter(store: Store, monkeypatch: pytest
     check_done_once(store, plan)
 
 
-# --- damage, and files from the future
+# --- damaged files, and files of newer versions
 
 
 def finished(store: Store) -> Experiment:
@@ -388,12 +384,12 @@ def finished(store: Store) -> Experiment:
     return experiment
 
 
-def test_result_cut_at_every_byte_is_never_believed(store: Store) -> None:
+def test_result_truncated_at_every_byte_is_never_used(store: Store) -> None:
     experiment = finished(store)
     run = store.run(experiment.run_id)
     (result,) = run.results()
     whole = result.path.read_bytes()
-    for length in range(len(whole) - 1):  # but for the last byte, a newline
+    for length in range(len(whole) - 1):  # the last byte is a newline
         result.path.write_bytes(whole[:length])
         assert run.state(experiment).status != "done", length
         assert not result.path.exists(), length
@@ -401,12 +397,12 @@ def test_result_cut_at_every_byte_is_never_believed(store: Store) -> None:
     assert len(list(store.quarantine.iterdir())) == len(whole) - 1
     assert orchestrate(store, [experiment]).exit_code == 0
     check_undisturbed(store, [experiment])
-    assert executed(store, experiment.run_id) == [list(range(1, 9))], "it goes on from its last checkpoint"
+    assert executed(store, experiment.run_id) == [list(range(1, 9))], "the run resumes from its last checkpoint"
 
 
 @pytest.mark.parametrize("name", ["exit.json", "lease.json", "environment.json", "metrics.jsonl"])
-def test_any_file_of_an_attempt_cut_at_every_byte(store: Store, name: str) -> None:
-    """The state says something sensible whatever is left; cut metrics take their result with them."""
+def test_any_file_of_an_attempt_truncated_at_every_byte(store: Store, name: str) -> None:
+    """A truncated file never breaks reading the state; truncated metrics invalidate their result."""
     experiment = finished(store)
     run = store.run(experiment.run_id)
     path = run.attempts()[0].path / name
@@ -422,7 +418,7 @@ def test_any_file_of_an_attempt_cut_at_every_byte(store: Store, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["exit.json", "lease.json"])
-def test_file_of_an_unfinished_attempt_cut_at_every_byte(store: Store, name: str) -> None:
+def test_file_of_an_unfinished_attempt_truncated_at_every_byte(store: Store, name: str) -> None:
     (experiment,) = experiments(1, rounds=8, eval_every=4)
     attempt = store.claim(experiment, Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1}))
     assert attempt is not None
@@ -437,7 +433,7 @@ def test_file_of_an_unfinished_attempt_cut_at_every_byte(store: Store, name: str
     check_undisturbed(store, [experiment])
 
 
-def test_plan_cut_at_any_byte_is_refused_and_written_anew(store: Store) -> None:
+def test_plan_truncated_at_any_byte_is_refused_and_written_again(store: Store) -> None:
     plan = experiments(3)
     name = write_toy_plan(store, plan)
     path = store.root / "sweeps" / name / "plan.jsonl"
@@ -462,7 +458,7 @@ FUTURE = [
 
 
 @pytest.mark.parametrize("pattern", FUTURE)
-def test_json_from_the_future_is_refused_and_never_overwritten(store: Store, pattern: str) -> None:
+def test_json_of_a_newer_version_is_refused_and_never_overwritten(store: Store, pattern: str) -> None:
     experiment = finished(store)
     (path,) = store.root.glob(pattern)
     newer = json.dumps({**json.loads(path.read_bytes()), "schema": 2, "kind": "unheard of"}).encode()
@@ -477,7 +473,7 @@ def test_json_from_the_future_is_refused_and_never_overwritten(store: Store, pat
     assert before == {path: path.read_bytes() for path in store.root.glob("runs/**/*") if path.is_file()}
 
 
-def test_plan_from_the_future_is_refused_and_never_overwritten(store: Store) -> None:
+def test_plan_of_a_newer_version_is_refused_and_never_overwritten(store: Store) -> None:
     plan = experiments(2)
     name = write_toy_plan(store, plan)
     path = store.root / "sweeps" / name / "plan.jsonl"
@@ -489,7 +485,7 @@ def test_plan_from_the_future_is_refused_and_never_overwritten(store: Store) -> 
     assert path.read_bytes() == newer
 
 
-# --- two sweeps at one moment
+# --- two sweeps at the same time
 
 
 SPEC = """
@@ -502,7 +498,7 @@ seeds: [0, 1]
 
 
 @pytest.mark.slow
-def test_two_sweeps_of_one_spec_from_two_shells_at_the_same_moment(tmp_path: Path) -> None:
+def test_two_sweeps_of_one_spec_at_the_same_time_share_the_work(tmp_path: Path) -> None:
     (tmp_path / "both.yaml").write_text(SPEC)
     words = ["sweep", str(tmp_path / "both.yaml"), "--store", str(tmp_path / "store"), "--workers", "2", "--json"]
     command = [sys.executable, "-c", "from flbench.cli import main; main()", *words]

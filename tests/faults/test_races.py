@@ -1,4 +1,4 @@
-"""Many processes that want the same run at the same moment."""
+"""Many processes claim, take over or publish the same run at the same time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ fork = multiprocessing.get_context("fork")
 
 
 def race(store: Store, plan: list[Experiment], act: Callable[[Store, Experiment], Any]) -> list[list[Any]]:
-    """Let every process act on every experiment, all at once; what each of them got, by experiment."""
+    """Let all processes act on every experiment at the same time; return their results by experiment."""
     barrier, results = fork.Barrier(PROCESSES), fork.Queue()
 
     def run() -> None:
         for index, experiment in enumerate(plan):
             barrier.wait()
             results.put((index, act(store, experiment)))
-        barrier.wait()  # the lease of a process that is gone would be another's to inherit
+        barrier.wait()  # others may take over the lease of a process that has exited
 
     processes = [fork.Process(target=run, name=str(number)) for number in range(PROCESSES)]
     for process in processes:
@@ -44,12 +44,12 @@ def claim(store: Store, experiment: Experiment) -> int | None:
     return attempt.number if attempt else None
 
 
-def test_one_claimant_of_a_new_run(tmp_path: Path) -> None:
+def test_one_process_claims_a_new_run(tmp_path: Path) -> None:
     got = race(Store(tmp_path / "store"), experiments(RACES), claim)
     assert [sorted(filter(None, numbers)) for numbers in got] == [[1]] * RACES
 
 
-def test_one_heir_of_a_dead_worker(tmp_path: Path) -> None:
+def test_one_process_takes_over_from_a_dead_worker(tmp_path: Path) -> None:
     store, plan = Store(tmp_path / "store"), experiments(RACES)
     for experiment in plan:
         store.claim(experiment, Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1}))
@@ -57,8 +57,8 @@ def test_one_heir_of_a_dead_worker(tmp_path: Path) -> None:
     assert [sorted(filter(None, numbers)) for numbers in got] == [[2]] * RACES
 
 
-def test_one_publisher(tmp_path: Path) -> None:
-    """Zombies that all believe to hold the run: one result appears, and it is whole."""
+def test_one_process_publishes(tmp_path: Path) -> None:
+    """Many attempts that all believe to hold the run publish it: one complete result appears."""
     store, plan = Store(tmp_path / "store"), experiments(RACES)
     attempts: dict[str, list[Attempt]] = {}
     for experiment in plan:
@@ -83,7 +83,7 @@ def test_one_publisher(tmp_path: Path) -> None:
         assert run.metrics(result)[-1]["acc"] == result.attempt
 
 
-def test_many_stores_opened_at_once_are_one(tmp_path: Path) -> None:
+def test_many_processes_create_one_store(tmp_path: Path) -> None:
     root = tmp_path / "store"
 
     def opens(_: Any, experiment: Experiment) -> bool:

@@ -1,4 +1,4 @@
-"""The same faults with real training: Ctrl-C, kill -9 of a worker and of the orchestrator, then the same command."""
+"""Faults during real training: Ctrl-C, kill -9 of a worker and of the orchestrator, then the same command."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def start(spec: Path, store: Store, *options: str) -> subprocess.Popen[str]:
 
 
 def records(store: Store, spec: Path) -> dict[str, list[dict[str, Any]]]:
-    """The metrics of every run, times apart."""
+    """Return the metrics of every run without times."""
     found = {}
     for experiment in load_sweep(spec).experiments:
         run = store.run(experiment.run_id)
@@ -55,7 +55,7 @@ def records(store: Store, spec: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.slow
-def test_disturbed_sweep_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+def test_interrupted_sweep_has_the_results_of_an_uninterrupted_one(tmp_path: Path) -> None:
     spec = tmp_path / "real.yaml"
     spec.write_text(SPEC)
     disturbed, calm = Store(tmp_path / "disturbed"), Store(tmp_path / "calm")
@@ -95,7 +95,7 @@ def test_disturbed_sweep_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_neither_workers_nor_cores_change_a_bit(tmp_path: Path) -> None:
-    """A large MLP in the loop executor and a small one stacked: one worker or three, one core a run or two."""
+    """One or three workers and one or two cores a run, with a large MLP (loop executor) and a small one (stacked)."""
     spec = tmp_path / "bits.yaml"
     spec.write_text(BITS)
     found = []
