@@ -26,7 +26,7 @@ from flbench.bench.measure import Spread, Variant, take_turns
 from flbench.bench.workloads import WORKLOADS, data_for
 from flbench.config import Federated, parse_experiment
 from flbench.data.arrays import Data
-from flbench.engine.multi_run import step_together
+from flbench.engine.federated import step_together
 from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.sweeps import load_sweep
 from flbench.worker import kind_of_group

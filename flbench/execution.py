@@ -19,9 +19,8 @@ from flbench import metrics
 from flbench.choices import Executor, UsedDevice
 from flbench.config import Experiment, Training, require_device
 from flbench.data.datasets import Data, Dataset, load, load_named
-from flbench.engine.federated import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.model_access import ModelAccess
-from flbench.engine.multi_run import step_together
 from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Tree

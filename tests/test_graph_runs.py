@@ -10,8 +10,7 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.engine.executors import StackedExecutor
-from flbench.engine.federated import FederatedTrainer
-from flbench.engine.multi_run import step_together
+from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import Numerics, make_trainer
 from flbench.engine.trainer import Trainer
 from flbench.execution import LOOK_EVERY, Outcome, Runner, Settings

@@ -16,8 +16,7 @@ from flbench.bench.workloads import Workload, data_for, training_flops
 from flbench.choices import Precision, UsedDevice
 from flbench.config import Federated
 from flbench.data.shards import shards_of
-from flbench.engine.federated import FederatedTrainer
-from flbench.engine.multi_run import step_together
+from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import (
     executor_for,
     make_network,

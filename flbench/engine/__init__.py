@@ -1,4 +1,7 @@
-"""Training: ``local`` is one client's round, ``executors`` map it over clients, ``federated`` is the server's side.
+"""Training.
 
-On a GPU ``cuda_round`` is a whole round as one function of tensors, and ``cuda_graph`` records it.
+``local`` trains one client, or a stack of clients. ``server_round`` is the server's round as a pure function over a
+stack of clients; ``executors`` compute it (one client after another, or stacked), ``cuda_round`` records it as a CUDA
+graph. ``federated`` and ``centralized`` keep a run's state from round to round, and ``setup`` makes them from an
+experiment.
 """

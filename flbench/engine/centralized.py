@@ -1,11 +1,12 @@
-"""Centralized training in the dress of federated rounds.
+"""Centralized training, counted in rounds as federated training is.
 
 Shape suffixes: E local steps, B batch, M samples, C channels, H, W pixels, Y classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,17 +15,40 @@ from torch import Tensor
 from flbench import metrics
 from flbench.data.batches import Rows, consecutive_rows
 from flbench.engine.cuda_graph import GraphedFunction, Recorder
-from flbench.engine.cuda_round import batches_of
-from flbench.engine.device_data import ClientBatches, DeviceData
-from flbench.engine.executors import Client, Executor, StackedExecutor
-from flbench.engine.local import ClientInit, ClientResult, ClientTask, Sgd
-from flbench.engine.sampling import on_device, stack_batches
-from flbench.engine.trainer import RoundReport, Trainer, watched
+from flbench.engine.device_data import ClientBatches, DeviceData, on_device, side_by_side
+from flbench.engine.executors import Executor, StackedExecutor
+from flbench.engine.local import ClientInit, ClientTask, Sgd
+from flbench.engine.server_round import ChunkJob, Train, watched
+from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Method, Tree, tmap
 
 
+@dataclass(frozen=True)
+class _Round:
+    """A round as a pure function; all the data belong to a single client."""
+
+    images: DeviceData
+    task: ClientTask
+    counts_Y: Tensor
+    local_steps: int
+
+    def __call__(self, train: Train, trees: Sequence[Tree]) -> list[Tree]:
+        """Train with ``train``, from batches, parameters, buffers, velocity and watch.
+
+        Returns:
+            The loss, and the next values of the last four trees.
+        """
+        drawn, x, buffers, velocity, watch = trees
+        params, stats, moving = ({n: leaf.unsqueeze(0) for n, leaf in tree.items()} for tree in (x, buffers, velocity))
+        init = ClientInit(params, stats, moving, state={}, counts_Y=self.counts_Y.unsqueeze(0), steps=self.local_steps)
+        ((_, result),) = train(1, lambda _: ChunkJob(self.task, init, self.images.stack(drawn)))
+        trained = (result.params, result.buffers, result.velocity)
+        after = [{name: leaf[0] for name, leaf in tree.items()} for tree in trained]
+        return [{"loss": result.loss[0]}, *after, watched(watch, list(after[0].values()), result.loss[0])]
+
+
 class CentralizedTrainer(Trainer):
-    """One model on all the data, ``steps`` steps of SGD a round; momentum goes on from round to round."""
+    """One model on all the data, ``steps`` steps of SGD a round; momentum continues from round to round."""
 
     def __init__(
         self,
@@ -43,52 +67,36 @@ class CentralizedTrainer(Trainer):
         record: Recorder | None = None,
     ) -> None:
         super().__init__(images=images, executor=executor, x=params, buffers=buffers, seed=seed, record=record)
-        self._sgd, self._autocast, self._steps, self._batch_size = sgd, autocast, steps, batch_size
+        self._sgd, self._steps, self._batch_size = sgd, steps, batch_size
         self._train_rows, self._val_rows = train_rows, val_rows
-        self._counts_Y = torch.bincount(images.train_labels_M, minlength=images.classes)
-        self._whole: GraphedFunction | None = None
+        counts_Y = torch.bincount(images.train_labels_M, minlength=images.classes)
+        self._round = _Round(images, ClientTask(Method(), sgd, {}, {}, autocast), counts_Y, steps)
+        self._graphed: GraphedFunction | None = None
         self.velocity: Tree = {}
 
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
-        if self.record is not None:
-            return self._train_whole(keep_clients, wait)
-        start = ClientInit(self.x, self.buffers, self.velocity, state={}, counts_Y=self._counts_Y, steps=self._steps)
-        task = ClientTask(Method(), self._sgd, self.x, server={}, autocast=self._autocast)
-        (chunk,) = self.executor.train([Client(task, lambda: start, self._batch, self.images)])
-        first = {
-            name: {key: leaf[0] for key, leaf in getattr(chunk.finish, name).items()}
-            for name in ("params", "buffers", "velocity")
-        }
-        self.x, self.buffers, self.velocity = first["params"], first["buffers"], first["velocity"]
-        loss = chunk.finish.loss[0].item()
-        if not keep_clients:
-            return RoundReport(loss)
-        return RoundReport(loss, chunk.finish.params, torch.ones(1, dtype=torch.float64))
-
-    def _train_whole(self, keep_clients: bool, wait: bool) -> RoundReport:
-        """The same as one graph."""
-        if self._whole is None:
-            self._whole = self._recorded()
-        if self._sgd.momentum and not self.velocity:
-            self.velocity = tmap(torch.zeros_like, self.x)
-        batch = on_device(stack_batches([self._batch()]), self.images.train_MCHW.device)
-        trees = [batch, self.x, self.buffers, self.velocity, self._open_watch()]
-        losses, self.x, self.buffers, self.velocity, self._watch = self._whole(self._steps, trees)
-        loss = losses["loss"].item() if wait else losses["loss"]
+        if self.record is not None and self._sgd.momentum and not self.velocity:
+            self.velocity = tmap(torch.zeros_like, self.x)  # a recorded function keeps the shapes of its trees
+        drawn = on_device(side_by_side([self._batches()]), self.device)
+        trees = [drawn, self.x, self.buffers, self.velocity, self._open_watch()]
+        outputs = self._round(self.executor.train, trees) if self.record is None else self._graph()(self._steps, trees)
+        losses, self.x, self.buffers, self.velocity, self._watch = outputs
+        loss = losses["loss"].item() if wait or self.record is None else losses["loss"]
         if not keep_clients:
             return RoundReport(loss)
         params = {name: leaf.unsqueeze(0) for name, leaf in self.x.items()}
         return RoundReport(loss, params, torch.ones(1, dtype=torch.float64))
 
-    def _recorded(self) -> GraphedFunction:
-        if self.record is None or not isinstance(self.executor, StackedExecutor):
-            raise ValueError("whole rounds are trained by the stacked executor, and recorded")
-        self.executor.tune(1, (self._batch_size, *self.images.train_MCHW.shape[1:]))
-        train = partial(self.executor.train_stack, ClientTask(Method(), self._sgd, {}, {}, self._autocast))
-        function = partial(_round, self.images, train, self._counts_Y, self._steps)
-        return GraphedFunction(function, self.record, "a round of centralized training", feedback=4)
+    def _graph(self) -> GraphedFunction:
+        if self._graphed is None:
+            if self.record is None or not isinstance(self.executor, StackedExecutor):
+                raise ValueError("rounds are recorded with the stacked executor only")
+            self.executor.tune(1, (self._batch_size, *self.images.train_MCHW.shape[1:]))
+            function = partial(self._round, self.executor.train_or_raise)
+            self._graphed = GraphedFunction(function, self.record, "a round of centralized training", feedback=4)
+        return self._graphed
 
-    def _batch(self) -> ClientBatches:
+    def _batches(self) -> ClientBatches:
         first = self.round * self._steps
         rows = consecutive_rows(
             self._train_rows, seed=self.seed, first_step=first, steps=self._steps, batch_size=self._batch_size
@@ -108,17 +116,3 @@ class CentralizedTrainer(Trainer):
 
     def _trees(self) -> dict[str, Tree]:
         return {"x": self.x, "buffers": self.buffers, "velocity": self.velocity}
-
-
-def _round(
-    images: DeviceData, train: Callable[..., ClientResult], counts_Y: Tensor, steps: int, trees: Sequence[Tree]
-) -> list[Tree]:
-    """Steps of SGD from batches, parameters, buffers, velocity and watch to the loss and the next values of these."""
-    given, x, buffers, velocity, watch = trees
-    params, stats, moving = (
-        {name: leaf.unsqueeze(0) for name, leaf in tree.items()} for tree in (x, buffers, velocity)
-    )
-    start = ClientInit(params, stats, moving, state={}, counts_Y=counts_Y.unsqueeze(0), steps=steps)
-    end = train(start, batches_of(images, given))
-    first = [{name: leaf[0] for name, leaf in tree.items()} for tree in (end.params, end.buffers, end.velocity)]
-    return [{"loss": end.loss[0]}, *first, watched(watch, list(first[0].values()), end.loss[0])]

@@ -5,14 +5,15 @@ Shape suffixes: N clients, E local steps, B batch, M samples, C channels, H, W p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flbench.data.batches import Crops, Rows, crop_and_flip, draw_crops, to_float
+from flbench.methods.base import Tree
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,26 @@ class ClientBatches:
 
 
 @dataclass(frozen=True)
+class StackedBatches:
+    """The batches of a stack of clients: raw pixels, augmented already, and labels.
+
+    Attributes:
+        prepare: converts raw pixels into the network's input.
+    """
+
+    raw_ENBCHW: Tensor
+    labels_ENB: Tensor
+    prepare: Callable[[Tensor], Tensor]
+
+    def steps(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each local step the network's input (N, B, C, H, W) and labels (N, B).
+
+        Converted step by step: the converted pixels of a whole round would not stay in a core's cache.
+        """
+        return ((self.prepare(raw), labels) for raw, labels in zip(self.raw_ENBCHW, self.labels_ENB, strict=True))
+
+
+@dataclass(frozen=True)
 class DeviceData:
     """A data set on the device.
 
@@ -32,7 +53,7 @@ class DeviceData:
         test_MCHW: uint8 test images; ``test_labels_M``: int64.
         classes: number of classes.
         white: the uint8 value that means 1.0.
-        dtype: of the pixels as the network sees them.
+        dtype: of the network's input.
         augment: whether training images are flipped and cropped at random.
     """
 
@@ -46,42 +67,53 @@ class DeviceData:
     augment: bool
 
     def draw(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> ClientBatches:
-        """These rows, with the augmentation of the client's round."""
+        """Return these rows with the augmentation of the client's round."""
         crops = draw_crops((rows_EB.size,), seed=seed, client=client, round=round) if self.augment else None
         return ClientBatches(rows_EB, crops)
 
-    def gather(self, batches: Sequence[ClientBatches]) -> tuple[Tensor, Tensor]:
-        """Raw images (E, N, B, C, H, W) and labels (E, N, B) of a stack of clients, gathered and augmented at once.
-
-        Where clients take unequal numbers of steps, E is the most of them, and the rest is zero.
-        """
-        if len({batch.rows_EB.shape for batch in batches}) > 1:
-            apart = [self.gather([batch]) for batch in batches]
-            images, labels = ([part[:, 0] for part in parts] for parts in zip(*apart, strict=True))
-            return nn.utils.rnn.pad_sequence(images), nn.utils.rnn.pad_sequence(labels)
-        rows_ENB = np.stack([batch.rows_EB for batch in batches], axis=1)
-        rows = torch.from_numpy(rows_ENB).to(self.train_MCHW.device)
-        crops = [batch.crops for batch in batches if batch.crops is not None]
-        return self.take(rows, _side_by_side(crops, rows_ENB.shape).to(rows.device) if crops else None)
-
-    def take(self, rows_ENB: Tensor, crops: Crops | None) -> tuple[Tensor, Tensor]:
-        """The same of rows on the device, with the augmentation of every sample (E * N * B)."""
+    def stack(self, drawn: Tree) -> StackedBatches:
+        """Gather and augment the batches that ``side_by_side`` describes, on the device."""
+        rows_ENB = drawn["rows_NEB"].transpose(0, 1)
         index = rows_ENB.reshape(-1)
         pixels = self.train_MCHW.index_select(0, index)
-        if crops is not None:
-            pixels = crop_and_flip(pixels, crops)
-        return pixels.unflatten(0, rows_ENB.shape), self.train_labels_M.index_select(0, index).view(rows_ENB.shape)
+        if "crops_NEB3" in drawn:
+            choices = drawn["crops_NEB3"].transpose(0, 1).reshape(-1, 3)
+            pixels = crop_and_flip(pixels, Crops(flip=choices[:, 0] > 0, offset=choices[:, 1:]))
+        labels = self.train_labels_M.index_select(0, index).view(rows_ENB.shape)
+        return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, self.prepare)
 
     def prepare(self, images_MCHW: Tensor) -> Tensor:
-        """Raw images as the network sees them."""
+        """Convert raw images into the network's input."""
         return to_float(images_MCHW, self.white, self.dtype)
 
 
-def _side_by_side(crops: Sequence[Crops], shape_ENB: tuple[int, int, int]) -> Crops:
-    """The choices of clients (E * B each) for samples that lie as (E, N, B)."""
-    steps, _, batch = shape_ENB
+def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
+    """Return the batches of N clients as tensors on the CPU.
 
-    def join(parts: Sequence[Tensor]) -> Tensor:
-        return torch.stack([part.unflatten(0, (steps, batch)) for part in parts], dim=1).flatten(0, 2)
+    Returns:
+        ``rows_NEB``; if images are augmented also ``crops_NEB3``: mirrored or not, row and column of the crop. E is the
+        largest number of steps; the steps that a client does not take are zero, and leave no trace in its training.
+    """
+    steps = max(len(batch.rows_EB) for batch in batches)
+    arrays = {"rows_NEB": np.stack([_padded(batch.rows_EB, steps) for batch in batches])}
+    choices = [_choices(batch.crops).reshape(*batch.rows_EB.shape, 3) for batch in batches if batch.crops is not None]
+    if choices:
+        arrays["crops_NEB3"] = np.stack([_padded(own, steps) for own in choices])
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    return Crops(flip=join([one.flip for one in crops]), offset=join([one.offset for one in crops]))
+
+def _choices(crops: Crops) -> Rows:
+    """Mirrored or not, row and column: (M, 3)."""
+    return np.concatenate([crops.flip.numpy()[:, None], crops.offset.numpy()], axis=1)
+
+
+def _padded(array: Rows, steps: int) -> Rows:
+    return array if len(array) == steps else np.pad(array, [(0, steps - len(array)), *[(0, 0)] * (array.ndim - 1)])
+
+
+def on_device(tree: Tree, device: torch.device) -> Tree:
+    """Copy a tree to a GPU, asynchronously; a tree for the CPU is returned as it is."""
+    if device.type == "cpu":
+        return tree
+    # Only from pinned memory is a copy queued and not waited for; torch reuses that memory once it is copied.
+    return {name: leaf.pin_memory().to(device, non_blocking=True) for name, leaf in tree.items()}

@@ -1,7 +1,7 @@
-"""Two ways to run the same local training for many clients: one by one in a pool, or stacked.
+"""Two ways to run the same local training for many clients: one by one in a pool of threads, or stacked.
 
-Both yield finished clients in client order, in chunks with a leading client axis, and the server sums in that order.
-One client's training never depends on the others or on the pool's size: so neither does a bit of the result.
+Both yield the results in client order, in chunks with a leading client axis, and the server sums in that order. One
+client's training depends neither on the other clients nor on the size of the pool, so no bit of the result does.
 
 Shape suffixes: N clients of a chunk, E local steps, B batch, M images of an evaluation batch, Y classes.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from flbench.choices import UsedExecutor
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import GraphedFunction, Recorder
-from flbench.engine.device_data import ClientBatches, DeviceData
-from flbench.engine.local import ClientInit, ClientResult, ClientTask, autocast, local_train
+from flbench.engine.local import ClientResult, autocast, local_train, map_tensors
+from flbench.engine.server_round import ChunkJob
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
@@ -35,49 +36,30 @@ _log = logging.getLogger(__name__)
 #: fastest, and 10 or 90 took a tenth to a third longer. On a CPU the number changes no bit.
 CHUNK = 30
 
-#: Images in one forward pass of an evaluation: of a stack, and on one core, in whose cache they are to fit.
+#: Images in one forward pass of an evaluation: of a stack, and on one core, in whose cache they must fit.
 EVALUATION_BATCH = 500
 CORE_EVALUATION_BATCH = 100
-
-
-@dataclass(frozen=True)
-class Client:
-    """One client's round, not yet begun.
-
-    Attributes:
-        task: what it shares with the other clients of its run.
-        start: makes its beginning.
-        batch: draws what it sees; the numbers of steps may differ between clients.
-        images: the data set that its rows are of: one for all clients that are trained together.
-    """
-
-    task: ClientTask
-    start: Callable[[], ClientInit]
-    batch: Callable[[], ClientBatches]
-    images: DeviceData
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Finished clients: their positions among those given, and their ends with a leading client axis."""
-
-    positions: range
-    finish: ClientResult
 
 
 class Executor(Protocol):
     """What both executors can do."""
 
-    name: str
+    name: UsedExecutor
 
-    def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
-        """Train clients, of one run or of several; yields them in order."""
+    def train(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
+        """Train so many clients chunk by chunk, in order (``server_round.Train``).
+
+        Args:
+            clients: their number.
+            job: returns the training of the clients at these positions; it may be called in other threads, ahead of
+                the chunk that is yielded, and again where a chunk has to be repeated.
+        """
         ...
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Logits (models, images, Y) in evaluation mode of models given as (parameters, buffers)."""
+        """Return logits (models, images, Y) in evaluation mode of models given as (parameters, buffers)."""
         ...
 
 
@@ -123,7 +105,7 @@ class LoopExecutor:
     shared by two threads would not do: a forward pass swaps the tensors inside it.
     """
 
-    name = "loop"
+    name: UsedExecutor = "loop"
 
     def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None) -> None:
         self._idle: SimpleQueue[_Seat] = SimpleQueue()
@@ -133,19 +115,21 @@ class LoopExecutor:
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
 
-    def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
-        """Train the clients; at most a few finished ones wait for their turn, so memory does not grow with clients."""
+    def train(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
+        """Train each client as a chunk of its own; only a few results wait to be yielded, so memory stays bounded."""
 
-        def one(client: Client, seat: _Seat) -> ClientResult:
+        def one(position: int, seat: _Seat) -> ClientResult:
             seat.network.train()
-            pixels, labels = (stack[:, 0] for stack in client.images.gather([client.batch()]))
-            images = _pixels_last(client.images.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
-            begin = client.start()
-            begin = replace(begin, params=tmap(_pixels_last, begin.params))
-            return local_train(seat.forward, _identity, client.task, begin, zip(images, labels, strict=True))
+            work = job(slice(position, position + 1))
+            pixels, labels = work.batches.raw_ENBCHW[:, 0], work.batches.labels_ENB[:, 0]
+            images = _pixels_last(work.batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
+            init = map_tensors(work.init, lambda leaf: leaf[0])
+            init = replace(init, params=tmap(_pixels_last, init.params))
+            result = local_train(seat.forward, _identity, work.task, init, zip(images, labels, strict=True))
+            return map_tensors(result, lambda leaf: leaf.unsqueeze(0))
 
-        for position, finish in enumerate(self._map(one, clients)):
-            yield Chunk(range(position, position + 1), _unsqueeze(finish))
+        for position, result in enumerate(self._map(one, range(clients))):
+            yield slice(position, position + 1), result
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
@@ -190,7 +174,7 @@ class LoopExecutor:
 class StackedExecutor:
     """Clients along a leading axis of every tensor, trained as one computation in chunks."""
 
-    name = "stacked"
+    name: UsedExecutor = "stacked"
 
     def __init__(
         self,
@@ -209,43 +193,47 @@ class StackedExecutor:
             evaluate = partial(_by_graph, GraphedFunction(evaluate, record, "an evaluation"))
         self._evaluate = evaluate
 
-    def train(self, clients: Sequence[Client]) -> Iterator[Chunk]:
-        """Train the clients chunk by chunk; chunks that do not fit into memory are halved, from then on."""
+    def train(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
+        """Train chunk by chunk; a chunk that does not fit into memory is repeated in halves, as are later ones."""
+        return self._train(clients, job, repeat=True)
+
+    def train_or_raise(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
+        """The same, but a chunk that does not fit raises: within a recording, the whole round has to be repeated."""
+        return self._train(clients, job, repeat=False)
+
+    def _train(
+        self, clients: int, job: Callable[[slice], ChunkJob], *, repeat: bool
+    ) -> Iterator[tuple[slice, ClientResult]]:
         first = 0
-        while first < len(clients):
-            chunk = clients[first : first + self.chunk]
+        while first < clients:
+            chunk = slice(first, min(first + self.chunk, clients))
             try:
-                finish = self._train_stack(chunk)
+                result = self._train_chunk(job(chunk))
             except RuntimeError as error:
-                if len(chunk) == 1 or not out_of_memory(error):
+                if not repeat:
                     raise
-                self.halve(len(chunk))
+                self.halve(chunk.stop - first, error)
                 continue
-            yield Chunk(range(first, first + len(chunk)), finish)
-            first += len(chunk)
+            yield chunk, result
+            first = chunk.stop
 
-    def _train_stack(self, clients: Sequence[Client]) -> ClientResult:
-        images = clients[0].images
-        raw, labels = images.gather([client.batch() for client in clients])
-        # Pixels become numbers step by step: those of a whole round would not stay in the cache.
-        batches = ((images.prepare(pixels), of_step) for pixels, of_step in zip(raw, labels, strict=True))
-        begin = _stack([client.start() for client in clients])
-        return self.train_stack(_join_tasks([client.task for client in clients], begin), begin, batches)
-
-    def train_stack(
-        self, task: ClientTask, start: ClientInit, batches: Iterable[tuple[Tensor, Tensor]]
-    ) -> ClientResult:
-        """Train clients that are stacked already, all at once."""
+    def _train_chunk(self, work: ChunkJob) -> ClientResult:
         self._network.train()
-        return local_train(self._forward, vmap, task, start, batches)
+        return local_train(self._forward, vmap, work.task, work.init, work.batches.steps())
 
     def tune(self, clients: int, images_BCHW: tuple[int, ...]) -> None:
         """Choose how stacks of so many clients convolve batches of images of this shape."""
         if self._tuner is not None:
             self.convolutions = self._tuner.tune(self._network, clients, images_BCHW, self._autocast)
 
-    def halve(self, chunk: int) -> None:
-        """Train in stacks of half of ``chunk`` clients, for which memory has run out."""
+    def halve(self, chunk: int, error: RuntimeError) -> None:
+        """Train in stacks of half of ``chunk`` clients from now on, for which memory has run out.
+
+        Raises:
+            RuntimeError: the error is another one, or there is a single client.
+        """
+        if chunk == 1 or not out_of_memory(error):
+            raise error
         self.chunk = chunk // 2
         _log.warning("out of memory with %d clients in a stack; going on with %d", chunk, self.chunk)
 
@@ -281,52 +269,3 @@ def _identity(hook: Callable[..., Any]) -> Callable[..., Any]:
 def _pixels_last(x: Tensor) -> Tensor:
     """Images or convolution weights in the layout in which CPU convolutions are fastest; others as they are."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
-
-
-def _unsqueeze(finish: ClientResult) -> ClientResult:
-    def add_axis(value: Any) -> Any:
-        return {k: v.unsqueeze(0) for k, v in value.items()} if isinstance(value, dict) else value.unsqueeze(0)
-
-    return ClientResult(**{field.name: add_axis(getattr(finish, field.name)) for field in fields(ClientResult)})
-
-
-def _stack(starts: Sequence[ClientInit]) -> ClientInit:
-    def join(name: str) -> Any:
-        values = [getattr(start, name) for start in starts]
-        if isinstance(values[0], dict):
-            return {key: torch.stack([value[key] for value in values]) for key in values[0]}
-        return torch.stack(values)
-
-    trees = {name: join(name) for name in ("params", "buffers", "velocity", "state", "counts_Y")}
-    return ClientInit(**trees, steps=_join_steps(starts))
-
-
-def _join_tasks(tasks: Sequence[ClientTask], begin: ClientInit) -> ClientTask:
-    """The task of a stack: that of its only run, or what its runs share and what each client has of its own."""
-    first = tasks[0]
-    if all(task is first for task in tasks):
-        return first
-    like = next(iter(begin.params.values()))
-
-    def numbers(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=like.dtype, device=like.device)
-
-    settings = {field.name: [getattr(task.method, field.name) for task in tasks] for field in fields(first.method)}
-    return replace(
-        first,
-        each={
-            "x": {name: begin.params[name] for name in first.x},  # the beginning is x: training works on a copy
-            "server": {name: torch.stack([task.server[name] for task in tasks]) for name in first.server},
-            "lr": numbers([task.sgd.lr for task in tasks]),
-        },
-        hyperparameters={name: numbers(values) for name, values in settings.items() if len(set(values)) > 1},
-    )
-
-
-def _join_steps(starts: Sequence[ClientInit]) -> int | Tensor:
-    """The number of steps that all take, or each client's own, in the dtype that hooks compute with."""
-    steps = [start.steps for start in starts]
-    if len(set(steps)) == 1:
-        return steps[0]
-    like = next(iter(starts[0].params.values()))
-    return torch.tensor(steps, dtype=like.dtype, device=like.device)

@@ -1,13 +1,13 @@
-"""Federated rounds: the server's side.
+"""Federated training of a run, and of several runs together.
 
-Shape suffixes: N clients, S participants, E local steps, B batch, M samples, C channels, H, W pixels, Y classes.
+Shape suffixes: N clients, S participants, M samples, C channels, H, W pixels, Y classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,40 +19,22 @@ from flbench.config import cohort_size
 from flbench.data.batches import Rows
 from flbench.data.shards import Shards
 from flbench.engine.cuda_graph import Recorder
-from flbench.engine.cuda_round import Member, State, WholeRounds
+from flbench.engine.cuda_round import RecordedRounds
 from flbench.engine.device_data import DeviceData
-from flbench.engine.executors import Client, Executor, StackedExecutor
+from flbench.engine.executors import Executor, StackedExecutor
 from flbench.engine.hook_checks import checked
-from flbench.engine.local import ClientInit, ClientResult, ClientTask, Sgd
-from flbench.engine.sampling import ClientWeights, Sampler
+from flbench.engine.local import Sgd
+from flbench.engine.sampling import RoundInputs, Sampler
+from flbench.engine.server_round import RoundOutcome, Run, RunGroup, RunState, chunk_job, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Method, Tree
-
-
-@dataclass(frozen=True)
-class OpenRound:
-    """A federated round between the draw of its cohort and the server's step."""
-
-    cohort: Rows
-    clients: Sequence[Client]
-    sums: _Sums
-    weights: ClientWeights
-    keep_on_clients: Callable[[ClientResult, Tensor], None]
-    kept: list[Tree] | None
-
-    def add(self, positions: range, end: ClientResult) -> None:
-        """Take in finished clients, by their positions in the cohort; they must come in order."""
-        at = slice(positions.start, positions.stop)
-        self.sums.add(end, self.weights.share[at], self.weights.deltas[at], self.weights.messages[at])
-        self.keep_on_clients(end, torch.from_numpy(self.cohort[at]))
-        if self.kept is not None:
-            self.kept.append(end.params)
 
 
 class FederatedTrainer(Trainer):
     """Rounds of cohort, local training, aggregation and server step.
 
     Attributes:
+        run: what stays the same in all rounds.
         server: the method's server state.
         states: the method's client states, every leaf with a leading axis N.
     """
@@ -80,10 +62,8 @@ class FederatedTrainer(Trainer):
         shared = {name: leaf for name, leaf in params.items() if name not in local_names}
         shared_buffers = {name: leaf for name, leaf in buffers.items() if name not in local_names}
         super().__init__(images=images, executor=executor, x=shared, buffers=shared_buffers, seed=seed, record=record)
-        self._method, self._sgd, self._autocast = method, sgd, autocast
-        self._shards, self._steps = shards, steps
         count = len(shards.train)
-        self.sampler = Sampler(
+        sampler = Sampler(
             method=method,
             momentum=sgd.momentum,
             rows=shards.train,
@@ -93,113 +73,81 @@ class FederatedTrainer(Trainer):
             images=images,
             seed=seed,
         )
-        self._param_names, self._buffer_names = list(params), list(buffers)
+        self.run = Run(sampler, sgd, autocast, _count_labels(images, shards.train), list(params), list(buffers))
         self.server = method.init_server(shared)
         self.states = _repeat(method.init_client(shared), count)
         self.local = _repeat({n: leaf for n, leaf in {**params, **buffers}.items() if n in local_names}, count)
-        self._counts_NY = self._count_labels()
+        self._shards = shards
         self._test_rows = [self._to_device(rows) for rows in shards.test]
-        self._bytes_model = _bytes(self.x) + _bytes(self.buffers)
-        self._bytes_down = self._bytes_model + (_bytes(self.server) if method.broadcasts_state else 0)
-        self._whole: WholeRounds | None = None
+        self._bytes_model = tree_bytes(self.x) + tree_bytes(self.buffers)
+        self._bytes_down = self._bytes_model + (tree_bytes(self.server) if method.broadcasts_state else 0)
+        self._group = RunGroup((self.run,))
+        self._recorded: RecordedRounds | None = None
+
+    @property
+    def sampler(self) -> Sampler:
+        """What draws its rounds."""
+        return self.run.sampler
 
     def cohort(self) -> Rows:
         """The clients of the coming round, in ascending order."""
         return self.sampler.cohort(self.round)
 
+    def model(self, client: int) -> tuple[Tree, Tree]:
+        """Return the parameters and buffers with which a client would start the coming round."""
+        own = {name: leaf[client] for name, leaf in self.local.items()}
+        params, buffers = {**self.x, **own}, {**self.buffers, **own}
+        return {n: params[n] for n in self.run.param_names}, {n: buffers[n] for n in self.run.buffer_names}
+
+    def train_client(self, client: int, steps: int) -> tuple[Tree, Tree]:
+        """Return parameters and buffers of a client after so many local steps from here, with the next round's batches.
+
+        The trainer does not change.
+        """
+        sampler = replace(self.sampler, steps=[steps] * len(self.sampler.rows))
+        group, cohort = RunGroup((replace(self.run, sampler=sampler),)), np.array([client])
+        inputs = RoundInputs.of_clients([sampler], [self.round], [cohort], self.device)
+        ((_, result),) = self.executor.train(1, lambda at: chunk_job(group, [self.run_state()], inputs, at))
+        params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in (result.params, result.buffers))
+        return params, buffers
+
+    def run_state(self) -> RunState:
+        """Return what the coming round changes."""
+        return RunState(self.x, self.buffers, self.server, self.states, self.local, self._open_watch())
+
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
-        if self.record is not None:
-            return train_whole([self], [keep_clients], wait=wait)[0]
-        round = self.begin_round(keep_clients)
-        for chunk in self.executor.train(round.clients):
-            round.add(chunk.positions, chunk.finish)
-        return self.end_round(round)
+        return _train_round([self], [keep_clients], wait=wait)[0]
 
-    def begin_round(self, keep_clients: bool = False) -> OpenRound:
-        """Draw the cohort; its clients can then be trained, alone or together with those of other runs."""
-        cohort, task = self.cohort(), self.task()
-        clients = [
-            Client(task, partial(self.start, int(k)), partial(self.sampler.batch, int(k), self.round), self.images)
-            for k in cohort
-        ]
-        return OpenRound(
-            cohort=cohort,
-            clients=clients,
-            sums=_Sums(self.x, self.buffers),
-            weights=self.sampler.weights(cohort),
-            keep_on_clients=self._keep_on_clients,
-            kept=[] if keep_clients else None,
-        )
+    def group_of(self, runs: Sequence[Run]) -> RunGroup:
+        """Return the group of these runs, made anew only when they are others than the last time."""
+        if self._group.runs != tuple(runs):
+            self._group = RunGroup(tuple(runs))
+        return self._group
 
-    def end_round(self, round: OpenRound) -> RoundReport:
-        """Let the server step, once all clients of the round are added."""
-        sums, participants = round.sums, len(round.cohort)
-        participation = participants / len(self._shards.train)
-        self.x, self.server = self._method.server_step(self.x, sums.delta, sums.message, self.server, participation)
-        self.buffers = sums.buffers
-        self._count_bytes(_bytes(sums.message))
-        if round.kept is None:
-            return RoundReport(sums.loss)
-        joined = {name: torch.cat([params[name] for params in round.kept]) for name in self.x}
-        return RoundReport(sums.loss, joined, torch.tensor(round.weights.share, dtype=torch.float64))
+    def recorded_rounds(self, group: RunGroup) -> RecordedRounds:
+        """Return the recorded rounds of a group, made anew only when it is another than the last time."""
+        if self.record is None or not isinstance(self.executor, StackedExecutor):
+            raise ValueError("rounds are recorded with the stacked executor only")
+        if self._recorded is None or self._recorded.group is not group:
+            self._recorded = None  # its memory is free for the next
+            self._recorded = RecordedRounds(group, self.executor, self.record)
+        return self._recorded
 
-    def _count_bytes(self, message: int) -> None:
-        """Note what a round sends to and from its participants, the message of each in bytes."""
-        self.bytes_down += self.sampler.cohort_size * self._bytes_down
-        self.bytes_up += self.sampler.cohort_size * (self._bytes_model + message)
-
-    def member(self) -> Member:
-        """What does not change from round to round."""
-        names = self._param_names, self._buffer_names
-        return Member(self.sampler, self._sgd, self._autocast, self._counts_NY, *names)
-
-    def open_state(self) -> State:
-        """What the coming round changes."""
-        return State(self.x, self.buffers, self.server, self.states, self.local, self._open_watch())
-
-    def close_state(self, state: State, message_bytes: int) -> None:
-        """Take over what a whole round has made of it."""
+    def close_round(self, outcome: RoundOutcome, loss: float | Tensor) -> RoundReport:
+        """Take over the outcome of a round."""
+        state, cohort = outcome.state, self.cohort()
         self.x, self.buffers, self.server = state.x, state.buffers, state.server
         self.states, self.local, self._watch = state.states, state.local, state.watch
-        self._count_bytes(message_bytes)
-
-    def whole(self, members: Sequence[Member]) -> WholeRounds:
-        """Whole rounds of these runs, made anew only when they are others than the last time."""
-        if self.record is None or not isinstance(self.executor, StackedExecutor):
-            raise ValueError("whole rounds are trained by the stacked executor, and recorded")
-        if self._whole is None or [own.sampler for own in self._whole.members] != [own.sampler for own in members]:
-            self._whole = None  # its memory is free for the next
-            self._whole = WholeRounds(members, self.executor, self.record)
-        return self._whole
-
-    def _keep_on_clients(self, end: ClientResult, members: Tensor) -> None:
-        """Store what stays on the clients of a chunk until they train again."""
-        for name, leaf in self.states.items():
-            leaf[members] = end.state[name].clone()  # a method may hand back the very state that it was given
-        for name, leaf in self.local.items():
-            leaf[members] = end.params[name] if name in end.params else end.buffers[name]
-
-    def task(self) -> ClientTask:
-        """What all clients share in the coming round."""
-        broadcast = self.server if self._method.broadcasts_state else {}
-        return ClientTask(self._method, self._sgd, self.x, broadcast, self._autocast)
-
-    def start(self, client: int) -> ClientInit:
-        """Where a client begins the coming round."""
-        own = {name: leaf[client] for name, leaf in self.local.items()}
-        return ClientInit(
-            params={name: own[name] if name in own else self.x[name] for name in self._param_names},
-            buffers={name: own[name] if name in own else self.buffers[name] for name in self._buffer_names},
-            velocity={},
-            state={name: leaf[client] for name, leaf in self.states.items()},
-            counts_Y=self._counts_NY[client],
-            steps=self._steps[client],
-        )
+        self.bytes_down += len(cohort) * self._bytes_down
+        self.bytes_up += len(cohort) * (self._bytes_model + outcome.message_bytes)
+        if outcome.client_params is None:
+            return RoundReport(loss)
+        share = torch.tensor(self.sampler.weights(cohort).share, dtype=torch.float64)
+        return RoundReport(loss, outcome.client_params, share)
 
     def _measure(self) -> metrics.Record:
         labels = self.images.test_labels_M
-        starts = [self.start(client) for client in range(len(self._shards.train) if self.local else 1)]
-        models = [(start.params, start.buffers) for start in starts]
+        models = [self.model(client) for client in range(len(self._shards.train) if self.local else 1)]
         logits = self._logits(models, self.images.test_MCHW)
         if self.local:
             record = metrics.personal_models(logits, labels, self._test_rows)
@@ -211,12 +159,11 @@ class FederatedTrainer(Trainer):
 
     def _held_out_accuracy(self, models: Sequence[tuple[Tree, Tree]]) -> float | None:
         """Mean over clients of the accuracy of the client's model on its held-out training rows."""
-        rows = [self._to_device(rows) for rows in self._shards.val]
         accuracies = []
-        for client, own in enumerate(rows):
-            if len(own):
-                model = models[client] if self.local else models[0]
-                logits = self._logits([model], self.images.train_MCHW[own])[0]
+        for client, rows in enumerate(self._shards.val):
+            if len(rows):
+                own = self._to_device(rows)
+                logits = self._logits([models[client if self.local else 0]], self.images.train_MCHW[own])[0]
                 accuracies.append(float((logits.argmax(-1) == self.images.train_labels_M[own]).double().mean()))
         return sum(accuracies) / len(accuracies) if accuracies else None
 
@@ -224,77 +171,54 @@ class FederatedTrainer(Trainer):
         names = ("x", "buffers", "server", "states", "local")
         return {name: getattr(self, name) for name in names}
 
-    def _count_labels(self) -> Tensor:
-        labels = self.images.train_labels_M.cpu()
-        counts = [
-            torch.bincount(labels[torch.from_numpy(rows)], minlength=self.images.classes) for rows in self._shards.train
-        ]
-        return torch.stack(counts).to(self.images.train_MCHW.device)
-
     def _to_device(self, rows: Rows) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(rows)).to(self.images.train_MCHW.device)
+        return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
 
 
-def train_whole(trainers: Sequence[FederatedTrainer], keep_clients: Sequence[bool], *, wait: bool) -> list[RoundReport]:
-    """One round of each run as one computation, without the counting; see ``fused.step_together``."""
-    first = trainers[0]
-    for trainer in trainers:
-        trainer.executor = first.executor  # of equal networks: graphs are recorded once for all
-    whole = first.whole([trainer.member() for trainer in trainers])
-    rounds, states = [trainer.round for trainer in trainers], [trainer.open_state() for trainer in trainers]
-    outcomes = whole.step(rounds, states, keep_clients=any(keep_clients))
-    losses: list[Any] = [outcome.loss for outcome in outcomes]
-    if wait:
-        losses = torch.stack(losses).tolist()
-    reports = []
-    for trainer, outcome, loss, keep in zip(trainers, outcomes, losses, keep_clients, strict=True):
-        trainer.close_state(outcome.state, outcome.message_bytes)
-        if keep:
-            share = trainer.sampler.weights(trainer.cohort()).share
-            reports.append(RoundReport(loss, outcome.client_params, torch.tensor(share, dtype=torch.float64)))
-        else:
-            reports.append(RoundReport(loss))
+def step_together(
+    trainers: Sequence[FederatedTrainer], keep_clients: Sequence[bool], *, wait: bool = True
+) -> list[RoundReport]:
+    """Train one round of several runs as one computation, with the clients of all of them in one stack.
+
+    Args:
+        trainers: of runs with one method, norm, model, data set and shape of batches.
+        keep_clients: for each run, whether its report holds what the participants sent.
+        wait: as in ``Trainer.step``.
+    """
+    began = time.perf_counter()
+    reports = _train_round(trainers, keep_clients, wait=wait)
+    seconds = (time.perf_counter() - began) / len(trainers)
+    for trainer, report in zip(trainers, reports, strict=True):
+        trainer.count_round(report, seconds)
     return reports
 
 
-class _Sums:
-    """The weighted sums of a round, client by client in ascending order, so that no executor or pool changes a bit."""
+def _train_round(trainers: Sequence[FederatedTrainer], keep: Sequence[bool], *, wait: bool) -> list[RoundReport]:
+    """One round of each run, without counting it."""
+    first = trainers[0]
+    group = first.group_of([trainer.run for trainer in trainers])
+    rounds, states = [trainer.round for trainer in trainers], [trainer.run_state() for trainer in trainers]
+    if first.record is None:
+        inputs = RoundInputs.draw([trainer.sampler for trainer in trainers], rounds, first.device)
+        outcomes = server_round(group, states, inputs, first.executor.train, keep)
+    else:
+        for trainer in trainers:
+            trainer.executor = first.executor  # of equal networks: an evaluation is recorded once for all
+        outcomes = first.recorded_rounds(group).step(rounds, states, keep)
+    losses: list[Any] = [outcome.loss for outcome in outcomes]
+    if wait or first.record is None:
+        losses = torch.stack(losses).tolist()
+    return [
+        trainer.close_round(outcome, loss) for trainer, outcome, loss in zip(trainers, outcomes, losses, strict=True)
+    ]
 
-    def __init__(self, x: Tree, buffers: Tree) -> None:
-        self._x = x
-        self.delta = {name: torch.zeros_like(leaf) for name, leaf in x.items()}
-        self.buffers = {name: torch.zeros_like(leaf) for name, leaf in buffers.items()}
-        self.message: Tree = {}
-        self.loss = 0.0
 
-    def add(
-        self,
-        end: ClientResult,
-        share: Sequence[float],
-        delta_weights: Sequence[float],
-        message_weights: Sequence[float],
-    ) -> None:
-        """Add a chunk: differences to x and messages by the method's weights, buffers and loss by shares of samples."""
-        if end.message and not self.message:
-            self.message = {name: torch.zeros_like(leaf[0]) for name, leaf in end.message.items()}
-        moved = {name: end.params[name] - leaf for name, leaf in self._x.items()}
-        weighed = (
-            (self.delta, moved, delta_weights),
-            (self.buffers, end.buffers, share),
-            (self.message, end.message, message_weights),
-        )
-        for total, tree, weights in weighed:
-            if total:
-                sums, leaves = list(total.values()), [tree[name].unbind() for name in total]
-                for weight, of_client in zip(weights, zip(*leaves, strict=True), strict=True):
-                    torch._foreach_add_(sums, of_client, alpha=weight)
-        for part, loss in zip(share, end.loss.tolist(), strict=True):
-            self.loss += part * loss  # one by one: where chunks are cut must not move a bit
+def _count_labels(images: DeviceData, rows: Sequence[Rows]) -> Tensor:
+    """Training samples of each client by class: (N, Y)."""
+    labels = images.train_labels_M.cpu()
+    counts = [torch.bincount(labels[torch.from_numpy(own)], minlength=images.classes) for own in rows]
+    return torch.stack(counts).to(images.train_MCHW.device)
 
 
 def _repeat(tree: Tree, count: int) -> Tree:
     return {name: leaf.unsqueeze(0).repeat(count, *[1] * leaf.dim()) for name, leaf in tree.items()}
-
-
-def _bytes(tree: Tree) -> int:
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())

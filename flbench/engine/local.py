@@ -10,9 +10,9 @@ own axes (C, H, W).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class Sgd:
 
 @dataclass(frozen=True)
 class ClientTask:
-    """What all clients of a run share in a round.
+    """What the clients of a chunk share in a round.
 
     Attributes:
         method: the federated method.
@@ -47,7 +47,7 @@ class ClientTask:
         autocast: dtype of mixed precision, or None.
         each: empty for clients of one run. For a stack of clients of several runs, what differs between them, with the
             leading axis N: ``x``, ``server`` and ``lr``.
-        hyperparameters: likewise the method's fields that differ.
+        hyperparameters: the method's fields that differ between the runs, likewise.
     """
 
     method: Method
@@ -61,7 +61,7 @@ class ClientTask:
 
 @dataclass(frozen=True)
 class ClientInit:
-    """Where a client (or a stack of clients) begins; nothing of it is changed by training.
+    """The state of a client (or of a stack of clients) before training, which does not change it.
 
     Attributes:
         params: all parameters, the client's own ones among them.
@@ -90,6 +90,20 @@ class ClientResult:
     state: Tree
     message: Tree
     loss: Tensor
+
+
+InitOrResult = TypeVar("InitOrResult", ClientInit, ClientResult)
+
+
+def map_tensors(value: InitOrResult, function: Callable[[Tensor], Tensor]) -> InitOrResult:
+    """Return a copy with ``function`` applied to every tensor."""
+
+    def mapped(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: function(leaf) for name, leaf in part.items()}
+        return function(part) if isinstance(part, Tensor) else part
+
+    return replace(value, **{each.name: mapped(getattr(value, each.name)) for each in fields(value)})
 
 
 def local_train(

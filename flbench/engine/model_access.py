@@ -7,15 +7,13 @@ Shape suffixes: K models, M samples, C channels, H, W pixels, D features, Y clas
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from flbench.data.batches import Rows
-from flbench.engine.executors import Client
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Tree
@@ -45,8 +43,7 @@ class ModelAccess:
     def model(self, client: int = 0) -> tuple[Tree, Tree]:
         """Parameters and buffers that a client would begin the next round with."""
         if isinstance(self.trainer, FederatedTrainer):
-            start = self.trainer.start(client)
-            return start.params, start.buffers
+            return self.trainer.model(client)
         return self.trainer.x, self.trainer.buffers
 
     def mixed_test_samples(self, count: int) -> tuple[Tensor, Tensor]:
@@ -80,17 +77,10 @@ class ModelAccess:
         return pure_forward(self.network)(params, copies, images)
 
     def after_local_steps(self, client: int, steps: int) -> tuple[Tree, Tree]:
-        """Where a client's local training gets to in so many steps from here, with batches of the next round."""
-        trainer = self.trainer
-        if not isinstance(trainer, FederatedTrainer):
+        """Parameters and buffers of a client after so many local steps from here, with batches of the next round."""
+        if not isinstance(self.trainer, FederatedTrainer):
             raise TypeError("only a federated trainer has clients")
-        sampler = replace(trainer.sampler, steps=[steps] * self.clients)
-        begin = replace(trainer.start(client), steps=steps)
-        task = Client(trainer.task(), lambda: begin, partial(sampler.batch, client, trainer.round), trainer.images)
-        (chunk,) = trainer.executor.train([task])
-        ends = chunk.finish.params, chunk.finish.buffers
-        params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in ends)
-        return params, buffers
+        return self.trainer.train_client(client, steps)
 
     def class_accuracies(self, model: tuple[Tree, Tree], images: Tensor, labels_M: Tensor) -> list[float | None]:
         """The share of each class's samples that a model gets right; None where there is no sample."""

@@ -8,7 +8,6 @@ Shape suffixes: N clients, S participants.
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -88,6 +87,11 @@ class Trainer(ABC):
         self.seconds += seconds
 
     @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.images.train_MCHW.device
+
+    @property
     def lags(self) -> bool:
         """Whether a round may be still on its way when ``step`` returns without waiting."""
         return self.record is not None
@@ -97,21 +101,15 @@ class Trainer(ABC):
         """How each convolution of a stack is computed, where that was chosen by measuring."""
         return self.executor.convolutions if isinstance(self.executor, StackedExecutor) else {}
 
-    def is_finite(self) -> bool:
-        """Whether the last round's loss and all parameters, the clients' own among them, are finite numbers."""
-        leaves = [*self.x.values(), *self.local.values()]
-        totals = torch.stack([leaf.sum() for leaf in leaves])
-        return bool(torch.isfinite(totals).all()) and math.isfinite(self._loss)
-
     def diverged_in(self) -> int | None:
         """The first round whose loss or parameters were not finite numbers; None if there was none."""
         if not self._watch:
-            return None if self.is_finite() else self.round
+            return None
         finite = int(self._watch["rounds"])
         return None if finite == self.round - self._watched_from else self._watched_from + finite + 1
 
     def _open_watch(self) -> Tree:
-        """What counts the rounds before the run diverges, where nobody looks at every one; see ``watched``."""
+        """What counts the rounds before the run diverges, on the device; see ``server_round.watched``."""
         if not self._watch:
             like = self.images.train_labels_M
             self._watch = {"finite": like.new_ones((), dtype=torch.bool), "rounds": like.new_zeros(())}
@@ -143,8 +141,8 @@ class Trainer(ABC):
             saved = state["trees"][name]
             if name != "velocity" and {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in tree.items()}:
                 raise ValueError(f"the checkpoint's {name} has other tensors than this experiment's")
-            device = self.images.train_MCHW.device  # a copy: rounds write into the clients' states
-            setattr(self, name, {key: leaf.to(device, copy=True) for key, leaf in saved.items()})
+            # A copy, because rounds write into the clients' states.
+            setattr(self, name, {key: leaf.to(self.device, copy=True) for key, leaf in saved.items()})
 
     @abstractmethod
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport: ...
@@ -158,10 +156,3 @@ class Trainer(ABC):
 
     def _logits(self, models: Sequence[tuple[Tree, Tree]], images: Tensor) -> Tensor:
         return self.executor.predict(models, images, self.images.prepare)
-
-
-def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
-    """Count one more round unless the loss or a parameter is not a finite number, or was not before."""
-    totals = torch.stack([leaf.sum() for leaf in leaves])
-    finite = watch["finite"] & torch.isfinite(totals).all() & torch.isfinite(loss)
-    return {"finite": finite, "rounds": watch["rounds"] + finite}

@@ -21,10 +21,10 @@ from flbench.config import parse_experiment
 from flbench.data.datasets import Dataset, load
 from flbench.engine import executors
 from flbench.engine.cuda_graph import SHAPES, CudaRecorder, GraphedFunction
-from flbench.engine.federated import FederatedTrainer
+from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.local import Sgd
-from flbench.engine.multi_run import step_together
-from flbench.engine.sampling import ROUNDS_AHEAD, Prefetcher, sample_rounds
+from flbench.engine.sampling import ROUNDS_AHEAD, Prefetcher, RoundInputs
+from flbench.engine.server_round import add_weighted, weighted_sum
 from flbench.engine.setup import make_trainer
 from flbench.engine.stack_size import client_bytes, clients_that_fit
 from flbench.errors import UserError, out_of_memory
@@ -241,6 +241,19 @@ def test_a_run_goes_on_from_a_checkpoint() -> None:
     agree(again, loop)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_sum_of_a_gpu_is_that_of_a_cpu(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights_n = torch.rand(7, generator=generator, dtype=torch.float64)
+    tree = {"matrix": torch.randn(7, 3, 4, generator=generator).to(dtype), "number": torch.arange(7).to(dtype)}
+    total = {name: torch.ones_like(leaf[0]) for name, leaf in tree.items()}
+    add_weighted(total, tree, weights_n)
+    for name, leaf in tree.items():
+        found = 1 + weighted_sum(leaf, weights_n)
+        torch.testing.assert_close(found, total[name])
+        assert found.dtype == dtype
+
+
 def test_rounds_are_recorded_once() -> None:
     recorded: list[int] = []
 
@@ -407,17 +420,19 @@ def test_runs_that_end_let_their_graphs_go() -> None:
 def test_a_stack_is_halved_after_its_graphs_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = toy_trainer(Method(), executor="stacked", record=rerun)
     trainer.step()
-    whole = trainer._whole
-    assert whole is not None
-    graphed, held = whole._graphed, []
+    recorded = trainer._recorded
+    assert recorded is not None
+    graphed, held = recorded._graphed, []
 
-    def no_room(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    def crowded(self: GraphedFunction, shape: object, trees: Sequence[Tree]) -> list[Tree]:
+        if self is graphed:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self._function(trees)
 
-    monkeypatch.setattr(GraphedFunction, "__call__", lambda self, *given: no_room() if self is graphed else [{}])
+    monkeypatch.setattr(GraphedFunction, "__call__", crowded)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: held.append(len(graphed._recordings)))
-    assert whole._call(4, [], keep_clients=False) == [{}]
+    trainer.step()
     assert held == [0], "when torch's cache is handed back, the graphs are gone"
 
 
@@ -618,7 +633,7 @@ def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
     samplers = [trainer.sampler for trainer in trainers]
     feed = Prefetcher(samplers, torch.device("cpu"))
     for rounds in [(0, 5, 2), (1, 6, 3), (2, 7, 4), (40, 7, 0), (41, 8, 1)]:
-        expected = sample_rounds(samplers, rounds)
+        expected = RoundInputs.draw(samplers, rounds, torch.device("cpu")).tree()
         found = feed.next(rounds)
         assert found.keys() == expected.keys() == {"cohort_N", "rows_NEB", "weights_4N", "crops_NEB3"}
         assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -18,11 +18,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flbench.engine.cuda_round import Member, RoundFunction
+from flbench.engine.cuda_round import RoundFunction
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.sampling import sample_rounds
+from flbench.engine.sampling import RoundInputs
+from flbench.engine.server_round import Run, RunGroup
 from flbench.errors import UserError
 from flbench.methods.base import Method, Tree
 from flbench.models import convolutions
@@ -43,13 +44,13 @@ def tree_of(tree: Tree) -> Tree:
     return {name: imagined(leaf) for name, leaf in tree.items()}
 
 
-def moved(trainer: FederatedTrainer) -> Member:
+def moved(trainer: FederatedTrainer) -> Run:
     """The trainer's constants on the device."""
-    member = trainer.member()
-    images = member.sampler.images
+    run = trainer.run
+    images = run.sampler.images
     names = ("train_MCHW", "train_labels_M", "test_MCHW", "test_labels_M")
     on_gpu = replace(images, **{name: imagined(getattr(images, name)) for name in names})
-    return replace(member, sampler=replace(member.sampler, images=on_gpu), counts_NY=imagined(member.counts_NY))
+    return replace(run, sampler=replace(run.sampler, images=on_gpu), counts_NY=imagined(run.counts_NY))
 
 
 @torch.no_grad()
@@ -146,24 +147,25 @@ def round_on_gpu(
     chunk: int,
     autocast: torch.dtype | None = None,
 ) -> list[Tree]:
-    given = sample_rounds([trainer.sampler for trainer in trainers], [0] * len(trainers))
-    states = [trainer.open_state() for trainer in trainers]
+    samplers = [trainer.sampler for trainer in trainers]
+    drawn = RoundInputs.draw(samplers, [0] * len(trainers), torch.device("cpu")).tree()
+    states = [trainer.run_state() for trainer in trainers]
     executor = trainers[0].executor
     assert isinstance(executor, StackedExecutor)
+    executor.chunk = chunk
 
     monkeypatch.setattr(torch.autograd, "grad", gradients)
     with FakeTensorMode(allow_non_fake_inputs=False):
-        function = RoundFunction(
-            [replace(moved(trainer), autocast=autocast) for trainer in trainers], executor.train_stack, chunk
-        )
-        return function([tree_of(tree) for tree in [given, *(tree for state in states for tree in state.trees())]])
+        group = RunGroup(tuple(replace(moved(trainer), autocast=autocast) for trainer in trainers))
+        function = RoundFunction(group, executor)
+        return function([tree_of(tree) for tree in [drawn, *(tree for state in states for tree in state.trees())]])
 
 
 def expect(outputs: Sequence[Tree], trainers: Sequence[FederatedTrainer]) -> None:
     """Everything is on the device, and the state as it was in names, shapes and kinds."""
     assert all(leaf.device.type == "cuda" for tree in outputs for leaf in tree.values())
-    before = [tree for trainer in trainers for tree in trainer.open_state().trees()]
-    for old, new in zip(before, outputs[2:], strict=True):
+    before = [tree for trainer in trainers for tree in trainer.run_state().trees()]
+    for old, new in zip(before, outputs[1:], strict=True):
         assert {name: (leaf.shape, leaf.dtype) for name, leaf in old.items()} == {
             name: (leaf.shape, leaf.dtype) for name, leaf in new.items()
         }

@@ -14,8 +14,7 @@ import torch
 
 from flbench.config import parse_experiment
 from flbench.engine import hook_checks
-from flbench.engine.federated import FederatedTrainer
-from flbench.engine.multi_run import step_together
+from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree, tmap
 from flbench.registry import METHODS

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from flbench.config import parse_experiment
 from flbench.config.training import Precision
 from flbench.data.datasets import load
-from flbench.engine.federated import FederatedTrainer
-from flbench.engine.multi_run import step_together
+from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Context, Tree
 from flbench.methods.feddecorr import FedDecorr
