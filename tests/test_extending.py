@@ -8,9 +8,21 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
+
+from flbench.orchestrate import Orchestrator
+from flbench.planning import write_plan
+from flbench.report.figures.kinds import draw, write_figures
+from flbench.report.paper import Paper
+from flbench.report.runs import StoreSource, collect
+from flbench.store import Store
+from flbench.sweeps import load_sweep
+from flbench.worker import Options
+from tests.report.stores import experiment, finish, leaderboard_of
 
 PAGE = (Path(__file__).parents[1] / "docs/extending.md").read_text()
 
@@ -79,6 +91,53 @@ def flbench(folder: Path, *arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def module(heading: str) -> dict[str, Any]:
+    """The names that the example under a heading defines."""
+    source = PAGE.partition(f"## {heading}\n")[2].partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(source, heading, "exec"), names)
+    return names
+
+
+def test_the_figure(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    for clients, acc in ((5, 0.5), (10, 0.7)):
+        finish(store, experiment(clients=clients, partition="iid"), acc)
+    board = leaderboard_of(collect(StoreSource(store)), cols=("clients",))
+    paper = Paper(figures=(module("A figure")["CLIENTS"],))
+    (picture,) = (one for one in write_figures(board, tmp_path, [paper]) if one.kind == "clients")
+    assert picture.svg.name == "clients-digits-mlp.svg" and picture.svg.stat().st_size > 1000
+    (drawing,) = draw(board, "clients", [paper])
+    (line,) = drawing.figure.axes[0].lines
+    assert np.array(line.get_data()).tolist() == [[5, 10], [50, 70]]
+    assert list(draw(leaderboard_of(collect(StoreSource(Store(tmp_path / "none")))), "clients", [paper])) == []
+
+
+@pytest.mark.slow
+def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``ssh`` is a script that runs its command here."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    store = Store(tmp_path / "runs")
+    path = tmp_path / "two.yaml"
+    path.write_text("version: 1\nname: two\nbase: {rounds: 2, eval_every: 2}\naxes: {norm: [none, ln]}\n")
+    sweep = load_sweep(path)
+    plan = "/".join(write_plan(store, sweep).parts[-2:])
+    launchers = []
+
+    def launcher() -> Any:
+        made = module("A launcher")["SshLauncher"](store, plan, Options(), ["one", "two"], python=sys.executable)
+        launchers.append(made)
+        return made
+
+    outcome = Orchestrator(store, plan, sweep.experiments, launcher, max_attempts=1).run()
+    assert outcome.exit_code == 0
+    assert all(store.run(one.run_id).state(one).status == "done" for one in sweep.experiments)
+    assert len(launchers[0].tokens()) == 2 and launchers[0].alive() == 0 and launchers[0].last_words() == ""
 
 
 def test_every_group_has_an_example() -> None:
