@@ -3,8 +3,8 @@
     uv run python benchmarks/bench_memory.py [--clients 200] [--model resnet18] [--methods fedavg,scaffold]
 
 Each method trains one round (E = 1, batches of 32 random 32x32 images) in a process of its own, with the executor that
-``auto`` selects; the number is that process's peak memory. The engine trains a few clients at a time and sums them in
-order, so that only a method's state of each client (SCAFFOLD: a copy of the weights) grows with their number.
+``auto`` selects; the result is that process's peak memory. The engine trains a few clients at a time and sums them in
+order, so only a method's state per client (SCAFFOLD: a copy of the weights) grows with the number of clients.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--model", default="resnet18")
-    parser.add_argument("--methods", default="fedavg,scaffold", help="names with commas between them")
+    parser.add_argument("--methods", default="fedavg,scaffold", help="comma-separated names")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--here", action="store_true", help="train in this process; used by the script itself")
     arguments = parser.parse_args()

@@ -4,7 +4,7 @@
 
 Loop executor, one thread, batches of 32 random images of 32x32 pixels with flip and crop, float32; a round is one
 client with E = 5 steps. All norms take turns within each round, and ratios are taken within a round, so that other load
-slows all of them alike. CPU time, not wall time, so that waiting on a busy machine does not count.
+slows all of them equally. CPU time is measured instead of wall time, so waiting on a busy machine does not count.
 
 The last columns show how much of the added time is memory traffic. Normalizing reads its input twice and writes once;
 its backward pass reads input and gradient twice and writes once. A ReLU reads and writes once; its backward pass reads

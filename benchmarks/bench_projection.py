@@ -2,9 +2,10 @@
 
     uv run python benchmarks/bench_projection.py [--workloads digits,cifar10,resnet18] [--device cuda] [--repeats 5]
 
-For each workload of ``flbench bench``, some rounds and evaluations are timed in turns and multiplied: on a GPU in fp32,
-tf32 and bf16, with the most memory that torch reserved; alone, and as many runs fused as fill a stack. On a GPU
-also: ResNet-18 with 200 clients, and with cifar10 all of Table 10, in tf32, as the groups of runs that train together.
+For each workload of ``flbench bench``, the script times some rounds and evaluations in turns and projects the total
+time, for one run and for a full stack of runs. On a GPU it does this in fp32, tf32 and bf16, and reports the peak
+memory that torch reserved. It adds ResNet-18 with 200 clients and, with cifar10, all of Table 10 in tf32, in the
+groups of runs that train together.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from flbench.worker import kind_of_group
 
 ROUNDS, EVERY = 10_000, 100
 
-#: Rounds in a turn: enough for the host to run ahead of a GPU.
+#: Rounds in a turn: enough for the host to queue work ahead of a GPU.
 TURN = {"cpu": 1, "cuda": 10}
 
 PRECISIONS = {"cpu": ("fp32",), "cuda": ("fp32", "tf32", "bf16")}
@@ -43,7 +44,7 @@ TABLE10 = Path(__file__).parents[1] / "sweeps" / "paper" / "table10.yaml"
 
 @dataclass(frozen=True)
 class Projection:
-    """The projected ``seconds`` of runs that train together, and the times they follow from."""
+    """The projected ``seconds`` of runs that train together, and the times behind the projection."""
 
     runs: int
     round_s: Spread
@@ -53,7 +54,7 @@ class Projection:
 
 
 def project(group: Sequence[Federated], data: Data, device: str, repeats: int) -> Projection:
-    """Time some rounds of all runs of a group, and some evaluations of its first."""
+    """Time some rounds of all runs of a group, and some evaluations of its first run."""
     if device == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
@@ -76,7 +77,7 @@ def project(group: Sequence[Federated], data: Data, device: str, repeats: int) -
 
 
 def table10_groups(precision: str) -> Iterator[tuple[str, list[Federated]]]:
-    """The runs of Table 10 that train together, with a name for each group."""
+    """Return the runs of Table 10 that train together, with a name for each group."""
     runs = [parse_experiment({**run.to_json(), "precision": precision}) for run in load_sweep(TABLE10).experiments]
     kinds = {run.run_id: kind_of_group(run.to_json()) for run in runs}
     for _, group in groupby(sorted(runs, key=lambda run: kinds[run.run_id]), key=lambda run: kinds[run.run_id]):
@@ -100,7 +101,7 @@ def show(what: str, group: Sequence[Federated], data: Data, device: str, repeats
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workloads", default="digits,cifar10,resnet18", help="names with commas between them")
+    parser.add_argument("--workloads", default="digits,cifar10,resnet18", help="comma-separated names")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")

@@ -2,7 +2,7 @@
 
     nice uv run python benchmarks/bench_store.py [--runs 10000 30000 100000] [--workers 64] [--seconds 15]
 
-Each size has a store of its own. Its runs are stubs: a worker claims a run as ``flbench.worker`` does, sleeps for
+Each size has its own store. Its runs are stubs: a worker claims a run as ``flbench.worker`` does, sleeps for
 about a second and publishes made-up metrics. Claims are measured with 0, 50 and 95 % of the runs finished; these runs
 are written through the store's own interface, without fsync. The cost of a claim includes the search for a free run.
 """
@@ -146,7 +146,7 @@ def act_as_worker(root: Path, plan: str, number: int, workers: int, stub: Stub, 
 
 
 def act_as_swarm(root: str, plan: str, workers: str, seconds: str) -> None:
-    """Fork many workers, so that imports and their calls of git are not measured; print their times."""
+    """Fork many workers, so that imports and calls of git are not measured; print their times."""
     environment("cpu")
     fork = multiprocessing.get_context("fork")
     count = int(workers)
@@ -195,7 +195,7 @@ ROLES: dict[str, Callable[..., None]] = {"swarm": act_as_swarm, "fill": act_as_f
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a process and its children, and MiB of the largest of them."""
+    """The seconds of a process and its children, and the MiB of the largest of them."""
 
     wall: float
     cpu: float
@@ -279,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, nargs="+", default=[10_000, 30_000, 100_000])
     parser.add_argument("--workers", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=15, help="seconds for which claims are measured, each time")
+    parser.add_argument("--seconds", type=float, default=15, help="seconds of each measurement of claims")
     parser.add_argument("--folder", type=Path, help="folder of the stores; default: a temporary one")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]

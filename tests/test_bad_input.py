@@ -1,6 +1,6 @@
-"""What users get wrong: one message each, which says where, what was expected and what to do; and nothing is written.
+"""Mistakes of users: each gives one message with the place, what is expected and what to do, and nothing is written.
 
-Every case goes through the real entry point, ``flbench sweep``, without --dry-run.
+Every case calls the real entry point, ``flbench sweep``, without --dry-run.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from flbench.cli import main
 
 HEAD = "version: 1\nname: test\n"
 
-#: Line 3 of a file that begins with HEAD.
+#: Line 3 of a file that starts with HEAD.
 THIRD = "spec.yaml:3: "
 
 
 @dataclass(frozen=True)
 class Case:
-    """One mistake: the file (after HEAD unless ``whole``), the options, and what the message must hold."""
+    """One mistake: the file (after HEAD unless ``whole``), the options, and what the message must contain."""
 
     what: str
     text: str | bytes
@@ -190,7 +190,7 @@ CASES = [
         "axes: {method: [fedavg, {name: fedprox, mu: 0.9}], method.mu: [1, 2]}",
         "axes.method.mu: method.mu is given twice in one grid: in axes and in axes",
     ),
-    # Entries without effect.
+    # Rules without effect.
     case(
         "a base value that every grid replaces",
         "base: {lr: 0.5, norm: ln}\ngrids: [{set: {lr: 1}}, {axes: {lr: [0.1, 0.2]}}]",
@@ -255,9 +255,9 @@ CASES = [
         "--set inside an axis that is not there", ("--set", "axes.method[0].mu=4"), "there is no list 'method' in axes"
     ),
     option("--set inside a name", ("--set", "axes.norm[1].groups=4"), "axes.norm[1].groups: ", "of norm 'ln'"),
-    # Values that do not fit together.
+    # Values that contradict each other.
     case("more classes than there are", "base: {partition: classes:11}", "base.partition: ", "at most classes:10"),
-    case("classes that nobody holds", "base: {clients: 3}", "classes:1 of digits among 3 clients"),
+    case("classes that no client holds", "base: {clients: 3}", "classes:1 of digits among 3 clients"),
     case("too small an image", "base: {model: cnn}", "base.model: cnn on digits: images of 8x8 pixels are too small"),
     case("groups that do not divide", "axes: {norm: [gn], norm.groups: [2, 3]}", "groups=3 does not divide", "128"),
     case("a batch of one", "base: {norm: bn, batch_size: 1}", "bn needs at least 2 samples in a batch"),
@@ -317,7 +317,7 @@ CASES = [
     case("a seed twice", "seeds: [0, 1, 0]", "seeds: expected different seeds, got 0"),
     case("a seed that is no number", "seeds: [a]", "seeds: ", "got 'a'"),
     case("a number of seeds", "seeds: 3", "seeds: expected a list of seeds"),
-    # The rest.
+    # Other keys.
     case("no cores", "resources: {cpus: 0}", "resources.cpus: ", "at least 1, got 0"),
     case("much memory", "resources: {mem: lots}", "resources.mem: ", "like 512M or 2G, got 'lots'"),
     case("a while", "resources: {time: soon}", "resources.time: ", "like 30m", "got 'soon'"),
@@ -424,7 +424,7 @@ def test_bad_arguments_of_a_single_run(
 def flbench(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str
 ) -> tuple[int, str]:
-    """Call the entry point in a folder; its exit code and what it says on standard error."""
+    """Call the entry point in a folder; return its exit code and its standard error."""
     monkeypatch.chdir(folder)
     monkeypatch.delenv("FLBENCH_STORE", raising=False)
     monkeypatch.setattr("sys.argv", ["flbench", *arguments])

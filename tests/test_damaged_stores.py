@@ -1,4 +1,4 @@
-"""Stores with damaged, unreadable and read-only files: every command serves the sound runs and names the others."""
+"""Stores with damaged, unreadable and read-only files: every command handles the sound runs and names the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def no_command_hangs() -> Iterator[None]:
 
 
 def cli(*arguments: str) -> Any:
-    """Run a command; anything but a message to the user is an error."""
+    """Run a command, and fail on any exception except a message to the user."""
     result = CliRunner().invoke(app, list(arguments))
     assert result.exception is None or isinstance(result.exception, UserError | SystemExit), result.exc_info
     return result
@@ -42,7 +42,7 @@ DONE, FAILED, OTHER = PLAN
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A plan of three runs: done, failed, done."""
+    """Create a plan of three runs: done, failed, done."""
     monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
     store = Store(tmp_path / "store")
@@ -69,7 +69,7 @@ def fifo(path: Path) -> None:
 def unix_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         before = Path.cwd()
-        os.chdir(path.parent)  # an address is short
+        os.chdir(path.parent)  # socket addresses are limited to about 100 bytes
         bound.bind(path.name)
         os.chdir(before)
 
@@ -91,10 +91,10 @@ def huge_numbers(path: Path) -> None:
     path.write_text('{"python": 1e400, "round": 1e400, "kind": "ok", "pid": 1e400}\n')
 
 
-#: What may stand in the place of a file.
+#: What a file is replaced by.
 DAMAGES = (directory, fifo, unix_socket, loop, garbage, other_types, huge_numbers)
 
-#: Files of a run, the checkpoint apart.
+#: The files of a run except for the checkpoint.
 NAMES = (
     "experiment.json",
     "attempts/0001/lease.json",
@@ -121,7 +121,7 @@ def put(damage: Callable[[Path], None], path: Path) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("done", [True, False])
 def test_damaged_files_hide_no_other_run(store: Store, damage: Callable[[Path], None], done: bool) -> None:
-    """As many runs as a run has files, each with another one damaged, beside a sound run."""
+    """A run for each kind of file, with that file damaged, beside a sound run."""
     damaged = [experiment(seed=100 + seed) for seed in range(len(NAMES))]
     write_toy_plan(store, [OTHER, *damaged])
     for run, name in zip(damaged, NAMES, strict=True):
@@ -155,7 +155,7 @@ def test_a_damaged_file_of_the_store_is_named(store: Store, name: str, damage: C
         assert result.exit_code == StoreUnusable.exit_code
         assert "plan.jsonl: the plan cannot be read" in result.stdout
         refused = cli("gc", "--orphans", "--yes")
-        assert isinstance(refused.exception, StoreUnusable), "any run may be named in that plan"
+        assert isinstance(refused.exception, StoreUnusable), "the plan may contain any run"
 
 
 @pytest.mark.parametrize("name", ["²", "1e3", "-1", "0x1", "٣"])
@@ -182,7 +182,7 @@ def test_a_lease_with_wrong_types_is_ignored(tmp_path: Path, field: str, value: 
 
 @pytest.fixture
 def unreadable(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Let a file of the first run be one that may not be read, for root too."""
+    """Make a file of the first run unreadable, even for root."""
 
     def forbid(name: str) -> Path:
         path = store.run(DONE.run_id).path / name
@@ -233,7 +233,7 @@ def test_a_sweep_with_an_unreadable_run_executes_the_others(
     assert (outcome.exit_code, outcome.progress.done) == (1, 2)
     (failure,) = outcome.failures
     assert str(path) in failure.state.message
-    assert len(store.run(DONE.run_id).attempts()) == 1, "nothing was tried on what may be done"
+    assert len(store.run(DONE.run_id).attempts()) == 1, "the run may be done, so no attempt is made"
     monkeypatch.undo()
     assert orchestrate(store, [DONE, OTHER, new]).exit_code == 0
 
@@ -251,7 +251,7 @@ def test_a_store_that_cannot_be_written_is_named(
     store: Store, command: str, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli("export", "runs.parquet").exit_code == 0
-    (store.run(OTHER.run_id).path / "results/00000020.json").unlink()  # so that there is something to import
+    (store.run(OTHER.run_id).path / "results/00000020.json").unlink()  # so that a run can be imported
     before = files_below(store.root)
     monkeypatch.setattr(files, "disk", ReadOnly(error))
     result = cli(*command.split())

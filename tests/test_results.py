@@ -1,4 +1,4 @@
-"""The committed leaderboard and its figures are what the committed results make of them."""
+"""The committed leaderboard and figures equal those made from the committed results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def command_of(leaderboard: str) -> list[str]:
-    """The arguments of the command at its end."""
+    """Return the arguments of the command at the end of the leaderboard."""
     *_, code = leaderboard.split("```")[1::2]
     program, *arguments = shlex.split(code.removeprefix("sh\n"))
     assert program == "flbench"
@@ -30,7 +30,7 @@ def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path) -> None
     committed = (ROOT / "leaderboard.md").read_text()
     for folder in ("sweeps", "results"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    # All programs share a user's list of fonts, and any of them may have written it without matplotlib's own.
+    # All programs share a user's font cache, and another program may have written it without matplotlib's fonts.
     environment = os.environ | {"MPLCONFIGDIR": str(tmp_path / "fonts")}
     environment.pop("FLBENCH_DATA", None)  # pictures of a data set are drawn where it is there
     command = [sys.executable, "-c", "from flbench.cli import main; main()", *command_of(committed)]
@@ -43,12 +43,12 @@ def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["quickstart", "cifar10", "feature_collapse", "fashion_mnist"])
-def test_committed_results_are_read(name: str) -> None:
-    """The small ones; the others are read for the leaderboard."""
+def test_committed_results_can_be_read(name: str) -> None:
+    """Read the small files; the leaderboard's test reads the others."""
     assert len(exports.read(ROOT / f"results/{name}.parquet")) > 10
 
 
-def test_the_pictures_of_readme_exist() -> None:
+def test_the_figures_of_readme_exist() -> None:
     first_screen = (ROOT / "README.md").read_text().partition("\n## ")[0]
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", first_screen)
     assert pictures and all((ROOT / path).exists() for path in pictures)

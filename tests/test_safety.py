@@ -1,6 +1,6 @@
-"""Files from others execute nothing and lead nowhere; the environment's secrets and the user's umask are respected.
+"""flbench executes nothing in files from other people, follows no path in them, and keeps secrets out of files.
 
-Everything goes through the real command line.
+The tests call the real command line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cli(*arguments: str) -> Any:
 
 @pytest.fixture
 def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file that hostile content would make, and that must not be there in the end."""
+    """Return the path of a file that hostile content would create; check at the end that it does not exist."""
     path = tmp_path / "executed"
     monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
@@ -47,7 +47,7 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Hostile:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,7 +74,7 @@ def old_torch_file(path: Path, marker: Path) -> None:
 
 @pytest.mark.parametrize("write", [raw_pickle, torch_file, old_torch_file])
 def test_a_hostile_checkpoint(marker: Path, write: Any) -> None:
-    """Put in place of a run's own under a name with the right checksum; then the run is extended."""
+    """Replace a run's checkpoint by a hostile one with a valid checksum, then extend the run."""
     fields = ["run", "dataset=digits", "norm=none", "E=1", "--threads", "1", "--json"]
     first = cli(*fields, "rounds=1")
     assert first.exit_code == 0, first.stdout
@@ -84,7 +84,7 @@ def test_a_hostile_checkpoint(marker: Path, write: Any) -> None:
     checksum = hashlib.sha256(checkpoint.read_bytes()).hexdigest()[:16]
     checkpoint.rename(checkpoint.with_name(f"{checkpoint.stem.partition('-')[0]}-{checksum}.pt"))
     extended = cli(*fields, "rounds=2")
-    assert extended.exit_code == 0, extended.stdout  # from the beginning, for nothing can be made of that file
+    assert extended.exit_code == 0, extended.stdout  # starts from the beginning, because the file cannot be read
     assert "not resuming from round 1: " in (directory / "attempts/0002/log.txt").read_text()
     assert cli("verify", "--recompute", "1").exit_code == 0
     assert cli("gc", "--yes").exit_code == 0
@@ -127,7 +127,7 @@ def test_hostile_yaml_in_a_profile(marker: Path, tmp_path: Path, tag: str) -> No
 
 
 def test_a_hostile_exported_file(marker: Path, tmp_path: Path) -> None:
-    """Arrow can carry Python objects in a file's metadata; neither they nor a pickle named parquet are loaded."""
+    """Load neither Python objects in a parquet file's metadata nor a pickle with the suffix .parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -149,7 +149,7 @@ def test_a_hostile_exported_file(marker: Path, tmp_path: Path) -> None:
 
 
 def outside(tmp_path: Path) -> Path:
-    """A directory beside the store that looks like a run with a damaged result."""
+    """Create a directory beside the store that looks like a run with a damaged result."""
     other = tmp_path / "outside"
     (other / "results").mkdir(parents=True)
     (other / "results/00000001.json").write_text("{")
@@ -163,7 +163,7 @@ def files_below(path: Path) -> dict[str, bytes]:
 
 
 def test_a_hostile_store_names_nothing_outside_of_it(marker: Path, tmp_path: Path) -> None:
-    """Ids, tokens and process ids in a store's files name nothing outside of it."""
+    """Put paths in place of ids, tokens and process ids in a store's files; nothing outside of the store is touched."""
     other = outside(tmp_path)
     before = files_below(other)
     store = Store(tmp_path / "store")
@@ -176,7 +176,7 @@ def test_a_hostile_store_names_nothing_outside_of_it(marker: Path, tmp_path: Pat
         for command in (["status"], ["logs", "toy"], ["retry", "toy"], ["verify"], ["gc", "--yes", "--orphans"]):
             cli(*command)
     (directory / "plan.jsonl").write_bytes(encode_plan([one, two]))
-    # Of a live process of this very machine: a lease as it would be, but for what is hostile.
+    # The lease of a live process on this machine, except for the hostile value.
     lease = Lease.here().to_json()
     for number, change in enumerate(({"token": "../../outside"}, {"pid": -1}, {"pid": "1"}, {"token": "a/b"})):
         attempt = store.claim(one if number % 2 else two, Lease.here())
@@ -234,7 +234,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sweeps_name_cannot_be_a_path(marker: Path, tmp_path: Path, name: str) -> None:
-    """Refused before anything is written, by a message that does not do to the terminal what the name would."""
+    """The name is refused before anything is written, and the message shows its control characters escaped."""
     (tmp_path / "spec.yaml").write_text(SPEC.replace("name: toy", f'name: "{name}"'), encoding="utf-8")
     before = files_below(tmp_path)
     result = cli("sweep", "spec.yaml")
@@ -251,7 +251,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 
 def test_the_code_never_executes_a_file() -> None:
-    """No pickle but the one that refuses everything but arrays; torch.load only of weights; no eval, no shell."""
+    """Allow only the pickle reader of plain arrays, torch.load of weights, no eval and no shell."""
     forbidden = {"eval", "exec", "compile", "os.system", "pickle.load", "pickle.loads", "yaml.load", "marshal.loads"}
     for path in sorted(Path(flbench.__file__).parent.rglob("*.py")):
         source = path.read_text()
@@ -286,11 +286,13 @@ def test_redact() -> None:
     text = "put wandb-0123456789abcdef to https://me:swordfish@host/x and git+ssh://git@host, a:b@c"
     assert redact(text, SECRETS) == "put *** to https://***@host/x and git+ssh://git@host, a:b@c"
     assert redact("https://ghp_0123456789abcdefgh@github.com/x", {}) == "https://***@github.com/x"
-    assert redact("abc abcdef", {"A_KEY": "abc", "B_KEY": "abcdef"}) == "abc ***"  # what is short is no secret
+    assert (
+        redact("abc abcdef", {"A_KEY": "abc", "B_KEY": "abcdef"}) == "abc ***"
+    )  # values this short are not considered secret
 
 
 def sweep_in_a_process(folder: Path, *options: str, umask: int = 0o022, **variables: str) -> None:
-    """A small sweep with a worker of its own, and everything else that writes into a store."""
+    """Run a small sweep in processes, and every other command that writes into a store."""
     folder.mkdir(exist_ok=True)
     (folder / "spec.yaml").write_text(SPEC)
     environ = {**os.environ, **variables, "FLBENCH_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
@@ -310,7 +312,7 @@ def sweep_in_a_process(folder: Path, *options: str, umask: int = 0o022, **variab
 
 @pytest.mark.slow
 def test_no_file_contains_secrets_of_the_environment(tmp_path: Path) -> None:
-    """Not even where one was an argument, which the environment of an inline run records."""
+    """Secrets do not appear even if one is an argument, which an inline run records in its environment."""
     sweep_in_a_process(tmp_path / "work", f"--data={SECRETS['MY_SECRET']}", **SECRETS)
     found = files_below(tmp_path / "work")
     assert any(b"--data" in content for content in found.values())

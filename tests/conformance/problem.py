@@ -1,10 +1,10 @@
-"""The small problem that golden numbers are computed on, and its gradients by hand in numpy.
+"""The small problem of the golden numbers, with its gradients derived by hand in numpy.
 
 3 clients of 4, 6 and 4 samples, 2 pixels, 3 classes, 3 rounds of 3 local steps, batches of 2. The first client lacks
 class 2, the second lacks class 0. The model is softmax regression z = W p without a bias (6 weights), for FedBN with a
 batch normalization of the pixels before it, for FedDecorr with a linear layer of 3 features before it. With
-s = softmax(z), dL/dz = (s - onehot(y)) / B and dL/dW = (dL/dz)^T p. The numpy programs share with flbench nothing but
-the rows of each batch.
+s = softmax(z), dL/dz = (s - onehot(y)) / B and dL/dW = (dL/dz)^T p. The numpy programs share only the rows of each
+batch with flbench.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def images() -> DeviceData:
 
 
 def trainer_of(method: str | dict[str, Any], executor: str, **kwargs: Any) -> FederatedTrainer:
-    """A trainer of the problem before its first round; the method is given as in YAML."""
+    """Return a trainer of the problem before its first round; ``method`` is given as in YAML."""
     sgd = Sgd(LR, momentum=kwargs.pop("momentum", 0.0), weight_decay=kwargs.pop("weight_decay", 0.0))
     settings = {"network": SoftmaxRegression(), "images": images(), "clients": CLIENTS, "steps": STEPS}
     chosen: Method = METHODS.parse(method)
@@ -101,7 +101,7 @@ def trainer_of(method: str | dict[str, Any], executor: str, **kwargs: Any) -> Fe
 
 
 def trained(method: str | dict[str, Any], executor: str, **kwargs: Any) -> FederatedTrainer:
-    """The same after ``ROUNDS`` rounds."""
+    """Return a trainer of the problem after ``ROUNDS`` rounds."""
     trainer = trainer_of(method, executor, **kwargs)
     for _ in range(ROUNDS):
         trainer.step()
@@ -131,7 +131,7 @@ Gradient = Callable[[Array, Array, Labels], Array]
 def local_sgd(
     start: Array, client: int, round: int, of: Gradient = gradient, *, steps: int = STEPS, momentum: float = 0.0
 ) -> Array:
-    """A client's weights at the end of a round of SGD along ``of``."""
+    """Return a client's weights after a round of SGD along the gradient ``of``."""
     weights, velocity = start.copy(), np.zeros_like(start)
     for pixels, labels in batches(client, round, steps):
         velocity = momentum * velocity + of(weights, pixels, labels)
@@ -140,7 +140,7 @@ def local_sgd(
 
 
 def plus(correction: Array) -> Gradient:
-    """The gradient with a constant added."""
+    """Return the gradient function with a constant added."""
     return lambda weights, pixels, labels: gradient(weights, pixels, labels) + correction
 
 
@@ -149,7 +149,7 @@ def mean(share: Sequence[float] | Array, leaves: Sequence[Array]) -> Array:
 
 
 def fedavg_delta(x: Array, round: int) -> Array:
-    """The mean change of a round of FedAvg."""
+    """Return the mean change of the weights in a round of FedAvg."""
     return mean(SHARE, [local_sgd(x, client, round) for client in range(3)]) - x
 
 

@@ -1,4 +1,4 @@
-"""What must hold of every method: with its own term off it is FedAvg, with it on it is not; and its invariants."""
+"""Properties of every method: without its own term it equals FedAvg, with the term it does not, and its invariants."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TERM_OFF: list[dict[str, Any]] = [
 
 
 def toy_skewed_images() -> DeviceData:
-    """Labels of which client 0 lacks class 2 and client 1 lacks class 0."""
+    """Return images with labels such that client 0 lacks class 2 and client 1 lacks class 0."""
     labels = torch.cat([torch.arange(20) % 2, 1 + torch.arange(14) % 2, torch.arange(26) % 3])
     return replace(toy_images(), train_labels_M=labels)
 
@@ -103,14 +103,14 @@ def test_fednova_with_equal_steps_is_fedavg() -> None:
         assert largest_difference(after(METHODS.parse("fednova"), sgd=sgd), after(Method(), sgd=sgd)) < 1e-14
 
 
-def test_fednova_weighs_a_client_of_many_steps_down() -> None:
+def test_fednova_gives_clients_with_many_steps_less_weight() -> None:
     weights = METHODS.parse("fednova").delta_weights([0.5, 0.5], [1, 9], 0.0)
     assert weights == pytest.approx([2.5, 2.5 / 9], abs=1e-15)  # 0.5 / a_k times the mean of 1 and 9
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_fedlc_gives_missing_classes_no_gradient(executor: str) -> None:
-    """Client 0 holds class 0 and 1: after its round alone, the head's row of class 2 is where it was."""
+    """Client 0 has classes 0 and 1: after a round of this client, the head's row of class 2 has not changed."""
     images = toy_skewed_images()
     alone = toy_clients((20,))
     trainer = toy_trainer(METHODS.parse("fedlc"), images=images, clients=alone, executor=executor)
@@ -133,15 +133,15 @@ def test_fedlc_of_one_class_trains_nothing(tau: float) -> None:
 
 
 def test_fedlc_without_margin_is_a_softmax_over_the_clients_own_classes() -> None:
-    """The limit of small tau, not FedAvg, where a client lacks a class."""
+    """If a client lacks a class, the limit of small tau is not FedAvg."""
     images = toy_skewed_images()
     off, tiny = (after(METHODS.parse({"name": "fedlc", "tau": tau}), images=images) for tau in (0.0, 1e-9))
     assert 0 < largest_difference(off, tiny) < 1e-7
     assert largest_difference(off, after(Method(), images=images)) > 1e-4
 
 
-def test_fedrs_holds_missing_classes_back() -> None:
-    """The gradient of a missing class's row is alpha times what its softmax gives, so alpha = 0 leaves it alone."""
+def test_fedrs_scales_the_gradient_of_missing_classes() -> None:
+    """The gradient of a missing class's row is alpha times that of the softmax, so alpha = 0 keeps the row."""
     images, alone = toy_skewed_images(), toy_clients((20,))
     moved = []
     for alpha in (0.0, 0.5, 1.0):
@@ -172,8 +172,8 @@ def test_the_code_of_feddecorr_takes_no_coefficient() -> None:
         METHODS.parse({"name": "feddecorr", "variant": "code", "coefficient": 0.3})
 
 
-def test_local_only_never_hears_of_the_others() -> None:
-    """Its client is the client of a federation of one, whatever the others do."""
+def test_local_only_does_not_depend_on_other_clients() -> None:
+    """Every client equals the client of a federation of one, whatever the other clients do."""
     together = toy_trainer(METHODS.parse("local-only"), norm="bn", clients=toy_clients((20, 14, 26)))
     alone = toy_trainer(Method(), norm="bn", clients=toy_clients((20,)))
     for _ in range(3):
@@ -187,7 +187,7 @@ def test_local_only_never_hears_of_the_others() -> None:
     assert record["bytes_up"] == record["bytes_down"] == 0
 
 
-def test_diverged_personal_models_are_noticed() -> None:
+def test_diverged_personal_models_are_detected() -> None:
     trainer = toy_trainer(METHODS.parse("local-only"))
     trainer.step()
     assert trainer.diverged_in() is None
@@ -196,7 +196,7 @@ def test_diverged_personal_models_are_noticed() -> None:
     assert trainer.diverged_in() == 2
 
 
-def test_every_method_says_its_equation_and_source() -> None:
+def test_every_method_has_an_equation_and_a_source() -> None:
     for name in METHODS.names():
         own = vars(METHODS[name])
         assert own["equation"], name
@@ -264,7 +264,7 @@ def test_fedbn_norm_layers_never_leave_the_client() -> None:
 
 
 def test_one_step_of_equal_clients_is_centralized_sgd_on_the_union_batch() -> None:
-    """E = 1, equal sizes, no momentum, no batch norm: the mean of the gradients is the gradient of the mean."""
+    """With E = 1, equal sizes, no momentum and no batch norm, the mean gradient is the gradient on the union."""
     images = toy_images(train=15)
     split = toy_trainer(Method(), images=images, clients=toy_clients((5, 5, 5)), steps=1, batch_size=5)
     whole = toy_trainer(Method(), images=images, clients=toy_clients((15,)), steps=1, batch_size=15)
@@ -286,7 +286,7 @@ def test_a_client_that_does_not_take_part_keeps_its_state() -> None:
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
-def test_a_client_may_keep_its_state_as_it_is(executor: str) -> None:
+def test_a_client_may_return_its_state_unchanged(executor: str) -> None:
     class Constant(Method):
         def init_client(self, x: Tree) -> Tree:
             return {"seen": 0 * x["head.weight"] + 7}
@@ -297,7 +297,7 @@ def test_a_client_may_keep_its_state_as_it_is(executor: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
-def test_hooks_do_not_touch_their_inputs(method: str) -> None:
+def test_hooks_do_not_modify_their_inputs(method: str) -> None:
     trainer = toy_trainer(METHODS.parse(method), norm="bn")
     x = {name: leaf.clone() for name, leaf in trainer.x.items()}
     first = trainer.x

@@ -1,4 +1,4 @@
-"""Golden numbers: averaging, SCAFFOLD and what stays on the client, against independent numpy programs, to 1e-12."""
+"""Golden numbers of averaging, SCAFFOLD and personal state, compared with independent numpy programs to 1e-12."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_momentum_and_weight_decay_start_afresh_each_round(executor: str) -> Non
 @both_executors
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_fednova(executor: str, momentum: float) -> None:
-    """a_k is counted here: how often the gradients of all steps enter the last weights, the learning rate aside."""
+    """Count a_k: the sum of the factors of all gradients in the last weights, without the learning rate."""
     a = []
     for steps in UNEQUAL:
         velocity = total = 0.0
@@ -110,7 +110,7 @@ def test_scaffold(executor: str, variant: str, of_delta: Array, of_controls: Arr
     assert_close(trainer.x["head.weight"], x)
     assert_close(trainer.server["head.weight"], c)
     assert_close(trainer.states["head.weight"], np.stack(controls))
-    assert np.abs(c).max() > 0.01  # a control that never moves would be FedAvg
+    assert np.abs(c).max() > 0.01  # with constant controls the method would equal FedAvg
 
 
 @both_executors
@@ -165,7 +165,7 @@ def test_local_only(executor: str) -> None:
 
 @dataclass
 class NormState:
-    """A client's batch normalization: scale g and shift b, running mean and (unbiased) variance."""
+    """The batch normalization of a client: scale g, shift b, running mean and (unbiased) variance."""
 
     g: Array
     b: Array
@@ -176,7 +176,7 @@ class NormState:
 def local_sgd_with_batch_norm(
     start: Array, norm: NormState, client: int, round: int, steps: int = STEPS
 ) -> tuple[Array, NormState]:
-    """Dz = softmax error; dW = dz^T f, dg = sum(dz W * p_hat), db = sum(dz W); the statistics do not see W at all."""
+    """Dz = softmax error; dW = dz^T f, dg = sum(dz W * p_hat), db = sum(dz W); the statistics do not depend on W."""
     weights, g, b, mean, var = start.copy(), norm.g.copy(), norm.b.copy(), norm.mean.copy(), norm.var.copy()
     for pixels, labels in batches(client, round, steps):
         centre, spread = pixels.mean(axis=0), pixels.var(axis=0)

@@ -1,4 +1,4 @@
-"""Golden numbers: methods that change the local loss, against independent numpy programs, float64, to 1e-12."""
+"""Golden numbers of methods that change the local loss, compared with independent numpy programs to 1e-12."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_fedprox(executor: str, mu: float | None) -> None:
 @both_executors
 @pytest.mark.parametrize("tau", [None, 0.4])
 def test_fedlc(executor: str, tau: float | None) -> None:
-    """The softmax of a client runs over the classes that it holds; the others' rows of W do not move."""
+    """The softmax of a client is over the classes that it has; the rows of W of other classes do not change."""
 
     def calibrated(counts: Labels) -> Gradient:
         held = counts > 0
@@ -94,21 +94,21 @@ def test_fedrs(executor: str, alpha: float | None) -> None:
 
 
 def standardised(features: Array, ddof: int) -> tuple[Array, Array, Array]:
-    """Centred columns c, their deviations s with eps = 1e-8 under the root, and u = c / s."""
+    """Return the centred columns c, their deviations s with eps = 1e-8 under the root, and u = c / s."""
     c = features - features.mean(axis=0)
     s = np.sqrt((c**2).sum(axis=0) / (len(c) - ddof) + 1e-8)
     return c, s, c / s
 
 
 def back_to_features(into_u: Array, features: Array, ddof: int) -> Array:
-    """dL/df from dL/du: with ds/dc = c / ((n - ddof) s), then off with the mean of each column."""
+    """Return dL/df from dL/du, with ds/dc = c / ((n - ddof) s), minus the mean of each column."""
     c, s, u = standardised(features, ddof)
     into_c = into_u / s - (into_u * u).sum(axis=0) / s * c / ((len(c) - ddof) * s)
     return np.asarray(into_c - into_c.mean(axis=0))
 
 
 def correlation_gradient(features: Array, variant: str, coefficient: float) -> Array:
-    """dL_D/df, worked by hand.
+    """Return dL_D/df, derived by hand.
 
     Original: L = c/d^2 sum_jk K_jk^2 with K = u^T u / n, so dL/du = 4c/(d^2 n) u K. Text and code:
     L = c/(n d (d-1)) sum_{j != k} G_jk^2 with G = u^T u, so dL/du = 4c/(n d (d-1)) u (G without its diagonal).
@@ -136,7 +136,7 @@ FEDDECORR_CASES: list[tuple[dict[str, float | str], str, float]] = [
 @both_executors
 @pytest.mark.parametrize(("settings", "variant", "coefficient"), FEDDECORR_CASES)
 def test_feddecorr(executor: str, settings: dict[str, float | str], variant: str, coefficient: float) -> None:
-    """Batches of 4 (of two samples all correlations are 1); f = V p, z = H f, both layers trained."""
+    """Use batches of 4, because all correlations of two samples are 1; f = V p, z = H f, both layers are trained."""
     hidden, head = V0.copy(), H0.copy()
     for round in range(ROUNDS):
         ends = []

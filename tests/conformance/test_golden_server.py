@@ -1,4 +1,4 @@
-"""Golden numbers: the server optimizers against independent numpy programs, float64, to 1e-12."""
+"""Golden numbers of the server optimizers, compared with independent numpy programs in float64 to 1e-12."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: list[dict[str, float]] = [{}, OTHERS, {"tau": 0.05, "server_lr": 0.2}]
 @pytest.mark.parametrize("method", SECOND_MOMENTS)
 def test_adaptive_server(executor: str, method: str, settings: dict[str, float]) -> None:
     given = settings.copy()
-    v0 = {"v0": settings.get("tau", 1e-3) ** 2}  # the least that Algorithm 2 allows
+    v0 = {"v0": settings.get("tau", 1e-3) ** 2}  # the smallest value that Algorithm 2 allows
     expected = {**DEFAULTS, **v0, **({"beta1": 0.0} if method == "fedadagrad" else {}), **settings}
     if method == "fedadagrad":
         given.pop("beta2", None)

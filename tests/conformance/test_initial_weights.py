@@ -1,4 +1,4 @@
-"""Conformance of models: initial weights are a function of the seed and the network, and of nothing else."""
+"""Conformance of models: initial weights depend only on the seed and the network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 @dataclass(frozen=True)
 class SelfBuilt(Model):
-    """A model from elsewhere: it builds its own torch modules."""
+    """A model of another package that builds its own torch modules."""
 
     def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
         return Attention(image[1] * image[2], classes)
@@ -55,7 +55,7 @@ def assert_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize(
     "model", [*map(MODELS.parse, MODELS.names()), SelfBuilt()], ids=lambda model: type(model).__name__
 )
-def test_equal_seeds_give_equal_weights_whatever_was_drawn_before(model: Model) -> None:
+def test_equal_seeds_give_equal_weights_after_any_other_draws(model: Model) -> None:
     first = weights(model, seed=3)
     torch.rand(1234)
     with torch.random.fork_rng(devices=[]):
@@ -76,7 +76,7 @@ def test_a_self_built_model_draws_every_weight_from_the_seed() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS.names())
-def test_modules_that_can_reset_themselves_do_so_with_a_generator_of_their_own_name(name: str) -> None:
+def test_modules_reset_themselves_with_a_generator_for_their_name(name: str) -> None:
     model = MODELS.parse(name)
     with torch.random.fork_rng(devices=[]):
         network = model.build(IMAGE, 10, NORMS.parse("bn"), True)

@@ -1,4 +1,4 @@
-"""Components from outside of flbench, found as those of an installed distribution are: through its metadata."""
+"""Components of other packages, which flbench finds through the metadata of installed distributions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ report: {rows: [method, norm], cols: [partition]}
 
 
 def install(name: str, target: Path) -> None:
-    """What an installer writes: the module, and the metadata that says what it offers to whom."""
+    """Write what an installer writes: the module, and the metadata with its entry points."""
     project = tomllib.loads((HERE / name / "pyproject.toml").read_text())["project"]
     info = target / f"{name}-{project['version']}.dist-info"
     info.mkdir(parents=True)
@@ -45,7 +45,7 @@ def flbench(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_an_outside_method_and_norm_reach_the_leaderboard(tmp_path: Path) -> None:
+def test_a_method_and_a_norm_of_another_package_reach_the_leaderboard(tmp_path: Path) -> None:
     site, spec = tmp_path / "site", tmp_path / "plugged.yaml"
     install("flbench_demo", site)
     spec.write_text(SWEEP)
@@ -59,7 +59,7 @@ def test_an_outside_method_and_norm_reach_the_leaderboard(tmp_path: Path) -> Non
     assert "Runs: 4, 4 finished" in board
     results = (tmp_path / "runs").rglob("results/*.json")
     accuracies = {json.loads(path.read_text())["final"]["acc"] for path in results}
-    assert len(accuracies) > 2  # they do something of their own
+    assert len(accuracies) > 2  # the components have an effect
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_a_mistake_in_a_hook_is_one_message(
 
 
 @pytest.mark.slow
-def test_an_outside_model_has_equal_weights_in_every_process(tmp_path: Path) -> None:
+def test_a_model_of_another_package_has_equal_weights_in_every_process(tmp_path: Path) -> None:
     install("flbench_demo", tmp_path / "site")
     fields = ("model=attention", "clients=4", "partition=iid", "E=2", "rounds=2", "eval_every=2", "--device", "cpu")
     losses = set()
@@ -105,7 +105,7 @@ def test_an_outside_model_has_equal_weights_in_every_process(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_norm_that_an_outside_model_ignores_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_norm_that_a_model_ignores_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     install("flbench_demo", tmp_path / "site")
     done = flbench(tmp_path / "site", "run", "model=attention", "norm=ln", "--store", str(tmp_path / "runs"))
     assert done.returncode == 2
@@ -141,7 +141,7 @@ def test_an_edited_plugin_executes_its_finished_runs_again_and_no_others(tmp_pat
     assert "Plug-ins: flbench_demo=" in (tmp_path / "board.md").read_text()
 
 
-def test_an_outside_component_is_shown_with_its_fields(tmp_path: Path) -> None:
+def test_a_component_of_another_package_is_shown_with_its_fields(tmp_path: Path) -> None:
     install("flbench_demo", tmp_path / "site")
     shown = flbench(tmp_path / "site", "show", "methods", "--json")
     row = {row["name"]: row for row in json.loads(shown.stdout)}["signsgd"]
@@ -165,7 +165,7 @@ def test_a_package_that_cannot_be_imported_breaks_nothing_else(tmp_path: Path) -
     assert shown.stderr.splitlines() == [f"{why}; update or uninstall it"]
 
 
-def test_asking_for_the_broken_one_says_why_and_writes_nothing(tmp_path: Path) -> None:
+def test_using_a_broken_component_reports_why_and_writes_nothing(tmp_path: Path) -> None:
     site, spec = tmp_path / "site", tmp_path / "broken.yaml"
     install("flbench_broken", site)
     spec.write_text("version: 1\nname: broken\naxes: {method: [fedavg, broken]}\n")

@@ -1,4 +1,4 @@
-"""What tests on a cluster share. They run on ``slurm/dev-cluster`` alone: they fill nodes, and take them down."""
+"""Fixtures of the tests on a cluster, which fill nodes and take them down: they run only on ``slurm/dev-cluster``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.slurm.toys import Cluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test here; those that use up a node follow one another in one process."""
+    """Mark every test in this folder with ``slurm``."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slurm)
@@ -24,14 +24,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def dev_cluster() -> None:
     name = config_value("ClusterName")
     if name is None:
-        pytest.skip('no SLURM answers here; to have one: slurm/dev-cluster start; eval "$(slurm/dev-cluster env)"')
+        pytest.skip('SLURM does not answer; to start one: slurm/dev-cluster start; eval "$(slurm/dev-cluster env)"')
     if name != "flbench-dev":
-        pytest.skip(f"the cluster {name} is for work, not for tests; slurm/dev-cluster makes one for them")
+        pytest.skip(f"the cluster {name} is not for tests; slurm/dev-cluster starts one that is")
 
 
 @pytest.fixture
 def cluster(dev_cluster: None, tmp_path: Path) -> Iterator[Cluster]:
-    """A store, and whatever its jobs are called; no job is left afterwards."""
+    """Return a cluster with an empty store; cancel all of its jobs at the end."""
     cluster = Cluster(Store(tmp_path / "store"))
     yield cluster
     if names := cluster.names():

@@ -1,6 +1,6 @@
-"""Sweeps on a real cluster, and everything that a cluster does to jobs.
+"""Sweeps on a real cluster, with its faults: wall time, preemption, requeuing, failed nodes, cancelled jobs.
 
-Tests run side by side: the jobs of most stay on the node n1; one takes n2 down, one fills n3.
+The tests run in parallel: most use only node n1, one takes n2 down, and one fills n3.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ N1 = Request(seconds=600, exclude="n[2-3]")
 N2 = Request(seconds=600, exclude="n[1,3]")
 N3 = Request(seconds=600, exclude="n[1-2]", partition="low")
 
-#: Toys that take about ten seconds.
+#: Stub runs that take about ten seconds.
 SLOW = {"rounds": 400, "eval_every": 10}
 
 
@@ -43,7 +43,7 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_undisturbed(cluster: Cluster, plan: list[Any]) -> None:
-    """Every run is done, with the metrics that it has when nothing happens to it."""
+    """Check that every run is done, with the metrics of a run without faults."""
     for experiment in plan:
         run = cluster.store.run(experiment.run_id)
         assert run.state(experiment).status == "done"
@@ -72,13 +72,13 @@ def profile(path: Path, **values: object) -> Path:
 
 
 def metrics(store: Store, experiment: Experiment) -> list[dict[str, Any]]:
-    """The records of a run, times apart."""
+    """Return the records of a run without times."""
     records = store.run(experiment.run_id).metrics()
     return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
 
-def test_run_longer_than_its_walltime_takes_several_turns(cluster: Cluster, tmp_path: Path) -> None:
-    """Real training of 51 s at least; a job is to end 25 s after it began, whenever SLURM warns it."""
+def test_run_longer_than_its_wall_time_takes_several_jobs(cluster: Cluster, tmp_path: Path) -> None:
+    """Real training takes at least 51 s; a worker must stop 25 s after its job started, whenever SLURM warns it."""
     (spec := tmp_path / "real.yaml").write_text(SPEC)
     experiment = load_sweep(spec).experiments[0]
     outcome = orchestrate(cluster.store, [experiment], replace(N1, seconds=60, grace=35), 1, command=PACED)
@@ -118,7 +118,7 @@ def test_arrays_are_as_large_as_the_cluster_allows(cluster: Cluster) -> None:
     assert_undisturbed(cluster, plan)
 
 
-def test_requeued_job_goes_on_with_its_run_at_once(cluster: Cluster) -> None:
+def test_requeued_job_resumes_its_run_at_once(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
     with ThreadPoolExecutor(1) as pool:
         sweep = pool.submit(cluster.sweep, plan, N1)
@@ -133,7 +133,7 @@ def test_requeued_job_goes_on_with_its_run_at_once(cluster: Cluster) -> None:
     assert len(cluster.submissions()) == 1
 
 
-def test_node_that_is_set_down_and_comes_back(cluster: Cluster) -> None:
+def test_node_that_goes_down_and_comes_back(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
     with ThreadPoolExecutor(1) as pool:
         sweep = pool.submit(cluster.sweep, plan, N2)
@@ -148,10 +148,10 @@ def test_node_that_is_set_down_and_comes_back(cluster: Cluster) -> None:
         assert sweep.result(120).exit_code == 0
     assert_undisturbed(cluster, plan)
     assert len(cluster.attempts(plan[0])) == 2
-    assert len(cluster.submissions()) == 1  # SLURM requeued the job: nobody had to
+    assert len(cluster.submissions()) == 1  # SLURM requeued the job; flbench submitted none
 
 
-def test_preempted_worker_checkpoints_and_gets_another_turn(cluster: Cluster) -> None:
+def test_preempted_worker_checkpoints_and_is_requeued(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
     with ThreadPoolExecutor(1) as pool:
         sweep = pool.submit(cluster.sweep, plan, N3)
@@ -185,7 +185,7 @@ def test_scancel_ends_the_sweep_and_loses_nothing(cluster: Cluster) -> None:
 
 
 def test_scancel_of_one_task_is_not_undone(cluster: Cluster) -> None:
-    """The other worker goes on, and takes the interrupted run over when it has finished its own."""
+    """The other worker continues, and takes over the interrupted run after its own."""
     plan = experiments(3, **SLOW)
     with ThreadPoolExecutor(1) as pool:
         sweep = pool.submit(cluster.sweep, plan, N1, workers=2)
@@ -199,7 +199,7 @@ def test_scancel_of_one_task_is_not_undone(cluster: Cluster) -> None:
     assert submission.tasks == 2
 
 
-def test_jobs_of_a_deleted_store_end_and_make_nothing_anew(cluster: Cluster) -> None:
+def test_jobs_of_a_deleted_store_end_and_create_nothing(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
     with ThreadPoolExecutor(1) as pool:
         sweep = pool.submit(cluster.sweep, plan, N1)
@@ -220,7 +220,7 @@ def test_memory_is_doubled_once(cluster: Cluster) -> None:
     assert [end["kind"] for end in cluster.attempts(plan[0])] == ["oom", "ok"]
 
 
-def test_what_twice_the_memory_does_not_suffice_for_fails(cluster: Cluster) -> None:
+def test_run_that_needs_more_than_twice_the_memory_fails(cluster: Cluster) -> None:
     plan = experiments(1, rounds=20, lr=HUNGRY)
     request = replace(N1, mem=250 * 2**20)
     outcome = cluster.sweep(plan, request)
@@ -229,7 +229,7 @@ def test_what_twice_the_memory_does_not_suffice_for_fails(cluster: Cluster) -> N
     assert [end["kind"] for end in cluster.attempts(plan[0])] == ["oom", "oom"]
 
 
-def test_killed_worker_is_replaced_and_its_run_goes_on(cluster: Cluster) -> None:
+def test_killed_worker_is_replaced_and_its_run_is_resumed(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
     with ThreadPoolExecutor(1) as pool:
         sweep = pool.submit(cluster.sweep, plan, N1)
@@ -240,10 +240,10 @@ def test_killed_worker_is_replaced_and_its_run_goes_on(cluster: Cluster) -> None
         assert sweep.result(120).exit_code == 0
     assert_undisturbed(cluster, plan)
     assert len(cluster.attempts(plan[0])) == 2
-    assert cluster.executed(plan[0]).count(1) == 1  # it went on from a checkpoint
+    assert cluster.executed(plan[0]).count(1) == 1  # it resumed from a checkpoint
 
 
-def test_two_sweeps_at_the_same_moment_execute_each_run_once(cluster: Cluster) -> None:
+def test_two_sweeps_at_the_same_time_execute_each_run_once(cluster: Cluster) -> None:
     with cluster.sweeping(4, 100, 2) as one, cluster.sweeping(4, 100, 2) as other:
         assert (one.wait(120), other.wait(120)) == (0, 0)
     plan = experiments(4, rounds=100)
@@ -253,7 +253,7 @@ def test_two_sweeps_at_the_same_moment_execute_each_run_once(cluster: Cluster) -
 
 
 def fake_sbatch(directory: Path, *lines: str) -> dict[str, str]:
-    """An sbatch that its caller finds first."""
+    """Create an ``sbatch`` that precedes the real one in the caller's search path."""
     directory.mkdir()
     program = directory / "sbatch"
     program.write_text("\n".join(["#!/bin/bash", *lines]))
@@ -261,7 +261,7 @@ def fake_sbatch(directory: Path, *lines: str) -> dict[str, str]:
     return {"PATH": f"{directory}:{os.environ['PATH']}"}
 
 
-def test_launcher_killed_before_sbatch_leaves_no_job_that_anybody_waits_for(cluster: Cluster, tmp_path: Path) -> None:
+def test_launcher_killed_before_sbatch_blocks_no_later_sweep(cluster: Cluster, tmp_path: Path) -> None:
     with cluster.sweeping(2, 40, **fake_sbatch(tmp_path / "bin", "kill -9 $PPID")) as process:
         assert process.wait(60) == -signal.SIGKILL
     assert [submission.job_id for submission in cluster.submissions()] == [None]
@@ -297,7 +297,7 @@ def test_interrupted_orchestrator_drains_its_jobs(cluster: Cluster) -> None:
         assert cluster.store.run(experiment.run_id).attempts()[-1].checkpoint_files()
 
 
-def test_detached_sweep_returns_at_once_and_ends_by_itself(cluster: Cluster, tmp_path: Path) -> None:
+def test_detached_sweep_returns_at_once_and_finishes_alone(cluster: Cluster, tmp_path: Path) -> None:
     (spec := tmp_path / "real.yaml").write_text(SPEC)
     command = ("sweep", str(spec), "--store", str(cluster.store.root), "--backend", "slurm")
     command = (*command, "--profile", str(profile(tmp_path / "plain.yaml")))

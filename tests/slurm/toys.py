@@ -1,7 +1,7 @@
-"""Toys (see ``tests.faults.stub``) on a cluster.
+"""Stub runs (see ``tests.faults.stub``) on a cluster.
 
-``python -m tests.slurm.toys work ...`` is the worker, ``... train ...`` one that really trains, ``... sweep STORE SEEDS
-ROUNDS WORKERS`` the orchestrator in a process of its own.
+``python -m tests.slurm.toys work ...`` starts a worker with stub runs, ``... train ...`` a worker with real training,
+and ``... sweep STORE SEEDS ROUNDS WORKERS`` an orchestrator.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ROOT = Path(__file__).parents[2]
 
 WORKER = (sys.executable, "-m", "tests.slurm.toys", "work")
 
-#: Real training in which a round takes a tenth of a second at least.
+#: A worker with real training whose rounds take at least a tenth of a second.
 PACED = (sys.executable, "-m", "tests.slurm.toys", "train")
 
-#: The learning rate of a toy that takes 700 MB once.
+#: The learning rate of a stub run that allocates 700 MB once.
 HUNGRY = 0.2
 
-#: Seconds that anything on the cluster may take.
+#: Seconds to wait for the cluster.
 PATIENCE = 120.0
 
 
@@ -45,14 +45,14 @@ def feed(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], 
     if experiment.lr == HUNGRY:
         held = bytearray(700 * 2**20)
         held[::4096] = b"x" * len(held[::4096])
-        time.sleep(5)  # SLURM looks once a second
+        time.sleep(5)  # SLURM samples memory once a second
         del held
     return execute(experiment, attempt, should_stop=should_stop)
 
 
 @dataclass(frozen=True)
 class Paced:
-    """An engine that takes its time."""
+    """An engine that pauses after each round."""
 
     engine: Engine
 
@@ -83,7 +83,7 @@ class Cluster:
         return list(Submission.all(self.store, ended=True))
 
     def rows(self) -> list[Row]:
-        """Every job of the store, ended ones too."""
+        """Return every job of the store, including ended jobs."""
         rows = squeue(self.names()) if self.names() else []
         assert rows is not None
         return rows
@@ -92,16 +92,16 @@ class Cluster:
         return [row for row in self.rows() if row.alive]
 
     def job_ids(self) -> list[str]:
-        """What `scontrol` calls the jobs that run."""
+        """Return the ids of the running jobs, as ``scontrol`` takes them."""
         return [f"{row.job}_{row.task}" for row in self.rows() if row.state == "RUNNING"]
 
     def round_of(self, experiment: Experiment) -> int:
-        """The last round that was recorded."""
+        """Return the last recorded round."""
         attempts = self.store.run(experiment.run_id).attempts()
         return max((int((attempt.last_record() or {}).get("round", 0)) for attempt in attempts), default=0)
 
     def attempts(self, experiment: Experiment) -> list[dict[str, Any]]:
-        """Of each attempt its kind of end, and which run of which job it belonged to."""
+        """Return for each attempt how it ended, its job, and how often the job had been restarted."""
         run, found = self.store.run(experiment.run_id), []
         for attempt in run.attempts():
             lease = attempt.lease()
@@ -111,19 +111,19 @@ class Cluster:
         return found
 
     def executed(self, experiment: Experiment) -> list[int]:
-        """Every round that was executed, over all attempts."""
+        """Return every executed round, over all attempts."""
         attempts = self.store.run(experiment.run_id).attempts()
         return [int(line) for attempt in attempts for line in (attempt.path / "executed").read_text().split()]
 
     def sweep(self, plan: list[Experiment], request: Request, *, workers: int = 1, detach: bool = False) -> Outcome:
-        """What ``flbench sweep`` does, with toys."""
+        """Do what ``flbench sweep`` does, with stub runs."""
         return orchestrate(self.store, plan, request, workers, detach=detach)
 
     @contextmanager
     def sweeping(
         self, seeds: int, rounds: int, workers: int = 1, **environment: str
     ) -> Iterator[subprocess.Popen[str]]:
-        """The same in a process of its own."""
+        """Do the same in a separate process."""
         command = [sys.executable, "-m", "tests.slurm.toys", "sweep", str(self.store.root), str(seeds), str(rounds)]
         process = subprocess.Popen(
             [*command, str(workers)], stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **environment}

@@ -1,4 +1,4 @@
-"""A method, a normalization and a model from outside of flbench."""
+"""A method, a normalization and a model of another package."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -29,7 +29,7 @@ class SignSgd(Method):
 @NORMS.register("maxnorm")
 @dataclass(frozen=True)
 class MaxNorm(Norm):
-    """Every activation over its largest absolute value."""
+    """Divide every sample's activations by their largest absolute value."""
 
     def layer(self, site):
         from torch import nn
@@ -45,7 +45,7 @@ class MaxNorm(Norm):
 @MODELS.register("attention")
 @dataclass(frozen=True)
 class Attention(Model):
-    """Self-attention over the rows of an image: a model that builds its own torch modules, and ignores norms."""
+    """Self-attention over the rows of an image: a model that builds its own torch modules and ignores norms."""
 
     heads: Annotated[int, Field(ge=1)] = 2
 
