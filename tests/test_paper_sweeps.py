@@ -1,4 +1,4 @@
-"""The sweeps of the label-skew paper: each table's file asks for exactly what the table published."""
+"""The sweeps of the label-skew paper: each table's file has exactly the configurations that the table publishes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment, Federated
-from flbench.papers import label_skew
+from flbench.papers.label_skew import published as published_numbers
 from flbench.papers.label_skew.published import configuration_of, published_rows
 from flbench.registry import PARTITIONS
 from flbench.sweeps import load_sweep
@@ -19,7 +19,7 @@ PAPER = Path(__file__).parents[1] / "sweeps" / "paper"
 TABLES = ("1", "2", "3", "4", "5", "6", "10", "11", "12", "13", "14")
 FIGURES = ("figure04", "figure05", "figure06", "figure07")
 
-ROWS = list(csv.DictReader(Path(label_skew.__file__).with_name("published.csv").open(encoding="utf-8")))
+ROWS = list(csv.DictReader(Path(published_numbers.__file__).with_name("published.csv").open(encoding="utf-8")))
 
 
 def file_of(table: str) -> Path:
