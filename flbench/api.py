@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from flbench.config import Experiment
     from flbench.orchestrate import Outcome
-    from flbench.report.runs import Source
+    from flbench.report.sources import Source
     from flbench.store import Store
 
 #: A path, or several: where runs are.
@@ -86,7 +86,8 @@ def run(
     from flbench.launchers import run_launcher, used_device
     from flbench.planning import begin, name_data
     from flbench.report import dataframes
-    from flbench.report.runs import StoreSource, collect
+    from flbench.report.runs import collect
+    from flbench.report.sources import StoreSource
     from flbench.store import Store
 
     path, root = _store_path(store), None if data is None else Path(data)
@@ -127,7 +128,8 @@ def sweep(
     from flbench.launchers import SweepWorkers
     from flbench.planning import begin, name_data_of, write_plan
     from flbench.report import dataframes
-    from flbench.report.runs import StoreSource, collect
+    from flbench.report.runs import collect
+    from flbench.report.sources import StoreSource
     from flbench.store import Store
     from flbench.sweeps import load_sweep
 
@@ -171,8 +173,7 @@ def _store_path(store: str | Path | None) -> Path:
 
 def _source(source: Paths | None) -> Source:
     """A store, or exported files; raises UserError where there is neither."""
-    from flbench.report.exports import FilesSource
-    from flbench.report.runs import StoreSource
+    from flbench.report.sources import FilesSource, StoreSource
     from flbench.store import Store
 
     if source is not None and not isinstance(source, str | Path):

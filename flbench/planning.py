@@ -16,9 +16,9 @@ from flbench.config import Experiment, plugins_of
 from flbench.data.datasets import Dataset, load, load_named
 from flbench.errors import UserError
 from flbench.registry import DATASETS
-from flbench.report import exports
+from flbench.report import transfer
 from flbench.report.contents import by_dataset, named_by, renamed
-from flbench.report.runs import StoreSource
+from flbench.report.sources import StoreSource
 from flbench.store import Lease, RunRequest, Store, encode_plan, files, read_plan
 from flbench.store.plans import refuse_newer
 from flbench.sweeps import Sweep
@@ -100,11 +100,11 @@ def begin(store: Store, experiments: Sequence[Experiment], *, rerun: bool = Fals
 def _take_over(store: Store, experiments: Sequence[Experiment]) -> None:
     """Copy results that were stored before runs named their data to the ids that the runs have now."""
     earlier = [run_id for experiment in experiments if (run_id := _earlier_id(store, experiment))]
-    results, _ = exports.gather(store, earlier)
+    results, _ = transfer.export_runs(store, earlier)
     if results:
         lease = Lease.here()
         with store.heartbeat(lease):
-            exports.bring_in(store, results, lease)
+            transfer.import_runs(store, results, lease)
 
 
 def _earlier_id(store: Store, experiment: Experiment) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 import flbench
 from flbench.errors import UserError
-from flbench.report import exports
+from flbench.report import exports, transfer
 from flbench.store import Store
 from tests.report.stores import accuracy, experiment, filled, finish
 
@@ -37,7 +37,7 @@ def test_a_store_and_its_export_load_as_the_same_frame(tmp_path: Path, monkeypat
     frame = flbench.load(tmp_path / "runs")
     assert frame.groupby("norm")["acc"].mean().to_dict() == pytest.approx({"none": 0.605, "ln": 0.705})
     (tmp_path / "files").mkdir()
-    exported, _ = exports.gather(store, store.run_ids())
+    exported, _ = transfer.export_runs(store, store.run_ids())
     exports.write(tmp_path / "files" / "some.parquet", exported)
     for source in ("files", "files/some.parquet", [tmp_path / "files" / "some.parquet"]):
         there = tmp_path / source if isinstance(source, str) else source

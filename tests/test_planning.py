@@ -23,8 +23,9 @@ from flbench.execution import Runner, Settings
 from flbench.launch.inline import InlineLauncher
 from flbench.planning import as_planned, begin, name_data, name_data_of, write_plan
 from flbench.registry import DATASETS
-from flbench.report import exports
-from flbench.report.runs import StoreSource, collect
+from flbench.report import exports, transfer
+from flbench.report.runs import collect
+from flbench.report.sources import FilesSource, StoreSource
 from flbench.store import Lease, Plan, Store
 from flbench.sweeps import load_sweep
 from flbench.worker import Options, work
@@ -302,15 +303,15 @@ def test_export_and_import_keep_results_on_different_data_apart(tmp_path: Path) 
     for name, content in (("a", OFFICIAL), ("b", OTHER)):
         store = Store(tmp_path / name)
         finish(store, official, 0.5, fingerprint=content)
-        exported, _ = exports.gather(store, [official.run_id])
+        exported, _ = transfer.export_runs(store, [official.run_id])
         exports.write(tmp_path / f"{name}.parquet", exported)
         files.append(tmp_path / f"{name}.parquet")
     target = Store(tmp_path / "both")
-    verdicts = exports.bring_in(target, [one for file in files for one in exports.read(file)], Lease.here())
+    verdicts = transfer.import_runs(target, [one for file in files for one in exports.read(file)], Lease.here())
     assert [verdict for _, verdict in verdicts] == ["imported", "imported"]
     ids = {official.run_id, official.on(official.dataset.holding(OTHER)).run_id}  # type: ignore[union-attr]
     assert {*target.run_ids()} == ids
-    for source in (StoreSource(target), exports.FilesSource(files)):
+    for source in (StoreSource(target), FilesSource(files)):
         assert {found.run_id for found in collect(source).runs} == ids
 
 

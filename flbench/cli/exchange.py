@@ -37,9 +37,9 @@ def export(
 
     Example: flbench export results/quickstart.parquet sweeps/quickstart.yaml
     """
-    from flbench.report import exports
+    from flbench.report import exports, transfer
     from flbench.report.contents import named_by
-    from flbench.report.runs import StoreSource
+    from flbench.report.sources import StoreSource
     from flbench.store import Store
     from flbench.sweeps import load_sweeps
 
@@ -49,7 +49,7 @@ def export(
     sweeps = load_sweeps(specs or [], sets or (), only or (), limit)
     source = StoreSource(there)
     requests = [experiment.run_id for sweep in sweeps for experiment in named_by(source, sweep.experiments)]
-    exported, problems = exports.gather(there, requests if specs else there.run_ids(), ends=ends)
+    exported, problems = transfer.export_runs(there, requests if specs else there.run_ids(), ends=ends)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     if not exported:
@@ -73,14 +73,14 @@ def import_(
 
     Example: flbench import results/quickstart.parquet
     """
-    from flbench.report import exports
+    from flbench.report import exports, transfer
     from flbench.store import Lease, Store
 
     rows = [row for file in exported for row in exports.read(file)]  # all files are checked before the store changes
     lease = Lease.here()
     target = Store(store)
     with target.heartbeat(lease):
-        outcome = exports.bring_in(target, rows, lease)
+        outcome = transfer.import_runs(target, rows, lease)
     counts = Counter(verdict for _, verdict in outcome)
     for one, verdict in outcome:
         if verdict in ("different numbers", "in use"):

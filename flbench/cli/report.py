@@ -20,7 +20,7 @@ from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.report.board import Leaderboard
-    from flbench.report.runs import Source
+    from flbench.report.sources import Source
 
 
 SpecsArgument = Annotated[
@@ -268,8 +268,7 @@ def _name_of(board: Leaderboard, choice: Choice) -> str:
 
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
     """Where the runs come from, and the names of the files if they come from files."""
-    from flbench.report.exports import FilesSource
-    from flbench.report.runs import StoreSource
+    from flbench.report.sources import FilesSource, StoreSource
     from flbench.store import Store
 
     if not given:

@@ -26,7 +26,7 @@ def write_leaderboard(
     """
     from flbench.report import leaderboard
     from flbench.report.page.leaderboard import document
-    from flbench.report.runs import StoreSource
+    from flbench.report.sources import StoreSource
     from flbench.report.write.markdown import to_markdown
 
     parts = leaderboard.parts_of(StoreSource(store), sweeps)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from flbench.report.cells import Tick
 from flbench.report.claims import Chapter
 from flbench.report.costs import Costs
 from flbench.report.layout import Layout
@@ -18,11 +17,9 @@ from flbench.report.runs import Collection
 from flbench.report.summary import Overall
 from flbench.report.supplement import Supplement
 from flbench.report.tables import Position, Table
+from flbench.report.ticks import Tick
 
 S = TypeVar("S", bound=Supplement)
-
-#: What stands above the tables of a kind; federated ones need no title.
-KIND_TITLES: Mapping[str, str] = {"federated": "", "centralized": "Centralized: one model on all the data"}
 
 
 @dataclass(frozen=True)

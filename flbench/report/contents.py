@@ -12,7 +12,7 @@ from flbench.data.datasets import Dataset, load
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.report.runs import Source
+    from flbench.report.sources import Source
 
 
 def named_by(source: Source, requests: Sequence[Experiment]) -> list[Experiment]:
@@ -75,10 +75,10 @@ class _Stored:
         return list(self._find())
 
     def _find(self) -> Iterator[tuple[Experiment, Dataset]]:
-        for held in self._source.held():
-            dataset = getattr(held.experiment, "dataset", None)
-            if held.experiment is not None and dataset is not None and dataset.content is not None:
-                yield held.experiment, dataset
+        for stored in self._source.stored_runs():
+            dataset = getattr(stored.experiment, "dataset", None)
+            if stored.experiment is not None and dataset is not None and dataset.content is not None:
+                yield stored.experiment, dataset
 
 
 def _choose(dataset: Dataset, stored: Counter[str]) -> str | None:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flbench.choices import SelectBy
 from flbench.config import ALIASES, Experiment
 from flbench.registry import Component
-from flbench.report.cells import Cell, Tick, axis_label, grouped
+from flbench.report.cells import Cell, grouped
 from flbench.report.runs import compared_fields
+from flbench.report.ticks import Tick, axis_label
 
 #: Fields that name a section; they are no axes of its tables.
 SECTION = ("dataset", "model")
@@ -37,7 +39,7 @@ class Layout:
     metric: str = "acc"
     rows: tuple[str, ...] = ("method", "norm")
     cols: tuple[str, ...] = ("partition",)
-    select_by: str = "last"
+    select_by: SelectBy = "last"
     baseline: tuple[str, ...] = ("method=fedavg", "norm=none")
     tune: tuple[str, ...] = ("lr",)
     target: float | None = None

@@ -20,18 +20,20 @@ from flbench.config import KINDS, Training
 from flbench.errors import UserError
 from flbench.messages import by_similarity
 from flbench.metric_specs import METRICS, value_of
-from flbench.report.board import KIND_TITLES, Details, Leaderboard, Options, Section
-from flbench.report.cells import Cell, Tick, axis_label, axis_value, cells_of, gap_of, grouped, tick
+from flbench.report.board import Details, Leaderboard, Options, Section
+from flbench.report.cells import Cell, cells_of, gap_of, grouped
 from flbench.report.claims import Chapter
 from flbench.report.costs import costs_of, targets_of
 from flbench.report.layout import SECTION, Layout, axes_of, has_axis, varies
 from flbench.report.lr_range import Ranges, ranges
 from flbench.report.paper import Paper
 from flbench.report.provenance import Provenance
-from flbench.report.runs import Collection, Run, Source, collect, varied_methods
+from flbench.report.runs import Collection, Run, collect, varied_methods
 from flbench.report.selection import tune
+from flbench.report.sources import Source
 from flbench.report.summary import overalls
 from flbench.report.tables import Table, lay_out
+from flbench.report.ticks import Tick, axis_label, axis_value, tick
 from flbench.sweeps import condition
 from flbench.sweeps.grid import normal_path
 
@@ -228,9 +230,9 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
     found: list[Ranges] = []
     for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):  # federated before centralized
         members = [cell for cell in cells if cell.experiment.kind == kind]
-        everything = lay_out(members, KIND_TITLES.get(kind, kind), layout)
+        everything = lay_out(members, layout)
         best = tune(members, layout)
-        of_best = lay_out(best.cells, KIND_TITLES.get(kind, kind), layout, chosen=best.axes)
+        of_best = lay_out(best.cells, layout, chosen=best.axes)
         tables += everything
         tuned += of_best
         chosen += best.axes
@@ -245,7 +247,7 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
         tables=tuple(tables),
         tuned=tuple(tuned),
         chosen=tuple(dict.fromkeys(chosen)),
-        own_shard=tuple(lay_out(own, "", layout, ranked=False)),
+        own_shard=tuple(lay_out(own, layout, ranked=False)),
         details=tuple(details),
         ranges=tuple(found),
         fingerprints=fingerprints,

@@ -18,7 +18,7 @@ from flbench.report.runs import Run
 class Provenance:
     """Counts of finished runs by what they were computed with, each in alphabetic order."""
 
-    wished: int
+    requested: int
     finished: int
     seeds: tuple[int, ...]
     rounds: tuple[int, ...]
@@ -29,7 +29,7 @@ class Provenance:
         """The provenance of the finished ones among ``runs``."""
         finished = [run for run in runs if run.result is not None]
         return cls(
-            wished=len(runs),
+            requested=len(runs),
             finished=len(finished),
             seeds=tuple(sorted({run.experiment.seed for run in runs})),
             rounds=tuple(sorted({run.rounds for run in runs})),

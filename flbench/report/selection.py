@@ -1,9 +1,9 @@
-"""Hyperparameters chosen by a named rule, among the same settings for every row of a column.
+"""Tuning: hyperparameters chosen by a named rule, among the same settings for every row of a column.
 
-The rule that chooses a run's round (``last``, ``val``, ``oracle``) chooses the settings, too: by the mean over seeds of
-the accuracy on held-out training data where the rule is ``val``, else by that of the metric itself. A row that tried
-settings that another one did not try could win by them alone, so every row of a column chooses among those that all of
-its rows tried. Where a column has none, nothing is chosen: settings are then columns of their own.
+The rule that chooses a run's round (``last``, ``val``, ``oracle``) chooses the settings as well: by the mean over seeds
+of the accuracy on held-out training data for ``val``, else by that of the metric. A row that tried more settings than
+another could win by them alone, so the rows of a column choose among the settings that all of them tried. A column
+without any keeps its settings as columns.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flbench.metric_specs import METRICS, value_of
-from flbench.report.cells import Cell, Tick, axis_label, grouped
+from flbench.report.cells import Cell, grouped
 from flbench.report.layout import Layout, axes_for, has_axis
 from flbench.report.stats import summarize
+from flbench.report.ticks import place_label
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class Tuned:
 
 
 def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
-    """Return the chosen cell of every row and column, with what was chosen in its ``chosen``.
+    """Return the chosen cell of every row and column; its ``chosen`` says what was chosen.
 
-    Settings whose seeds are not all there cannot be chosen; where none is complete, the one with the most seeds stands
-    for all, so that the gap is seen. A hyperparameter that some rows do not have is not tuned: each of its values is a
-    row. Nothing is chosen where nothing varies, or where rows of a column tried no setting in common.
+    Settings with missing seeds cannot be chosen; where no setting is complete, the one with the most seeds stands for
+    all, so that the gap is shown. A hyperparameter that some rows lack is not tuned: each of its values is a row.
+    Nothing is chosen where nothing varies, or where rows of a column have no setting in common.
 
     Args:
         cells: cells of one kind, data set and model.
@@ -39,19 +40,15 @@ def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
     """
     chosen = tuple(axis for axis in layout.tune if all(has_axis(cell.experiment, axis) for cell in cells))
     axes = axes_for(cells, layout, chosen)
-
-    def setting(cell: Cell) -> tuple[Tick, ...]:
-        return axes.col(cell, chosen)
-
     winners: list[Cell] = []
     most = 0
     for contest in grouped(cells, axes.col):
         rows = grouped(contest, axes.row)
-        common = set.intersection(*({setting(cell) for cell in row} for row in rows))
+        common = set.intersection(*({axes.col(cell, chosen) for cell in row} for row in rows))
         if not common:
             return Tuned()
         most = max(most, *map(len, rows))
-        shared = ([cell for cell in row if setting(cell) in common] for row in rows)
+        shared = ([cell for cell in row if axes.col(cell, chosen) in common] for row in rows)
         winners += [_choose(settings, chosen, layout.select_by) for settings in shared]
     return Tuned(chosen, tuple(winners)) if most > 1 else Tuned()
 
@@ -63,15 +60,14 @@ def _choose(settings: Sequence[Cell], axes: Sequence[str], select_by: str) -> Ce
         fullest = max(ordered, key=lambda cell: len(cell.values))
         return dataclasses.replace(fullest, chosen=f"none complete of {len(ordered)}")
     best = max(scored, key=lambda pair: pair[0])[1] if scored else ordered[0]
-    what = ", ".join(axis_label(axis, best.tick(axis)) for axis in axes)
+    what = place_label(axes, [best.tick(axis) for axis in axes])
     return dataclasses.replace(best, chosen=what if len(ordered) == 1 else f"{what}, best of {len(ordered)}")
 
 
 def _score(cell: Cell, select_by: str) -> float | None:
-    """The mean by which settings are chosen, larger is better; None where a seed has none."""
+    """Return the mean that ranks settings, larger is better; None where a seed has none."""
     name = "val_acc" if select_by == "val" else cell.metric
-    values = [value for run in cell.runs if (value := value_of(run.record, name)) is not None]
-    summary = summarize(values)
-    if summary is None or summary.n < cell.wished or not cell.complete:
+    summary = summarize([value for run in cell.runs if (value := value_of(run.record, name)) is not None])
+    if summary is None or summary.n < cell.requested or not cell.complete:
         return None
     return -summary.mean if METRICS[name].lower_is_better else summary.mean

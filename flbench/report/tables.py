@@ -1,4 +1,4 @@
-"""Cells laid out in rows and columns of a readable width, and what stands out in each column."""
+"""Tables: cells in rows and columns of a readable width, and the best cells of each column."""
 
 from __future__ import annotations
 
@@ -8,23 +8,37 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell, Tick, axis_label, grouped
+from flbench.report.cells import Cell, grouped
 from flbench.report.layout import Axes, Layout, axes_for
 from flbench.report.paired_tests import Contrast, contrasts
 from flbench.report.stats import LEVEL
+from flbench.report.ticks import Tick, place_label
 
 #: A table with more columns than this is split by its slowest column axis.
 MAX_COLUMNS = 7
+
+#: The title of the tables of a kind; federated ones have none.
+KIND_TITLES: Mapping[str, str] = {"federated": "", "centralized": "Centralized: one model on all the data"}
 
 Position = tuple[int, int]  # row, column
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells in rows and columns; a position that nobody requested holds None."""
+    """Cells in rows and columns; a position without requested runs has no cell.
 
-    title: str
+    Attributes:
+        kind: of the experiments.
+        place: what all columns share, where a wide table was split; else empty.
+        metric: of the values.
+        row_axes, col_axes: the fields of rows and columns.
+        rows, cols: the positions on these axes.
+        cells: by row and column.
+        ranked: whether the cells of a column are compared.
+    """
+
     kind: str
+    place: str
     metric: str
     row_axes: tuple[str, ...]
     col_axes: tuple[str, ...]
@@ -33,9 +47,19 @@ class Table:
     cells: Mapping[Position, Cell]
     ranked: bool = True
 
+    @property
+    def title(self) -> str:
+        """The kind in words, and the place."""
+        return ": ".join(filter(None, [KIND_TITLES.get(self.kind, self.kind), self.place]))
+
+    @property
+    def short_title(self) -> str:
+        """The kind by its name, and the place."""
+        return ": ".join(filter(None, [self.kind if KIND_TITLES.get(self.kind, self.kind) else "", self.place]))
+
     @cached_property
     def contests(self) -> tuple[Mapping[Position, Cell], ...]:
-        """What may be compared: the complete cells of a column on the same data, where there are two at least."""
+        """The complete cells that are compared: of one column, on the same data, two or more."""
         if not self.ranked:
             return ()
         groups: dict[tuple[int, str | None], dict[Position, Cell]] = {}
@@ -56,7 +80,7 @@ class Table:
 
     @cached_property
     def to_best(self) -> Mapping[Position, Contrast]:
-        """Each cell of a contest against the one with the best mean."""
+        """Each cell of a contest minus the one with the best mean."""
         metric = METRICS[self.metric]
         out: dict[Position, Contrast] = {}
         for contest in self.contests:
@@ -66,7 +90,7 @@ class Table:
         return out
 
     def to_baseline(self, row: tuple[Tick, ...] | None) -> Mapping[Position, Contrast]:
-        """Each cell of a contest against the one in a row, where that is among them."""
+        """Return each cell of a contest minus the one in a row, in the contests with that row."""
         out: dict[Position, Contrast] = {}
         for contest in self.contests:
             if (reference := next((at for at in contest if self.rows[at[0]] == row), None)) is not None:
@@ -75,25 +99,22 @@ class Table:
 
     @cached_property
     def tied(self) -> frozenset[Position]:
-        """Positions that are not the best, and are not shown to be worse than it either.
+        """Positions that are not the best, but not significantly worse either.
 
-        A cell as good as any is best or tied in at least 97 of 100 cases; of twelve equals all are so in 88 (by
+        A cell as good as any is best or tied in at least 97 of 100 cases; of twelve equal cells all are so in 88 (by
         simulation: ``tests/report/test_simulation.py``).
         """
         close = (at for at, one in self.to_best.items() if one.p is not None and one.p >= LEVEL)
         return frozenset(close) - self.best
 
 
-def lay_out(
-    cells: Sequence[Cell], title: str, layout: Layout, *, ranked: bool = True, chosen: Sequence[str] = ()
-) -> list[Table]:
+def lay_out(cells: Sequence[Cell], layout: Layout, *, ranked: bool = True, chosen: Sequence[str] = ()) -> list[Table]:
     """Return the cells as tables of a readable width: one table for each value of the slower column axes.
 
     Args:
         cells: cells of one kind.
-        title: of all tables.
         layout: the options of their sweep.
-        ranked: whether cells of a column are compared.
+        ranked: whether the cells of a column are compared.
         chosen: hyperparameters that were chosen, which are neither rows nor columns.
     """
     if not cells:
@@ -104,31 +125,28 @@ def lay_out(
         slow += 1
     tables = []
     for members in grouped(cells, lambda cell: axes.col(cell, axes.cols[:slow])):
-        at = zip(axes.cols[:slow], axes.col(members[0]), strict=False)
-        place = ", ".join(axis_label(axis, tick) for axis, tick in at)
-        heading = ": ".join(part for part in (title, place) if part)
-        tables += _split(members, heading, axes, axes.cols[slow:], ranked)
+        place = place_label(axes.cols[:slow], axes.col(members[0], axes.cols[:slow]))
+        tables += _split(members, place, axes, axes.cols[slow:], ranked)
     return tables
 
 
-def _split(cells: Sequence[Cell], title: str, axes: Axes, col_axes: tuple[str, ...], ranked: bool) -> list[Table]:
-    """Return one table, or several with about as many columns each where one would be too wide."""
+def _split(cells: Sequence[Cell], place: str, axes: Axes, col_axes: tuple[str, ...], ranked: bool) -> list[Table]:
+    """Return one table, or several of about the same width where one would be too wide."""
     cols = sorted({axes.col(cell, col_axes) for cell in cells})
-    parts = math.ceil(len(cols) / MAX_COLUMNS)
-    size = math.ceil(len(cols) / parts)
+    size = math.ceil(len(cols) / math.ceil(len(cols) / MAX_COLUMNS))
     tables = []
     for start in range(0, len(cols), size):
         some = cols[start : start + size]
         members = [cell for cell in cells if axes.col(cell, col_axes) in some]
         rows = sorted({axes.row(cell) for cell in members})
-        placed: dict[tuple[int, int], Cell] = {}
+        placed: dict[Position, Cell] = {}
         for cell in members:
             at = rows.index(axes.row(cell)), some.index(axes.col(cell, col_axes))
             if at in placed:
                 raise AssertionError(f"two cells at one place: {placed[at].experiment!r} and {cell.experiment!r}")
             placed[at] = cell
         kind, metric = cells[0].experiment.kind, cells[0].metric
-        tables.append(Table(title, kind, metric, axes.rows, col_axes, tuple(rows), tuple(some), placed, ranked=ranked))
+        tables.append(Table(kind, place, metric, axes.rows, col_axes, tuple(rows), tuple(some), placed, ranked=ranked))
     return tables
 
 

@@ -1,54 +1,58 @@
-"""How cells, numbers and their gaps are put into words, wherever they are shown."""
+"""Cells, numbers and gaps as text, the same in every format."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell, Tick, axis_label
+from flbench.report.cells import Cell
+from flbench.report.costs import Reached
 from flbench.report.paired_tests import Contrast
 from flbench.report.tables import Table
+from flbench.report.ticks import Tick, axis_label
 
-#: Stands after what is not shown to be worse than the best.
+#: Mark of a cell that is not significantly worse than the best.
 TIED = "≈"
 
+#: What is shown where there is no value.
+NONE = "–"
 
-def head(table: Table, col: Sequence[Tick]) -> list[str]:
-    """The lines above a column: its place on every axis, or the metric where there is only one column."""
-    return [axis_label(axis, at) for axis, at in zip(table.col_axes, col, strict=True)] or [METRICS[table.metric].title]
+
+def column_head(table: Table, col: Sequence[Tick]) -> str:
+    """Return the lines above a column: its position on every axis, or the metric where it is the only column."""
+    labels = [axis_label(axis, at) for axis, at in zip(table.col_axes, col, strict=True)]
+    return "\n".join(labels or [METRICS[table.metric].title])
 
 
 def row_labels(table: Table, r: int) -> list[str]:
-    """The row's names; the first carries the mark of methods without a shared model."""
-    labels = [at.label for at in table.rows[r]]
+    """Return the labels of a row; the first has the mark of methods without a shared model."""
     personal = any(cell.personal for (row, _), cell in table.cells.items() if row == r)
-    return [f"{label} ¹" if personal and i == 0 and table.ranked else label for i, label in enumerate(labels)]
+    return marked([at.label for at in table.rows[r]], personal=personal and table.ranked)
+
+
+def marked(labels: Sequence[str], *, personal: bool) -> list[str]:
+    """Return the labels of a row, the first one with a footnote mark where there is no shared model."""
+    return [f"{label} ¹" if personal and i == 0 else label for i, label in enumerate(labels)]
 
 
 def row_name(row: Sequence[Tick]) -> str:
-    """A row in one word or two: ``fedavg none``."""
+    """Return the labels of a row as one name: ``fedavg none``."""
     return " ".join(at.label for at in row)
 
 
-def parts(cell: Cell) -> tuple[str, list[str]]:
-    """A cell's value with the half-width of its interval (empty if it has none), and the lines below it."""
-    metric = METRICS[cell.metric]
-    summary = cell.summary
-    below = []
-    value = ""
+def lines_below(cell: Cell) -> list[str]:
+    """Return the lines below a cell's mean: spread and number of seeds, gaps, how its settings were chosen."""
+    metric, summary, below = METRICS[cell.metric], cell.summary, []
     if summary:
-        value = mean_text(cell)
         spread = "" if summary.sd is None else f"sd {metric.text(summary.sd)}, "
         below.append(f"{spread}n={summary.n}{', no interval' if summary.half_width is None else ''}")
     if not cell.complete:
         below.append(gap_text(cell))
-    if cell.chosen:
-        below.append(cell.chosen)
-    return value, below
+    return [*below, *filter(None, [cell.chosen])]
 
 
 def mean_text(cell: Cell) -> str:
-    """``97.26 ± 1.05``: mean and half-width of its interval; empty where there is no value."""
+    """Return ``97.26 ± 1.05``, mean and half-width of its interval; empty where there is no value."""
     if cell.summary is None:
         return ""
     metric, half_width = METRICS[cell.metric], cell.summary.half_width
@@ -56,34 +60,36 @@ def mean_text(cell: Cell) -> str:
 
 
 def gap_text(cell: Cell) -> str:
-    """``not run``, ``2/3 diverged`` or ``2/3: 1 failed (oom)``."""
-    if cell.gaps == {"pending": cell.wished}:
+    """Return ``not run``, ``2/3 diverged`` or ``2/3: 1 failed (oom)``."""
+    if cell.gaps == {"pending": cell.requested}:
         return "not run"
     if cell.gaps.keys() == {"diverged"}:
-        return f"{cell.gaps['diverged']}/{cell.wished} diverged"
-    return f"{len(cell.values)}/{cell.wished}: {listing(cell.gaps)}"
+        return f"{cell.gaps['diverged']}/{cell.requested} diverged"
+    return f"{len(cell.values)}/{cell.requested}: {listing(cell.gaps)}"
 
 
 def listing(counts: Mapping[str, int]) -> str:
-    """``1 diverged, 2 pending``."""
+    """Return ``1 diverged, 2 pending``."""
     return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
 def contrast_text(contrast: Contrast, metric: str) -> tuple[str, str]:
-    """``+20.66 ± 3.10``, and ``p 0.012, n=3`` to stand below it."""
+    """Return ``+20.66 ± 3.10``, and the line below it, ``p 0.012, n=3``."""
     found, known = contrast.difference, METRICS[metric]
     half_width = "" if found.half_width is None else f" ± {known.text(found.half_width)}"
-    test = f"n={found.n}, no test" if contrast.p is None else f"p {p_text(contrast.p)}, n={found.n}"
-    return f"{known.change(found.mean)}{half_width}", test
+    text = f"{known.change(found.mean)}{half_width}"
+    if contrast.p is None:
+        return text, f"n={found.n}, no test"
+    return text, f"p {'<0.001' if contrast.p < 0.001 else f'{contrast.p:.2g}'}, n={found.n}"
 
 
-def p_text(p: float) -> str:
-    """A p-value with two digits, or its bound."""
-    return "<0.001" if p < 0.001 else f"{p:.2g}"
+def reached_text(reached: Reached) -> str:
+    """Return ``2/3 seeds``: how many reach the target."""
+    return f"{reached.n}/{reached.requested} seeds"
 
 
 def bytes_text(count: float) -> str:
-    """``141.3 MB``, in powers of 1000, with a space at which no line breaks."""
+    """Return ``141.3 MB``, in powers of 1000, with a no-break space."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:.{0 if unit == 'B' else 1}f}\N{NO-BREAK SPACE}{unit}"
@@ -92,7 +98,7 @@ def bytes_text(count: float) -> str:
 
 
 def numbers_text(numbers: Sequence[int]) -> str:
-    """``0, 1, 2`` or, for many in a row, ``0 to 19``."""
+    """Return ``0, 1, 2``; for more than three in a row ``0 to 19``."""
     if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))

@@ -37,7 +37,7 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
     from flbench.papers import papers
     from flbench.report import leaderboard
     from flbench.report.figures.kinds import write_figures
-    from flbench.report.runs import StoreSource
+    from flbench.report.sources import StoreSource
     from flbench.report.write.json import to_json
 
     parts = leaderboard.parts_of(StoreSource(store), [sweep])

@@ -9,8 +9,9 @@ import pytest
 
 from flbench.cli import main
 from flbench.papers import papers
-from flbench.report import exports, write_leaderboard
-from flbench.report.runs import StoreSource, collect
+from flbench.report import exports, transfer, write_leaderboard
+from flbench.report.runs import collect
+from flbench.report.sources import StoreSource
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, markdown_of, records
@@ -194,7 +195,7 @@ def test_json(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_exported_files_are_a_source(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
     (here / "results").mkdir()
-    exports.write(here / "results" / "tiny.parquet", exports.gather(store, store.run_ids())[0])
+    exports.write(here / "results" / "tiny.parquet", transfer.export_runs(store, store.run_ids())[0])
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "a.md")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "b.md", "--results", "results")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "c.md", "--results", "results/tiny.parquet")
@@ -392,7 +393,7 @@ def test_another_report_is_not_replaced(
 
 def test_a_report_is_named_after_what_it_is_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
-    exports.write(here / "exported.parquet", exports.gather(store, store.run_ids())[0])
+    exports.write(here / "exported.parquet", transfer.export_runs(store, store.run_ids())[0])
     Path("other.yaml").write_text(SPEC.replace("tiny", "other"))
     for words, name in (
         (["tiny.yaml", "other.yaml"], "tiny-and-1-more.md"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from flbench.config import Experiment
 from flbench.planning import write_plan
-from flbench.report import exports
+from flbench.report import exports, transfer
 from flbench.store import Attempt, Lease, Store, files, strict_json
 from flbench.store.attempts import ending
 from flbench.sweeps import load_sweep
@@ -81,7 +81,7 @@ def build(folder: Path) -> None:
     files.replace(store.workers / lease.token / "lease.json", strict_json.pretty(dead))
     files.disk.touch(store.workers / lease.token / "heartbeat")
     store.record_death(lease.token, ending("signal", "its worker was killed by SIGKILL"))
-    exported, problems = exports.gather(store, store.run_ids())
+    exported, problems = transfer.export_runs(store, store.run_ids())
     assert not problems
     exports.write(folder / "runs.parquet", exported)
     _write_studies(folder / "studies.parquet")

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flbench.config import Experiment
-from flbench.report.runs import Collection, Held, collect
+from flbench.report.runs import Collection, collect
+from flbench.report.sources import StoredRun
 from flbench.store import Result
 from tests.report.stores import ENVIRONMENT, NUMERICS
 
@@ -58,9 +59,9 @@ class Memory:
         """All of them."""
         return collect(self)
 
-    def held(self) -> Iterator[Held]:
+    def stored_runs(self) -> Iterator[StoredRun]:
         for run_id, request in self._requests.items():
-            yield Held(run_id, request)
+            yield StoredRun(run_id, request)
 
     def results(self, run_id: str) -> Sequence[Result]:
         return [self._results[run_id]] if run_id in self._results else []

@@ -14,8 +14,9 @@ import pytest
 
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
-from flbench.report import exports
-from flbench.report.runs import Source, StoreSource, collect
+from flbench.report import exports, transfer
+from flbench.report.runs import collect
+from flbench.report.sources import FilesSource, Source, StoreSource
 from flbench.store import Lease, Store
 from tests.report.stores import (
     accuracy,
@@ -32,14 +33,14 @@ from tests.report.stores import (
 
 
 def export(store: Store, path: Path) -> Path:
-    exported, problems = exports.gather(store, store.run_ids())
+    exported, problems = transfer.export_runs(store, store.run_ids())
     assert problems == ()
     exports.write(path, exported)
     return path
 
 
 def bring(store: Store, path: Path) -> dict[str, int]:
-    return dict(Counter(verdict for _, verdict in exports.bring_in(store, exports.read(path), Lease.here())))
+    return dict(Counter(verdict for _, verdict in transfer.import_runs(store, exports.read(path), Lease.here())))
 
 
 def text(source: Source, requests: list[Experiment] | None = None) -> str:
@@ -68,7 +69,7 @@ def test_export_import_report_gives_the_same_bytes(tmp_path: Path) -> None:
     for asked in (None, requests):
         original = text(StoreSource(store), asked)
         assert text(StoreSource(copy), asked) == original
-        assert text(exports.FilesSource([path]), asked) == original
+        assert text(FilesSource([path]), asked) == original
     assert export(copy, tmp_path / "again.parquet").read_bytes() == path.read_bytes()
 
 
@@ -91,21 +92,21 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
     store = varied(tmp_path / "a")
-    whole, problems = exports.gather(store, store.run_ids(), ends=True)
+    whole, problems = transfer.export_runs(store, store.run_ids(), ends=True)
     assert problems == ()
     path = tmp_path / "ends.parquet"
     exports.write(path, whole)
     assert path.stat().st_size < export(store, tmp_path / "all.parquet").stat().st_size
-    source = exports.FilesSource([path])
+    source = FilesSource([path])
     assert text(source, small_sweep()) == text(StoreSource(store), small_sweep())
     assert [[record["round"] for record in one.records] for one in whole if one.result.rounds == 40] == [[40]]
     store = Store(tmp_path / "b")
     finish(store, experiment(), lines=records([0, 10, 20], 0.6))
-    (one,), _ = exports.gather(store, store.run_ids(), ends=True)
+    (one,), _ = transfer.export_runs(store, store.run_ids(), ends=True)
     assert [record["round"] for record in one.records] == [0, 20], "with what was seen before the first round"
     assert exports.Exported.from_row(one.to_row()).result.final == one.records[-1]
     exports.write(path, [one])
-    found = [collect(source).runs[0].has_curve for source in (StoreSource(store), exports.FilesSource([path]))]
+    found = [collect(source).runs[0].has_curve for source in (StoreSource(store), FilesSource([path]))]
     assert found == [True, False]
 
 
@@ -185,7 +186,7 @@ def test_damaged_metrics_are_left_out_aloud(tmp_path: Path) -> None:
     run = store.run(experiment().run_id)
     path = run.path / "attempts" / "0001" / "metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b"0.6", b"0.7"))
-    exported, problems = exports.gather(store, store.run_ids())
+    exported, problems = transfer.export_runs(store, store.run_ids())
     assert [one.run_id for one in exported] == [experiment(seed=1).run_id]
     assert len(problems) == 1 and run.run_id in problems[0]
 
@@ -271,7 +272,7 @@ def test_a_foreign_experiment_lands_nowhere(tmp_path: Path) -> None:
     store = Store(tmp_path / "b")
     assert bring(store, path) == {"retired": 1}
     assert list(store.run_ids()) == []
-    collection = collect(exports.FilesSource([path]))
+    collection = collect(FilesSource([path]))
     assert collection.runs == () and "retired" in collection.left_out[0]
 
 
@@ -279,7 +280,7 @@ def test_an_experiment_of_tomorrow_is_left_out(tmp_path: Path) -> None:
     path = export(filled(tmp_path / "a", [experiment(), experiment(seed=1)]), tmp_path / "runs.parquet")
     rewrite(path, lambda row: row.update(experiment=row["experiment"].replace('"none"', '"of-tomorrow"')), sign=True)
     assert bring(Store(tmp_path / "b"), path) == {"unreadable": 1, "imported": 1}
-    assert "cannot read" in collect(exports.FilesSource([path])).left_out[0]
+    assert "cannot read" in collect(FilesSource([path])).left_out[0]
 
 
 @pytest.mark.parametrize(
@@ -315,5 +316,5 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     finish(other, experiment(), 0.123)
     second = export(other, tmp_path / "b.parquet")
     with pytest.raises(UserError, match=r"b\.parquet: run .* has other numbers here than in an earlier file"):
-        exports.FilesSource([first, second])
-    assert len(list(exports.FilesSource([first, first]).held())) == 1
+        FilesSource([first, second])
+    assert len(list(FilesSource([first, first]).stored_runs())) == 1

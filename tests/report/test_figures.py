@@ -14,7 +14,8 @@ from flbench.report.board import Leaderboard, Picture
 from flbench.report.figures.drawing import Drawing
 from flbench.report.figures.kinds import kinds_of, with_links
 from flbench.report.figures.style import COLORS
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
+from flbench.report.sources import StoreSource
 from flbench.store import Store
 from tests.papers.label_skew.test_verdicts import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures

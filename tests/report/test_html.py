@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from flbench.report.board import Leaderboard
-from flbench.report.runs import StoreSource, collect
+from flbench.report.runs import collect
+from flbench.report.sources import StoreSource
 from tests.report.stores import html_of, leaderboard_of, write_figures
 from tests.report.test_leaderboard import everything
 

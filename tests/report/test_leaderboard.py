@@ -14,10 +14,11 @@ from rich.console import Console
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
-from flbench.report.cells import public
-from flbench.report.runs import Collection, Run, StoreSource, collect
+from flbench.report.runs import Collection, Run, collect
+from flbench.report.sources import StoreSource
 from flbench.report.tables import Table
-from flbench.report.wording import parts
+from flbench.report.ticks import public
+from flbench.report.wording import lines_below, mean_text
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from flbench.store import Store
@@ -45,7 +46,7 @@ def cell(table: Table, *labels: str) -> tuple[str, list[str]]:
     """What a cell says: its row's and its column's labels in any order."""
     for (r, c), found in table.cells.items():
         if {*labels} == {at.label for at in (*table.rows[r], *table.cols[c])}:
-            return parts(found)
+            return mean_text(found), lines_below(found)
     raise AssertionError(f"no cell {labels}")
 
 

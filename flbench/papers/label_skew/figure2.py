@@ -12,7 +12,8 @@ from flbench.papers.label_skew.probe_cells import probes_of
 from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.cells import Cell
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import entitle, place_name
+from flbench.report.figures.style import set_title
+from flbench.report.ticks import place_label
 from flbench.report.wording import row_name
 
 if TYPE_CHECKING:
@@ -77,17 +78,17 @@ def _draw(section: Section, details: Details, c: int, maps: Mapping[str, Array])
     figure.colorbar(ScalarMappable(shade, _COLORS), ax=axes, label="accuracy on the class (%)", fraction=0.05)
     where = ", ".join(filter(None, [section.title, details.table.title, _column(details, c)]))
     steps = _steps(details, c)
-    entitle(figure, f"{where}: the global model, and after {steps} local steps on one client", "medium")
+    set_title(figure, f"{where}: the global model, and after {steps} local steps on one client", "medium")
     caption = (
         f"{where}: accuracy on each class of the global model at the end (first line) and after {steps} local steps on "
         "the data of a single client (a line a client), first seed; above each map the mean over classes, clients and "
         "all seeds, before and after. Figure 2 of Zhang et al. 2024 shows client 0."
     )
-    return Drawing("overfit", file_name("overfit", where), caption, figure, section.place)
+    return Drawing(file_name("overfit", where), caption, figure, section.place)
 
 
 def _column(details: Details, c: int) -> str:
-    return place_name(details.table.col_axes, details.table.cols[c])
+    return place_label(details.table.col_axes, details.table.cols[c])
 
 
 def _steps(details: Details, c: int) -> int:

@@ -12,7 +12,7 @@ from flbench.papers.label_skew.probe_cells import probes_of
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, COLORS, Look, entitle, legend, looks
+from flbench.report.figures.style import BAND, COLORS, LineStyle, legend, row_styles, set_title
 from flbench.report.runs import Collection
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _draw(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict
     from matplotlib.figure import Figure
 
     rows = [(cell.tick("norm"),) for cell in cells]
-    styles = looks(rows)
+    styles = row_styles(rows)
     figure = Figure(figsize=(4 * _PANEL[0] + 1.1, _PANEL[1] + 0.7), layout="constrained")
     spectrum, share, norms, heads = figure.subplots(1, 4)
     for number, (seeds, look) in enumerate(zip(lines.values(), styles, strict=True)):
@@ -107,14 +107,14 @@ def _draw(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[dict
     norms.set_yscale("log")
     legend(figure, rows, styles, ["norm"])
     where = _where(section, cells)
-    entitle(figure, where, "medium")
+    set_title(figure, where, "medium")
     caption = (
         f"{where}. Features of the {_whose(cells[0])} on test samples of all classes, uncentred, from left to right: "
         "singular values of their matrix at the end, over the first; the first one's square in percent of all squares; "
         "mean Euclidean norm of a feature; norm of the longest class embedding, and (dotted) mean norm of the others. "
         "Mean ± sd over seeds. Compare figure 3 of Zhang et al. 2024."
     )
-    return Drawing("features", file_name("features", where), caption, figure, section.place)
+    return Drawing(file_name("features", where), caption, figure, section.place)
 
 
 def _where(section: Section, cells: Sequence[Cell]) -> str:
@@ -173,7 +173,7 @@ def _summary(at: list[int], values: NDArray[np.float64]) -> _Line:
     return at, middle, middle - sd, middle + sd
 
 
-def _line(panel: Axes, line: _Line, look: Look, number: int) -> None:
+def _line(panel: Axes, line: _Line, look: LineStyle, number: int) -> None:
     at, middle, low, high = line
     if len(at):
         every = max(1, len(at) // 6)

@@ -10,9 +10,9 @@ import numpy as np
 from flbench.papers.label_skew.mechanisms import Probed, Synthesis, synthesize
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.report.board import Leaderboard
-from flbench.report.cells import Tick
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import COLORS, GREY, MARKERS, Look, entitle, metric_label, scale_of
+from flbench.report.figures.style import COLORS, GREY, MARKERS, LineStyle, metric_label, scale_of, set_title
+from flbench.report.ticks import Tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def _draw(
         for panel in axes[:, c] if label == _STABLE else ():
             panel.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
     _legend(figure, styles)
-    entitle(figure, f"{found.title}: accuracy against what probes saw; a mark a cell (mean over seeds)")
+    set_title(figure, f"{found.title}: accuracy against what probes saw; a mark a cell (mean over seeds)")
     caption = (
         f"{found.title}: {metric_label(metric)} of every cell (a method, norm, learning rate and number of local "
         "steps; mean over seeds) against the effective rank of the global model's features, against how many times as "
@@ -78,7 +78,7 @@ def _draw(
         "1, below which gradient descent is stable). A row of panels a partition; colours and marks are "
         "normalizations; the outermost twentieth of the marks stands at the edges."
     )
-    return Drawing("why", file_name("why", found.title), caption, figure, found.place)
+    return Drawing(file_name("why", found.title), caption, figure, found.place)
 
 
 def _in_order(cells: Sequence[Probed], axis: str) -> list[str]:
@@ -93,7 +93,7 @@ def _norms(cells: Sequence[Probed]) -> list[str]:
     return sorted(labels, key=lambda label: (label not in _FIRST, labels.index(label)))
 
 
-def _look(place: int) -> Look:
+def _look(place: int) -> LineStyle:
     """Filled marks first, then hollow ones with other pairs of colour and mark."""
     turn = place // len(COLORS)
     color = COLORS[place % len(COLORS)]
@@ -106,7 +106,7 @@ def _draw_panel(
     cells: Sequence[Probed],
     quantity: Callable[[Probed], float | None],
     ends: tuple[float, float],
-    styles: Mapping[str, Look],
+    styles: Mapping[str, LineStyle],
     scale: int,
 ) -> None:
     for label, look in styles.items():
@@ -138,7 +138,7 @@ def _number_ticks(panel: Axes) -> None:
     panel.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _legend(figure: object, styles: Mapping[str, Look]) -> None:
+def _legend(figure: object, styles: Mapping[str, LineStyle]) -> None:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

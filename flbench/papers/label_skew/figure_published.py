@@ -52,7 +52,7 @@ def _draw(place: tuple[str, str], pairs: Sequence[Comparison], tolerance: float)
         f"intervals) against the published one; the line of equality within {tolerance:g} "
         f"{'point' if tolerance == 1 else 'points'}. Hollow: fewer rounds or other data. {told}."
     )
-    return Drawing("published", file_name("published", *place), caption, figure, place)
+    return Drawing(file_name("published", *place), caption, figure, place)
 
 
 def _ours(one: Comparison) -> float:

@@ -12,7 +12,7 @@ from flbench.papers.rank_collapse.networks import NORMS, Growth, Net, growths, n
 from flbench.papers.rank_collapse.training import Arm, Record, Setting, settings_of
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Look
+from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, LineStyle
 from flbench.report.stats import summarize
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _over_layers(nets: Sequence[Net], width: int) -> Drawing:
         f"Gaussian inputs, before the activation; plain: without a residual path, γ: the strength of the layers beside "
         f"one. Mean over up to {draws} draws; shaded from the least to the greatest; dotted: √d."
     )
-    return Drawing("rank", "rank-depth", caption, figure, ("study", "rank"))
+    return Drawing("rank-depth", caption, figure, ("study", "rank"))
 
 
 def _draw_net(panel: Axes, net: Net) -> None:
@@ -115,7 +115,7 @@ def _over_width(grown: Sequence[Growth]) -> Drawing:
         "one. Mean ± sd over draws; dotted: √d. In the panels: fitted exponents, their 95 % intervals; by theorem 2 "
         "that of linear residual networks is ½ at least."
     )
-    return Drawing("rank", "rank-width", caption, figure, ("study", "rank"))
+    return Drawing("rank-width", caption, figure, ("study", "rank"))
 
 
 def _family_panels(families: Sequence[tuple[str, float]], xlabel: str) -> tuple[Figure, dict[tuple[str, float], Axes]]:
@@ -148,7 +148,7 @@ def _rank_scale(panel: Axes, ticks: Sequence[int]) -> None:
     panel.set_ylim(bottom=0.9)
 
 
-def _look(place: int) -> Look:
+def _look(place: int) -> LineStyle:
     return {
         "color": COLORS[place % len(COLORS)],
         "marker": MARKERS[place % len(MARKERS)],
@@ -308,4 +308,4 @@ def _finished(figure: Figure, setting: Setting, name: str, title: str, caption: 
     if key is not None:
         figure.legend(*key.get_legend_handles_labels(), loc="outside right center", handlelength=3.5)
     caption += " Mean ± sd over seeds; accuracy at the best of the learning rates, the same for all."
-    return Drawing("deep", file_name(f"deep-{name}", setting.title), caption, figure, ("study", "deep"))
+    return Drawing(file_name(f"deep-{name}", setting.title), caption, figure, ("study", "deep"))

@@ -10,8 +10,9 @@ from typing import Any
 
 from flbench.messages import format_scalar
 from flbench.papers.evidence import mean_text
-from flbench.report.cells import grouped, public
+from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
+from flbench.report.ticks import public
 from flbench.studies.deep import Deep
 
 Record = Mapping[str, Any]

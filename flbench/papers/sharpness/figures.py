@@ -14,7 +14,7 @@ from flbench.papers.sharpness.training import EXPLODED, Descent, descents_of, ne
 from flbench.report.board import Leaderboard
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, Look, panels
+from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, LineStyle, panels
 from flbench.report.runs import Run
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:
         "of Karakida et al. 2019; dashed for layer normalization: a mean-field value that is not the paper's). At the "
         "right, the fitted exponent of M."
     )
-    yield Drawing("sharpness", file_name("sharpness", "width"), caption, figure, _PLACE)
+    yield Drawing(file_name("sharpness", "width"), caption, figure, _PLACE)
 
 
 def _count(counts: Sequence[int]) -> str:
@@ -154,7 +154,7 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
     return [end(cluster, -1) + index * gap for cluster in clusters for index in range(len(cluster))]
 
 
-def _look(normalized: str) -> Look:
+def _look(normalized: str) -> LineStyle:
     place = NORMALIZATIONS.index(normalized)
     look = {"color": COLORS[place % len(COLORS)], "marker": MARKERS[place % len(MARKERS)]}
     return {**look, "linewidth": 1.3, "markersize": 3.5}
@@ -197,7 +197,7 @@ def _losses(descents: Sequence[Descent]) -> Drawing:
         f"more above {EXPLODED:g} or not finite. Line: 2 / lambda_max of theory (with subtracted means, of its lower "
         "bound); points: of each network as measured before its first step."
     )
-    return Drawing("sharpness", file_name("sharpness", "losses", title.replace("=", "")), caption, figure, _PLACE)
+    return Drawing(file_name("sharpness", "losses", title.replace("=", "")), caption, figure, _PLACE)
 
 
 def _draw_losses(
@@ -265,7 +265,7 @@ def _spectra(groups: Sequence[Sequence[Run]]) -> Drawing:
         f"{_count([len(group) for group in groups])} draws; dashed: lambda_max of theory (theorem 2.2), dotted: its "
         "lower bound (theorems 3.3 and 3.4)."
     )
-    return Drawing("sharpness", file_name("sharpness spectrum", title), caption, figure, _PLACE)
+    return Drawing(file_name("sharpness spectrum", title), caption, figure, _PLACE)
 
 
 def _eigenvalues(run: Run) -> list[float]:

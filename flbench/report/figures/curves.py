@@ -1,4 +1,4 @@
-"""Over training: the headline metric over rounds, and over the data seen, where federated meets centralized training.
+"""Over training: the metric over rounds, and over the samples seen, where federated meets centralized training.
 
 The latter are figures 4 and 6 of Zhang et al. 2024 (arXiv 2308.09565v2).
 """
@@ -6,179 +6,164 @@ The latter are figures 4 and 6 of Zhang et al. 2024 (arXiv 2308.09565v2).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flbench.config import Federated, Training
 from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import Cell, Tick
-from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.cells import Cell
+from flbench.report.figures.drawing import Drawing, file_name, titles_of
 from flbench.report.figures.style import (
-    BAND,
     PANEL,
-    Look,
-    entitle,
+    LineStyle,
+    annotate_gaps,
     is_lowest,
     legend,
-    looks,
     metric_label,
-    name_panel,
     panels,
-    place_name,
+    plot_mean,
+    row_styles,
     scale_of,
-    tell_gaps,
-    title_of,
+    set_panel_title,
+    set_title,
 )
 from flbench.report.runs import Collection
 from flbench.report.stats import summarize
 from flbench.report.tables import Table
+from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Markers along a line, so that they tell lines apart without hiding them.
+#: Markers along a line: enough to tell lines apart, too few to hide them.
 _MARKS = 8
-
-Points = list[tuple[float, float, float]]  # x, mean, sd
 
 
 def over_rounds(board: Leaderboard) -> Iterator[Drawing]:
-    """One figure a table: a panel a column, a line a row, a band of one standard deviation over seeds."""
+    """Draw one figure a table: a panel a column, a line a row, a band of one standard deviation over seeds."""
     for section in board.sections:
         seen: Counter[str] = Counter()
         for details in section.details:
             table = details.table
             if any(run.has_curve for cell in table.cells.values() for run in cell.runs):
-                name = file_name("curves", title_of(section, table))
+                name = file_name("curves", section.title, table.short_title)
                 seen[name] += 1
                 name += f"-part{seen[name]}" if seen[name] > 1 else ""
-                yield _draw_table(section, table, board.collection, name)
+                yield _draw_rounds(section, table, board.collection, name)
 
 
-def _draw_table(section: Section, table: Table, collection: Collection, name: str) -> Drawing:
+def _draw_rounds(section: Section, table: Table, collection: Collection, name: str) -> Drawing:
     from matplotlib.ticker import MaxNLocator
 
     alike = [other.rows for other in section.tables if other.row_axes == table.row_axes]
-    styles = looks(table.rows, [row for rows in alike for row in rows])
+    styles = row_styles(table.rows, [row for rows in alike for row in rows])
     as_long = len({cell.training.rounds for cell in table.cells.values()}) == 1
     figure, axes = panels(len(table.cols), sharex=as_long, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
         cells = [(r, table.cells[r, c]) for r in range(len(table.rows)) if (r, c) in table.cells]
         for r, cell in cells:
-            _draw_line(panel, _points(cell, collection, lambda _: 1), styles[r], r, scale_of(table.metric))
-        tell_gaps(panel, [(row_name(table.rows[r]), cell) for r, cell in cells if not cell.complete])
-        name_panel(panel, place_name(table.col_axes, col), PANEL[0])
+            _draw_line(panel, cell, collection, 1, styles[r], r)
+        annotate_gaps(panel, [(row_name(table.rows[r]), cell) for r, cell in cells])
+        set_panel_title(panel, place_label(table.col_axes, col), PANEL[0])
         if scale_of(table.metric) == 100:
             panel.set_ylim(0, 101)
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         if is_lowest(c, len(axes)):
             panel.set_xlabel("round")
     figure.supylabel(metric_label(table.metric), fontsize="medium")
-    entitle(figure, f"{title_of(section, table)}: mean ± sd over seeds")
+    title = titles_of(section, table)
+    set_title(figure, f"{title}: mean ± sd over seeds")
     legend(figure, table.rows, styles, table.row_axes)
-    caption = f"{title_of(section, table)}: {metric_label(table.metric)} over rounds, mean ± sd over seeds."
-    return Drawing("curves", name, caption, figure, section.place)
-
-
-def over_data(board: Leaderboard) -> Iterator[Drawing]:
-    """One figure a section with centralized runs: a panel a column, and one of centralized training, over samples seen.
-
-    A round shows clients x participation x local steps x batch size samples to federated training, and local steps x
-    batch size to centralized training. Runs of whole local epochs have no such number and are left out.
-    """
-    for section in board.sections:
-        tables = [details.table for details in section.details]
-        shown = [lines for table in tables for lines in _columns(table) if lines.cells]
-        if any(table.kind == "centralized" for table in tables) and shown:
-            yield _draw_data(section, shown, board.collection)
+    caption = f"{title}: {metric_label(table.metric)} over rounds, mean ± sd over seeds."
+    return Drawing(name, caption, figure, section.place)
 
 
 @dataclass(frozen=True)
-class _Lines:
-    """What a panel over the samples seen shows: cells by a name and the last of the row's names."""
+class _Column:
+    """A panel over the samples seen: cells by the name of their row, and by its norm."""
 
     title: str
     cells: Mapping[tuple[str, Tick], Cell]
 
 
-def _columns(table: Table) -> Iterator[_Lines]:
-    """The table's cells with a value, column by column."""
+def over_data(board: Leaderboard) -> Iterator[Drawing]:
+    """Draw one figure a section with centralized runs: a panel a column, and one of centralized training.
+
+    A round uses clients x participation x local steps x batch size samples in federated training, and local steps x
+    batch size in centralized training. Runs of whole local epochs are omitted, since their number depends on the data.
+    """
+    for section in board.sections:
+        tables = [details.table for details in section.details]
+        columns = [column for table in tables for column in _columns(table) if column.cells]
+        if any(table.kind == "centralized" for table in tables) and columns:
+            yield _draw_data(section, columns, board.collection)
+
+
+def _columns(table: Table) -> Iterator[_Column]:
+    """Yield the columns of a table with its cells that have a value."""
     kind = "centralized" if table.kind == "centralized" else ""
     for c, col in enumerate(table.cols):
         cells = {
             (f"{kind} {row_name(row)}".strip(), row[-1]): table.cells[r, c]
             for r, row in enumerate(table.rows)
-            if (r, c) in table.cells and table.cells[r, c].values and _samples(table.cells[r, c].training)
+            if (r, c) in table.cells and table.cells[r, c].values and _samples_per_round(table.cells[r, c].training)
         }
-        yield _Lines(", ".join(filter(None, [kind, place_name(table.col_axes, col)])), cells)
+        yield _Column(", ".join(filter(None, [kind, place_label(table.col_axes, col)])), cells)
 
 
-def _draw_data(section: Section, shown: Sequence[_Lines], collection: Collection) -> Drawing:
+def _draw_data(section: Section, columns: Sequence[_Column], collection: Collection) -> Drawing:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    # The kind of line tells who trains, the colour the normalization.
-    keys = list(dict.fromkeys(key for lines in shown for key in lines.cells))
-    groups = {name: index for index, name in enumerate(dict.fromkeys(_group(*key) for key in keys))}
-    styles = dict(zip(keys, looks([(Tick((groups[_group(*key)],), ""), key[1]) for key in keys]), strict=True))
-    metric = next(iter(shown[0].cells.values())).metric
-    as_long = len({_fed(cell.training) for lines in shown for cell in lines.cells.values()}) == 1
-    figure, axes = panels(len(shown), sharex=as_long, sharey=True)
-    for c, (panel, lines) in enumerate(zip(axes, shown, strict=True)):
-        for number, (key, cell) in enumerate(lines.cells.items()):
-            _draw_line(panel, _points(cell, collection, _samples), styles[key], number, scale_of(metric))
-        tell_gaps(panel, [(name, cell) for (name, _), cell in lines.cells.items() if not cell.complete])
-        name_panel(panel, lines.title, PANEL[0])
+    # The dashes show the method (a row's name without its norm), the colour the norm.
+    keys = {key: key[0].replace(key[1].label, "", 1) for column in columns for key in column.cells}
+    methods = list(dict.fromkeys(keys.values()))
+    ticks = [(Tick((methods.index(method),), ""), norm) for (_, norm), method in keys.items()]
+    styles = dict(zip(keys, row_styles(ticks), strict=True))
+    everything = [cell for column in columns for cell in column.cells.values()]
+    totals = {cell.training.rounds * _samples_per_round(cell.training) for cell in everything}
+    figure, axes = panels(len(columns), sharex=len(totals) == 1, sharey=True)
+    for c, (panel, column) in enumerate(zip(axes, columns, strict=True)):
+        for number, (key, cell) in enumerate(column.cells.items()):
+            _draw_line(panel, cell, collection, _samples_per_round(cell.training), styles[key], number)
+        annotate_gaps(panel, [(name, cell) for (name, _), cell in column.cells.items()])
+        set_panel_title(panel, column.title, PANEL[0])
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.set_xlim(left=0)
         if is_lowest(c, len(axes)):
             panel.set_xlabel("training samples seen")
-    figure.supylabel(metric_label(metric), fontsize="medium")
-    entitle(figure, f"{section.title}: mean ± sd over seeds")
-    handles = [Line2D([], [], **look) for look in styles.values()]
+    figure.supylabel(metric_label(everything[0].metric), fontsize="medium")
+    set_title(figure, f"{section.title}: mean ± sd over seeds")
+    handles = [Line2D([], [], **style) for style in styles.values()]
     figure.legend(handles, [name for name, _ in keys], loc="outside right center", handlelength=3.5)
     caption = f"{section.title}: federated and centralized training over the samples seen, mean ± sd over seeds."
-    return Drawing("data", file_name("data", section.title), caption, figure, section.place)
+    return Drawing(file_name("data", section.title), caption, figure, section.place)
 
 
-def _group(name: str, hue: Tick) -> str:
-    """A line's name without its normalization."""
-    return name.replace(hue.label, "", 1)
-
-
-def _samples(experiment: Training) -> float:
-    """Training samples that a round feeds; 0 where it depends on the clients' data."""
+def _samples_per_round(experiment: Training) -> float:
+    """Return the training samples of a round; 0 where the number depends on the clients' data."""
     clients = experiment.cohort_size if isinstance(experiment, Federated) else 1
     return float(clients * (experiment.local_steps or 0) * experiment.batch_size)
 
 
-def _fed(experiment: Training) -> float:
-    """Training samples that all its rounds feed."""
-    return experiment.rounds * _samples(experiment)
-
-
-def _draw_line(panel: Axes, points: Points, look: Look, number: int, scale: int) -> None:
-    if not points:
-        return
-    at = [x for x, _, _ in points]
-    # Marks of different lines stand at different rounds, so that none hides another.
-    every = max(1, len(points) // _MARKS)
-    panel.plot(at, [scale * mean for _, mean, _ in points], **look, markevery=(number % every, every))
-    low, high = ([scale * (mean + sign * sd) for _, mean, sd in points] for sign in (-1, 1))
-    panel.fill_between(at, low, high, color=look["color"], alpha=BAND, linewidth=0)
-
-
-def _points(cell: Cell, collection: Collection, per_round: Callable[[Training], float]) -> Points:
-    """Mean and sd over the seeds that are in the cell's mean, at the rounds that all of them recorded."""
+def _draw_line(
+    panel: Axes, cell: Cell, collection: Collection, per_round: float, style: LineStyle, number: int
+) -> None:
+    """Draw the metric over rounds x ``per_round``, at the rounds that all seeds in the cell's mean recorded."""
     seeds = []
     for run in cell.runs:
         if run.state == "done":
             values = {record["round"]: value_of(record, cell.metric) for record in collection.records(run)}
             seeds.append({at: value for at, value in values.items() if value is not None})
     common = sorted(set.intersection(*(set(values) for values in seeds))) if seeds else []
-    summaries = [(at * per_round(cell.training), summarize([values[at] for values in seeds])) for at in common]
-    return [(x, summary.mean, summary.sd or 0.0) for x, summary in summaries if summary]
+    summaries = [summary for at in common if (summary := summarize([values[at] for values in seeds]))]
+    if not summaries:
+        return
+    # Markers of different lines are at different rounds, so that none hides another.
+    every = max(1, len(common) // _MARKS)
+    at, means, sds = [at * per_round for at in common], [one.mean for one in summaries], [one.sd for one in summaries]
+    plot_mean(panel, at, means, sds, style, scale=scale_of(cell.metric), markevery=(number % every, every))

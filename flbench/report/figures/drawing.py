@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.report.board import KIND_TITLES, Leaderboard
+from flbench.report.board import Leaderboard, Section
+from flbench.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +20,6 @@ class Drawing:
     """A figure before it is written.
 
     Attributes:
-        kind: the name of its kind.
         name: of its files, without an ending.
         caption: what it shows.
         figure: the drawing.
@@ -27,7 +27,6 @@ class Drawing:
         tight: whether it is cut to what is drawn, for figures without a layout of their own.
     """
 
-    kind: str
     name: str
     caption: str
     figure: Figure
@@ -68,15 +67,23 @@ def save(drawing: Drawing, directory: Path) -> list[Path]:
 
 
 def save_as(drawing: Drawing, path: Path) -> None:
-    """Write a drawing to one file, whose ending says how: .svg, .png or .pdf."""
+    """Write a drawing to one file in the format of its suffix: .svg, .png or .pdf."""
     metadata = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
     box = "tight" if drawing.tight else None
     drawing.figure.savefig(path, dpi=160, bbox_inches=box, metadata=metadata[path.suffix])
 
 
 def file_name(kind: str, *titles: str) -> str:
-    """A file's name from what a figure shows, in letters, digits, points and dashes."""
-    text = " ".join(titles)
-    for name, heading in KIND_TITLES.items():
-        text = text.replace(heading, name) if heading else text
-    return "-".join(re.findall(r"[A-Za-z0-9.]+", f"{kind} {text}"))
+    """Return a file's name from what a figure shows, in letters, digits, points and dashes."""
+    return "-".join(re.findall(r"[A-Za-z0-9.]+", " ".join([kind, *titles])))
+
+
+def table_file_name(kind: str, section: Section, table: Table) -> str:
+    """Return the name for the figure of a table: with its first column where several tables have its title."""
+    alike = sum(details.table.title == table.title for details in section.details) > 1
+    return file_name(kind, section.title, table.short_title, *(at.label for at in table.cols[0] if alike))
+
+
+def titles_of(section: Section, table: Table) -> str:
+    """Return the titles of a section and of one of its tables."""
+    return ", ".join(filter(None, [section.title, table.title]))

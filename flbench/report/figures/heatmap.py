@@ -1,4 +1,4 @@
-"""Method x norm as a map of colours that also reads in grey: light is better."""
+"""Method x norm as a map of colours that is readable in grey: light is better."""
 
 from __future__ import annotations
 
@@ -7,116 +7,95 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flbench.metric_specs import METRICS
-from flbench.report.board import Details, Leaderboard, Section
-from flbench.report.cells import Cell, Tick
-from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.board import Leaderboard, Section
+from flbench.report.figures.drawing import Drawing, table_file_name, titles_of
 from flbench.report.figures.style import (
+    COLOR_MAP,
     GREY,
-    entitle,
-    literal,
     metric_label,
-    name_panel,
-    place_name,
+    no_math,
     scale_of,
-    title_of,
+    set_panel_title,
+    set_title,
 )
-from flbench.report.tables import Table
+from flbench.report.tables import Position, Table
+from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import TIED, gap_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
-    from matplotlib.patches import Rectangle
+    from matplotlib.colors import Colormap, Normalize
 
-#: Its lightness rises steadily, for every kind of colour blindness and in grey.
-_COLORS = "cividis"
-
-#: Inches of a position, and most maps side by side.
-_CELL, _ACROSS = (0.85, 0.5), 3
-
-#: Inches that a map's name needs.
-_NARROWEST = 1.5
+#: Width and height of a cell in inches, most maps side by side, and the least width of a map, for its title.
+_CELL, _ACROSS, _NARROWEST = (0.85, 0.5), 3, 1.5
 
 
 def heatmap(board: Leaderboard) -> Iterator[Drawing]:
-    """One figure a table whose rows have two axes with two values at least; a map a column."""
+    """Draw one figure a table whose rows have two axes with two values or more; a map a column."""
     for section in board.sections:
         for details in section.details:
             table = details.table
             outer, inner = (sorted({row[axis] for row in table.rows}) for axis in (0, -1))
-            if len(table.row_axes) == 2 and min(len(outer), len(inner)) > 1 and _means(table):
-                yield _draw(section, details, outer, inner)
+            means = [scale_of(table.metric) * cell.summary.mean for cell in table.cells.values() if cell.summary]
+            if len(table.row_axes) == 2 and min(len(outer), len(inner)) > 1 and means:
+                yield _draw(section, table, outer, inner, (min(means), max(means)))
 
 
-def _means(table: Table) -> list[float]:
-    return [scale_of(table.metric) * cell.summary.mean for cell in table.cells.values() if cell.summary]
-
-
-def _draw(section: Section, details: Details, outer: Sequence[Tick], inner: Sequence[Tick]) -> Drawing:
+def _draw(
+    section: Section, table: Table, outer: Sequence[Tick], inner: Sequence[Tick], limits: tuple[float, float]
+) -> Drawing:
+    from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    table = details.table
     down = math.ceil(len(table.cols) / _ACROSS)
     across = math.ceil(len(table.cols) / down)
     wide, tall = max(_CELL[0] * len(inner) + 0.35, _NARROWEST), _CELL[1] * len(outer) + 0.7
     figure = Figure(figsize=(max(wide * across + 2.0, 4.0), tall * down + 0.7), layout="constrained")
     axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel())
-    shade = Normalize(min(_means(table)), max(_means(table)))
+    shade = Normalize(*limits)
+    colors = colormaps[f"{COLOR_MAP}{'_r' if METRICS[table.metric].lower_is_better else ''}"]
     for c, panel in enumerate(axes[: len(table.cols)]):
-        _draw_map(panel, table, c, outer, inner, shade)
-        name_panel(panel, place_name(table.col_axes, table.cols[c]), wide)
+        _draw_map(panel, table, c, outer, inner, shade, colors)
+        set_panel_title(panel, place_label(table.col_axes, table.cols[c]), wide)
     for spare in axes[len(table.cols) :]:
         spare.set_axis_off()
-    colors = f"{_COLORS}{'_r' if METRICS[table.metric].lower_is_better else ''}"
     figure.colorbar(ScalarMappable(shade, colors), ax=axes, label=metric_label(table.metric), fraction=0.05)
-    entitle(figure, title_of(section, table))
-    caption = f"{title_of(section, table)}: mean {metric_label(table.metric)}; bold the best, {TIED} tied with it."
-    name = file_name(
-        "heatmap", title_of(section, table), *(at.label for at in table.cols[0] if _is_part(section, table))
-    )
-    return Drawing("heatmap", name, caption, figure, section.place)
-
-
-def _is_part(section: Section, table: Table) -> bool:
-    """Whether several tables have this one's title."""
-    return sum(details.table.title == table.title for details in section.details) > 1
+    title = titles_of(section, table)
+    set_title(figure, title)
+    caption = f"{title}: mean {metric_label(table.metric)}; bold the best, {TIED} tied with it."
+    return Drawing(table_file_name("heatmap", section, table), caption, figure, section.place)
 
 
 def _draw_map(
-    panel: Axes, table: Table, c: int, outer: Sequence[Tick], inner: Sequence[Tick], shade: Normalize
+    panel: Axes, table: Table, c: int, outer: Sequence[Tick], inner: Sequence[Tick], shade: Normalize, colors: Colormap
 ) -> None:
-    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
 
-    colors = colormaps[f"{_COLORS}{'_r' if METRICS[table.metric].lower_is_better else ''}"]
     for r, row in enumerate(table.rows):
         x, y = inner.index(row[-1]), outer.index(row[0])
         cell = table.cells.get((r, c))
         mean = scale_of(table.metric) * cell.summary.mean if cell and cell.summary else None
-        face = "#FFFFFF" if mean is None else colors(shade(mean))
-        panel.add_patch(_square(x, y, face, hatched=cell is not None and not cell.complete))
+        face: Any = "#FFFFFF" if mean is None else colors(shade(mean))
+        hatch = "////" if cell is not None and not cell.complete else None
+        panel.add_patch(
+            Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#FFFFFF", linewidth=1.5, hatch=hatch)
+        )
         if cell is not None:
-            _write(panel, x, y, cell, table, (r, c), dark=mean is not None and shade(mean) < 0.5)
+            _write(panel, x, y, table, (r, c), dark=mean is not None and shade(mean) < 0.5)
     panel.set_xlim(-0.5, len(inner) - 0.5)
     panel.set_ylim(len(outer) - 0.5, -0.5)
-    panel.set_xticks(range(len(inner)), [literal(at.label) for at in inner])
-    panel.set_yticks(range(len(outer)), [literal(at.label) for at in outer])
+    panel.set_xticks(range(len(inner)), [no_math(at.label) for at in inner])
+    panel.set_yticks(range(len(outer)), [no_math(at.label) for at in outer])
     panel.tick_params(length=0)
     panel.grid(visible=False)
     panel.spines[:].set_visible(False)
 
 
-def _square(x: int, y: int, face: Any, *, hatched: bool) -> Rectangle:
-    from matplotlib.patches import Rectangle
-
-    hatch = "////" if hatched else None
-    return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#FFFFFF", linewidth=1.5, hatch=hatch)
-
-
-def _write(panel: Axes, x: int, y: int, cell: Cell, table: Table, at: tuple[int, int], *, dark: bool) -> None:
-    """The mean, its mark, and below it what is missing."""
-    ink = "#FFFFFF" if dark else "#000000"
+def _write(panel: Axes, x: int, y: int, table: Table, at: Position, *, dark: bool) -> None:
+    """Write the mean with its mark, and below it the gap of an incomplete cell."""
+    cell, ink = table.cells[at], "#FFFFFF" if dark else "#000000"
     text = METRICS[cell.metric].text(cell.summary.mean) if cell.summary else ""
     mark = f" {TIED}" if at in table.tied else ""
     weight = "bold" if at in table.best else "normal"

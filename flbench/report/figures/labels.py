@@ -9,16 +9,16 @@ from typing import Any
 from flbench.config import Federated
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
-from flbench.report.cells import public
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.label_counts import figure_of
+from flbench.report.ticks import public
 
 
 def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
-    """One figure a partition, of its first seed; what cannot be drawn on this machine is left out.
+    """Draw one figure a partition, of its first seed; partitions of data that are not on this machine are omitted.
 
     Args:
-        board: which experiments there are.
+        board: the leaderboard.
         root: folder of the data sets; None: the usual one.
     """
     from flbench.data.datasets import load_named
@@ -30,17 +30,17 @@ def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
         try:
             data = load_named(dataset, root)
             counts = count_labels(data, shards_of(experiment, data))
-        except UserError:  # the data are not here, or cannot be split so; its runs say why
+        except UserError:  # the data are not here, or cannot be split like this: the runs report why
             continue
         what = f"{public(dataset.label())}, {experiment.partition.label()}, {experiment.clients} clients"
         caption = f"{what}: training samples of each class that each client holds, seed {experiment.seed}."
         place = (dataset.name, experiment.model.name)
         picture = figure_of(counts, f"{what}, seed {experiment.seed}")
-        yield Drawing("labels", file_name("labels", what), caption, picture, place, tight=True)
+        yield Drawing(file_name("labels", what), caption, picture, place, tight=True)
 
 
 def _partitions(board: Leaderboard) -> list[Federated]:
-    """One experiment of each way in which data meet clients, with the first seed."""
+    """Return one experiment for each way in which data are split, with the first seed."""
     found: dict[tuple[Any, ...], Federated] = {}
     for run in sorted(board.collection.runs, key=lambda run: run.experiment.seed):
         one = run.experiment

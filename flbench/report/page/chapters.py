@@ -8,8 +8,8 @@ from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Par
 from flbench.report.claims import Chapter, Claim, unfinished
 
 
-def compose(chapter: Chapter, pictures: Sequence[Figure]) -> Iterator[Block]:
-    """One chapter; its pictures are in sight, its tables behind a line."""
+def chapter_blocks(chapter: Chapter, pictures: Sequence[Figure]) -> Iterator[Block]:
+    """Yield a chapter; its pictures are visible, its tables folded."""
     yield Heading(2, chapter.title)
     if chapter.introduction:
         yield Paragraph(chapter.introduction)
@@ -23,7 +23,7 @@ def compose(chapter: Chapter, pictures: Sequence[Figure]) -> Iterator[Block]:
 
 
 def claims_grid(claims: Sequence[Claim]) -> Grid:
-    """Each claim with its source, the verdict and the evidence."""
+    """Return a table of claims with their sources, verdicts and evidence."""
     rows = [
         (Entry(claim.text, (claim.source,)), Entry(claim.holding, bold=True), Entry(claim.evidence)) for claim in claims
     ]

@@ -1,62 +1,55 @@
-"""What stands below a section's tables: differences, costs, clients and classes, ranges of learning rates."""
+"""The blocks below a section's tables: differences, costs, clients and classes, ranges of learning rates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Paragraph, words
-from flbench.report.board import KIND_TITLES, Details, Section
+from flbench.report.board import Details, Section
 from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
 from flbench.report.literal import literal
-from flbench.report.lr_range import WITHIN, Ranges, Robustness
+from flbench.report.lr_range import WITHIN, Range, Ranges
 from flbench.report.paired_tests import Contrast
-from flbench.report.tables import Position, Table
-from flbench.report.wording import TIED, bytes_text, contrast_text, row_labels, row_name
+from flbench.report.tables import Position
+from flbench.report.wording import NONE, TIED, bytes_text, contrast_text, reached_text, row_labels, row_name
 
-#: With more classes than this, recall is told of the worst class alone.
+#: With more classes than this, only the recall of the worst class is shown.
 MOST_CLASSES = 20
 
 _ACC = METRICS["acc"]
 
 
-def blocks(section: Section, most_lines: int) -> list[Block]:
-    """The blocks of a section; tables with more than ``most_lines`` lines are folded."""
-    found: list[Block] = []
+def detail_blocks(section: Section, most_lines: int) -> Iterator[Block]:
+    """Yield the blocks of a section; tables with more than ``most_lines`` lines are folded."""
     for details in section.details:
-        found += _titled(f"Differences{_where(details.table)}", _differences(details), most_lines)
+        yield from _titled(f"Differences{_suffix(details.table.short_title)}", _differences(details), most_lines)
     for details in section.details:
-        title = _where(details.table)
-        found += _titled(f"Cost, clients and classes{title}", _costs(details, section.layout.target), most_lines)
-        found += [Fold(f"Recall of each class{title}", (grid,)) for grid in _recall(details)]
+        title, costs = _suffix(details.table.short_title), _costs(details, section.layout.target)
+        yield from _titled(f"Cost, clients and classes{title}", costs, most_lines)
+        if recall := _recall(details):
+            yield Fold(f"Recall of each class{title}", (recall,))
     for ranges in section.ranges:
-        kind = "" if ranges.kind == "federated" else f": {ranges.kind}"
-        found += _titled(f"Range of learning rates{kind}", _ranges(ranges), most_lines)
-    return found
+        kind = "" if ranges.kind == "federated" else ranges.kind
+        yield from _titled(f"Range of learning rates{_suffix(kind)}", _ranges(ranges), most_lines)
 
 
-def _where(table: Table) -> str:
-    """A table's title behind a colon, with the kind in one word."""
-    title = table.title.replace(KIND_TITLES.get(table.kind) or table.kind, table.kind)
+def _suffix(title: str) -> str:
     return f": {title}" if title else ""
 
 
-def _titled(title: str, body: Sequence[Block], most_lines: int) -> list[Block]:
-    """A heading and its blocks, long tables folded; nothing where there is nothing to say."""
-    if not body:
-        return []
-    folded = [
-        Fold(f"{len(block.rows)} lines", (block,))
-        if isinstance(block, Grid) and len(block.rows) > most_lines
-        else block
-        for block in body
-    ]
-    return [Heading(3, title), *folded]
+def _titled(title: str, body: Sequence[Block], most_lines: int) -> Iterator[Block]:
+    """Yield a heading and its blocks, long tables folded; nothing without blocks."""
+    if body:
+        yield Heading(3, title)
+    for block in body:
+        is_long = isinstance(block, Grid) and len(block.rows) > most_lines
+        yield Fold(f"{len(block.rows)} lines", (block,)) if isinstance(block, Grid) and is_long else block
 
 
 def _lines(details: Details) -> Iterator[tuple[tuple[Entry, ...], Position, Cell]]:
-    """The cells column by column, each with the names of its row and its column."""
+    """Yield the cells column by column, each with the labels of its row and column."""
     table = details.table
     for c, col in enumerate(table.cols):
         for r in range(len(table.rows)):
@@ -69,18 +62,19 @@ def _axes(details: Details) -> tuple[str, ...]:
 
 
 def _differences(details: Details) -> list[Block]:
-    """Every cell of a contest less the baseline, and less the best; nothing for single seeds, which allow no test."""
+    """Return every compared cell minus the baseline and minus the best; nothing for single seeds, without a test."""
     table, baseline = details.table, details.baseline
-    tested = [one for one in table.to_best.values() if one.p is not None]
-    if not tested:
+    if all(one.p is None for one in table.to_best.values()):
         return []
     heads = [f"to {row_name(baseline)}"] if details.to_baseline and baseline is not None else []
     rows = []
     for names, at, _ in _lines(details):
         if any(at in contest for contest in table.contests):
             contrasts = [_contrast(details.to_baseline.get(at), table.metric)] if heads else []
-            best = Entry("best" if at in table.best else "–", bold=True) if at not in table.to_best else None
-            contrasts.append(best or _contrast(table.to_best[at], table.metric, TIED if at in table.tied else ""))
+            if at in table.to_best:
+                contrasts.append(_contrast(table.to_best[at], table.metric, TIED if at in table.tied else ""))
+            else:
+                contrasts.append(Entry("best" if at in table.best else NONE, bold=True))
             rows.append((*names, *contrasts))
     text = (
         f"Difference of the means{' in points' if METRICS[table.metric].percent else ''}, paired by seed, ± half-width "
@@ -92,75 +86,76 @@ def _differences(details: Details) -> list[Block]:
 
 def _contrast(contrast: Contrast | None, metric: str, mark: str = "") -> Entry:
     if contrast is None:
-        return Entry("–")
+        return Entry(NONE)
     text, below = contrast_text(contrast, metric)
     return Entry(text, (below,), mark=mark, order=contrast.difference.mean)
 
 
 def _costs(details: Details, target: float | None) -> list[Block]:
-    """Bytes, rounds and bytes to the target, worst client, spread and worst class, of every cell with a value."""
+    """Return worst client, spread, worst class, bytes, rounds and bytes to the target of every cell with a value."""
     lines = [(names, details.costs[at]) for names, at, cell in _lines(details) if cell.values]
-    known = {
-        name: any(getattr(costs, name) is not None for _, costs in lines)
-        for name in ("worst", "spread", "bytes", "reached")
+    columns: dict[str, tuple[bool, Callable[[Costs], Entry]]] = {
+        "worst client": (any(costs.worst is not None for _, costs in lines), lambda costs: _percent(costs.worst)),
+        "sd over clients": (any(costs.spread is not None for _, costs in lines), lambda costs: _percent(costs.spread)),
+        "worst class": (any(costs.recall for _, costs in lines), _worst_class),
+        "bytes": (any(costs.bytes is not None for _, costs in lines), lambda costs: _bytes(costs.bytes)),
+        "rounds to target": (any(costs.reached for _, costs in lines), lambda costs: _rounds_to(costs.reached)),
+        "bytes to target": (any(costs.reached for _, costs in lines), lambda costs: _bytes_to(costs.reached)),
     }
-    recalled = any(costs.recall for _, costs in lines)
-    if not recalled and not any(known.values()):
+    shown = {head: entry for head, (known, entry) in columns.items() if known}
+    if not shown:
         return []
-    metric = METRICS[details.table.metric]
-    heads = ["worst client"] * known["worst"] + ["sd over clients"] * known["spread"] + ["worst class"] * recalled
-    heads += ["bytes"] * known["bytes"] + ["rounds to target", "bytes to target"] * known["reached"]
-    rows = []
-    for names, costs in lines:
-        entries = [_percent(costs.worst)] * known["worst"] + [_percent(costs.spread)] * known["spread"]
-        entries += [_worst_class(costs)] * recalled + [_bytes(costs.bytes)] * known["bytes"]
-        rows.append((*names, *entries, *(_reached(costs.reached) if known["reached"] else ())))
     text = "Means over seeds. Worst client and worst class: accuracy; bytes: sent and received by all clients."
-    if known["reached"] and target is not None:
-        text += f" Target: {metric.text(target)}, at the first evaluation that reaches it."
-    elif known["reached"] and details.baseline is not None:
+    if "rounds to target" in shown and target is not None:
+        text += f" Target: {METRICS[details.table.metric].text(target)}, at the first evaluation that reaches it."
+    elif "rounds to target" in shown and details.baseline is not None:
         text += (
             f" Target: what {literal(row_name(details.baseline))} ends with in the same column with the same seed, at "
             "the first evaluation that reaches it."
         )
     axes = _axes(details)
-    return [Paragraph(text), Grid((*axes, *heads), tuple(rows), len(axes))]
+    rows = tuple((*names, *(entry(costs) for entry in shown.values())) for names, costs in lines)
+    return [Paragraph(text), Grid((*axes, *shown), rows, len(axes))]
 
 
 def _percent(value: float | None) -> Entry:
-    return Entry("–") if value is None else Entry(_ACC.text(value), order=value)
+    return Entry(NONE) if value is None else Entry(_ACC.text(value), order=value)
 
 
 def _bytes(value: float | None) -> Entry:
-    return Entry("–") if value is None else Entry(bytes_text(value), order=value)
+    return Entry(NONE) if value is None else Entry(bytes_text(value), order=value)
 
 
 def _worst_class(costs: Costs) -> Entry:
     known = [(recall, number) for number, recall in enumerate(costs.recall) if recall is not None]
     if not known:
-        return Entry("–")
+        return Entry(NONE)
     recall, number = min(known)
     return Entry(_ACC.text(recall), (f"class {number}",), order=recall)
 
 
-def _reached(reached: Reached | None) -> tuple[Entry, Entry]:
-    if reached is None:
-        return Entry("–"), Entry("–")
-    if reached.rounds is None:
-        return Entry("never"), Entry("never")
-    some = (f"{reached.n}/{reached.wished} seeds",) if reached.n < reached.wished else ()
-    return Entry(f"{reached.rounds:,.0f}", some, order=reached.rounds), _bytes(reached.bytes)
+def _rounds_to(reached: Reached | None) -> Entry:
+    if reached is None or reached.rounds is None:
+        return Entry("never" if reached else NONE)
+    below = (reached_text(reached),) if reached.n < reached.requested else ()
+    return Entry(f"{reached.rounds:,.0f}", below, order=reached.rounds)
 
 
-def _recall(details: Details) -> list[Grid]:
-    """Recall of each class, where there are few enough to be read."""
+def _bytes_to(reached: Reached | None) -> Entry:
+    if reached is None or reached.rounds is None:
+        return Entry("never" if reached else NONE)
+    return _bytes(reached.bytes)
+
+
+def _recall(details: Details) -> Grid | None:
+    """Return the recall of each class; None without recall, or with too many classes."""
     lines = [(names, details.costs[at].recall) for names, at, _ in _lines(details)]
     classes = max((len(recall) for _, recall in lines), default=0)
     if not 0 < classes <= MOST_CLASSES:
-        return []
-    rows = [(*names, *map(_percent, recall)) for names, recall in lines if len(recall) == classes]
+        return None
     axes = _axes(details)
-    return [Grid((*axes, *(f"class {number}" for number in range(classes))), tuple(rows), len(axes))]
+    rows = tuple((*names, *map(_percent, recall)) for names, recall in lines if len(recall) == classes)
+    return Grid((*axes, *(f"class {number}" for number in range(classes))), rows, len(axes))
 
 
 def _ranges(ranges: Ranges) -> list[Block]:
@@ -169,20 +164,19 @@ def _ranges(ranges: Ranges) -> list[Block]:
         "points of the best, and its width in decades; ≥: it ends where the tried rates end. Diverged: of all finished "
         "runs at any rate."
     )
-    somewhere = any(one.where for one in ranges.rows)
-    heads = (*ranges.row_axes, *(["where"] if somewhere else []), "best", "range", "decades", "diverged")
+    several = any(one.column for one in ranges.rows)
+    heads = (*ranges.row_axes, *(["where"] if several else []), "best", "range", "decades", "diverged")
     rows = [
-        (*words(*(at.label for at in one.row), *([one.where] if somewhere else [])), *_range(one))
-        for one in ranges.rows
+        (*words(*(at.label for at in one.row), *([one.column] if several else [])), *_range(one)) for one in ranges.rows
     ]
-    return [Paragraph(text), Grid(heads, tuple(rows), len(ranges.row_axes) + somewhere)]
+    return [Paragraph(text), Grid(heads, tuple(rows), len(ranges.row_axes) + several)]
 
 
-def _range(one: Robustness) -> Sequence[Entry]:
+def _range(one: Range) -> Sequence[Entry]:
     share = 100 * one.diverged / one.finished if one.finished else 0.0
     diverged = Entry(f"{one.diverged}/{one.finished}", (f"{share:.0f} %",) if one.diverged else (), order=share)
     if one.best is None:
-        return (Entry("–"), Entry("no complete cell"), Entry("–"), diverged)
+        return (Entry(NONE), Entry("no complete cell"), Entry(NONE), diverged)
     bound = "≥ " if one.open_low or one.open_high else ""
     return (
         Entry(_ACC.text(one.best), order=one.best),

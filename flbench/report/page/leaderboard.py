@@ -1,25 +1,34 @@
-"""A leaderboard as a document: the answer first, then what it rests on, and where it comes from at the end."""
+"""A leaderboard as a document: the first table, the sections, the chapters, how to read it, where it comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from flbench.choices import SelectBy
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
 from flbench.report.cells import Cell
-from flbench.report.layout import Layout
 from flbench.report.literal import literal
-from flbench.report.page import chapters as compose_chapters
-from flbench.report.page import details as compose_details
+from flbench.report.page.chapters import chapter_blocks
+from flbench.report.page.details import detail_blocks
 from flbench.report.provenance import Provenance
-from flbench.report.runs import Run
 from flbench.report.stats import CONFIDENCE, LEVEL, RESAMPLES
-from flbench.report.summary import Overall, OverallRow
-from flbench.report.summary import Place as Standing
+from flbench.report.summary import Overall, Standing
 from flbench.report.supplement import Place, Supplement
-from flbench.report.tables import MAX_COLUMNS, Table
-from flbench.report.wording import TIED, gap_text, head, listing, mean_text, numbers_text, parts, row_labels
+from flbench.report.tables import MAX_COLUMNS, Position, Table
+from flbench.report.wording import (
+    NONE,
+    TIED,
+    column_head,
+    gap_text,
+    lines_below,
+    listing,
+    marked,
+    mean_text,
+    numbers_text,
+    row_labels,
+)
 
 #: Most rows of the first table; the others are in the sections.
 MOST_ROWS = 20
@@ -37,13 +46,13 @@ OWN_SHARD = (
 )
 MIXED_NUMERICS = "² The seeds of this cell were computed with different numerics:"
 
-#: When a value counts, and how hyper-parameters are chosen, by the rule.
-_WHEN: Mapping[str, str] = {
+#: Which round counts, and how hyperparameters are chosen, by the rule.
+_WHEN: Mapping[SelectBy, str] = {
     "last": "after the last round",
     "val": "at the round with the best validation accuracy",
     "oracle": "at the best round on the test data, which is an upper bound and no result",
 }
-_CHOSEN: Mapping[str, str] = {
+_CHOSEN: Mapping[SelectBy, str] = {
     "last": "by the mean on the test data after the last round, which flatters every row a little "
     "(`select_by: val` chooses on held-out training data)",
     "val": "by the mean accuracy on held-out training data",
@@ -52,113 +61,96 @@ _CHOSEN: Mapping[str, str] = {
 
 
 def document(board: Leaderboard) -> list[Block]:
-    """Everything, in reading order."""
-    blocks: list[Block] = [Heading(1, board.options.title)]
-    layouts = {(section.layout.metric, section.layout.select_by): section.layout for section in board.sections}
-    blocks += [Paragraph(_introduction(layouts.values()))] if board.sections else []
+    """Return all blocks in reading order."""
+    return [
+        Heading(1, board.options.title),
+        *_opening(board),
+        *_sections(board),
+        *_chapters(board),
+        *(_reading(board) if board.sections else ()),
+        *_provenance(board),
+    ]
+
+
+def _opening(board: Leaderboard) -> Iterator[Block]:
+    if board.sections:
+        yield Paragraph(_introduction(board))
     if board.unfinished:
-        total, wished = sum(board.unfinished.values()), board.provenance.wished - len(_studies(board))
-        # A run that diverged is over: it is a result, though no value.
+        studies = sum(len(chapter.runs) for chapter in board.chapters)
+        total, requested = sum(board.unfinished.values()), board.provenance.requested - studies
+        # A diverged run is finished: divergence is its result, although it has no value.
         word = "Diverged" if board.unfinished.keys() == {"diverged"} else "Incomplete"
-        text = f"{total:,} of {wished:,} runs have no value: {literal(listing(board.unfinished))}."
-        blocks.append(Paragraph(f"**{word}:** {text}", warning=True))
-    blocks += [Paragraph(f"Left out: {literal(note)}.", warning=True) for note in board.collection.left_out]
+        text = f"{total:,} of {requested:,} runs have no value: {literal(listing(board.unfinished))}."
+        yield Paragraph(f"**{word}:** {text}", warning=True)
+    for note in board.collection.left_out:
+        yield Paragraph(f"Left out: {literal(note)}.", warning=True)
     constants = {section.title: section.constants for section in board.sections}
     for found in board.overall:
-        blocks += [Paragraph(f"**{literal(found.title)}**: {literal(constants[found.title])}.")] if found.title else []
-        blocks += _overall(found)
-    blocks += (block for one in board.supplements for block in one.opening())
-    blocks += _pictures(picture for picture in board.pictures if picture.place is None)
-    for section, is_last in _sections(board):
-        blocks += _section(board, section, is_last)
-    shown = {section.place for section in board.sections}
-    blocks += (block for one in board.supplements for block in one.sections(shown))
-    blocks += (block for one in board.supplements for block in one.chapter(_pictures_of(board, one)))
-    for chapter in board.chapters:
-        pictures = [picture for picture in board.pictures if picture.place == chapter.place]
-        blocks += compose_chapters.compose(chapter, [_figure(picture) for picture in pictures])
-    return [*blocks, *(_reading(board) if board.sections else []), *_provenance(board)]
+        if found.title:
+            yield Paragraph(f"**{literal(found.title)}**: {literal(constants[found.title])}.")
+        yield from _overall(found)
+    for supplement in board.supplements:
+        yield from supplement.opening()
+    yield from _pictures(picture for picture in board.pictures if picture.place is None)
 
 
-def _pictures_of(board: Leaderboard, supplement: Supplement) -> Mapping[Place, Sequence[Figure]]:
-    """The pictures that a supplement's chapter shows, by data set and model."""
-    found: dict[Place, list[Figure]] = {}
-    for picture in board.pictures:
-        if picture.kind in supplement.figure_kinds and picture.place is not None:
-            found.setdefault(picture.place, []).append(_figure(picture))
-    return found
-
-
-def _studies(board: Leaderboard) -> list[Run]:
-    return [run for chapter in board.chapters for run in chapter.runs]
-
-
-def _introduction(layouts: Iterable[Layout]) -> str:
-    """What is shown, and how."""
+def _introduction(board: Leaderboard) -> str:
+    """Return what the numbers are."""
     shown = []
-    for layout in layouts:
-        metric = METRICS[layout.metric]
+    for name, select_by in dict.fromkeys((one.layout.metric, one.layout.select_by) for one in board.sections):
+        metric = METRICS[name]
         unit = ", in percent" if metric.percent else ""
         better = "lower is better" if metric.lower_is_better else "higher is better"
-        shown.append(f"`{layout.metric}`: {metric.what}, {_WHEN[layout.select_by]}{unit}; {better}.")
+        shown.append(f"`{name}`: {metric.what}, {_WHEN[select_by]}{unit}; {better}.")
     return (
         f"{' '.join(shown)} Mean ± half-width of its 95 % interval over seeds. **Bold**: the best of its column, and "
         f"{TIED} what is not shown to be worse than it. [How to read this](#how-to-read-this)."
     )
 
 
-def _overall(found: Overall) -> list[Block]:
-    """The answer: values where few columns allow it, else what can be said over all of them."""
-    shown = found.rows[:MOST_ROWS]
-    few, several = len(found.columns) <= MAX_COLUMNS, len(found.columns) > 1
-    compared = several and found.ranked > 1
+def _overall(found: Overall) -> Iterator[Block]:
+    """Yield the first table: the cells where there are few columns, else counts over all of them."""
+    shown, of = found.rows[:MOST_ROWS], len(found.columns)
+    few, compared = of <= MAX_COLUMNS, of > 1 and found.ranked > 1
     metric = METRICS[found.metric]
     heads = [*found.row_axes, *(found.columns if few else [])]
-    heads += [f"mean of {len(found.columns)}", "mean rank"] if compared else []
+    heads += [f"mean of {of}", "mean rank"] if compared else []
     heads += ["complete in", "best or tied in"] if not few else []
     rows = []
     for row in shown:
-        entries = [*words(*_overall_labels(row))]
-        entries += [_overall_cell(place) for place in row.places] if few else []
+        entries = [*words(*marked([at.label for at in row.row], personal=row.is_without_shared_model))]
+        entries += [_standing(one) for one in row.standings] if few else []
         if compared and row.mean is not None:
-            interval = (
-                "" if row.interval is None else f"{metric.text(row.interval[0])} to {metric.text(row.interval[1])}"
-            )
-            below = (interval,) if interval else ()
-            entries.append(Entry(metric.text(row.mean), below, bold=row is found.rows[0], order=row.mean))
+            interval = [f"{metric.text(row.interval[0])} to {metric.text(row.interval[1])}"] if row.interval else []
+            entries.append(Entry(metric.text(row.mean), tuple(interval), bold=row is found.rows[0], order=row.mean))
             entries.append(Entry(f"{row.rank:.2f}", order=row.rank))
         elif compared:
-            entries += words("–", "–")
+            entries += words(NONE, NONE)
         if not few:
-            of = len(found.columns)
             entries += [Entry(f"{row.complete}/{of}", order=row.complete), Entry(f"{row.best}/{of}", order=row.best)]
         rows.append(tuple(entries))
-    blocks: list[Block] = [Grid(tuple(heads), tuple(rows), len(found.row_axes))]
+    yield Grid(tuple(heads), tuple(rows), len(found.row_axes))
     if hidden := len(found.rows) - len(shown):
-        blocks.append(Paragraph(f"{hidden} more rows are in the sections below."))
+        yield Paragraph(f"{hidden} more rows are in the sections below.")
     if any(row.is_without_shared_model for row in shown):
-        blocks.append(Paragraph(NO_SHARED_MODEL))
-    return blocks
+        yield Paragraph(NO_SHARED_MODEL)
 
 
-def _overall_labels(row: OverallRow) -> list[str]:
-    labels = [at.label for at in row.row]
-    return [f"{labels[0]} ¹", *labels[1:]] if row.is_without_shared_model else labels
-
-
-def _overall_cell(place: Standing | None) -> Entry:
-    if place is None:
-        return Entry("–")
-    cell = place.cell
-    few = cell.summary is not None and cell.summary.half_width is None
-    below = [f"n={cell.summary.n}"] if few and cell.summary else []
+def _standing(standing: Standing | None) -> Entry:
+    if standing is None:
+        return Entry(NONE)
+    cell = standing.cell
+    without_interval = cell.summary is not None and cell.summary.half_width is None
+    below = [f"n={cell.summary.n}"] if cell.summary and without_interval else []
     below += [gap_text(cell)] if not cell.complete else []
     below += [cell.chosen] if cell.chosen else []
-    return _entry(place.table, cell, place.at, below)
+    return _entry(standing.table, cell, standing.at, below)
 
 
-def _entry(table: Table, cell: Cell, at: tuple[int, int], below: Sequence[str]) -> Entry:
-    """A cell with its marks, and its runs for whoever points at it."""
+def _entry(table: Table, cell: Cell, at: Position, below: Sequence[str]) -> Entry:
+    """Return a cell with its marks; the tip lists its runs."""
+    metric = METRICS[cell.metric]
+    values = ((run, cell.by_seed.get(run.experiment.seed)) for run in cell.runs)
     marks = [TIED] if at in table.tied else []
     marks += ["²"] if len(cell.numerics) > 1 else []
     return Entry(
@@ -167,107 +159,115 @@ def _entry(table: Table, cell: Cell, at: tuple[int, int], below: Sequence[str]) 
         bold=at in table.best | table.tied,
         mark=" ".join(marks),
         order=cell.summary.mean if cell.summary else None,
-        tip=tuple(_tips(cell)),
+        tip=tuple(
+            f"seed {run.experiment.seed}: {run.state if value is None else metric.text(value)}, run {run.run_id}"
+            for run, value in values
+        ),
     )
 
 
-def _tips(cell: Cell) -> Iterator[str]:
-    metric = METRICS[cell.metric]
-    for run in cell.runs:
-        value = cell.by_seed.get(run.experiment.seed)
-        yield f"seed {run.experiment.seed}: {run.state if value is None else metric.text(value)}, run {run.run_id}"
-
-
-def _sections(board: Leaderboard) -> Iterator[tuple[Section, bool]]:
-    """Each section, and whether it is the last of its place (there published numbers and pictures stand)."""
+def _sections(board: Leaderboard) -> Iterator[Block]:
+    """Yield the sections; what supplements and pictures show of a data set and model follows its last section."""
     places = [section.place for section in board.sections]
+    in_chapters = {kind for one in board.supplements for kind in one.figure_kinds}
     for index, section in enumerate(board.sections):
-        yield section, section.place not in places[index + 1 :]
+        yield from _section(section)
+        if section.place not in places[index + 1 :]:
+            for supplement in board.supplements:
+                yield from supplement.of_section(section.place)
+            own = (picture for picture in board.pictures if picture.place == section.place)
+            yield from _pictures(picture for picture in own if picture.kind not in in_chapters)
+    for supplement in board.supplements:
+        yield from supplement.sections(set(places))
 
 
-def _section(board: Leaderboard, section: Section, is_last: bool) -> list[Block]:
-    blocks: list[Block] = [Heading(2, section.title), Paragraph(f"Everywhere: {literal(section.constants)}.")]
+def _section(section: Section) -> Iterator[Block]:
+    yield Heading(2, section.title)
+    yield Paragraph(f"Everywhere: {literal(section.constants)}.")
     if len(section.fingerprints) > 1:
         names = ", ".join(f"`{literal(name)}`" for name in section.fingerprints)
         text = (
             f"**{len(section.fingerprints)} versions of the data** ({names}). "
             "Runs on different data are never averaged: they stand in rows of their own."
         )
-        blocks.append(Paragraph(text, warning=True))
-    everything = _tables(section.tables, 3)
+        yield Paragraph(text, warning=True)
+    everything = tuple(_tables(section.tables, 3))
     if section.tuned:
-        blocks += [Heading(3, f"Best {' and '.join(section.chosen)} of each row"), Paragraph(_tuning(section.layout))]
-        blocks += _tables(section.tuned, 4)
-        cells = sum(len(table.cells) for table in section.tables)
-        blocks.append(Fold(f"All {cells} cells", tuple(everything)))
+        yield Heading(3, f"Best {' and '.join(section.chosen)} of each row")
+        yield Paragraph(
+            "Each row and column with the best of the settings that all rows of the column tried, chosen "
+            f"{_CHOSEN[section.layout.select_by]}. How many they are stands in the cell, where they are several."
+        )
+        yield from _tables(section.tuned, 4)
+        yield Fold(f"All {sum(len(table.cells) for table in section.tables)} cells", everything)
     else:
-        blocks += everything
+        yield from everything
     if section.own_shard:
-        blocks += [Heading(3, "Own shard"), Paragraph(OWN_SHARD), *_tables(section.own_shard, 4)]
-    blocks += compose_details.blocks(section, MOST_LINES)
-    if is_last:
-        blocks += (block for one in board.supplements for block in one.of_section(section.place))
-        elsewhere = {kind for one in board.supplements for kind in one.figure_kinds}
-        own = (picture for picture in board.pictures if picture.place == section.place)
-        blocks += _pictures(picture for picture in own if picture.kind not in elsewhere)
-    return blocks
+        yield Heading(3, "Own shard")
+        yield Paragraph(OWN_SHARD)
+        yield from _tables(section.own_shard, 4)
+    yield from detail_blocks(section, MOST_LINES)
 
 
-def _tuning(layout: Layout) -> str:
-    return (
-        "Each row and column with the best of the settings that all rows of the column tried, chosen "
-        f"{_CHOSEN[layout.select_by]}. How many they are stands in the cell, where they are several."
-    )
-
-
-def _tables(tables: Sequence[Table], level: int) -> list[Block]:
-    blocks: list[Block] = []
+def _tables(tables: Sequence[Table], level: int) -> Iterator[Block]:
     previous = ""
     for table in tables:
         if table.title != previous:
-            blocks.append(Heading(level, table.title))
+            yield Heading(level, table.title)
         previous = table.title
-        heads = [*table.row_axes, *("\n".join(head(table, col)) for col in table.cols)]
-        rows = [
-            (*words(*row_labels(table, r)), *(_table_cell(table, r, c) for c in range(len(table.cols))))
-            for r in range(len(table.rows))
-        ]
-        blocks.append(Grid(tuple(heads), tuple(rows), len(table.row_axes)))
-        blocks += _footnotes(table)
-    return blocks
+        rows = []
+        for r in range(len(table.rows)):
+            cells = [((r, c), table.cells.get((r, c))) for c in range(len(table.cols))]
+            entries = (_entry(table, cell, at, lines_below(cell)) if cell else Entry(NONE) for at, cell in cells)
+            rows.append((*words(*row_labels(table, r)), *entries))
+        heads = (*table.row_axes, *(column_head(table, col) for col in table.cols))
+        yield Grid(heads, tuple(rows), len(table.row_axes))
+        yield from _footnotes(table)
 
 
-def _table_cell(table: Table, r: int, c: int) -> Entry:
-    cell = table.cells.get((r, c))
-    return Entry("–") if cell is None else _entry(table, cell, (r, c), parts(cell)[1])
-
-
-def _footnotes(table: Table) -> list[Block]:
-    notes = []
+def _footnotes(table: Table) -> Iterator[Block]:
     cells = list(table.cells.values())
     if table.ranked and any(cell.personal for cell in cells):
-        notes.append(NO_SHARED_MODEL)
+        yield Paragraph(NO_SHARED_MODEL)
     mixtures = sorted({cell.numerics for cell in cells if len(cell.numerics) > 1})
-    notes += [f"{MIXED_NUMERICS} {literal('; '.join(mixture))}." for mixture in mixtures]
-    ways = sorted({way for cell in cells for way in cell.numerics})
-    if len(ways) > 1 and not mixtures:
-        notes.append(f"The cells of this table were computed with different numerics: {literal('; '.join(ways))}.")
-    return [Paragraph(note) for note in notes]
+    for mixture in mixtures:
+        yield Paragraph(f"{MIXED_NUMERICS} {literal('; '.join(mixture))}.")
+    settings = sorted({one for cell in cells for one in cell.numerics})
+    if len(settings) > 1 and not mixtures:
+        text = literal("; ".join(settings))
+        yield Paragraph(f"The cells of this table were computed with different numerics: {text}.")
 
 
-def _pictures(pictures: Iterable[Picture]) -> list[Block]:
-    """The first picture, and the others behind a line."""
+def _pictures(pictures: Iterable[Picture]) -> Iterator[Block]:
+    """Yield the first picture, and the others folded."""
     figures = [_figure(picture) for picture in pictures]
-    more = len(figures) - 1
-    rest = [Fold(f"{more} more {'figure' if more == 1 else 'figures'}", tuple(figures[1:]))] if more > 0 else []
-    return [*figures[:1], *rest]
+    yield from figures[:1]
+    if others := figures[1:]:
+        yield Fold(f"{len(others)} more {'figure' if len(others) == 1 else 'figures'}", tuple(others))
 
 
 def _figure(picture: Picture) -> Figure:
     return Figure(picture.caption, picture.link, picture.svg)
 
 
-def _reading(board: Leaderboard) -> list[Block]:
+def _chapters(board: Leaderboard) -> Iterator[Block]:
+    for supplement in board.supplements:
+        yield from supplement.chapter(_pictures_of(board, supplement))
+    for chapter in board.chapters:
+        pictures = [_figure(picture) for picture in board.pictures if picture.place == chapter.place]
+        yield from chapter_blocks(chapter, pictures)
+
+
+def _pictures_of(board: Leaderboard, supplement: Supplement) -> Mapping[Place, Sequence[Figure]]:
+    """Return the pictures in the chapter of a supplement, by data set and model."""
+    found: dict[Place, list[Figure]] = {}
+    for picture in board.pictures:
+        if picture.kind in supplement.figure_kinds and picture.place is not None:
+            found.setdefault(picture.place, []).append(_figure(picture))
+    return found
+
+
+def _reading(board: Leaderboard) -> Iterator[Block]:
     confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
     texts = [
         f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; fewer than three seeds "
@@ -280,31 +280,30 @@ def _reading(board: Leaderboard) -> list[Block]:
     ]
     compared = [found for found in board.overall if len(found.columns) > 1 and found.ranked > 1]
     if compared:
-        columns, rows = (
-            " or ".join(str(count) for count in dict.fromkeys(counts))
-            for counts in ([len(found.columns) for found in compared], [found.ranked for found in compared])
-        )
+        columns = " or ".join(dict.fromkeys(str(len(found.columns)) for found in compared))
+        rows = " or ".join(dict.fromkeys(str(found.ranked) for found in compared))
         texts.append(
             f"mean of {columns}: mean over the columns, below it its {confidence} interval by a bootstrap of "
             f"{RESAMPLES:,} resamples, stratified by column; mean rank: among the {rows} rows that are complete in "
             "every column, 1 is the best."
         )
-    return [
-        Heading(2, "How to read this"),
-        Items((*texts, *(text for one in board.supplements for text in one.reading()))),
-    ]
+    yield Heading(2, "How to read this")
+    yield Items((*texts, *(text for one in board.supplements for text in one.reading())))
 
 
-def _provenance(board: Leaderboard) -> list[Block]:
+def _provenance(board: Leaderboard) -> Iterator[Block]:
     made = board.provenance
     lines = [
-        f"Runs: {made.wished}, {made.finished} finished",
+        f"Runs: {made.requested}, {made.finished} finished",
         f"Seeds: {numbers_text(made.seeds)}",
         f"Rounds: {numbers_text(made.rounds)}",
         *(f"{title}: {literal(_facts(made, title))}" for title, counts in made.facts.items() if counts),
         *(f"Spec: {literal(name)} `{literal(spec_hash)}`" for name, spec_hash in board.options.specs),
     ]
-    return [Heading(2, "Provenance"), Items(tuple(lines)), Paragraph("Regenerate with:"), Code(board.options.command)]
+    yield Heading(2, "Provenance")
+    yield Items(tuple(lines))
+    yield Paragraph("Regenerate with:")
+    yield Code(board.options.command)
 
 
 def _facts(made: Provenance, title: str) -> str:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
-from flbench.report.board import Details, Leaderboard, Section
+from flbench.report.board import Details, Leaderboard
 from flbench.report.dataframes import flatten
+from flbench.report.lr_range import Range, Ranges
 from flbench.report.paired_tests import Contrast
 from flbench.report.summary import Overall
-from flbench.report.tables import Table
+from flbench.report.tables import Position, Table
 
-#: Version of the form; raised when a reader of the old one would misread the new one.
+#: Version of the fields; raised when a program that reads the old ones would misread the new ones.
 JSON_SCHEMA = 2
 
 
 def to_json(board: Leaderboard) -> dict[str, Any]:
-    """The stable machine-readable form: one object a cell, values as recorded (accuracies as fractions)."""
-    made = board.provenance
+    """Return the stable machine-readable form: one object per cell, values as recorded (accuracies as fractions)."""
+    made, sections = board.provenance, board.sections
     return {
         "schema": JSON_SCHEMA,
         "title": board.options.title,
-        "metric": board.sections[0].layout.metric if board.sections else None,
-        "cells": [_plain_cell(table, at) for table in board.all_tables() for at in sorted(table.cells)],
+        "metric": sections[0].layout.metric if sections else None,
+        "cells": [_cell(table, at) for table in board.all_tables() for at in sorted(table.cells)],
         "overall": [_overall(found) for found in board.overall],
-        "details": [line for section in board.sections for line in _details_of(section)],
-        "lr_ranges": [line for section in board.sections for line in _ranges_of(section)],
+        "details": [
+            _details(one, at) for section in sections for one in section.details for at in sorted(one.table.cells)
+        ],
+        "lr_ranges": [
+            _lr_range(section.title, ranges, row)
+            for section in sections
+            for ranges in section.ranges
+            for row in ranges.rows
+        ],
         "unfinished": dict(board.unfinished),
         "left_out": list(board.collection.left_out),
         "claims": [
@@ -36,7 +43,7 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
         ],
         **{name: value for one in board.supplements for name, value in one.fields().items()},
         "provenance": {
-            "runs": made.wished,
+            "runs": made.requested,
             "finished": made.finished,
             "seeds": list(made.seeds),
             "rounds": list(made.rounds),
@@ -47,7 +54,7 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
     }
 
 
-def _plain_cell(table: Table, at: tuple[int, int]) -> dict[str, Any]:
+def _cell(table: Table, at: Position) -> dict[str, Any]:
     cell = table.cells[at]
     summary = cell.summary
     fields = flatten(cell.experiment)
@@ -56,13 +63,13 @@ def _plain_cell(table: Table, at: tuple[int, int]) -> dict[str, Any]:
     return {
         "cell_id": cell.experiment.cell_id,
         "experiment": fields,
-        "rounds": cell.runs[0].rounds,
+        "rounds": cell.rounds,
         "metric": cell.metric,
         "mean": summary.mean if summary else None,
         "sd": summary.sd if summary else None,
         "ci_half_width": summary.half_width if summary else None,
         "n": len(cell.values),
-        "wished": cell.wished,
+        "wished": cell.requested,
         "gaps": dict(cell.gaps),
         "best": at in table.best,
         "tied": at in table.tied,
@@ -93,18 +100,12 @@ def _overall(found: Overall) -> dict[str, Any]:
     }
 
 
-def _details_of(section: Section) -> Iterator[dict[str, Any]]:
-    for details in section.details:
-        for at in sorted(details.table.cells):
-            yield _details(details, at)
-
-
-def _details(details: Details, at: tuple[int, int]) -> dict[str, Any]:
+def _details(details: Details, at: Position) -> dict[str, Any]:
     table, costs = details.table, details.costs[at]
-    cell = table.cells[at]
+    cell, reached = table.cells[at], costs.reached
     return {
         "cell_id": cell.experiment.cell_id,
-        "rounds": cell.runs[0].rounds,
+        "rounds": cell.rounds,
         "fingerprint": cell.fingerprint,
         "chosen": cell.chosen or None,
         "best": at in table.best,
@@ -115,7 +116,8 @@ def _details(details: Details, at: tuple[int, int]) -> dict[str, Any]:
         "acc_worst": costs.worst,
         "acc_sd": costs.spread,
         "recall": list(costs.recall),
-        "target": dataclasses.asdict(costs.reached) if costs.reached else None,
+        "target": reached
+        and {"n": reached.n, "wished": reached.requested, "rounds": reached.rounds, "bytes": reached.bytes},
     }
 
 
@@ -126,19 +128,18 @@ def _contrast(contrast: Contrast | None) -> dict[str, Any] | None:
     return {"mean": found.mean, "ci_half_width": found.half_width, "n": found.n, "p": found.p, "p_holm": contrast.p}
 
 
-def _ranges_of(section: Section) -> Iterator[dict[str, Any]]:
-    for ranges in section.ranges:
-        for one in ranges.rows:
-            yield {
-                "section": section.title,
-                **{axis: at.label for axis, at in zip(ranges.row_axes, one.row, strict=True)},
-                "where": one.where,
-                "best": one.best,
-                "low": one.low if one.best is not None else None,
-                "high": one.high if one.best is not None else None,
-                "decades": one.decades if one.best is not None else None,
-                "open": [one.open_low, one.open_high],
-                "diverged": one.diverged,
-                "finished": one.finished,
-                "rates": one.rates,
-            }
+def _lr_range(title: str, ranges: Ranges, row: Range) -> dict[str, Any]:
+    works = row.best is not None
+    return {
+        "section": title,
+        **{axis: at.label for axis, at in zip(ranges.row_axes, row.row, strict=True)},
+        "where": row.column,
+        "best": row.best,
+        "low": row.low if works else None,
+        "high": row.high if works else None,
+        "decades": row.decades if works else None,
+        "open": [row.open_low, row.open_high],
+        "diverged": row.diverged,
+        "finished": row.finished,
+        "rates": row.rates,
+    }

@@ -11,21 +11,19 @@ from rich.text import Text
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.claims import Chapter
-from flbench.report.tables import Table
-from flbench.report.wording import TIED, gap_text, head, mean_text, row_labels
+from flbench.report.tables import Position, Table
+from flbench.report.wording import NONE, TIED, column_head, gap_text, mean_text, row_labels
 
 
 def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:
-    """The tables for a terminal of ``width`` columns: as many columns side by side as fit."""
+    """Return titles, tables and notes for a terminal of ``width`` columns; wide tables are split."""
     shown: list[RenderableType] = []
     for section in board.sections:
         for table in (*section.tables, *section.own_shard, *section.tuned):
-            shown.append(Text(_terminal_title(section, table), style="bold"))
-            shown += _terminal_tables(table, width)
+            shown += [Text(_title(section, table), style="bold"), *_tables(table, width)]
             if table.ranked and any(cell.personal for cell in table.cells.values()):
-                shown.append(
-                    Text("¹ no shared model: mean over the clients' models on the whole test set", style="dim")
-                )
+                note = "¹ no shared model: mean over the clients' models on the whole test set"
+                shown.append(Text(note, style="dim"))
     shown += [Text(line) for one in board.supplements for line in one.lines()]
     shown += [_claims(chapter) for chapter in board.chapters if chapter.claims]
     return shown
@@ -38,10 +36,17 @@ def _claims(chapter: Chapter) -> RichTable:
     return table
 
 
-def _terminal_tables(table: Table, width: int) -> list[RichTable]:
+def _title(section: Section, table: Table) -> str:
+    metric = METRICS[table.metric]
+    where = ", ".join(filter(None, [section.title, table.title]))
+    where += ", the best settings of each row" if table in section.tuned else ""
+    return f"{where}: {metric.title}{' in %' if metric.percent else ''}, mean ± half-width of the 95 % interval"
+
+
+def _tables(table: Table, width: int) -> list[RichTable]:
     labels = [row_labels(table, r) for r in range(len(table.rows))]
-    heads = ["\n".join(head(table, col)) for col in table.cols]
-    texts = [[_terminal_cell(table, r, c) for c in range(len(table.cols))] for r in range(len(table.rows))]
+    heads = [column_head(table, col) for col in table.cols]
+    texts = [[_text(table, (r, c)) for c in range(len(table.cols))] for r in range(len(table.rows))]
     sizes = [max(_width(head), *(_width(row[c].plain) for row in texts)) + 3 for c, head in enumerate(heads)]
     names = [max(len(axis), *(len(row[i]) for row in labels)) + 3 for i, axis in enumerate(table.row_axes)]
     parts = []
@@ -58,21 +63,13 @@ def _terminal_tables(table: Table, width: int) -> list[RichTable]:
     return parts
 
 
-def _terminal_title(section: Section, table: Table) -> str:
-    metric = METRICS[table.metric]
-    where = ", ".join(part for part in (section.title, table.title) if part)
-    if table in section.tuned:
-        where += ", the best settings of each row"
-    return f"{where}: {metric.title}{' in %' if metric.percent else ''}, mean ± half-width of the 95 % interval"
-
-
-def _terminal_cell(table: Table, r: int, c: int) -> Text:
-    cell = table.cells.get((r, c))
+def _text(table: Table, at: Position) -> Text:
+    cell = table.cells.get(at)
     if cell is None:
-        return Text("–", style="dim")
+        return Text(NONE, style="dim")
     value = mean_text(cell)
-    text = Text(value, style="bold green" if (r, c) in table.best else "green" if (r, c) in table.tied else "")
-    if (r, c) in table.tied:
+    text = Text(value, style="bold green" if at in table.best else "green" if at in table.tied else "")
+    if at in table.tied:
         text.append(f" {TIED}", style="green")
     if cell.summary and cell.summary.half_width is None:
         text.append(f" n={cell.summary.n}", style="dim")
@@ -88,7 +85,7 @@ def _width(text: str) -> int:
 
 
 def _fitting(sizes: Sequence[int], room: int) -> list[list[int]]:
-    """Column numbers in groups whose sizes fit into ``room``; at least one column a group."""
+    """Return column numbers in groups whose sizes fit into ``room``; at least one column a group."""
     groups: list[list[int]] = [[]]
     for c, size in enumerate(sizes):
         if groups[-1] and sum(sizes[other] for other in groups[-1]) + size > room:

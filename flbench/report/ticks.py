@@ -1,0 +1,107 @@
+"""Positions on the axes of tables and figures: how values are ordered, and the labels that readers see."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from flbench.config import Experiment, registry_of
+from flbench.messages import format_scalar
+from flbench.registry import Component, default_of
+from flbench.report.literal import line
+
+#: Significant digits of a number on an axis; more where its values would look equal.
+DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A position on an axis: ``order`` sorts and identifies it, ``label`` is the text."""
+
+    order: tuple[Any, ...]
+    label: str = field(compare=False)
+
+    def __lt__(self, other: Tick) -> bool:
+        return self.order < other.order
+
+
+@lru_cache(10_000, typed=True)  # called a dozen times a run for few values; typed, since 1 and 1.0 have other labels
+def tick(
+    axis: str, value: Any, without: tuple[str, ...] = (), digits: int = DIGITS, always: tuple[str, ...] = ()
+) -> Tick:
+    """Return the position of a value: components in the order of their registry, numbers by size, None first.
+
+    Args:
+        axis: name of the field.
+        value: its value.
+        without: settings of components that have axes of their own, which the label omits.
+        digits: significant digits of a number.
+        always: settings that the label shows at their default as well.
+    """
+    if not isinstance(value, Component):
+        text = f"{value:.{digits}g}" if isinstance(value, float) else format_scalar(value)
+        return Tick(_sortable(value), "–" if value is None else public(text))
+    omitted = [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")]
+    defaults = {item.name: default_of(item) for item in dataclasses.fields(value) if item.name in omitted}
+    bare = dataclasses.replace(value, **{k: v for k, v in defaults.items() if v is not dataclasses.MISSING})
+    names = registry.names() if (registry := registry_of(axis)) else []
+    place = names.index(value.name) if value.name in names else len(names)
+    settings = tuple(_sortable(getattr(bare, item.name)) for item in dataclasses.fields(bare))
+    shown = [name for name in always if f"{axis}.{name}" not in without]
+    return Tick((place, value.name, settings), public(bare.label(shown)))
+
+
+def _sortable(value: Any) -> tuple[Any, ...]:
+    """Return a key that orders values of different types: None, numbers, texts, sequences."""
+    if value is None:
+        return (0,)
+    if isinstance(value, bool | int | float):
+        return (1, value)
+    if isinstance(value, tuple | list):
+        return (3, *map(_sortable, value))
+    return (2, str(value))
+
+
+def axis_value(experiment: Experiment, axis: str) -> Any:
+    """Return the value of a field, or of a component's field as in ``method.mu``; None where there is none."""
+    name, dot, sub = axis.partition(".")
+    value = getattr(experiment, name, None)
+    return getattr(value, sub, None) if dot else value
+
+
+def axis_label(axis: str, at: Tick) -> str:
+    """Return ``E 10`` or ``lr 0.01``; the label alone for components and for the version of the data."""
+    if axis == "data" or registry_of(axis) is not None:
+        return at.label
+    return f"{'E' if axis == 'local_steps' else axis} {at.label}"
+
+
+def place_label(axes: Sequence[str], at: Sequence[Tick]) -> str:
+    """Return the position on several axes as text: ``E 10, lr 0.01``."""
+    return ", ".join(axis_label(axis, one) for axis, one in zip(axes, at, strict=True))
+
+
+def public(label: str) -> str:
+    """Return a label without directories: ``folder(path=/home/me/pets)`` as ``folder(path=pets)``."""
+    return line(re.sub(r"(?<![^=\s(\[])[/~][^\s,()\]]*/", "", label))
+
+
+def digits_of(experiments: Iterable[Experiment]) -> dict[str, int]:
+    """Return the significant digits of the axes that need more than ``DIGITS`` to keep their values apart."""
+    values: dict[str, set[float]] = {}
+    for experiment in experiments:
+        for name in type(experiment).model_fields:
+            value = getattr(experiment, name)
+            parts = {f"{name}.{sub}": one for sub, one in vars(value).items()} if isinstance(value, Component) else {}
+            for axis, one in {name: value, **parts}.items():
+                if isinstance(one, float):
+                    values.setdefault(axis, set()).add(one)
+    return {axis: digits for axis, found in values.items() if (digits := _distinct_digits(found)) > DIGITS}
+
+
+def _distinct_digits(values: Collection[float]) -> int:
+    return next(n for n in range(DIGITS, 18) if len({f"{value:.{n}g}" for value in values}) == len(values))
