@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md work: as another package's, in a sweep and its report."""
+"""The examples of docs/extending.md work as components of another package, in a sweep and its report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ report: {rows: [method, norm], cols: [partition]}
 
 
 def examples() -> dict[str, list[tuple[str, str]]]:
-    """Every whole file of the page by entry-point group: (name of the component, source)."""
+    """Return the complete files of the page by entry-point group: (name of the component, source)."""
     found: dict[str, list[tuple[str, str]]] = {}
     for source in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         for registry, name in re.findall(r'^@([A-Z]+)\.register\("([^"]+)"\)', source, re.MULTILINE):
@@ -55,7 +55,7 @@ def examples() -> dict[str, list[tuple[str, str]]]:
 
 
 def install(site: Path) -> None:
-    """Write what an installer writes for a package with a module an example."""
+    """Write what an installer writes for a package with one module an example."""
     info = site / "extended-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extended\nVersion: 1\n")
@@ -94,7 +94,7 @@ def flbench(folder: Path, *arguments: str) -> str:
 
 
 def module(heading: str) -> dict[str, Any]:
-    """The names that the example under a heading defines."""
+    """Return the names that the example below a heading defines."""
     source = PAGE.partition(f"## {heading}\n")[2].partition("```python\n")[2].partition("```")[0]
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(source, heading, "exec"), names)
@@ -117,7 +117,7 @@ def test_the_figure(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``ssh`` is a script that runs its command here."""
+    """Replace ``ssh`` by a script that runs its command on this machine."""
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     ssh.chmod(0o700)
