@@ -1,4 +1,4 @@
-"""Mistakes a user can mend: shown as one message, never as a traceback."""
+"""Errors that users can fix: shown as one message, never as a traceback."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 
 
 class UserError(Exception):
-    """Something the user can put right; the command line prints the message and exits with ``exit_code``."""
+    """An error that the user can fix; the command line prints the message and exits with ``exit_code``."""
 
     exit_code = 2
 
 
 class DataMissing(UserError):
-    """A data set's files are not there; the message says what to put where and which command fetches it."""
+    """A data set's files are missing; the message names them, their folder, and the command that downloads them."""
 
 
 class OtherData(UserError):
-    """The data here are not those that an experiment names."""
+    """The data on this machine are not those that an experiment names."""
 
 
 class StoreUnusable(UserError):
@@ -36,7 +36,7 @@ class StoreUnusable(UserError):
 def out_of_memory(error: BaseException) -> Literal["oom", "cuda_oom"] | None:
     """Return which memory ran out, the machine's or a GPU's; None for any other error.
 
-    An error that another one led to counts as that one: a recording that runs out of memory ends with a second error.
+    The causes of an error count too: recording a CUDA graph that runs out of memory ends with a second error.
     """
     text = str(error)
     if type(error).__name__ == "OutOfMemoryError" or any(known in text for known in _GPU_MEMORY):

@@ -29,7 +29,7 @@ _EXPECTED: Mapping[str, str] = {
 
 
 def explain(error: Any) -> str:
-    """One pydantic error as 'what was expected, what was got'."""
+    """Describe a pydantic error as 'what was expected, what was got'."""
     kind, got = error["type"], error.get("input")
     if kind in ("missing", "missing_argument"):
         return "a value is required here"
@@ -44,7 +44,11 @@ def explain(error: Any) -> str:
 
 
 def format_scalar(value: Any) -> str:
-    """Return a setting as people write it: 0.1, 1e-05, [128, 128]; two different values are never written the same."""
+    """Return a setting as people write it: 0.1, 1e-05, [128, 128]; two different values are never written the same.
+
+    >>> format_scalar(1e-5), format_scalar((128, 64)), format_scalar(True)
+    ('1e-05', '[128, 64]', 'true')
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -55,7 +59,11 @@ def format_scalar(value: Any) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> str:
-    """The message about a name that does not exist: the nearest one where one is near, then all, the nearest first."""
+    """Return the message about an unknown name: a similar name if there is one, then all names, the most similar first.
+
+    >>> unknown("norm", "lm", ["none", "ln"])
+    "unknown norm 'lm'; did you mean 'ln'? known: ln, none"
+    """
     known = by_similarity(name, known)
     message = f"unknown {what} {name[:80]!r}{' of ' if of else ''}{of}"
     if not known:
@@ -65,13 +73,17 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` where a known name is near, else nothing."""
+    """Return ``; did you mean 'x'?`` where a known name is similar, else an empty text."""
     near = [other for other in by_similarity(name, known)[:1] if _similarity(name, other) >= 0.5]
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def by_similarity(name: str, known: Iterable[str]) -> list[str]:
-    """``known``, those most like ``name`` first."""
+    """Return ``known``, the most similar to ``name`` first.
+
+    >>> by_similarity("lm", ["none", "ln"])
+    ['ln', 'none']
+    """
     return sorted(known, key=lambda other: -_similarity(name, other))
 
 

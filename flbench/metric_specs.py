@@ -31,19 +31,19 @@ class Metric:
     of_study: bool = False
 
     def text(self, value: float) -> str:
-        """The value as printed: percent with two decimals, other numbers with four digits."""
+        """Return the value as printed: percent with two decimals, other numbers with four digits."""
         return f"{100 * value:.2f}" if self.percent else f"{value:.4g}"
 
     def change(self, value: float) -> str:
-        """A difference as printed, with its sign."""
+        """Return a difference as printed, with its sign."""
         return f"{100 * value:+.2f}" if self.percent else f"{value:+.4g}"
 
     def best(self, values: Iterable[float]) -> float:
-        """The best of some values."""
+        """Return the best of some values."""
         return min(values) if self.lower_is_better else max(values)
 
     def reaches(self, value: float, target: float) -> bool:
-        """Whether a value is at least as good as a target."""
+        """Return whether a value is at least as good as a target."""
         return value <= target if self.lower_is_better else value >= target
 
 
@@ -70,7 +70,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def value_of(record: Record | None, metric: str) -> float | None:
-    """The number in a record; where there is no shared model, accuracy is that on the whole test set."""
+    """Return the number in a record; where there is no shared model, accuracy is that on the whole test set."""
     if record is None:
         return None
     name = "acc_global" if metric == "acc" and "acc_personal" in record else metric

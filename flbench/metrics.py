@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 
 def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:
-    """Metrics of one model that all clients share.
+    """Return metrics of one model that all clients share.
 
     Args:
         logits_MY: on the whole test set.
@@ -28,6 +28,12 @@ def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) 
         clients without test data left out (``clients_tested`` remain); ``acc_weighted`` by shard size; ``acc_worst``,
         ``acc_sd`` (ddof 0: these are all the clients there are) and ``clients``, one number a client or None;
         ``acc_global``, ``loss`` and ``recall`` on the whole test set.
+
+    >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> labels = torch.tensor([0, 1, 1, 0])
+    >>> record = shared_model(logits, labels, shards=[torch.tensor([0, 1]), torch.tensor([2])])
+    >>> record["clients"], record["acc"], record["acc_weighted"], record["acc_global"]
+    ([1.0, 0.0], 0.5, 0.6666666666666666, 0.75)
     """
     correct_M = logits_MY.argmax(-1) == labels_M
     own = [_mean(correct_M[rows]) for rows in shards]
@@ -36,10 +42,11 @@ def shared_model(logits_MY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) 
 
 
 def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tensor]) -> Record:
-    """Metrics where every client keeps parameters of its own, so that there is no shared model.
+    """Return metrics of clients with personal parameters, where there is no shared model.
 
-    ``acc``, which ranks the method, is ``acc_global``: the mean over clients of the client's own model on the whole
-    test set. The score on the own shard is ``acc_personal``: with one class a client a constant answer would reach 1.
+    ``acc``, which ranks the method, is ``acc_global``: the mean over clients of the accuracy of the client's model on
+    the whole test set. Accuracy on the own shard is ``acc_personal``: with one class per client, a constant answer
+    reaches 1.
     """
     correct_KM = logits_KMY.argmax(-1) == labels_M
     whole = [_on_whole_set(logits, correct, labels_M) for logits, correct in zip(logits_KMY, correct_KM, strict=True)]
@@ -57,7 +64,12 @@ def personal_models(logits_KMY: Tensor, labels_M: Tensor, shards: Sequence[Tenso
 
 
 def whole_set(logits_MY: Tensor, labels_M: Tensor) -> Record:
-    """Metrics of a model without clients: ``acc`` equals ``acc_global``."""
+    """Return metrics of a model without clients: ``acc`` equals ``acc_global``.
+
+    >>> record = whole_set(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1]))
+    >>> record["acc"], record["recall"]
+    (0.5, [1.0, 0.0])
+    """
     record = _on_whole_set(logits_MY, logits_MY.argmax(-1) == labels_M, labels_M)
     return {"acc": record["acc_global"], **record}
 

@@ -36,18 +36,18 @@ _log = logging.getLogger(__name__)
 
 
 class UnknownName(KeyError):
-    """A name that a registry does not hold; the message says why, or lists those it does, the nearest first."""
+    """A name that is not registered; the message gives the reason, or lists the registered names, the nearest first."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], why: str | None = None) -> None:
         super().__init__(why or unknown(kind, name, known))
 
     def __str__(self) -> str:
-        """The message itself (KeyError would show its repr)."""
+        """Return the message itself (KeyError would show its repr)."""
         return str(self.args[0])
 
 
 class InvalidComponent(ValueError):
-    """A component's value that does not fit; ``path`` says which of its fields (empty for the whole)."""
+    """A component's value that does not fit; ``path`` is the field's (empty for the whole component)."""
 
     def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
@@ -58,8 +58,9 @@ class InvalidComponent(ValueError):
 class Component:
     """Base of everything a registry holds.
 
-    ``version`` enters the run id: raise it when a mend changes numbers, and the old results retire. A field equal to
-    its default stays out of the id, so that a new field keeps old ids; hence a changed *default* needs a new version.
+    ``version`` is part of the run id: raise it when a fix changes numbers, and old results are no longer used. A field
+    equal to its default is not part of the id, so a new field keeps old ids, and a changed *default* needs a new
+    version.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -69,7 +70,7 @@ class Component:
     shorthand: ClassVar[str | None] = None
 
     def settings(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, by name, as plain JSON values."""
+        """Return the fields that differ from their defaults, by name, as plain JSON values."""
         out = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -78,16 +79,16 @@ class Component:
         return out
 
     def canonical(self) -> Component:
-        """Return the component that computes the same and gives both their run id: this one, unless it says another."""
+        """Return the component that computes the same and whose run id both get: this one, unless overridden."""
         return self
 
     def identity(self) -> dict[str, Any]:
-        """What of this component defines a run's numbers: name, version and the settings of its canonical form."""
+        """Return what defines a run's numbers: name, version and the settings of the canonical form."""
         same = self.canonical()
         return {"name": same.name, "version": same.version, **same.settings()}
 
     def label(self, always: Iterable[str] = ()) -> str:
-        """The shortest YAML form, for people: ``gn``, ``dirichlet:0.1``, ``fedprox(mu=0.1)``.
+        """Return the shortest YAML form, for people: ``gn``, ``dirichlet:0.1``, ``fedprox(mu=0.1)``.
 
         Fields named in ``always`` are shown at their default, too.
         """
@@ -114,7 +115,7 @@ class Registry(Generic[C]):
         self._sources: dict[str, str] = {}
 
     def register(self, name: str) -> Callable[[type[C]], type[C]]:
-        """Enter a class under ``name``; a name can be taken once."""
+        """Register a class under ``name``; each name can be registered once."""
 
         def enter(cls: type[C]) -> type[C]:
             if reserved := {"name", "version"} & {field.name for field in dataclasses.fields(cls)}:
@@ -139,7 +140,7 @@ class Registry(Generic[C]):
         return self._classes
 
     def names(self) -> list[str]:
-        """All names, in the order of registration."""
+        """Return all names, in the order of registration."""
         return list(self.classes)
 
     def __getitem__(self, name: str) -> type[C]:
@@ -154,13 +155,13 @@ class Registry(Generic[C]):
         return bool(self.classes and self._sources)
 
     def source(self, name: str) -> str:
-        """The source code behind a component of another package, as ``package=hash``; empty for our own."""
+        """Return the source code behind a component of another package, as ``package=hash``; empty for our own."""
         cls = self.classes.get(name)
         package = cls.__module__.partition(".")[0] if cls else ""
         return f"{package}={self._sources[package]}" if package in self._sources else ""
 
     def _load(self, point: EntryPoint) -> None:
-        """Load another package's component; whatever goes wrong there must not take the others with it."""
+        """Load another package's component; an error there must not prevent the others from loading."""
         try:
             point.load()
             package = point.module.partition(".")[0]
@@ -173,7 +174,7 @@ class Registry(Generic[C]):
             _log.warning("%s; update or uninstall it", why)
 
     def read(self, raw: Any) -> tuple[type[C], dict[str, Any]]:
-        """The class that a YAML form names and the fields it gives, names checked and values not.
+        """Return the class that a YAML form names and the fields it gives, names checked and values not.
 
         Raises:
             UnknownName: no such component.
@@ -198,7 +199,7 @@ class Registry(Generic[C]):
         return cls, fields
 
     def parse(self, raw: Any) -> C:
-        """A component from its YAML form, or the component itself; raises UnknownName or InvalidComponent."""
+        """Return a component from its YAML form, or the component itself; raises UnknownName or InvalidComponent."""
         if isinstance(raw, Component):
             if type(raw) not in self.classes.values():
                 raise InvalidComponent(f"expected a {self.kind}, got {raw!r}")
@@ -217,7 +218,7 @@ class Registry(Generic[C]):
 
 @cache
 def _source_hash(package: str) -> str:
-    """The first 16 hex digits of the sha256 over all Python files of an imported package or module."""
+    """Return the first 16 hex digits of the sha256 over all Python files of an imported package or module."""
     module, sha = sys.modules[package], hashlib.sha256()
     folders = [Path(folder) for folder in getattr(module, "__path__", ())]
     files = [(path.relative_to(folder), path) for folder in folders for path in folder.rglob("*.py")]
@@ -236,17 +237,21 @@ def adapter(cls: type[Any]) -> pydantic.TypeAdapter[Any]:
 
 
 def schema_of(cls: type[Component]) -> dict[str, Any]:
-    """The JSON Schema of a component's fields (their names under ``properties``)."""
+    """Return the JSON Schema of a component's fields (their names under ``properties``)."""
     return {"properties": {}, **adapter(cls).json_schema()}  # type: ignore[arg-type]
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """A dataclass field's default, or ``dataclasses.MISSING``."""
+    """Return a dataclass field's default, or ``dataclasses.MISSING``."""
     return field.default_factory() if callable(field.default_factory) else field.default
 
 
 def plain(value: Any) -> Any:
-    """A setting as JSON holds it: lists for tuples, text for paths; -0.0 is 0.0 and gets no id of its own."""
+    """Return a setting as JSON: lists for tuples, text for paths, and 0.0 for -0.0, so that both have one id.
+
+    >>> plain((1, -0.0))
+    [1, 0.0]
+    """
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, float):
@@ -264,7 +269,7 @@ def _scalar(text: str) -> int | float | str:
 
 
 def _coerced(raw: Any, value: Any) -> bool:
-    """Whether pydantic turned one kind of scalar into another: the text '1' or the truth value yes into a number."""
+    """Return whether pydantic converted one kind of scalar to another, such as the text '1' to a number."""
     if isinstance(raw, (list, tuple)) and isinstance(value, (list, tuple)):
         return any(map(_coerced, raw, value))
     return raw is not None and isinstance(value, (bool, int, float, str)) and _type_of(raw) != _type_of(value)

@@ -1,4 +1,4 @@
-"""Regular files: anything else in the place of a file is refused, and never waited for."""
+"""Open regular files only: anything else in the place of a file is refused, without waiting for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-#: What stands in the place of a file, by the type in its mode.
+#: Kinds of non-regular file, by the type in their mode.
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
@@ -30,18 +30,18 @@ class NotRegular(OSError):
 def open_regular(path: Path | str) -> BufferedReader:
     """Open a file for reading.
 
-    A FIFO without a writer blocks a plain ``open`` for ever, not even SIGTERM ends a worker there.
+    A plain ``open`` of a FIFO without a writer blocks for ever; not even SIGTERM ends a worker then.
 
     Raises:
-        NotRegular: it is there, but no regular file.
-        OSError: it is not there, or cannot be read.
+        NotRegular: the path exists and is no regular file.
+        OSError: the path does not exist, or cannot be read.
     """
     return open(path, "rb", opener=_open)
 
 
 def read_regular(path: Path | str) -> bytes:
-    """Return what is in a file; raises as ``open_regular``."""
-    with open(path, "rb", buffering=0, opener=_open) as file:  # unbuffered it takes half the time
+    """Return the bytes of a file; raises as ``open_regular``."""
+    with open(path, "rb", buffering=0, opener=_open) as file:  # unbuffered: half the time
         return file.read()
 
 

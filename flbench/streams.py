@@ -15,7 +15,11 @@ import numpy as np
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A fresh generator for one choice; at most three ``indices``, each in [0, 2**64)."""
+    """Return a new generator for one choice, which has at most three ``indices``, each in [0, 2**64).
+
+    >>> stream(0, "batches", 3, 1).integers(0, 100, 4).tolist()  # client 3, round 1
+    [94, 45, 34, 98]
+    """
     if len(indices) > 3:
         raise ValueError(f"at most three indices, got {indices}")
     counter = np.zeros(4, dtype=np.uint64)
@@ -25,5 +29,9 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 
 @cache
 def code(purpose: str) -> int:
-    """A fixed 64-bit number for a purpose or a parameter's name."""
+    """Return a fixed 64-bit number for a purpose or a parameter's name.
+
+    >>> code("batches")
+    16089598117798311494
+    """
     return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")

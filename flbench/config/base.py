@@ -19,12 +19,12 @@ from flbench.config.evaluations import (
 from flbench.config.identity import digest
 from flbench.registry import Component, plain
 
-#: Fields that say how long and what to observe; they are no part of the run id.
+#: Fields that set how long a run is and what it records; they are not part of the run id.
 REQUEST_FIELDS = frozenset({"rounds", "eval_every", "probes"})
 
 
 class Check(NamedTuple):
-    """A rule between fields: ``find`` takes their values and says what is wrong with the field ``blamed``, or None."""
+    """A rule between fields: ``find`` maps their values to what is wrong with the field ``blamed``, or None."""
 
     fields: tuple[str, ...]
     blamed: str
@@ -32,7 +32,7 @@ class Check(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """A field that follows from another one, where that is given and the field is not: ``find`` takes its value."""
+    """A default that depends on another field: where only ``source`` is given, ``field`` is ``find`` of its value."""
 
     field: str
     source: str
@@ -40,9 +40,9 @@ class Derived(NamedTuple):
 
 
 class Spelling(NamedTuple):
-    """How the identity spells a field whose effect depends on other fields.
+    """The canonical value of a field whose effect depends on other fields.
 
-    ``find`` takes the values of ``fields`` and returns the value of ``field`` that all equal computations share.
+    ``find`` maps the values of ``fields`` to the value of ``field`` that all equal computations share in their id.
     """
 
     field: str
@@ -51,7 +51,7 @@ class Spelling(NamedTuple):
 
 
 def _whole(raw: Any) -> Any:
-    """Let 1e4 and the points of a linspace stand where a whole number is expected."""
+    """Accept 1e4 and the points of a linspace where a whole number is expected."""
     return int(raw) if isinstance(raw, float) and raw.is_integer() else raw
 
 
@@ -99,12 +99,12 @@ class Experiment(BaseModel):
 
     @classmethod
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
-        """The recorded number that sums a run of this kind up, from its experiment as plain JSON."""
+        """Return the recorded number that sums a run of this kind up, from its experiment as plain JSON."""
         return "acc"
 
     @classmethod
     def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
-        """What one field adds to the identity: nothing where it is a request or at its introduction default."""
+        """Return what one field adds to the identity: nothing where it is a request or at its introduction default."""
         if field in REQUEST_FIELDS or value is None:
             return {}
         if isinstance(value, Component):
@@ -112,7 +112,7 @@ class Experiment(BaseModel):
         return {field: plain(value)} if field == "kind" or value != cls.model_fields[field].default else {}
 
     def identity(self) -> dict[str, Any]:
-        """What defines the run's numbers: kind, version, every component, and what differs from its default."""
+        """Return what defines the run's numbers: kind, version, every component, and what differs from its default."""
         values = {field: getattr(self, field) for field in type(self).model_fields}
         for spelling in self.spellings:
             values[spelling.field] = spelling.find(*(getattr(self, field) for field in spelling.fields))
@@ -132,18 +132,18 @@ class Experiment(BaseModel):
         return digest({name: value for name, value in self.identity().items() if name != "seed"})
 
     def on(self, dataset: Component) -> Self:
-        """The same experiment on another data set."""
+        """Return the same experiment on another data set."""
         changed = self.model_copy(update={"dataset": dataset})
         for computed in ("run_id", "cell_id"):
             changed.__dict__.pop(computed, None)
         return changed
 
     def to_json(self) -> dict[str, Any]:
-        """Every field as plain JSON; ``parse_experiment`` reads it back to an equal experiment."""
+        """Return every field as plain JSON; ``parse_experiment`` reads it back to an equal experiment."""
         return {field: _plain(getattr(self, field)) for field in type(self).model_fields}
 
     def evaluated_rounds(self) -> EvaluatedRounds:
-        """The rounds after which this experiment wants an evaluation."""
+        """Return the rounds after which this experiment is evaluated."""
         return EvaluatedRounds(self.rounds, self.eval_every, evaluated_at_start(self.to_json()))
 
 

@@ -29,7 +29,7 @@ _REGISTRY_OF: Mapping[str, Registry[Any]] = {
 
 
 def registry_of(field: str) -> Registry[Any] | None:
-    """The registry whose components a field of an experiment holds, if it holds components."""
+    """Return the registry of a field of an experiment, if the field holds components."""
     return _REGISTRY_OF.get(field)
 
 
@@ -42,9 +42,9 @@ class FieldProblem(ValueError):
 
 
 def content_of(raw: Mapping[str, Any]) -> str | None:
-    """The fingerprint of the data that an experiment, as plain JSON, is defined on; None where it names none.
+    """Return the fingerprint of the data that an experiment, as plain JSON, is defined on; None where it names none.
 
-    A data set without ``content`` stands for its official content, where that is known.
+    A data set without ``content`` means its official content, where that is known.
     """
     dataset = raw.get("dataset")
     if not isinstance(dataset, Mapping):
@@ -54,7 +54,7 @@ def content_of(raw: Mapping[str, Any]) -> str | None:
 
 
 def plugins_of(raw: Mapping[str, Any]) -> str:
-    """The source code of the plug-ins that an experiment, as plain JSON, uses: ``package=hash``, space-separated."""
+    """Return ``package=hash``, space-separated, for the plug-ins that an experiment, as plain JSON, uses."""
     found = set()
     for field, registry in _REGISTRY_OF.items():
         value = raw.get(field, ()) if registry.has_plugins else ()
@@ -64,7 +64,7 @@ def plugins_of(raw: Mapping[str, Any]) -> str:
 
 
 def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:
-    """The component, or for ``probes`` the components, of a field from their YAML form; raises FieldProblem."""
+    """Return the component of a field (for ``probes``: the components) from its YAML form; raises FieldProblem."""
     if field != "probes":
         return _parse(field, raw)
     if isinstance(raw, Mapping):
@@ -78,7 +78,7 @@ def parse_components(field: str, raw: Any) -> Component | tuple[Component, ...]:
 
 
 def _named(name: Any, settings: Any) -> Any:
-    """One item of a mapping of probes as an item of a list: ``features: 10`` is one every 10 rounds."""
+    """Convert an item of a mapping of probes to an item of a list: ``features: 10`` measures every 10 rounds."""
     if settings is None or isinstance(settings, Mapping):
         return {"name": name, **(settings or {})}
     return {"name": name, "every": settings}

@@ -16,12 +16,15 @@ MAX_EVALUATIONS = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluatedRounds(Set[int]):
-    """The rounds after which a run is evaluated: every so many rounds and the last, as a set of constant size.
+    """The rounds after which a run is evaluated, every ``every`` rounds and the last, as a set of constant size.
 
     Attributes:
         rounds: the last round, which is always evaluated.
         every: rounds between two evaluations, at least 1.
         before_the_first: whether round 0, the state before training, is evaluated as well.
+
+    >>> list(EvaluatedRounds(rounds=7, every=3, before_the_first=True))
+    [0, 3, 6, 7]
     """
 
     rounds: int
@@ -76,5 +79,5 @@ def request_problem(raw: Mapping[str, Any]) -> str | None:
 
 
 def evaluated_at_start(raw: Mapping[str, Any]) -> bool:
-    """Whether an experiment, as plain JSON, is evaluated before its first round too: with probes, and every study."""
+    """Return whether an experiment (plain JSON) is also evaluated before its first round: studies, and with probes."""
     return bool(raw.get("probes", True))

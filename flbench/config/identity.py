@@ -8,15 +8,19 @@ from typing import Any
 
 
 def canonical_json(value: Any) -> str:
-    """One spelling for equal values: sorted keys, no spaces, floats as Python's shortest repr, no NaN."""
+    """Return the one JSON text of equal values: sorted keys, no spaces, floats as Python's shortest repr, no NaN.
+
+    >>> canonical_json({"b": 1, "a": 0.1})
+    '{"a":0.1,"b":1}'
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def digest(value: Any) -> str:
-    """The first 16 hex digits of the sha256 of the value's canonical JSON."""
+    """Return the first 16 hex digits of the sha256 of the value's canonical JSON."""
     return digest_text(canonical_json(value))
 
 
 def digest_text(text: str) -> str:
-    """The first 16 hex digits of the sha256 of a text."""
+    """Return the first 16 hex digits of the sha256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

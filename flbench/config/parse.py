@@ -17,7 +17,7 @@ from flbench.config.kinds import KINDS
 from flbench.errors import UserError
 from flbench.messages import explain, unknown
 
-#: Short names a user may write, and the field each stands for.
+#: Short names that users may write, and their fields.
 ALIASES: Mapping[str, str] = {"E": "local_steps"}
 
 

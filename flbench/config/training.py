@@ -1,4 +1,4 @@
-"""Training on a data set: federated, and the centralized ceiling that it is held against."""
+"""Training on a data set: federated, and centralized for comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flbench.config.kinds import KINDS
 from flbench.errors import UserError
 from flbench.registry import Component
 
-#: Fields in which runs that are trained together may differ, besides the requests and numbers of the method.
+#: Fields in which runs that are trained together may differ, apart from request fields and the method's numbers.
 FUSABLE = frozenset({"seed", "lr", "partition", "min_size", "clients", "participation"})
 
 Augmentation = Literal["none", "flip-crop"]
@@ -71,7 +71,11 @@ def _min_size_is_reached(partition: Any, min_size: int) -> str | None:
 
 
 def cohort_size(clients: int, participation: float) -> int:
-    """Return how many clients train in a round: the share of all, rounded (half to even), and at least one."""
+    """Return how many clients train in a round: the share of all, rounded (half to even), and at least one.
+
+    >>> cohort_size(10, 0.25), cohort_size(10, 0.01)
+    (2, 1)
+    """
     return max(1, round(clients * participation))
 
 
@@ -123,7 +127,7 @@ class _Training(Experiment):
 
     @classmethod
     def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
-        """As usual; epochs and bf16 have a version, raised when the numbers of their runs change and no others do.
+        """Return the identity of a field; epochs and bf16 have a version, raised when the numbers of their runs change.
 
         Version 1 of epochs gave a client smaller than a batch a single step. Version 1 of bf16 rounded statistics of
         normalizations and penalties of methods to it.
@@ -150,7 +154,9 @@ class Federated(_Training):
 
     kind: Literal["federated"] = "federated"
     method: Component = Field(default="fedavg", validate_default=True, description="federated algorithm")
-    partition: Component = Field(default="classes:1", validate_default=True, description="how data meets clients")
+    partition: Component = Field(
+        default="classes:1", validate_default=True, description="how the data are split across clients"
+    )
     min_size: Whole = Field(
         default=1, ge=1, description="fewest training samples a client may have; dirichlet only: redrawn until it holds"
     )
@@ -167,7 +173,7 @@ class Federated(_Training):
 
 @KINDS.register
 class Centralized(_Training):
-    """One model on all the data: the ceiling that federated training is held against.
+    """One model on all the data: the upper bound for federated training.
 
     A round is ``local_steps`` consecutive steps of SGD through ever new permutations of the whole training set;
     momentum is carried from round to round.
@@ -183,7 +189,7 @@ Training = Federated | Centralized
 def require_device(experiments: Iterable[Experiment], device: Callable[[], str]) -> None:
     """Raise UserError where a device (``cpu`` or ``cuda``) lacks the precision of an experiment.
 
-    ``device`` is called only where that matters: looking for CUDA imports torch, which takes seconds.
+    ``device`` is called only if needed: looking for CUDA imports torch, which takes seconds.
     """
     if any(getattr(experiment, "precision", None) == "tf32" for experiment in experiments) and device() == "cpu":
         raise UserError(

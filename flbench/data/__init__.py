@@ -1,1 +1,1 @@
-"""Data: where image sets come from, their decoded cache, and how their samples meet clients."""
+"""Data: image sets and their decoded cache, partitions among clients, and batches."""

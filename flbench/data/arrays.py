@@ -35,7 +35,7 @@ class Data:
 
 
 def fingerprint(train: Arrays, test: Arrays, classes: int | None = None) -> str:
-    """The first 16 hex digits of the sha256 over every array with its type and shape, train before test.
+    """Return the first 16 hex digits of the sha256 over every array with its type and shape, train before test.
 
     The number of classes counts where the labels do not show it: it is the number of a model's outputs.
     """

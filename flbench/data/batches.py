@@ -1,6 +1,6 @@
-"""Which rows a client sees in which local step, and what they look like when it does.
+"""The rows of each local step's batch, and the augmentation of their images.
 
-Everything is a function of (seed, client, round), so executors, devices and resumed runs see the same batches.
+Both are functions of (seed, client, round), so executors, devices and resumed runs see the same batches.
 
 Shape suffixes: N clients, E local steps, B batch, C channels, H, W pixels.
 """
@@ -27,6 +27,9 @@ def steps_of_epochs(size: int, *, epochs: int, batch_size: int) -> int:
 
     An epoch of floor(size / batch_size) batches drops the remainder. Fewer samples than a batch fill it from one pass
     after another: they take as many steps as all their passes together fill, the last one rounded up.
+
+    >>> steps_of_epochs(100, epochs=2, batch_size=32), steps_of_epochs(10, epochs=2, batch_size=32)
+    (6, 1)
     """
     if size >= batch_size:
         return size // batch_size * epochs
@@ -34,7 +37,7 @@ def steps_of_epochs(size: int, *, epochs: int, batch_size: int) -> int:
 
 
 def federated_rows(rows: Rows, *, seed: int, client: int, round: int, steps: int, batch_size: int) -> Rows:
-    """Rows (E, B) of one client in one round, from a fresh permutation of its ``rows``.
+    """Return the rows (E, B) of one client in one round, from a fresh permutation of its ``rows``.
 
     Batches are taken without replacement; a permutation of n rows gives floor(n / B) of them, the remainder is dropped
     and a new permutation begins. With n < B, batches are filled from consecutive whole permutations.
@@ -48,7 +51,15 @@ def federated_rows(rows: Rows, *, seed: int, client: int, round: int, steps: int
 
 
 def consecutive_rows(rows: Rows, *, seed: int, first_step: int, steps: int, batch_size: int) -> Rows:
-    """Rows (E, B) of steps ``first_step`` ... of one long training that goes through permutation after permutation."""
+    """Return the rows (E, B) of consecutive steps of a training that passes through one permutation after another.
+
+    Args:
+        rows: the training set.
+        seed: seed of the permutations.
+        first_step: number of the first step, from 0.
+        steps: E.
+        batch_size: B.
+    """
     per_epoch = max(len(rows) // batch_size, 1)
     batches: list[Rows] = []
     for step in range(first_step, first_step + steps):
@@ -67,12 +78,12 @@ class Crops:
     offset: Tensor  # int64 (..., 2): row and column, each in [0, 2 * CROP_PADDING]
 
     def to(self, device: torch.device) -> Crops:
-        """The same choices on a device."""
+        """Return the same choices on a device."""
         return Crops(self.flip.to(device), self.offset.to(device))
 
 
 def draw_crops(shape: tuple[int, ...], *, seed: int, client: int, round: int) -> Crops:
-    """The augmentation of one client's round, for samples laid out in ``shape``."""
+    """Return the augmentation of one client's round, for samples laid out in ``shape``."""
     generator = stream(seed, "augment", client, round)
     flip = generator.integers(0, 2, size=shape, dtype=np.int64).astype(bool)
     offset = generator.integers(0, 2 * CROP_PADDING + 1, size=(*shape, 2), dtype=np.int64)
@@ -90,5 +101,5 @@ def crop_and_flip(images_MCHW: Tensor, crops: Crops) -> Tensor:
 
 
 def to_float(images: Tensor, white: int, dtype: torch.dtype) -> Tensor:
-    """Pixels as numbers in [0, 1]."""
+    """Return pixels as numbers in [0, 1]."""
     return images.to(dtype) / white

@@ -4,7 +4,7 @@ An entry is a directory ``<cache>/decoded/<name>/<key>`` whose key is a hash of 
 sizes, modification times), so that changed files find no entry and are decoded anew. An entry appears by the renaming
 of a finished directory: readers never see half of one, and a builder that dies leaves only a temporary directory. A
 file lock lets others wait for the first builder, and lets the next one clear what a dead one left. Where locks do not
-work (some network file systems) everybody builds, and the first to rename wins.
+work (some network file systems) every process builds, and the first to rename wins.
 
 Loading imports neither the decoders nor torch.
 """
@@ -38,7 +38,7 @@ from flbench.errors import UserError
 #: Raise when decoding changes, so that older entries are not found any more.
 _VERSION = 1
 _META = "meta.json"
-#: A temporary directory of another machine is taken for abandoned after this many seconds.
+#: Age in seconds after which a temporary directory of another machine counts as abandoned.
 _ABANDONED = 24 * 3600
 _log = logging.getLogger(__name__)
 
@@ -62,30 +62,30 @@ class Recipe:
 
 
 def user_cache() -> Path:
-    """The user's cache folder for flbench, by the custom of the system."""
+    """Return the user's cache folder for flbench, by the convention of the operating system."""
     if home := os.environ.get("XDG_CACHE_HOME"):
         return Path(home) / "flbench"
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "flbench"
 
 
 def cache_root() -> Path:
-    """``$FLBENCH_CACHE``, else the user's cache folder."""
+    """Return ``$FLBENCH_CACHE``, else the user's cache folder."""
     given = os.environ.get("FLBENCH_CACHE")
     return Path(given).expanduser() if given else user_cache()
 
 
 def is_cached(recipe: Recipe) -> bool:
-    """Whether the decoded arrays are there."""
+    """Return whether the decoded arrays are in the cache."""
     return (recipe.entry / _META).is_file()
 
 
 def peek(recipe: Recipe) -> Data | None:
-    """The decoded data if it is in the cache already."""
+    """Return the decoded data if they are in the cache, else None."""
     return _open(recipe.entry)
 
 
 def load(recipe: Recipe) -> Data:
-    """The decoded data, from the cache or, the first time, into it and from it."""
+    """Return the decoded data from the cache, and decode them into it the first time."""
     try:
         return _open(recipe.entry) or _build_once(recipe)
     except OSError as error:
@@ -176,9 +176,9 @@ def _publish(building: Path, entry: Path) -> None:
 
 
 def _clear(entry: Path) -> None:
-    """Remove what builders that died left behind, and a damaged entry; only for the holder of the lock.
+    """Delete the leftovers of builders that died, and a damaged entry; only for the holder of the lock.
 
-    A lock may reach no further than this machine, so others' directories are left alone until they are old.
+    The lock may cover this machine only, so directories of other machines stay until they are old.
     """
     ours = f"{entry.name}.{socket.gethostname()}."
     for left in entry.parent.glob(f"{entry.name}.*.tmp"):
@@ -189,7 +189,7 @@ def _clear(entry: Path) -> None:
 
 
 def _drop_stale(recipe: Recipe) -> None:
-    """Remove entries made from the same place when it held other files. Who has one open keeps it (mapped files)."""
+    """Delete entries made from the same place when it held other files. Open mapped files stay readable."""
     for other in recipe.entry.parent.iterdir():
         if other == recipe.entry or other.suffix:
             continue
@@ -227,7 +227,7 @@ def _check_labels(raw: Half, names: tuple[str, ...], where: str) -> None:
 
 
 def _reserve(path: Path) -> None:
-    """Take the disk space now: a full disk is then an error here, and no fatal signal in the mapped array later."""
+    """Allocate the disk space now: a full disk is then an error here, and not a fatal signal in the mapped array."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

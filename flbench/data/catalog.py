@@ -82,7 +82,7 @@ class Cifar100(Dataset):
     image = (3, 32, 32)
     classes = 100
     augment = "flip-crop"
-    class_names = tuple(  # a literal would take a line for each
+    class_names = tuple(  # ruff would put each name of a literal on a line of its own
         "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "  # noqa: SIM905
         "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
         "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster "
@@ -224,7 +224,7 @@ class Folder(Dataset):
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
 
     def identity(self) -> dict[str, Any]:
-        """Once the content is named, where it lies and how it was resized do not matter any more."""
+        """Leave out path and size once the content is named: they no longer define the numbers."""
         settings = super().identity()
         if self.content is not None:
             for location in {"path", "size"} & settings.keys():
@@ -240,12 +240,12 @@ class Folder(Dataset):
         return isinstance(other, Folder) and place(self) == place(other)
 
     def places(self, root: Path) -> Iterator[Source]:
-        """The path itself, in either layout."""
+        """Yield the path itself, in either layout."""
         for layout in self.layouts:
             yield Source(layout, Path(self.path).expanduser())
 
     def wanted(self) -> Wanted:
-        """Any shape, or the given size."""
+        """Accept any shape, or resize to the given size."""
         return Wanted(size=self.size)
 
     def advice(self, root: Path) -> str:

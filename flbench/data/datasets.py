@@ -1,6 +1,6 @@
-"""The data sets by name, where their files are looked for, and ``load``.
+"""What a data set is, where flbench looks for its files, and ``load``. The sets themselves are in ``catalog.py``.
 
-A set's files lie under the data root: the ``root`` argument, else ``$FLBENCH_DATA``, else the user's cache folder. Its
+A set's files are under the data root: the ``root`` argument, else ``$FLBENCH_DATA``, else the user's cache folder. Its
 layouts are tried in the order of ``Dataset.layouts``: what torchvision downloads (in ``<root>/<name>/``, and in
 ``<root>`` itself, where other programs have torchvision put it), then parquet shards in ``<root>/<name>/``, then an
 image folder in ``<root>/<name>/``. The first that is complete is read.
@@ -51,13 +51,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Dataset(Component):
-    """Base of the data sets; a set says what it holds and in which layouts it may lie.
+    """Base of the data sets: class attributes describe the content and the layouts of the files.
 
-    ``image`` is channels, height, width, and like ``classes`` None where only the files tell. ``augment`` is the
-    training augmentation that is usual for the set; images are floats in [0, 1], the stored bytes over ``white``.
+    ``image`` is (channels, height, width); it is None, like ``classes``, where only the files define it. ``augment`` is
+    the training augmentation that is usual for the set. Images are floats in [0, 1]: the stored bytes over ``white``.
 
     ``content`` is the fingerprint of the decoded arrays, by which the data enter the run id. None stands for the
-    official content, so that this has one spelling; for a set without one, for content that is not known yet.
+    official content, the only way to write it; for a set without official content it means: not known yet.
     """
 
     image: ClassVar[Shape | None] = None
@@ -89,22 +89,22 @@ class Dataset(Component):
             object.__setattr__(self, "content", None)
 
     def holding(self, content: str | None) -> Self:
-        """The same data set with another content, None: with the official or an unknown one."""
+        """Return the same data set with another content (None: the official one, or not known yet)."""
         return dataclasses.replace(self, content=content)
 
     def same_place(self, other: Dataset) -> bool:
-        """Whether another data set stands for the same files, whatever they hold."""
+        """Return whether another data set names the same files, whatever their content."""
         return self.holding(None) == other.holding(None)
 
     def places(self, root: Path) -> Iterator[Source]:
-        """Where its files may be, in the order of preference."""
+        """Yield the places where its files may be, the preferred one first."""
         for layout in self.layouts:
             yield Source(layout, root / self.name)
             if not isinstance(layout, (Parquet, ImageFolder)):
                 yield Source(layout, root)
 
     def wanted(self) -> Wanted:
-        """What its images must look like."""
+        """Return the shape that its images must have."""
         size = self.image[1] if self.image is not None and self.resize else None
         return Wanted(shape=self.image, size=size, domains=self.domains)
 
@@ -121,7 +121,7 @@ class Dataset(Component):
         return names
 
     def advice(self, root: Path) -> str:
-        """What to do when its files are missing."""
+        """Return advice for missing files."""
         fetch = f"Fetch it with: flbench data download {self.name}\n" if self.torchvision else ""
         return (
             f"{fetch}Or put its files there yourself, or set $FLBENCH_DATA to the folder that holds {self.name}/ "
@@ -130,13 +130,13 @@ class Dataset(Component):
 
 
 def data_root(root: Path | None = None) -> Path:
-    """The folder of data sets: ``root``, else ``$FLBENCH_DATA``, else ``data`` in the user's cache folder."""
+    """Return the folder of data sets: ``root``, else ``$FLBENCH_DATA``, else ``data`` in the user's cache folder."""
     given = root or os.environ.get("FLBENCH_DATA")
     return Path(given).expanduser() if given else cache.user_cache() / "data"
 
 
 def locate(dataset: Dataset, root: Path | None = None) -> Source:
-    """The first complete place of a data set; raises DataMissing, which lists every place and what it lacks."""
+    """Return the first complete source of a data set; raises DataMissing, which lists every place and what it lacks."""
     where = data_root(root)
     looked = []
     for source in dataset.places(where):
@@ -152,7 +152,7 @@ def locate(dataset: Dataset, root: Path | None = None) -> Source:
 
 
 def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
-    """How a found data set becomes an entry of the decoded cache."""
+    """Return the recipe by which a found data set becomes an entry of the decoded cache."""
     wanted = dataset.wanted()
     folder = source.folder.resolve()
     return cache.Recipe(
@@ -166,10 +166,10 @@ def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
 
 
 def load(dataset: Dataset, root: Path | None = None) -> Data:
-    """A data set as memory-mapped arrays; decoded into the cache the first time.
+    """Return a data set as memory-mapped arrays; decoded into the cache the first time.
 
     Raises:
-        DataMissing: its files are not there; the message says what to put where.
+        DataMissing: its files are missing; the message names the files and the folder.
         UserError: its files are damaged, or the cache cannot be written.
     """
     return cache.load(recipe(dataset, locate(dataset, root)))

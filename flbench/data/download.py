@@ -1,4 +1,4 @@
-"""Fetching data sets through torchvision, which knows their addresses and checksums."""
+"""Download data sets with torchvision, which knows their addresses and checksums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flbench.errors import UserError
 
 
 def download(dataset: Dataset, root: Path | None = None) -> Path:
-    """Fetch a data set into its folder below the data root; what is there already and whole is not fetched again.
+    """Download a data set into its folder below the data root, and return the folder; whole files are kept.
 
     Raises:
         UserError: torchvision does not have the set, or it could not be fetched or written.
@@ -38,7 +38,7 @@ def download(dataset: Dataset, root: Path | None = None) -> Path:
 
 def _why_not(dataset: Dataset) -> str:
     if dataset.counts is None:
-        return "it is whatever files you name"
+        return "it consists of the files that you name"
     if isinstance(dataset.layouts[0], Digits):
-        return "it is embedded, nothing is needed"
+        return "it is part of scikit-learn, no download is needed"
     return "torchvision does not have it; put its files into its folder yourself ('flbench data list' says where)"

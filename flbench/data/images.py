@@ -49,7 +49,7 @@ class Encoded:
 
 @contextmanager
 def reading(where: str | Path) -> Iterator[None]:
-    """Turn whatever a damaged file makes its reader raise into one message that names the file."""
+    """Turn any error about a damaged file into one message that names the file."""
     try:
         yield
     except (UserError, MemoryError):
@@ -60,7 +60,7 @@ def reading(where: str | Path) -> Iterator[None]:
 
 
 def common_shape(images: Iterable[Encoded], size: int | None) -> Shape:
-    """The shape that all images share: one channel if all are grey, else three; ``size`` squared if given.
+    """Return the shape that all images share: one channel if all are grey, else three; ``size`` squared if given.
 
     Raises:
         UserError: images differ in size and no ``size`` was given, or a file is no image of 8 bits a channel.

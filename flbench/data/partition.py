@@ -31,7 +31,7 @@ class Partition(Component):
     by_domain: ClassVar[bool] = False
 
     def misfit(self, classes: int, clients: int, domains: int) -> str | None:
-        """Why it cannot be made of a set with so many classes and domains (0: it has none), or None."""
+        """Return why it does not fit a data set with these numbers of classes and domains (0: no domains), or None."""
         if not self.by_domain:
             return self.problem(classes, clients)
         if not domains:
@@ -41,18 +41,18 @@ class Partition(Component):
         return self.problem(classes, clients // domains)
 
     def problem(self, classes: int, clients: int) -> str | None:
-        """Why so many classes cannot be dealt to so many clients (those of one domain where it is ``by_domain``)."""
+        """Return why these numbers of classes and clients do not fit (with ``by_domain``: the clients of a domain)."""
         return None
 
     @abstractmethod
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """How many training samples of each class a client gets, (K, C), given the sizes of the classes.
+        """Return how many training samples of each class a client gets, (K, C), given the sizes of the classes.
 
         Where it is ``by_domain``, it is asked once a domain, for that domain's clients.
         """
 
     def remedy(self) -> str:
-        """What to change when a client stays too small."""
+        """Return advice for a client that stays too small."""
         return "lower 'clients' or 'min_size'"
 
 
@@ -107,7 +107,7 @@ class Classes(Partition):
                     f"{self.label()}: class {label} has {size} training samples and cannot be cut in {len(holders)} "
                     "chunks; use fewer clients or fewer classes a client"
                 )
-            counts[holders, label] = _even(int(size), len(holders))
+            counts[holders, label] = deal_evenly(int(size), len(holders))
         return counts
 
 
@@ -116,8 +116,8 @@ class Classes(Partition):
 class Dirichlet(Partition):
     """Each class is divided among the clients by a draw from Dir(beta * 1_K) (``dirichlet:beta``; Hsu et al. 2019).
 
-    Small beta: a class lies with few clients; large beta: nearly uniform. All classes are drawn again, up to 1,000
-    times in all, until every client has ``min_size`` training samples.
+    Small beta: few clients hold a class; large beta: nearly uniform. All classes are drawn again, up to 1,000 times in
+    all, until every client has ``min_size`` training samples.
     """
 
     shorthand = "beta"
@@ -126,9 +126,11 @@ class Dirichlet(Partition):
     beta: Annotated[float, Field(gt=0)]
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Proportions for each class, rounded by largest remainder so that all samples are dealt."""
+        """Return proportions for each class, rounded by largest remainder so that all samples are dealt."""
         shares_CK = draw.dirichlet(np.full(clients, self.beta), size=len(sizes_C))
-        return np.stack([_round(shares, int(size)) for shares, size in zip(shares_CK, sizes_C, strict=True)], axis=1)
+        return np.stack(
+            [round_shares(shares, int(size)) for shares, size in zip(shares_CK, sizes_C, strict=True)], axis=1
+        )
 
     def remedy(self) -> str:
         """Less skew helps too."""
@@ -152,7 +154,7 @@ class LabelShards(Partition):
                 f"{self.label()}: {total} training samples cannot be cut in {shards} shards; "
                 "use fewer clients or fewer shards a client"
             )
-        sizes = _even(total, shards)[:, None]
+        sizes = deal_evenly(total, shards)[:, None]
         # Shards and classes are intervals of the sorted samples; each shard's classes are the overlaps.
         shard_ends, class_ends = np.cumsum(sizes)[:, None], np.cumsum(sizes_C)
         overlap = np.minimum(shard_ends, class_ends) - np.maximum(shard_ends - sizes, class_ends - sizes_C)
@@ -188,7 +190,7 @@ class DomainClasses(Partition):
         return [int(number) for number in self.sizes.split("-")]
 
     def problem(self, classes: int, clients: int) -> str | None:
-        """Every class and every client must be dealt with exactly once."""
+        """Return why these classes and clients do not fit ``sizes``."""
         if len(self.numbers) != clients:
             return f"it says what {len(self.numbers)} clients of a domain hold, a domain has {clients}"
         if sum(self.numbers) != classes:
@@ -204,7 +206,7 @@ class DomainClasses(Partition):
         return counts
 
     def remedy(self) -> str:
-        """All samples of a class lie with one client of its domain: there is nothing to spread."""
+        """Suggest a smaller ``min_size`` alone: one client of a domain holds all samples of a class."""
         return "lower 'min_size'"
 
 
@@ -238,15 +240,23 @@ def _deal_classes(clients: int, classes: int, n: int, draw: np.random.Generator)
     return holds_KC
 
 
-def _even(total: int, parts: int) -> Ints:
-    """``total`` as whole numbers that differ by at most one, the larger ones first."""
+def deal_evenly(total: int, parts: int) -> Ints:
+    """Return ``total`` as whole numbers that differ by at most one, the larger ones first.
+
+    >>> deal_evenly(10, 3).tolist()
+    [4, 3, 3]
+    """
     sizes = np.full(parts, total // parts, dtype=np.int64)
     sizes[: total % parts] += 1
     return sizes
 
 
-def _round(shares: np.ndarray[tuple[int], np.dtype[np.float64]], total: int) -> Ints:
-    """Whole numbers near ``shares * total`` that sum to ``total``: the largest remainders are rounded up."""
+def round_shares(shares: np.ndarray[tuple[int], np.dtype[np.float64]], total: int) -> Ints:
+    """Return whole numbers near ``shares * total`` that sum to ``total``: the largest remainders are rounded up.
+
+    >>> round_shares(np.array([0.5, 0.25, 0.25]), 7).tolist()
+    [3, 2, 2]
+    """
     exact = shares * total
     whole: Ints = np.floor(exact).astype(np.int64)
     whole[np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]] += 1

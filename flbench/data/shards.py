@@ -39,7 +39,7 @@ class Shards:
 
 
 def shards_of(experiment: Federated, data: Data) -> Shards:
-    """The rows of each client of an experiment: the same for every method and model of a seed; raises as ``split``."""
+    """Return the rows of each client of an experiment; raises as ``split``."""
     return split(
         cast(Partition, experiment.partition),
         data,
@@ -51,7 +51,7 @@ def shards_of(experiment: Federated, data: Data) -> Shards:
 
 
 def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_fraction: float, seed: int) -> Shards:
-    """The rows of each client.
+    """Return the rows of each client.
 
     Raises:
         UserError: the data cannot be divided so, or a client stays below ``min_size`` training samples.
@@ -82,7 +82,7 @@ def split_labels(
     val_fraction: float,
     seed: int,
 ) -> Shards:
-    """The rows of each client, from the group of each training and test sample alone; see ``split``.
+    """Return the rows of each client, from the group of each training and test sample alone; see ``split``.
 
     ``groups`` is (D, C); the group of a sample is its domain times C plus its class.
     """
@@ -101,10 +101,13 @@ def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
 
 
 def matching_test_counts(counts_KG: Ints, train_G: Ints, test_G: Ints) -> Ints:
-    """Test samples per (client, group) in the proportions of the training counts, (K, G).
+    """Return test samples per (client, group) in the proportions of the training counts, (K, G).
 
     Of a group with T test and N training samples, a client with n of these gets n*T/N test samples, rounded by largest
     remainder; equal remainders go to the client that earlier groups have left furthest behind its share.
+
+    >>> matching_test_counts(np.array([[6, 0], [4, 10]]), train_G=np.array([10, 10]), test_G=np.array([5, 4])).tolist()
+    [[3, 0], [2, 4]]
     """
     out = np.zeros_like(counts_KG)
     behind_K = np.zeros(len(counts_KG))
@@ -144,7 +147,7 @@ def _draw_counts(
 
 
 def _counts(partition: Partition, sizes_DC: Ints, clients: int, draw: np.random.Generator) -> Ints:
-    """Training samples per (client, group), (K, G): each domain's clients hold that domain's groups."""
+    """Return training samples per (client, group), (K, G): each domain's clients hold that domain's groups."""
     domains, classes = sizes_DC.shape
     each = clients // domains
     counts_KDC = np.zeros((clients, domains, classes), dtype=np.int64)
@@ -154,7 +157,7 @@ def _counts(partition: Partition, sizes_DC: Ints, clients: int, draw: np.random.
 
 
 def _deal_rows(groups_N: Ints, counts_KG: Ints, seed: int, kind: int) -> list[Ints]:
-    """Shuffle the rows of each group and deal them by ``counts``; what is left over belongs to nobody."""
+    """Shuffle the rows of each group and deal them by ``counts``; rows that are left over go to no client."""
     parts: list[list[Ints]] = [[] for _ in counts_KG]
     for group, counts_K in enumerate(counts_KG.T):
         rows = stream(seed, "partition", kind, group).permutation(np.flatnonzero(groups_N == group))

@@ -1,4 +1,4 @@
-"""Whether the files of a data set are whole: checksums, counts, labels, and the decoded cache."""
+"""Check the files of a data set: checksums, counts, labels, and the decoded cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flbench.errors import UserError
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found: ``problems`` are damage, ``notes`` are worth knowing."""
+    """The result of a check: ``problems`` are damage, ``notes`` are other findings."""
 
     source: Source
     problems: tuple[str, ...]

@@ -44,7 +44,7 @@ def tmap(function: Callable[..., Any], *trees: Tree) -> Tree:
 
 @dataclass(frozen=True)
 class Context:
-    """What a client knows during its round.
+    """What a client has during its round.
 
     Attributes:
         x: server parameters at the start of the round.
@@ -86,41 +86,41 @@ class Method(Component):
     server_lr: Annotated[float, Field(gt=0)] = 1.0
 
     def init_server(self, x: Tree) -> Tree:
-        """The server's state before the first round."""
+        """Return the server's state before the first round."""
         return {}
 
     def init_client(self, x: Tree) -> Tree:
-        """A client's state before its first round."""
+        """Return a client's state before its first round."""
         return {}
 
     def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
-        """What enters the cross-entropy, from the network's logits."""
+        """Return what enters the cross-entropy, from the network's logits."""
         return z_BY
 
     def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
-        """A 0-d term added to the loss; ``feats_BD`` is the input of the head."""
+        """Return a 0-d term added to the loss; ``feats_BD`` is the input of the head."""
         return 0.0
 
     def direction(self, g: Tree, ctx: Context) -> Tree:
-        """The descent direction from the gradient (weight decay included), before momentum."""
+        """Return the descent direction from the gradient (weight decay included), before momentum."""
         return g
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
-        """The client's next state and its message to the server, after the last local step at ``w``."""
+        """Return the client's next state and its message to the server, after the last local step at ``w``."""
         return ctx.client, {}
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        """Weight of each participant's w_k - x, from its share of the samples, its steps, and the local momentum."""
+        """Return the weight of each participant's w_k - x, from its share of the samples, its steps and the momentum."""
         return share
 
     def message_weights(self, share: Sequence[float]) -> Sequence[float]:
-        """Weight of each participant's message."""
+        """Return the weight of each participant's message."""
         return [1 / len(share)] * len(share)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
-        """The next server parameters and state; ``participation`` is |S| / N."""
+        """Return the next server parameters and state; ``participation`` is |S| / N."""
         return tmap(lambda a, d: a + self.server_lr * d, x, delta), state
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
-        """Parameters and buffers that stay on the client: never sent, never averaged."""
+        """Return parameters and buffers that stay on the client: never sent, never averaged."""
         return frozenset()

@@ -22,14 +22,14 @@ class FedBN(Method):
 
     In the label-skew paper's code all clients of the CNN share one batch normalization, that of a discarded template,
     always in training mode: its FedBN and its FedAvg + BN are one computation, which sees the labels' skew through the
-    statistics of the test batch. Its rows for them say nothing of either method.
+    statistics of the test batch. Its rows for them are evidence about neither method.
     """
 
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x) for all but batch-normalization layers"
     source: ClassVar[str] = "Li et al. 2021, FedBN: Federated Learning on Non-IID Features via Local BN, Algorithm 1"
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
-        """Every parameter and buffer of every batch-normalization layer."""
+        """Return every parameter and buffer of every batch-normalization layer."""
         from torch.nn.modules.batchnorm import _BatchNorm
 
         from flbench.models.norm_layers import BatchNorm

@@ -27,7 +27,7 @@ class FedDecorr(Method):
     - ``original``, the equation of its paper: coefficient / d^2 ||u^T u / n||_F^2 with biased deviations;
     - ``text``, the label-skew paper's text, which uses FedDecorr's code: coefficient / n times the mean square of the
       off-diagonal entries of u^T u (not divided by n) with unbiased deviations, about n times the original's;
-    - ``code``, the label-skew paper's code: as ``text``, but with 0.1 written in it, so that no coefficient is taken.
+    - ``code``, the label-skew paper's code: as ``text``, but with the fixed coefficient 0.1.
 
     The coefficient is the label-skew paper's for the original too (the scripts of FedDecorr's authors have 0.05 and
     0.1, on the scale of ``text``). 0 is FedAvg.
@@ -42,10 +42,10 @@ class FedDecorr(Method):
 
     def __post_init__(self) -> None:
         if self.variant == "code" and self.coefficient != type(self).coefficient:
-            raise ValueError("variant code has its coefficient, 0.1, built in; variant text takes any other")
+            raise ValueError("variant code has the fixed coefficient 0.1; use variant text for another one")
 
     def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
-        """The coefficient times the squared correlations, on the variant's scale."""
+        """Return the coefficient times the squared correlations, on the variant's scale."""
         n, d = feats_BD.shape
         centred = feats_BD - feats_BD.mean(0)
         if self.variant == "original":

@@ -20,11 +20,11 @@ class FedLC(Method):
     """FedLC (Zhang et al. 2022): calibrates a client's logits by z_c - tau n_c^(-1/4), n_c its samples of class c.
 
     The margin of a class that the client does not hold is infinite: the class leaves the softmax and gets no gradient.
-    That is so for every tau, at tau = 0 too, where FedLC is FedAvg on clients that hold all classes and a softmax over
-    the client's own classes elsewhere. With one class a client the softmax has one term, the loss is 0 and nothing is
-    trained: the label-skew paper's 10 % there is the accuracy of the initial weights. Text and code agree on this
-    formula and tau = 1; as published the code fails on its first batch (it takes its networks' pair of features and
-    logits for logits).
+    This holds for every tau. At tau = 0, FedLC is FedAvg on clients that hold all classes, and FedAvg with a softmax
+    over the client's own classes on others. With one class a client the softmax has one term, the loss is 0 and nothing
+    is trained: the label-skew paper's 10 % there is the accuracy of the initial weights. Text and code agree on this
+    formula and tau = 1; as published the code fails on its first batch (it uses its networks' pair of features and
+    logits as logits).
     """
 
     equation: ClassVar[str] = "local loss: CE(z_c - tau n_c^(-1/4), y), classes with n_c = 0 removed"
@@ -33,6 +33,6 @@ class FedLC(Method):
     tau: Annotated[float, Field(ge=0)] = 1.0
 
     def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
-        """Margins for the classes that the client holds; the others leave the softmax."""
+        """Subtract the margins of the client's classes, and remove the other classes from the softmax."""
         margin_Y = self.tau * ctx.counts_Y.to(z_BY.dtype) ** -0.25
         return (z_BY - margin_Y).masked_fill(ctx.counts_Y == 0, float("-inf"))

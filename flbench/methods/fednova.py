@@ -18,15 +18,15 @@ class FedNova(Method):
     d_k = (w_k - x) / a_k,   x <- x + server_lr (sum_k p_k a_k) (sum_k p_k d_k),   p_k = m_k / sum_j m_j
 
     a_k is the sum of the weights with which client k's gradients enter w_k - x, in units of the learning rate: its
-    number of steps K, with local momentum rho (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Where all clients take as
-    many steps it is FedAvg, so it needs ``local_epochs``.
+    number of steps K, with local momentum rho (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Where all clients take
+    equally many steps it is FedAvg, so it needs ``local_epochs``.
     """
 
     equation: ClassVar[str] = "x <- x + server_lr (sum_k p_k a_k) sum_k p_k (w_k - x) / a_k, a_k = K_k (no momentum)"
     source: ClassVar[str] = "Wang et al. 2020, Tackling the Objective Inconsistency Problem, eq. 10 and Algorithm 1"
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        """p_k / a_k times the effective number of steps."""
+        """Return p_k / a_k times the effective number of steps."""
         a = [(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum) for k in steps]
         effective = sum(p * a_k for p, a_k in zip(share, a, strict=True))
         return [p * effective / a_k for p, a_k in zip(share, a, strict=True)]

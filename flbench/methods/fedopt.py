@@ -32,7 +32,7 @@ class FedAvgM(Method):
         return tmap(lambda a: 0 * a, x)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
-        """One step of SGD with momentum."""
+        """Take one step of SGD with momentum."""
         v = tmap(lambda v, d: self.beta * v + d, state, delta)
         return tmap(lambda a, v: a + self.server_lr * v, x, v), v
 
@@ -64,12 +64,12 @@ class Adaptive(Method):
         return self
 
     def settings(self) -> dict[str, Any]:
-        """As usual; tau^2 is the default of v0."""
+        """Return the settings without v0 where it is tau^2, its default."""
         settings = super().settings()
         return {k: v for k, v in settings.items() if k != "v0" or not self._starts_at_tau_squared()}
 
     def identity(self) -> dict[str, Any]:
-        """As usual; another tau than the default says that v0 follows it: it was 1e-6 for every tau once."""
+        """Return the identity; with another tau it says that v0 follows tau, because v0 was once 1e-6 for every tau."""
         follows = "tau" in self.settings() and self._starts_at_tau_squared()
         return super().identity() | ({"v0": "tau^2"} if follows else {})
 
@@ -77,19 +77,19 @@ class Adaptive(Method):
         return math.isclose(cast(float, self.v0), self.tau**2)
 
     def init_server(self, x: Tree) -> Tree:
-        """The moments, one leaf a parameter each: ``m/<name>`` and ``v/<name>``."""
+        """Return the moments, one leaf a parameter each: ``m/<name>`` and ``v/<name>``."""
         return {f"m/{name}": 0 * a for name, a in x.items()} | {f"v/{name}": 0 * a + self.v0 for name, a in x.items()}
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
-        """One step of the optimizer."""
+        """Take one step of the optimizer."""
         m = {name: self.beta1 * state[f"m/{name}"] + (1 - self.beta1) * d for name, d in delta.items()}
         v = {name: self.second_moment(state[f"v/{name}"], d * d) for name, d in delta.items()}
         x = tmap(lambda a, m, v: a + self.server_lr * m / (v.sqrt() + self.tau), x, m, v)
         return x, {f"m/{name}": a for name, a in m.items()} | {f"v/{name}": a for name, a in v.items()}
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
-        """The next v of one parameter, from delta^2."""
-        raise NotImplementedError(f"{type(self).__name__} must say its second moment")
+        """Return the next v of one parameter, from delta^2."""
+        raise NotImplementedError(f"{type(self).__name__} must define its second moment")
 
 
 @METHODS.register("fedadagrad")
@@ -103,7 +103,7 @@ class FedAdagrad(Adaptive):
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
-        """A sum over all rounds."""
+        """Return the sum over all rounds."""
         return v + squared
 
 
@@ -118,7 +118,7 @@ class FedAdam(Adaptive):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
-        """A moving mean."""
+        """Return the moving average."""
         return self.beta2 * v + (1 - self.beta2) * squared
 
 
@@ -127,7 +127,7 @@ class FedAdam(Adaptive):
 class FedYogi(Adaptive):
     """FedYogi (Reddi et al. 2020, Algorithm 2): v <- v - (1 - beta2) delta^2 sign(v - delta^2), no bias correction.
 
-    Paper, label-skew text and label-skew code agree. The code keeps m, v and x in no checkpoint: its resumed runs begin
+    Paper, label-skew text and label-skew code agree. The code saves m, v and x in no checkpoint: its resumed runs start
     again from random weights.
     """
 
@@ -137,5 +137,5 @@ class FedYogi(Adaptive):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
-        """Moves towards delta^2 by a share of delta^2, not of the distance."""
+        """Move v towards delta^2 by a fraction of delta^2, not of the distance."""
         return v - (1 - self.beta2) * squared * (v - squared).sign()

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class FedProx(Method):
     """FedProx (Li et al. 2020, Algorithm 2): adds mu/2 ||w - x||^2 to the local loss; mu = 0 is FedAvg.
 
-    Parameters that stay on the client have no x to be near to and are left alone. The label-skew paper's text sets
-    mu = 0.01. Its published code adds the value of the penalty once more, without a gradient, which trains alike; as
-    published it fails on its first batch (it takes its networks' pair of features and logits for logits).
+    Parameters that stay on the client have no x, and no penalty. The label-skew paper's text sets mu = 0.01. Its
+    published code adds the value of the penalty a second time, without a gradient, which does not change training; as
+    published it fails on its first batch (it uses its networks' pair of features and logits as logits).
     """
 
     equation: ClassVar[str] = "local loss: CE(z, y) + mu/2 ||w - x||^2"
@@ -30,6 +30,6 @@ class FedProx(Method):
     mu: Annotated[float, Field(ge=0)] = 0.01
 
     def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
-        """Half of mu times the squared distance to where the round began."""
+        """Return mu/2 times the squared distance to the round's initial parameters."""
         squared: Tensor | float = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())
         return self.mu / 2 * squared

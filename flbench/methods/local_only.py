@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class LocalOnly(Method):
     """Every client trains its own copy of the initial network, with the same steps, and nothing is ever sent.
 
-    What federated training must beat. Momentum begins afresh each round as with every method, so that averaging is the
-    only difference to FedAvg. The models are personal and are evaluated as such.
+    The baseline that federated training must beat. Momentum starts afresh each round as with every method, so that
+    averaging is the only difference to FedAvg. The models are personal and are evaluated as such.
     """
 
     equation: ClassVar[str] = "w_k <- K steps of SGD on client k's data, from its own last w_k"
@@ -30,5 +30,5 @@ class LocalOnly(Method):
     server_lr: Annotated[float, Field(ge=1, le=1)] = 1.0
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
-        """Everything."""
+        """Return all parameters and buffers."""
         return frozenset([*dict(model.named_parameters()), *dict(model.named_buffers())])

@@ -19,8 +19,8 @@ class Scaffold(Method):
     Server:     x <- x + server_lr * delta,   c <- c + |S|/N * mean_i (c_i' - c_i)
 
     All controls start at zero, so round one is FedAvg's up to the weights. The correction enters the gradient, before
-    momentum: applied after it, (x - w) / (K lr) would be about 1 / (1 - momentum) times a gradient. How the clients are
-    weighed:
+    momentum: applied after it, (x - w) / (K lr) would be about 1 / (1 - momentum) times a gradient. The clients'
+    weights:
 
     - ``original``: all equally, in delta and in the mean of controls, so that under full participation mean_i c_i = c;
     - ``text``, the label-skew paper's text (option II, and otherwise FedAvg): delta by samples, controls equally;
@@ -42,11 +42,11 @@ class Scaffold(Method):
     variant: Variant = "original"
 
     def init_server(self, x: Tree) -> Tree:
-        """All controls start at zero: c = 0."""
+        """Return c = 0."""
         return tmap(lambda a: 0 * a, x)
 
     def init_client(self, x: Tree) -> Tree:
-        """All controls start at zero: c_i = 0."""
+        """Return c_i = 0."""
         return tmap(lambda a: 0 * a, x)
 
     def direction(self, g: Tree, ctx: Context) -> Tree:
@@ -54,20 +54,20 @@ class Scaffold(Method):
         return tmap(lambda g, ci, c: g - ci + c, g, ctx.client, ctx.server)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
-        """Option II's new control, and its change as the message."""
+        """Return option II's new control, and its change as the message."""
         # Two divisions: a product of the two numbers would be rounded otherwise where they are tensors.
         new = tmap(lambda ci, c, x, w: ci - c + (x - w) / ctx.steps / ctx.lr, ctx.client, ctx.server, ctx.x, w)
         return new, tmap(lambda after, before: after - before, new, ctx.client)
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        """Equal in the original."""
+        """Return equal weights in the original."""
         return [1 / len(share)] * len(share) if self.variant == "original" else share
 
     def message_weights(self, share: Sequence[float]) -> Sequence[float]:
-        """Equal but for the code."""
+        """Return equal weights, except for the code."""
         return share if self.variant == "code" else super().message_weights(share)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
-        """FedAvg's step, and c moves by the participants' share of the mean change."""
+        """Take FedAvg's step, and move c by the participants' share of the mean change."""
         x, _ = super().server_step(x, delta, message, state, participation)
         return x, tmap(lambda c, change: c + participation * change, state, message)

@@ -1,4 +1,4 @@
-"""Measurements taken on the models at evaluations."""
+"""Probes: measurements of the models at evaluations."""
 
 from flbench.probes import drift, features, overfit, sharpness
 from flbench.probes.base import Observation, Probe

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observation:
-    """What there is to see after a round.
+    """What a probe sees after a round.
 
     Attributes:
-        round: number of the round; 0: none yet.
+        round: number of the round; 0: before the first.
         before: shared parameters at its start.
         after: shared parameters at its end.
         client_params: what the participants sent (leading axis S), if the probe asks for it.
@@ -39,10 +39,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class Probe(Component):
-    """A measurement; it must not change what it looks at.
+    """A measurement, which must not change what it measures.
 
-    ``every`` is the number of rounds between two of them, a multiple of ``eval_every``; by default it is taken at each
-    evaluation. All are taken after the last round, and before the first if they do not look at what clients sent.
+    ``every`` is the number of rounds between two measurements, a multiple of ``eval_every``; by default a probe
+    measures at each evaluation. Every probe measures after the last round, and before the first one unless it needs
+    what clients sent.
     """
 
     #: Whether it needs the participants' models, which costs memory.
@@ -51,13 +52,13 @@ class Probe(Component):
     every: Annotated[int, Field(ge=1)] | None = None
 
     def is_due(self, round: int, rounds: int) -> bool:
-        """Whether it is taken at the evaluation after ``round`` of ``rounds``; 0 is the beginning."""
+        """Return whether it measures at the evaluation after ``round`` of ``rounds``; 0 is the start."""
         if round == 0 and self.needs_clients:
             return False
         return self.every is None or round % self.every == 0 or round == rounds
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """Numbers (or lists of numbers) by name, for the run's metrics."""
+        """Return numbers (or lists of numbers) by name, for the run's metrics."""
         raise NotImplementedError(f"{type(self).__name__} must measure something")
 
     def access_of(self, seen: Observation) -> ModelAccess:

@@ -16,13 +16,13 @@ class Drift(Probe):
 
     ``update_norm``: mean_k ||d_k||; ``mean_norm``: ||sum_k p_k d_k||; ``agreement``: the latter over sum_k p_k ||d_k||,
     1 when all clients pull one way and near 0 when they cancel; ``cosine``: mean cosine between pairs of updates. There
-    are no numbers where nothing is sent.
+    are no numbers where clients send nothing.
     """
 
     needs_clients: ClassVar[bool] = True
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """The four numbers of the class's description, or none."""
+        """Return the four numbers that the class describes, or none."""
         import torch
 
         if seen.client_params is None or seen.weights_S is None:

@@ -28,7 +28,7 @@ class Features(Probe):
     values: Annotated[int, Field(ge=1)] = 20
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """The numbers of the class's description."""
+        """Return the numbers that the class describes."""
         import numpy as np
         import torch
 

@@ -2,11 +2,11 @@
 
 F = J^T J / T, where J (T C x P) is the Jacobian of all outputs. Its nonzero eigenvalues are those of the dual Gram
 matrix K = J J^T / T, which has T C rows in place of P. Outputs may depend on other samples through batch statistics:
-J is that of the whole batch, taken as it is, so what a normalization does to the landscape is seen and not frozen.
+J is that of the whole batch in training mode, so it contains what a normalization does to the landscape.
 
 Products with J^T are backward passes; those with J are backward passes through backward passes, which every layer
-allows, also batch normalization that updates its buffers (torch.func's forward mode does not). Where outputs come from
-readouts whose gradients' products are known, nothing passes through the network any more.
+allows, also batch normalization that updates its buffers (torch.func's forward mode does not). Where outputs are
+functions of readouts whose gradients' products are known, no pass through the network is needed.
 
 Shape suffixes: T samples, C outputs, R = T * C.
 """
@@ -37,7 +37,7 @@ class Spectrum:
     Attributes:
         largest: lambda_max.
         mean: over all P of them; None where only the largest was computed.
-        nonzero: the eigenvalues of the dual Gram matrix in descending order; None likewise.
+        nonzero: the eigenvalues of the dual Gram matrix in descending order; None where only the largest was computed.
     """
 
     largest: float
@@ -63,15 +63,15 @@ class DualGram(ABC):
 
     @abstractmethod
     def gram_times(self, v_R: Tensor) -> Tensor:
-        """K v: (R,)."""
+        """Return K v: (R,)."""
 
     def gram(self) -> Tensor:
-        """K, whole, in float64: (R, R)."""
+        """Return K, whole, in float64: (R, R)."""
         columns = torch.stack([self.gram_times(unit) for unit in torch.eye(self.rows).to(self._like)])
         return ((columns + columns.mT) / 2).double()
 
     def operator(self) -> LinearOperator:
-        """K for scipy."""
+        """Return K for scipy."""
 
         def product(v: NDArray[Any]) -> NDArray[Any]:
             given = torch.from_numpy(np.ascontiguousarray(v.reshape(-1))).to(self._like)
@@ -102,17 +102,17 @@ class Jacobian(DualGram):
         self._like = self._f_R.detach()
 
     def transposed_times(self, v_R: Tensor) -> tuple[Tensor, ...]:
-        """J^T v, leaf by leaf."""
+        """Return J^T v, leaf by leaf."""
         return self._grad(self._f_R, self._leaves, v_R)
 
     def times(self, w: tuple[Tensor, ...]) -> Tensor:
-        """J w of one tensor a leaf: (R,)."""
+        """Return J w of one tensor a leaf: (R,)."""
         pairs = [(pulled, part) for pulled, part in zip(self._pulled, w, strict=True) if pulled.requires_grad]
         ((out, *_),) = [self._grad([p for p, _ in pairs], [self._u_R], [part for _, part in pairs])]
         return out
 
     def gram_times(self, v_R: Tensor) -> Tensor:
-        """K v = J J^T v / T."""
+        """Return K v = J J^T v / T."""
         return self.times(self.transposed_times(v_R)) / self.samples
 
     @staticmethod
@@ -140,21 +140,21 @@ class OfReadouts(DualGram):
         self.samples, self.rows, self.parameters = len(u_T1), len(u_T1), parameters
 
     def gram_times(self, v_R: Tensor) -> Tensor:
-        """K v = A kernel A^T v / T."""
+        """Return K v = A kernel A^T v / T."""
         (pulled_T1,) = self._by_readouts.transposed_times(v_R)
         return self._by_readouts.times((self._kernel_TT @ pulled_T1,)) / self.samples
 
 
 def spectrum(dual: DualGram) -> Spectrum:
-    """All nonzero eigenvalues, exactly, through the whole dual Gram matrix."""
+    """Return all nonzero eigenvalues, exactly, through the whole dual Gram matrix."""
     values = np.linalg.eigvalsh(dual.gram().cpu().numpy())[::-1]
     return Spectrum(float(values[0]), float(values.sum() / dual.parameters), values)
 
 
 def largest_eigenvalue(dual: DualGram, *, tolerance: float = 1e-6) -> float:
-    """lambda_max by Lanczos iterations on the dual Gram matrix (of the whole matrix where it is small).
+    """Return lambda_max by Lanczos iterations on the dual Gram matrix (of the whole matrix where it is small).
 
-    It is not a number where the outputs are none.
+    It is NaN where an output is not finite.
 
     Args:
         dual: the matrix.
@@ -162,17 +162,17 @@ def largest_eigenvalue(dual: DualGram, *, tolerance: float = 1e-6) -> float:
     """
     if dual.rows <= 3:  # too few for Lanczos
         return float(np.linalg.eigvalsh(dual.gram().cpu().numpy())[-1])
-    # A fixed beginning with no symmetry: the same network has the same answer, and no eigenvector is missed for being
-    # orthogonal to it (a constant one is, where the outputs' means are subtracted).
+    # A fixed start without symmetry: the same network gives the same result, and no eigenvector is orthogonal to it (a
+    # constant start is orthogonal to all where the outputs' means are subtracted).
     start = np.random.default_rng(0).standard_normal(dual.rows)
     operator = dual.operator()
     first = operator.matvec(start)
     if not np.isfinite(first).all():
         return math.nan
-    if not first.any():  # no unit is alive, or the softmax is certain of all; Lanczos stops there
+    if not first.any():  # all units are dead, or the softmax is saturated: Lanczos would stop with an error
         return 0.0
     try:
         values = eigsh(operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)
-    except ArpackNoConvergence:  # a spectrum without a gap at its end
+    except ArpackNoConvergence:  # no gap between the largest eigenvalues
         values = np.linalg.eigvalsh(dual.gram().cpu().numpy())[-1:]
     return float(values[0])

@@ -26,7 +26,7 @@ class Overfit(Probe):
     samples: Annotated[int, Field(ge=2)] = 500
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """The numbers of the class's description, or none."""
+        """Return the numbers that the class describes, or none."""
         access = self.access_of(seen)
         if not access.clients:
             return {}

@@ -23,16 +23,16 @@ class Sharpness(Probe):
     """lambda_max of the Fisher information at the global model, over ``samples`` training samples in training mode.
 
     ``lambda_max``: of the Fisher information of the softmax, E[J^T (diag p - p p^T) J], which is the Gauss-Newton part
-    of the cross-entropy's Hessian: gradient descent on it is stable below ``rate`` = 2 / lambda_max, beside which the
-    ``lr`` in use stands; ``lambda_outputs``: of E[J^T J], the one that Karakida et al. 2019 analyse; ``local``:
-    lambda_max over the own samples of each of the first ``clients`` clients. Normalizations see just that batch.
+    of the cross-entropy's Hessian: gradient descent on it is stable below ``rate`` = 2 / lambda_max; ``lr``: the
+    learning rate in use, for comparison; ``lambda_outputs``: of E[J^T J], which Karakida et al. 2019 analyse;
+    ``local``: lambda_max over the own samples of each of the first ``clients`` clients. Normalizations use that batch.
     """
 
     samples: Annotated[int, Field(ge=2)] = 100
     clients: Annotated[int, Field(ge=0)] = 3
 
     def measure(self, seen: Observation) -> dict[str, Any]:
-        """The numbers of the class's description."""
+        """Return the numbers that the class describes."""
         access = self.access_of(seen)
         images = access.train_samples(self.samples)
         largest = self._largest(access, images, softmax=True)

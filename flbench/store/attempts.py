@@ -34,7 +34,7 @@ class Checkpoint:
 
     @classmethod
     def at(cls, path: Path, attempt: int) -> Checkpoint | None:
-        """The checkpoint in a file, if its name is a checkpoint's and its content is whole."""
+        """Return the checkpoint in a file, if its name is a checkpoint's and its content is whole."""
         round, _, checksum = path.stem.partition("-")
         try:
             if not is_number(round) or files.sha256_of(path)[: len(checksum)] != checksum:
@@ -54,7 +54,7 @@ class AttemptDir:
         self.log_path = path / "log.txt"
 
     def exit(self) -> dict[str, Any] | None:
-        """How it ended; None while it has not."""
+        """Return how it ended; None while it has not."""
         return read_end(self.path / "exit.json")
 
     def lease(self) -> Lease | None:
@@ -62,28 +62,28 @@ class AttemptDir:
         return Lease.read(self.path / "lease.json")
 
     def observed(self) -> frozenset[str]:
-        """The probes that it takes, as canonical JSON."""
+        """Return the probes that it takes, as canonical JSON."""
         observed = (strict_json.read_json(self.path / "lease.json") or {}).get("observed", ())
         return frozenset(probe for probe in observed if isinstance(probe, str)) if observed else frozenset()
 
     def mark(self) -> Mark:
-        """The mark that asks its worker to stop this one run."""
+        """Return the mark that asks its worker to stop this one run."""
         return Mark(self.path)
 
     def forgiven(self) -> bool:
-        """Whether this and earlier failures no longer count."""
+        """Return whether this and earlier failures no longer count."""
         return (self.path / "forgiven").exists()
 
     def is_superseded(self) -> bool:
-        """Whether this and earlier attempts are superseded (``RunDir.supersede``)."""
+        """Return whether this and earlier attempts are superseded (``RunDir.supersede``)."""
         return (self.path / "superseded").exists()
 
     def records(self) -> list[dict[str, Any]]:
-        """Its metrics; a torn tail is dropped."""
+        """Return its metrics; a torn tail is dropped."""
         return parse_records(files.read_bytes(self.metrics_path) or b"")
 
     def last_record(self) -> dict[str, Any] | None:
-        """Its newest metrics, read from the end of the file; None where there are none, or none can be read."""
+        """Return its newest metrics, read from the end of the file; None where there are none, or none can be read."""
         try:
             records = parse_records(files.last_line(self.metrics_path))
         except OSError:
@@ -91,17 +91,17 @@ class AttemptDir:
         return records[-1] if records else None
 
     def environment(self) -> dict[str, Any]:
-        """What it ran on."""
+        """Return what it ran on."""
         written = strict_json.read_json(self.path / "environment.json") or {}
         return {name: value for name, value in written.items() if name != "sha256"}
 
     def checkpoint_files(self) -> list[Path]:
-        """Its checkpoints, newest round first, unchecked."""
+        """Return its checkpoints, newest round first, unchecked."""
         return sorted((self.path / "checkpoint").glob("[0-9]*.pt"), reverse=True)
 
 
 def charges_of(attempts: Iterable[tuple[AttemptDir, Mapping[str, Any] | None]]) -> int:
-    """Failures since the last success, from attempts and how each ended (None: nobody knows).
+    """Return the number of failures since the last success, from attempts and how each ended (None: unknown).
 
     An attempt whose worker died under it is no failure where a checkpoint shows that the run got further.
     """
@@ -116,7 +116,7 @@ def charges_of(attempts: Iterable[tuple[AttemptDir, Mapping[str, Any] | None]]) 
 
 
 def ending(kind: str, message: str, round: int | None = None, *, user_fixable: bool = False) -> dict[str, Any]:
-    """What an exit.json says."""
+    """Return what an exit.json says."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     return {
         "schema": SCHEMA,

@@ -31,7 +31,7 @@ class Mark:
         files.replace(self.path, strict_json.pretty(content), sync=False)
 
     def is_put(self) -> bool:
-        """Whether an end is asked for."""
+        """Return whether an end is asked for."""
         return self.path.exists()
 
     def take_away(self) -> None:

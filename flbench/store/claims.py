@@ -81,7 +81,7 @@ class Attempt(AttemptDir):
         self.run, self.experiment, self.request = run, experiment, RunRequest.of(experiment)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Where this run can go on: sound checkpoints of earlier attempts, newest round first.
+        """Return where this run can go on: sound checkpoints of earlier attempts, newest round first.
 
         Only those whose attempt recorded all that is requested until then, and with the same source code of plug-ins;
         otherwise the run starts over.

@@ -117,7 +117,7 @@ def _about(path: Path) -> Iterator[None]:
 
 
 def temporary(path: Path) -> Path:
-    """A name beside ``path`` that nobody else uses."""
+    """Return a name beside ``path`` that nobody else uses."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
@@ -267,7 +267,7 @@ def reason(error: OSError) -> str:
 
 
 def last_line(path: Path) -> bytes:
-    """The last whole line of a file, with its newline, read from the end; empty where there is none."""
+    """Return the last whole line of a file, with its newline, read from the end; empty where there is none."""
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         window = 1 << 14
@@ -281,6 +281,6 @@ def last_line(path: Path) -> bytes:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes."""
+    """Return the sha256 of a file's bytes."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -53,7 +53,7 @@ def find(
     orphans: bool = False,
     warn: Callable[[str], object] = lambda line: None,
 ) -> Iterator[Garbage]:
-    """All garbage of a store.
+    """Yield all garbage of a store.
 
     Args:
         store: where to look.
@@ -105,7 +105,7 @@ def _has_result(run: RunDir) -> bool:
 
 
 def _is_held(store: Store, attempts: list[AttemptDir]) -> bool:
-    """Whether somebody alive holds the run; what is not known counts as held."""
+    """Return whether somebody alive holds the run; what is not known counts as held."""
     if not attempts or attempts[-1].exit() is not None:
         return False
     last = attempts[-1]
@@ -113,7 +113,7 @@ def _is_held(store: Store, attempts: list[AttemptDir]) -> bool:
 
 
 def _old_checkpoints(attempts: list[AttemptDir], *, keep: bool) -> Iterator[Garbage]:
-    """All checkpoints but the newest whole one."""
+    """Yield all checkpoints but the newest whole one."""
     there = [(path, attempt.number) for attempt in attempts for path in attempt.checkpoint_files()]
     there.sort(key=lambda pair: (pair[0].name.partition("-")[0], pair[1]), reverse=True)
     for path, number in there:
@@ -140,7 +140,7 @@ def _staging(store: Store) -> Iterator[Garbage]:
 
 
 def _dead_workers(store: Store, waiting: Collection[str]) -> Iterator[Garbage]:
-    """What dead workers left, but for their logs; ``waiting`` runs still ask how their worker ended."""
+    """Yield what dead workers left, but for their logs; ``waiting`` runs still ask how their worker ended."""
     for directory in sorted(store.workers.glob("*/")):
         path = directory / "lease.json"
         try:
@@ -159,13 +159,13 @@ def _dead_workers(store: Store, waiting: Collection[str]) -> Iterator[Garbage]:
 
 
 def _is_old(store: Store, paths: list[Path]) -> bool:
-    """Whether none of them was touched of late, by the file system's own time; what is not known is not old."""
+    """Return whether none of them was touched of late, by the file system's own time; what is not known is not old."""
     ages = [store.liveness.age(path) for path in paths]
     return all(age is not None and age > GRACE for age in ages)
 
 
 def _size(path: Path) -> int:
-    """Bytes in a file or below a directory; links are not followed."""
+    """Return bytes in a file or below a directory; links are not followed."""
     try:
         if path.is_symlink() or not path.is_dir():
             return path.lstat().st_size

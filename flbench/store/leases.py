@@ -54,7 +54,7 @@ class Lease:
 
     @classmethod
     def here(cls, token: str | None = None) -> Self:
-        """A lease of this process under a new (or the given) token."""
+        """Return a lease of this process under a new (or the given) token."""
         return cls(
             token=token or new_token(),
             host=socket.gethostname(),
@@ -69,7 +69,7 @@ class Lease:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """The lease in a file; None where there is none, or none that can be read."""
+        """Return the lease in a file; None where there is none, or none that can be read."""
         raw = strict_json.read_json(path)
         if raw is None:
             return None
@@ -81,16 +81,16 @@ class Lease:
         return lease if is_name(lease.token) else None  # the token names a folder
 
     def is_superseded(self) -> bool:
-        """Whether this very process is a later run of its SLURM job: one job never runs twice at a time."""
+        """Return whether this very process is a later run of its SLURM job: one job never runs twice at a time."""
         here = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         return self.slurm_job is not None and self.slurm_job == here[0] and self.slurm_restart < here[1]
 
     def to_json(self) -> dict[str, Any]:
-        """The lease as plain JSON."""
+        """Return the lease as plain JSON."""
         return dataclasses.asdict(self)
 
     def is_local(self) -> bool:
-        """Whether its process id means something here."""
+        """Return whether its process id means something here."""
         return bool(self.pid_start) and (self.host, self.boot_id, self.pid_namespace) == (
             socket.gethostname(),
             boot_id(),
@@ -120,7 +120,7 @@ class Liveness:
         self._watched: dict[Path, tuple[float, float]] = {}
 
     def alive(self, lease: Lease | None, path: Path) -> bool:
-        """Whether the holder of the lease in ``path`` (read as ``lease``) lives."""
+        """Return whether the holder of the lease in ``path`` (read as ``lease``) lives."""
         if lease is not None and lease.is_local():
             return process_start(lease.pid) == lease.pid_start
         if lease is not None and lease.is_superseded():
@@ -142,25 +142,25 @@ class Liveness:
         return touched is not None and self._unchanged_for(heartbeat, touched) >= HANGING
 
     def last_words(self, lease: Lease | None) -> dict[str, Any] | None:
-        """How the holder of a lease ended, in the words of whoever started it; None where nobody saw."""
+        """Return how the holder of a lease ended, in the words of whoever started it; None where nobody saw."""
         return None if lease is None else read_end(self.workers / lease.token / "exit.json")
 
     def age(self, path: Path) -> float | None:
-        """Seconds since a file was last touched, by the file system's own time; None where it is not there."""
+        """Return seconds since a file was last touched, by the file system's own time; None where it is not there."""
         touched, now = _mtime(path), self._clock.now()
         return None if touched is None or now is None else max(0.0, now - touched)
 
     def heartbeat_age(self, lease: Lease) -> float | None:
-        """Seconds since a worker's last heartbeat; None where it has none."""
+        """Return seconds since a worker's last heartbeat; None where it has none."""
         return self.age(self.workers / lease.token / "heartbeat")
 
     def _signs_of_life(self, lease: Lease | None, path: Path) -> list[Path]:
-        """Files that a living holder touches or has just made, the most telling first."""
+        """Return files that a living holder touches or has just made, the most telling first."""
         heartbeat = [] if lease is None else [self.workers / lease.token / "heartbeat"]
         return [*heartbeat, path, path.parent]
 
     def _silent(self, paths: Iterable[Path], seconds: float) -> bool:
-        """Whether the first of the files that is there was not touched for so long."""
+        """Return whether the first of the files that is there was not touched for so long."""
         path, beat = next(((path, beat) for path in paths if (beat := _mtime(path)) is not None), (None, 0.0))
         now = self._clock.now()
         if path is None or now is None:
@@ -170,7 +170,7 @@ class Liveness:
         return self._clock.is_steady() and now - beat >= seconds
 
     def _unchanged_for(self, path: Path, touched: float) -> float:
-        """Seconds since this object first saw a file's present time of change."""
+        """Return seconds since this object first saw a file's present time of change."""
         elapsed = time.monotonic()
         if self._watched.get(path, (None,))[0] != touched:
             self._watched[path] = touched, elapsed
@@ -186,7 +186,7 @@ class Clock:
         self._jumped: float | None = None
 
     def now(self) -> float | None:
-        """The file system's own time (asked at most once a second); None where it cannot be had."""
+        """Return the file system's own time (asked at most once a second); None where it cannot be had."""
         elapsed = time.monotonic()
         if self._read is None or elapsed - self._read[1] > 1:
             try:
@@ -201,7 +201,7 @@ class Clock:
         return self._read[0] + elapsed - self._read[1]
 
     def is_steady(self) -> bool:
-        """Whether it has not been seen to jump of late: whoever lives has touched its heartbeat since."""
+        """Return whether it has not been seen to jump of late: whoever lives has touched its heartbeat since."""
         return self._jumped is None or time.monotonic() - self._jumped >= STALE
 
 
@@ -248,7 +248,7 @@ class Heartbeat:
 
 
 def live_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
-    """Every registered worker whose lease is alive."""
+    """Return every registered worker whose lease is alive."""
     found = []
     for directory in sorted(workers.glob("*/")):
         path = directory / "lease.json"
@@ -260,7 +260,7 @@ def live_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
 
 
 def hanging_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
-    """Every worker on this machine whose process is there and gives no sign of life."""
+    """Return every worker on this machine whose process is there and gives no sign of life."""
     return [worker for worker in live_workers(workers, liveness) if liveness.hangs(worker.lease)]
 
 
@@ -278,19 +278,19 @@ def read_end(path: Path) -> dict[str, Any] | None:
 
 
 def new_token() -> str:
-    """A name that no other worker has."""
+    """Return a name that no other worker has."""
     return uuid.uuid4().hex[:12]
 
 
 @cache
 def boot_id() -> str:
-    """The kernel's id of this boot; empty where the system tells none."""
+    """Return the kernel's id of this boot; empty where the system tells none."""
     return _read("/proc/sys/kernel/random/boot_id")
 
 
 @cache
 def pid_namespace() -> str:
-    """The namespace in which this process's id means something; empty where the system tells none."""
+    """Return the namespace in which this process's id means something; empty where the system tells none."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

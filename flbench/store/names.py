@@ -12,15 +12,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def is_run_id(text: object) -> bool:
-    """Whether this is 16 hexadecimal digits."""
+    """Return whether this is 16 hexadecimal digits."""
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
 def is_number(text: str) -> bool:
-    """Whether these are digits that ``int`` understands: it does not all that Unicode calls digits."""
+    """Return whether these are digits that ``int`` understands: it does not all that Unicode calls digits."""
     return text.isascii() and text.isdigit()
 
 
 def is_name(text: object) -> bool:
-    """Whether this can name a file without leading anywhere else, nor hiding, nor upsetting a terminal."""
+    """Return whether this can name a file without leading anywhere else, nor hiding, nor upsetting a terminal."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None

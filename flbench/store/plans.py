@@ -32,20 +32,20 @@ class Entry:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Entry:
-        """The entry that asks for an experiment."""
+        """Return the entry that asks for an experiment."""
         return cls(experiment.run_id, experiment.cell_id, experiment.to_json())
 
     def parse(self) -> Experiment:
-        """The typed experiment."""
+        """Return the typed experiment."""
         return parse_experiment(self.experiment)
 
     def request(self) -> RunRequest:
-        """How far the run is wanted, and what is to be recorded."""
+        """Return how far the run is wanted, and what is to be recorded."""
         return RunRequest.of(self.experiment)
 
 
 def encode_plan(experiments: Iterable[Experiment]) -> bytes:
-    """A plan file's content."""
+    """Return a plan file's content."""
     return strict_json.join_lines(vars(Entry.of(experiment)) for experiment in experiments)
 
 
@@ -65,16 +65,16 @@ class Plan(Sequence[Entry]):
 
     @classmethod
     def of(cls, experiments: Iterable[Experiment]) -> Plan:
-        """A plan that is in no file."""
+        """Return a plan that is in no file."""
         return cls(Path("plan.jsonl"), encode_plan(experiments))
 
     def run_id(self, index: int) -> str:
-        """The id of one run; costs nothing."""
+        """Return the id of one run; costs nothing."""
         start = self._starts[index] + _ID.start
         return self._data[start : start + _ID.stop - _ID.start].decode()
 
     def rounds(self, index: int) -> int:
-        """How many rounds are probably requested of one run: what its line says first; costs next to nothing."""
+        """Return how many rounds are probably requested of one run: what its line says first; costs next to nothing."""
         found = _ROUNDS.search(self._data, self._starts[index])
         return int(found[1]) if found else 0
 
@@ -97,7 +97,7 @@ class Plan(Sequence[Entry]):
 
 
 def read_plan(path: Path, about: str = "") -> Sequence[Entry]:
-    """The entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
+    """Return the entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
     if not about:
         return open_plan(path)
     data = b"\n" + read_content(path)
@@ -112,12 +112,12 @@ def plan_ids(path: Path) -> set[str]:
 
 
 def open_plan(path: Path) -> Plan:
-    """A plan file; raises StoreUnusable where it cannot be read."""
+    """Return a plan file; raises StoreUnusable where it cannot be read."""
     return Plan(path, read_content(path))
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of a plan file; raises StoreUnusable where it cannot be read."""
+    """Return the bytes of a plan file; raises StoreUnusable where it cannot be read."""
     try:
         return read_regular(path)
     except OSError as error:
@@ -130,7 +130,7 @@ def refuse_newer(path: Path, data: bytes) -> None:
 
 
 def parse_plan(path: Path, data: bytes) -> list[Entry]:
-    """The entries in some whole lines of a plan file; raises StoreUnusable where they are none."""
+    """Return the entries in some whole lines of a plan file; raises StoreUnusable where they are none."""
     try:
         records = strict_json.parse_lines(data)
         if len(records) != data.count(b"\n") or data[-1:] not in (b"\n", b""):
@@ -141,7 +141,7 @@ def parse_plan(path: Path, data: bytes) -> list[Entry]:
 
 
 def _checked(entry: Entry) -> Entry:
-    """The entry, if whoever looks at a plan without parsing its experiments can use it; raises TypeError."""
+    """Return the entry, if whoever looks at a plan without parsing its experiments can use it; raises TypeError."""
     for run_id in (entry.run_id, entry.cell_id):
         if not is_run_id(run_id):
             raise TypeError(f"{run_id!r:.80} is no run's id")

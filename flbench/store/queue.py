@@ -31,7 +31,7 @@ class Queue:
         self.is_thorough = False
 
     def __iter__(self) -> Iterator[Entry]:
-        """One pass; what is to be looked at again in the next has to be kept."""
+        """Yield one pass; what is to be looked at again in the next has to be kept."""
         if self.is_thorough:
             self._todo, self._left_out = sorted(self._todo + self._left_out), []
         self._again = []
@@ -60,7 +60,7 @@ class Queue:
         self._again.append(self._todo[self._position])
 
     def near(self, count: int) -> Iterator[Entry]:
-        """The runs that follow in this pass."""
+        """Yield the runs that follow in this pass."""
         for index in self._todo[self._position + 1 : self._position + 1 + count]:
             if self.is_thorough or not self._is_published(index):
                 yield self._plan[index]

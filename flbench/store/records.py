@@ -69,7 +69,7 @@ def _check_values(values: Mapping[str, Any], depths: Mapping[str, int] | None) -
 
 
 def _is_nested(value: Any, depth: int, *, at_most: bool = False) -> bool:
-    """Whether this is a number in lists of that depth (or of less)."""
+    """Return whether this is a number in lists of that depth (or of less)."""
     if isinstance(value, list):
         return depth > 0 and all(_is_nested(item, depth - 1, at_most=at_most) for item in value)
     is_number = value is None or type(value) is float or (type(value) is int and abs(value) <= MOST)

@@ -45,20 +45,20 @@ class RunRequest:
 
     @classmethod
     def of(cls, experiment: Experiment | Mapping[str, Any]) -> RunRequest:
-        """The request in an experiment, typed or as its plain JSON."""
+        """Return the request in an experiment, typed or as its plain JSON."""
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
         probes = frozenset(canonical_json(probe) for probe in raw.get("probes", ()))
         evaluated = EvaluatedRounds(raw["rounds"], raw["eval_every"], evaluated_at_start(raw))
         return cls(raw["rounds"], evaluated, probes, content_of(raw), plugins_of(raw))
 
     def until(self, round: int) -> set[int]:
-        """The evaluated rounds up to and including a round."""
+        """Return the evaluated rounds up to and including a round."""
         return {wanted for wanted in self.evaluated if wanted <= round}
 
 
 @lru_cache(1000)
 def _shared(items: frozenset[Any]) -> frozenset[Any]:
-    """A set of some items; equal ones are one object."""
+    """Return a set of some items; equal ones are one object."""
     return items
 
 
@@ -67,7 +67,7 @@ def _last_record(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shared_facts(value: dict[str, Any]) -> dict[str, Any]:
-    """The object itself, or one that is equal and was met before."""
+    """Return the object itself, or one that is equal and was met before."""
     for name, item in value.items():
         if not isinstance(item, str | int | float | None):
             raise ValueError(f"{name:.40}: expected a plain value")
@@ -130,7 +130,7 @@ class Result:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], file: str) -> Result:
-        """The result that plain JSON without a checksum says; raises ValueError where a field does not fit."""
+        """Return the result that plain JSON without a checksum says; raises ValueError where a field does not fit."""
         fields = {**raw, "file": file}
         if unknown := fields.keys() ^ _NAMES:
             raise ValueError(f"{min(unknown):.40}: missing, or unknown")
@@ -153,12 +153,12 @@ class Result:
         return Path(self.file)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``read`` takes apart, with the checksum that it tests."""
+        """Return what ``read`` takes apart, with the checksum that it tests."""
         raw: dict[str, Any] = json.loads(self.to_bytes())
         return raw
 
     def to_bytes(self) -> bytes:
-        """The content of its file: canonical JSON, and behind it the checksum of what comes before."""
+        """Return the content of its file: canonical JSON, and behind it the checksum of what comes before."""
         raw = {"schema": SCHEMA, **dataclasses.asdict(self)}
         del raw["file"]
         raw.update(evaluated=sorted(self.evaluated), probes=sorted(self.probes))
@@ -166,7 +166,7 @@ class Result:
         return body[:-1] + b',"sha256":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()
 
     def without_numbers(self) -> Result:
-        """What tells this result from others, for those who keep 100,000 of them."""
+        """Return what tells this result from others, for those who keep 100,000 of them."""
         return dataclasses.replace(self, final={}, numerics={}, environment={})
 
     def eval_every(self) -> int:
@@ -179,7 +179,7 @@ class Result:
         return request.content in (None, self.fingerprint) and same_source
 
     def covers(self, request: RunRequest) -> bool:
-        """Whether nothing is left to do for a request."""
+        """Return whether this result fulfils a request."""
         if not self.is_of(request) or not request.probes <= self.probes:
             return False
         if self.status == "diverged":

@@ -46,37 +46,37 @@ class Store:
 
     @staticmethod
     def exists(root: Path) -> bool:
-        """Whether there is a store at ``root``."""
+        """Return whether there is a store at ``root``."""
         return os.path.exists(root / "format.json")  # noqa: PTH110  Path.exists raises where a name is too long
 
     def run(self, run_id: str) -> RunDir:
-        """The directory of a run, whether it is there yet or not."""
+        """Return the directory of a run, whether it is there yet or not."""
         return RunDir(self.root / f"runs/{run_id[:2]}/{run_id}", self.quarantine, self.liveness)
 
     def run_ids(self) -> Iterator[str]:
-        """The ids of all runs that were ever begun, sorted."""
+        """Yield the ids of all runs that were ever begun, sorted."""
         for prefix in sorted((self.root / "runs").iterdir()):
             if prefix.is_dir():
                 yield from sorted(filter(is_run_id, os.listdir(prefix)))  # noqa: PTH208  a third of the time of iterdir
 
     def ids_beginning_with(self, digits: str) -> list[str]:
-        """The ids, begun or planned, that begin with some hexadecimal digits, sorted."""
+        """Return the ids, begun or planned, that begin with some hexadecimal digits, sorted."""
         planned = {run_id for run_id in self.planned_ids() if run_id.startswith(digits)}
         begun = {path.name for path in (self.root / "runs").glob(f"{digits[:2]:?<2}/{digits}*/")}
         return sorted(run_id for run_id in begun | planned if is_run_id(run_id))
 
     def planned_ids(self) -> set[str]:
-        """The ids in all plans that can be read."""
+        """Return the ids in all plans that can be read."""
         return {run_id for _, run_ids in self.readable_plans() for run_id in run_ids}
 
     def readable_plans(self) -> Iterator[tuple[Path, set[str]]]:
-        """The directories of sweeps and the ids in their plans: one that cannot be read hides no other."""
+        """Yield the directories of sweeps and the ids in their plans: one that cannot be read hides no other."""
         for directory in self.sweep_dirs():
             with suppress(StoreUnusable):
                 yield directory, plan_ids(directory / "plan.jsonl")
 
     def planned(self, run_id: str) -> Iterator[Entry]:
-        """What the plans of this store request of one run."""
+        """Yield what the plans of this store request of one run."""
         for directory in self.sweep_dirs():
             with suppress(StoreUnusable):  # the damage of one plan is no reason to know nothing of the others
                 yield from read_plan(directory / "plan.jsonl", about=run_id)
@@ -86,16 +86,16 @@ class Store:
         return claim(self.run(experiment.run_id), experiment, lease, max_attempts)
 
     def sweep_dir(self, name: str, spec_hash: str) -> Path:
-        """Where the plan and leaderboard of a sweep lie."""
+        """Return where the plan and leaderboard of a sweep lie."""
         return self.root / "sweeps" / name / spec_hash
 
     def sweep_dirs(self) -> list[Path]:
-        """Every sweep that was planned here."""
+        """Return every sweep that was planned here."""
         found = (path.parent for path in (self.root / "sweeps").glob("*/*/plan.jsonl"))
         return sorted(directory for directory in found if is_name(directory.name) and is_name(directory.parent.name))
 
     def mark(self, plan: str) -> Mark:
-        """The mark that asks everybody who works on a plan (NAME/HASH) to stop."""
+        """Return the mark that asks everybody who works on a plan (NAME/HASH) to stop."""
         return Mark(self.root / "sweeps" / plan)
 
     def heartbeat(self, lease: Lease, plan: str = "") -> Heartbeat:
@@ -103,15 +103,15 @@ class Store:
         return Heartbeat(self.workers, lease, plan)
 
     def live_workers(self) -> list[LiveWorker]:
-        """Every worker of this store that is alive."""
+        """Return every worker of this store that is alive."""
         return live_workers(self.workers, self.liveness)
 
     def hanging_workers(self) -> list[LiveWorker]:
-        """Every worker on this machine whose process is there and gives no sign of life."""
+        """Return every worker on this machine whose process is there and gives no sign of life."""
         return hanging_workers(self.workers, self.liveness)
 
     def worker_log(self, token: str) -> Path:
-        """Where a worker about to be started shall log; raises StoreUnusable where that cannot be."""
+        """Return the log file of a worker that is about to start; raises StoreUnusable where it cannot be created."""
         directory = self.workers / token
         with self.usable():
             files.make_directory(directory, self.workers)

@@ -46,7 +46,7 @@ class RunState:
         return self.kind == UNREADABLE
 
     def claimable(self, max_attempts: int | None = None) -> bool:
-        """Whether a worker may take the run on."""
+        """Return whether a worker may take the run on."""
         if self.status in ("done", "running") or self.user_fixable:
             return False
         return max_attempts is None or self.charges < max_attempts
@@ -68,14 +68,14 @@ class RunDir:
         return parse_experiment({key: raw[key] for key in raw.keys() - {"schema", "run_id", "cell_id"}})
 
     def attempts(self) -> list[AttemptDir]:
-        """Every attempt, oldest first."""
+        """Return every attempt, oldest first."""
         names = _names(f"{self.path}/attempts")
         return [
             AttemptDir(self.path / "attempts" / name) for name in sorted(names, key=_len_then_text) if is_number(name)
         ]
 
     def results(self) -> list[Result]:
-        """Every sound result, fewest rounds first; damaged ones go to quarantine."""
+        """Return every sound result, fewest rounds first; damaged ones go to quarantine."""
         found = []
         directory = f"{self.path}/results"
         for name in sorted(_names(directory)):
@@ -115,7 +115,7 @@ class RunDir:
         return attempts[-1].records() if attempts and result is None else []
 
     def state(self, experiment: Experiment | RunRequest) -> RunState:
-        """The run's state for a request: done > running > failed | lost > pending.
+        """Return the run's state for a request: done > running > failed | lost > pending.
 
         A run with a file that cannot be read counts as failed: it keeps no command from the other runs.
         """
@@ -163,7 +163,7 @@ class RunDir:
         return True
 
     def sound_checkpoints(self, attempt: AttemptDir) -> list[Checkpoint]:
-        """An attempt's whole checkpoints, newest round first; damaged ones go to quarantine."""
+        """Return an attempt's whole checkpoints, newest round first; damaged ones go to quarantine."""
         found = []
         for path in attempt.checkpoint_files():
             checkpoint = Checkpoint.at(path, attempt.number)
@@ -232,7 +232,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _size(path: str) -> int | None:
-    """Bytes in a file, None where there is none; a file that cannot be asked for its size is not gone."""
+    """Return bytes in a file, None where there is none; a file that cannot be asked for its size is not gone."""
     try:
         return os.stat(path).st_size  # noqa: PTH116  half the time of Path.stat
     except (FileNotFoundError, NotADirectoryError):

@@ -18,22 +18,22 @@ _IN_ADDRESS = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)|(?<=://)[^/\s:@]{16,}
 
 
 def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The text with stars in place of every secret of the environment, and of passwords in addresses."""
+    """Return the text with stars in place of every secret of the environment, and of passwords in addresses."""
     return _without(_secrets(environ), text)
 
 
 def redact_all(value: Any) -> Any:
-    """The same for every text in plain JSON."""
+    """Return the same for every text in plain JSON."""
     return _without_in_all(_secrets(os.environ), value)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret."""
+    """Return whether a variable of this name holds a secret."""
     return _SECRET.search(name) is not None
 
 
 def _secrets(environ: Mapping[str, str]) -> list[str]:
-    """The values that are secrets, the longest first: one may begin with another."""
+    """Return the values that are secrets, the longest first: one may begin with another."""
     values = {value for name, value in environ.items() if _SECRET.search(name) and len(value) >= _SHORTEST}
     return sorted(values, key=len, reverse=True)
 

@@ -22,7 +22,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None where it is absent, damaged, or no object.
+    """Return the object in a file; None where it is absent, damaged, or no object.
 
     Raises:
         StoreUnusable: a newer flbench wrote it: nobody here knows what it says, and nobody shall write over it.
@@ -55,7 +55,7 @@ def _finite_float(text: str) -> float:
 
 
 def parse_object(data: bytes, path: Path | str) -> dict[str, Any] | None:
-    """The object that the bytes of a file say; None where they say none, StoreUnusable as ``read_json``."""
+    """Return the object that the bytes of a file say; None where they say none, StoreUnusable as ``read_json``."""
     try:
         value = loads(data)
     except ValueError:
@@ -77,7 +77,7 @@ def refuse_newer(value: Mapping[str, Any], path: Path | str) -> None:
 
 
 def parse_lines(data: bytes) -> list[dict[str, Any]]:
-    """The whole JSON objects at the start of a file of lines: whatever follows a torn line is dropped."""
+    """Return the whole JSON objects at the start of a file of lines: whatever follows a torn line is dropped."""
     records = []
     for line in data.split(b"\n")[:-1]:  # what follows the last newline is a torn tail
         try:
@@ -91,12 +91,12 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
 
 
 def join_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
-    """The opposite of ``parse_lines``."""
+    """Return the opposite of ``parse_lines``."""
     return b"".join(to_line(record).encode(errors="replace") + b"\n" for record in records)
 
 
 def to_line(record: Mapping[str, Any]) -> str:
-    """One record as strict JSON; infinities and NaN become null."""
+    """Return one record as strict JSON; infinities and NaN become null."""
     try:
         return json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -125,7 +125,7 @@ def sealed(value: Mapping[str, Any]) -> bytes:
 
 
 def is_as_written(value: Mapping[str, Any]) -> bool:
-    """Whether an object has the checksum that ``sealed`` gave it; older versions of flbench wrote none."""
+    """Return whether an object has the checksum that ``sealed`` gave it; older versions of flbench wrote none."""
     content = {name: item for name, item in value.items() if name != "sha256"}
     return "sha256" not in value or value["sha256"] == _checksum(content)
 

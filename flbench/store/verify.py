@@ -94,12 +94,12 @@ class Audit:
             self._result(result, attempts)
 
     def is_sound(self, run_id: str) -> bool:
-        """Whether nothing was found wrong with the files of a run."""
+        """Return whether nothing was found wrong with the files of a run."""
         path = self.store.run(run_id).path
         return not any(problem.path.is_relative_to(path) for problem in self.problems)
 
     def _is_held(self, attempt: AttemptDir) -> bool:
-        """Whether its files may change while they are read."""
+        """Return whether its files may change while they are read."""
         return self.store.liveness.alive(attempt.lease(), attempt.path / "lease.json")
 
     def _experiment(self, path: Path, run_id: str, *, begun: bool) -> None:
@@ -175,7 +175,7 @@ class Audit:
             self._complain(path, what)
 
     def _contradictions(self, result: Result, attempts: Sequence[AttemptDir]) -> Iterator[str]:
-        """What of a result does not fit to its run, its name, or its metrics."""
+        """Yield what of a result does not fit to its run, its name, or its metrics."""
         if result.run_id != result.path.parent.parent.name:
             yield f"it belongs to run {result.run_id!r:.40}"
         if result.path.name[:8] != f"{result.rounds:08d}":
@@ -207,7 +207,7 @@ class Audit:
         return value
 
     def _json(self, path: Path) -> dict[str, Any] | None:
-        """The object in a file; None, and a problem, where there is none that this flbench can read."""
+        """Return the object in a file; None, and a problem, where there is none that this flbench can read."""
         self.files += 1
         try:
             value = strict_json.loads(read_regular(path))
@@ -228,7 +228,7 @@ class Audit:
 
 
 def _damage_of(raw: dict[str, Any], path: Path) -> str:
-    """Why a result is not believed."""
+    """Return why a result is not believed."""
     raw.pop("sha256", None)
     try:
         Result.parse(raw, str(path))
@@ -238,7 +238,7 @@ def _damage_of(raw: dict[str, Any], path: Path) -> str:
 
 
 def _without_gaps(result: Result) -> Set[int]:
-    """The evaluations of a finished run: every so many rounds, and after the last."""
+    """Return the evaluations of a finished run: every so many rounds, and after the last."""
     return EvaluatedRounds(result.rounds, result.eval_every(), 0 in result.evaluated)
 
 

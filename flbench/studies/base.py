@@ -30,10 +30,10 @@ class Study(ABC):
         round: rounds done.
         x: parameters.
         seconds: spent in rounds and measurements, which are what a study is for.
-        carried: whatever else the next round or measurement depends on: numbers by name, saved with the parameters.
+        carried: numbers by name that the next round or measurement also depends on, saved with the parameters.
     """
 
-    #: Every round is computed when ``step`` returns, and nothing about convolutions is chosen by measuring.
+    #: Every round is complete when ``step`` returns, and no algorithm of a convolution is chosen by timing.
     lags: ClassVar[bool] = False
     convolutions: ClassVar[Mapping[str, str]] = {}
 
@@ -45,7 +45,7 @@ class Study(ABC):
         self.loss = float("nan")  # of the last round
 
     def step(self, *, keep_clients: bool = False, wait: bool = True) -> RoundReport:
-        """One round; there are no clients, and it is always waited for."""
+        """Train for one round; there are no clients, and the round is complete when this returns."""
         began = time.perf_counter()
         self.loss = self._train()
         self.round += 1
@@ -53,24 +53,24 @@ class Study(ABC):
         return RoundReport(self.loss)
 
     def diverged_in(self) -> int | None:
-        """The last round, if its loss or a parameter is not a finite number."""
+        """Return the last round, if its loss or a parameter is not finite."""
         finite = all(bool(torch.isfinite(leaf).all()) for leaf in self.x.values())
         return None if finite and (self.round == 0 or math.isfinite(self.loss)) else self.round
 
     def evaluate(self) -> Record:
-        """The measurements after the last round."""
+        """Return the measurements after the last round."""
         began = time.perf_counter()
         measured = self._measure()
         self.seconds += time.perf_counter() - began
         return {"round": self.round, **measured, "seconds": round(self.seconds, 4)}
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next round depends on: tensors, numbers, dicts and lists only."""
+        """Return everything that the next round depends on: tensors, numbers, dicts and lists only."""
         counters = {"round": self.round, "seconds": self.seconds, "loss": self.loss}
         return {**counters, "x": self.x, "carried": dict(self.carried)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Continue from what ``state`` returned."""
         self.round, self.seconds, self.loss = state["round"], state["seconds"], state["loss"]
         if {k: v.shape for k, v in state["x"].items()} != {k: v.shape for k, v in self.x.items()}:
             raise ValueError("the checkpoint has other tensors than this experiment's network")
@@ -79,7 +79,7 @@ class Study(ABC):
 
     @abstractmethod
     def _train(self) -> float:
-        """One round of training; returns its loss."""
+        """Train for one round and return its loss."""
 
     @abstractmethod
     def _measure(self) -> Record: ...

@@ -58,7 +58,7 @@ class Deep(StudyExperiment):
 
     @classmethod
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
-        """Accuracy where the network is trained, else the effective rank of its last hidden layer."""
+        """Return accuracy where the network is trained, else the effective rank of its last hidden layer."""
         return "rank" if raw.get("lr") is None else "test_acc"
 
     @property

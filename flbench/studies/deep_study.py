@@ -1,7 +1,7 @@
 """Deep ReLU MLPs on real data: ranks of every layer, through initialization, pre-training and training.
 
-Daneshmand et al. 2020, figures 1, 3 and 4: networks of many layers of equal width, perhaps with batch normalization
-before each ReLU, whose weights may be drawn off centre, and whose ranks may be raised before training begins.
+Daneshmand et al. 2020, figures 1, 3 and 4: networks of many layers of equal width, with or without batch normalization
+before each ReLU, whose weights may have a nonzero mean, and whose ranks may be raised before training.
 
 Shape suffixes: M samples, B batch, D features, Y classes; H_l is what enters the ReLU of layer l.
 """
@@ -53,7 +53,7 @@ class DeepMlp:
     shift: float = 0.0
 
     def draw(self, inputs: int, classes: int, seed: int) -> Tree:
-        """Initial parameters."""
+        """Return initial parameters."""
         sizes = [inputs, *[self.width] * self.depth, classes]
         tree: Tree = {}
         for layer in range(1, self.depth + 2):
@@ -91,13 +91,13 @@ class DeepMlp:
         yield F.linear(h, p[f"w{self.depth + 1}"], p[f"b{self.depth + 1}"])
 
     def logits(self, p: Tree, x_MD: Tensor, statistics: list[Tensor] | None = None) -> Tensor:
-        """The last of the layers alone: what the others hold is given back on the way."""
+        """Return the logits alone, and free each layer's activations on the way."""
         for h in self.layers(p, x_MD, statistics):
             logits = h
         return logits
 
     def statistics(self, p: Tree, x_MD: Tensor) -> list[Tensor]:
-        """Variance and mean (2, D) of what every layer normalizes, on these samples."""
+        """Return variance and mean (2, D) of what every layer normalizes, on these samples."""
         h, found = x_MD, []
         for layer, u in enumerate(self.layers(p, x_MD), start=1):
             if layer > self.depth:
@@ -112,7 +112,7 @@ class Pretraining:
     """Raising r(H_l) by gradient ascent, layer by layer, the layers before it frozen.
 
     Attributes:
-        steps: in each layer; with 0 and ``rescale`` it is the control that tells what the rescaling alone does.
+        steps: in each layer; 0 with ``rescale`` is the control that shows the effect of rescaling alone.
         optimizer: ``adam`` or plain ``sgd``; the poster names neither.
         lr: its step size.
         rescale: divide each layer's weights afterwards so that H_l has root mean square sqrt(2), as with He's weights;
@@ -126,7 +126,7 @@ class Pretraining:
 
 
 def pretrain(network: DeepMlp, params: Tree, x_MD: Tensor, how: Pretraining, seed: int) -> Tree:
-    """Parameters whose hidden representations have higher rank."""
+    """Return parameters whose hidden representations have higher rank."""
     params = dict(params)
     for layer in range(1, network.depth + 1):
         names = [f"w{layer}", f"b{layer}"]
@@ -156,7 +156,7 @@ def _layer(network: DeepMlp, params: Tree, x_MD: Tensor, wanted: int) -> Tensor:
 
 
 def differentiable_rank(h_BD: Tensor) -> Tensor:
-    """r(H) = Tr(M)^2 / ||M||_F^2 (eq. 2), of samples by features."""
+    """Return r(H) = Tr(M)^2 / ||M||_F^2 (eq. 2), of samples by features."""
     h_BD = h_BD / h_BD.detach().square().mean().sqrt()  # M^2 under- and overflows in float32
     gram = h_BD @ h_BD.mT if len(h_BD) < h_BD.shape[1] else h_BD.mT @ h_BD
     return gram.diagonal().sum().square() / gram.square().sum()
@@ -169,7 +169,7 @@ class DeepTraining(Study):
         network: its description.
         pretraining: before training; None: none.
         train: standardized inputs (M, D) and labels (M,).
-        test: likewise.
+        test: standardized inputs and labels of the test set.
         classes: number of classes.
         lr: of SGD; None: the network stays as it is drawn.
         batch_size: of SGD.
@@ -238,7 +238,7 @@ class DeepTraining(Study):
 
 
 def standardized(train_MCHW: np.ndarray[Any, Any], test_MCHW: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
-    """Both sets flattened, minus the training pixels' mean, over their standard deviation: (M, D) each."""
+    """Return both sets flattened, minus the training pixels' mean, over their standard deviation: (M, D) each."""
     mean, deviation = train_MCHW.mean(), train_MCHW.std()
 
     def one(images: np.ndarray[Any, Any]) -> Tensor:

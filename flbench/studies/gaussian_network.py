@@ -1,6 +1,6 @@
 """The fully connected networks of the sharpness paper, with Gaussian weights, biases and inputs.
 
-u^l = W^l h^(l-1) + b^l, perhaps normalized, h^l = phi(u^l); a linear readout f = u^L, perhaps normalized.
+u^l = W^l h^(l-1) + b^l, h^l = phi(u^l), with a linear readout f = u^L; u^l and u^L may be normalized.
 
 Shape suffixes: T samples, D units of a layer, C outputs.
 """
@@ -55,7 +55,7 @@ class GaussianNetwork:
     eps: float = 0.0
 
     def draw(self, seed: int, purpose: str, dtype: torch.dtype) -> Tree:
-        """Random parameters; ``purpose`` tells students from teachers."""
+        """Return random parameters; ``purpose`` separates students from teachers."""
         tree: Tree = {}
         for layer, (before, after) in enumerate(pairwise(self.widths), start=1):
             generator = stream(seed, purpose, layer)
@@ -72,20 +72,20 @@ class GaussianNetwork:
         return kind in ("none", "ln") or where == "last"
 
     def outputs(self, params: Tree, x_TD: Tensor) -> Tensor:
-        """F (T, C)."""
+        """Return F (T, C)."""
         return self.of_readout(self.readout(params, x_TD))
 
     def of_readout(self, u_TC: Tensor) -> Tensor:
-        """F (T, C) of u^L."""
+        """Return F (T, C) of u^L."""
         return self._normalize(u_TC, "last")
 
     def readout(self, params: Tree, x_TD: Tensor) -> Tensor:
-        """u^L (T, C): the outputs before the last layer's normalization."""
+        """Return u^L (T, C): the outputs before the last layer's normalization."""
         *_, (_, u_TC) = self._layers(params, x_TD)
         return u_TC
 
     def tangent_kernel(self, params: Tree, x_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """The one readout u^L (T, 1), and the products of its gradients by the parameters at every two samples: (T, T).
+        """Return the readout u^L (T, 1), and the products of its parameter gradients at every two samples (T, T).
 
         The gradient by W^l at a sample is delta^l h^(l-1)^T with delta^l = du^L/du^l, that by b^l is delta^l, so the
         products are sum_l (delta^l(s) . delta^l(t)) (h^(l-1)(s) . h^(l-1)(t) + 1): a few products of matrices in place
@@ -101,7 +101,7 @@ class GaussianNetwork:
             return readouts[-1].detach(), sum(terms, start=torch.zeros(()).to(x_TD))
 
     def _layers(self, params: Tree, x_TD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each layer's inputs h^(l-1) and what its weights and biases make of them, u^l."""
+        """Yield each layer's inputs h^(l-1) and what its weights and biases make of them, u^l."""
         phi, last = ACTIVATIONS[self.activation], len(self.widths) - 1
         h = x_TD
         for layer in range(1, last):
@@ -122,5 +122,5 @@ class GaussianNetwork:
 
 
 def gaussian_inputs(samples: int, width: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """X (T, M_0), all numbers N(0, 1)."""
+    """Return X (T, M_0), all numbers N(0, 1)."""
     return torch.from_numpy(stream(seed, "gaussian inputs").standard_normal((samples, width))).to(dtype)

@@ -39,12 +39,12 @@ class Rank(StudyExperiment):
     width: Whole = Field(default=32, ge=1, description="units of every layer, and inputs (d)")
     samples: Positive | None = Field(default=None, description="Gaussian inputs (N); default: as many as the width")
     gamma: float | None = Field(
-        default=None, gt=0, description="strength of the layers beside a residual path; default: no such path"
+        default=None, gt=0, description="strength of the layers next to a residual path; default: no such path"
     )
 
     @classmethod
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
-        """The effective rank after the last layer."""
+        """Return the effective rank after the last layer."""
         return "rank"
 
     @property

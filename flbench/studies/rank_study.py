@@ -2,7 +2,7 @@
 
 Daneshmand et al. 2020, Batch Normalization Provably Avoids Rank Collapse, eqs. 1 to 4 and figure 2. With a residual
 path H <- BN(H + gamma W phi(H)), without one H <- BN(sqrt(g / d) W phi(H)); W is N(0, 1). The paper's network is the
-linear one, phi(H) = H. H is looked at before the activation: after it, the mean direction of a plain ReLU network hides
+linear one, phi(H) = H. H is measured before the activation: after it, the mean direction of a plain ReLU network hides
 all others.
 
 Shape suffixes: D features, N samples.
@@ -31,14 +31,14 @@ TAUS = (1e-3, 1e-2, 0.1, 0.5)
 
 
 class RankOverDepth(Study):
-    """One random network, as deep as rounds are asked for.
+    """One random network, with one layer per round.
 
     Args:
         width: d.
         samples: N of Gaussian inputs.
         activation: ``linear`` or ``relu``.
         norm: of the rows of H after each layer.
-        gamma: strength of the layers beside the residual path; None: there is no such path.
+        gamma: strength of the layers next to the residual path; None: no such path.
         seed: of the draw.
         device: where it is computed.
     """
@@ -72,7 +72,7 @@ class RankOverDepth(Study):
 
 
 def normalize_rows(h_DN: Tensor, norm: RowNorm) -> Tensor:
-    """Normalize every feature over the samples; without normalization the whole of H, whose scale is no matter."""
+    """Normalize every feature over the samples; ``none`` divides H by its root mean square: ranks ignore the scale."""
     if norm == "none":
         return h_DN / h_DN.square().mean().sqrt()
     if norm == "bn":
@@ -81,9 +81,9 @@ def normalize_rows(h_DN: Tensor, norm: RowNorm) -> Tensor:
 
 
 def ranks(h_DN: Tensor, taus: Sequence[float] = TAUS) -> Record:
-    """The effective rank r(H), soft ranks, and the first singular value's share of all, squared.
+    """Return the effective rank r(H), soft ranks, and the first singular value's share of all, squared.
 
-    What is not finite, as in a network that diverged, or zero, as behind units that are all dead, has none: NaN.
+    They are NaN where H is not finite (the network diverged) or zero (all units are dead).
     """
     h_DN = h_DN.detach().double().cpu()
     if not torch.isfinite(h_DN).all() or not h_DN.any():

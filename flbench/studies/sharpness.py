@@ -58,7 +58,7 @@ class Sharpness(StudyExperiment):
 
     @classmethod
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
-        """The largest eigenvalue of the Fisher information."""
+        """Return the largest eigenvalue of the Fisher information."""
         return "lambda_max"
 
     @property

@@ -23,7 +23,7 @@ from flbench.theory.fisher import LayerNormConstants, largest_with_layer_norm
 from flbench.theory.gaussian import ACTIVATIONS
 from flbench.theory.order import layer_normalized
 
-#: Of more samples no matrix of every two is held in memory (128 MiB).
+#: Most samples for which the matrix of all pairs of samples is in memory (128 MiB).
 MOST_SAMPLES = 4096
 
 
@@ -61,12 +61,12 @@ class SharpnessOfDraw(Study):
                 self._labels_TC = network.outputs(teacher, self._x_TD)
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next round depends on; what nothing trains, the seed gives again."""
+        """Return everything that the next round depends on; parameters that are not trained follow from the seed."""
         state = super().state()
         return state if self._trains else {**state, "x": {}}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Continue from what ``state`` returned."""
         super().load(state if self._trains else {**state, "x": self.x})
 
     @property
@@ -86,12 +86,12 @@ class SharpnessOfDraw(Study):
         return value
 
     def _extremes(self, loss: float) -> dict[str, float]:
-        """The first and the highest loss, this one among them."""
+        """Return the first and the highest loss, this one among them."""
         first, peak = self.carried.get("first_loss", loss), self.carried.get("peak_loss", loss)
         return {"first_loss": first, "peak_loss": max(peak, loss)}
 
     def _loss(self, params: Tree) -> Tensor:
-        """E, half the mean over samples of the squared error summed over outputs."""
+        """Return E, half the mean over samples of the squared error summed over outputs."""
         assert self._labels_TC is not None
         error_TC = self._labels_TC - self._network.outputs(params, self._x_TD)
         return error_TC.square().sum(1).mean() / 2
@@ -112,11 +112,11 @@ class SharpnessOfDraw(Study):
             return record
         with torch.no_grad():
             loss = self._loss(self.x).item()
-        # Runs above 2/lambda_max mostly come back from a peak: whether one "explodes" depends on which is asked.
+        # Runs above 2/lambda_max mostly return from a peak: "explodes" means different things for the two losses.
         return {**record, "loss": loss, **self._extremes(loss)}
 
     def _dual_gram(self) -> fisher.DualGram:
-        """K of this draw, in the cheapest way."""
+        """Return K of this draw, in the form that is cheapest to compute with."""
         network, x_TD = self._network, self._x_TD
         if len(x_TD) > MOST_SAMPLES or network.widths[-1] > 1 or not network.keeps_samples_apart:
             return fisher.Jacobian(partial(network.outputs, x_TD=x_TD), self.x)
@@ -125,7 +125,7 @@ class SharpnessOfDraw(Study):
         return fisher.OfReadouts(network.of_readout, u_T1, kernel_TT, parameters=parameters)
 
     def _constants(self) -> Record:
-        """What the bounds of eq. 19 and of theorem 4.1 need of this draw's outputs before they are normalized."""
+        """Return the constants of eq. 19 and of theorem 4.1 from this draw's outputs before they are normalized."""
         if self._network.normalized not in ("bn-last", "ln-all"):
             return {}
         with torch.no_grad():
@@ -136,7 +136,7 @@ class SharpnessOfDraw(Study):
         return {name: value for name, value in constants.items() if math.isfinite(value)}
 
     def _mean_field(self, u_TC: Tensor) -> float:
-        """What lambda_max of a layer-normalized network with these outputs is in a wide one."""
+        """Return the mean-field value of lambda_max of a layer-normalized network with these outputs."""
         network = self._network
         *widths, _ = network.widths
         order = layer_normalized(

@@ -70,14 +70,14 @@ class Sweep:
     options: tuple[str, ...]
 
     def cells(self) -> dict[str, list[Experiment]]:
-        """The runs by cell id, in order."""
+        """Return the runs by cell id, in order."""
         cells: dict[str, list[Experiment]] = {}
         for experiment in self.experiments:
             cells.setdefault(experiment.cell_id, []).append(experiment)
         return cells
 
     def planned_as(self, experiments: Sequence[Experiment]) -> Sweep:
-        """The sweep with its experiments on named data; each run once, and ``spec_hash`` is theirs."""
+        """Return the sweep with its experiments on named data; each run once, and ``spec_hash`` is theirs."""
         unique = tuple({experiment.run_id: experiment for experiment in experiments}.values())
         if all(map(operator.is_, unique, self.experiments)) and len(unique) == len(self.experiments):
             return self
@@ -148,7 +148,7 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
 
 
 def experiment_from(fields: Iterable[str]) -> Experiment:
-    """One experiment from ``FIELD=VALUE`` arguments, as ``flbench run`` takes them; raises SpecError."""
+    """Return one experiment from ``FIELD=VALUE`` arguments, as ``flbench run`` takes them; raises SpecError."""
     source, layer = read_fields(fields)
     kind = layer["kind"].raw if "kind" in layer else "federated"
     if not isinstance(kind, str) or kind not in KINDS:
@@ -161,7 +161,7 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
 
 
 def condition(only: Iterable[str]) -> Callable[[Experiment], bool]:
-    """Whether an experiment meets every ``FIELD=VALUE``; raises SpecError where one cannot be."""
+    """Return whether an experiment meets every ``FIELD=VALUE``; raises SpecError where one cannot be."""
     rules = [Rule(source, layer) for source, layer in read_only(only)]
     return lambda experiment: all(rule.holds_for(experiment) for rule in rules)
 

@@ -37,7 +37,7 @@ class Known:
 
 
 def label(value: Any) -> str:
-    """A field's value as people write it."""
+    """Return a field's value as people write it."""
     if isinstance(value, tuple):
         return "[" + ", ".join(map(label, value)) + "]"
     return value.label() if isinstance(value, Component) else format_scalar(value)
@@ -61,18 +61,18 @@ class SealedCell:
     after: str
 
     def known(self, field: str) -> Known | None:
-        """A field's value, default or not; None where this kind of experiment does not have the field."""
+        """Return a field's value, default or not; None where this kind of experiment does not have the field."""
         return self.values.get(field) or self.assembler.defaults.get(field)
 
     def text(self, path: str) -> str | None:
-        """The value at a path (``lr``, ``method.mu``) as people write it, or None where there is none."""
+        """Return the value at a path (``lr``, ``method.mu``) as people write it, or None where there is none."""
         field, _, sub = path.partition(".")
         known = self.known(field)
         value = getattr(known.value, sub, None) if known and sub else known.value if known else None
         return None if value is None else label(value)
 
     def experiments(self, seeds: Iterable[int]) -> Iterator[Experiment]:
-        """The cell's experiments, one a seed."""
+        """Yield the cell's experiments, one a seed."""
         values = {field: known.value for field, known in self.values.items()}
         for seed in seeds:
             yield self.assembler.experiment(self, {**values, "seed": seed})
@@ -97,7 +97,7 @@ class Assembler:
         self._spelled: dict[tuple[Known, ...], str] = {}
 
     def read(self, layer: Layer) -> Cell:
-        """The typed values of a cell, each valid by itself; raises SpecError."""
+        """Return the typed values of a cell, each valid by itself; raises SpecError."""
         cell: Cell = {}
         for field, paths in self._plan(tuple(layer)):
             choices = layer[paths[0]] if len(paths) == 1 else tuple(layer[path] for path in paths)
@@ -113,7 +113,7 @@ class Assembler:
         return cell
 
     def seal(self, cell: Cell) -> SealedCell:
-        """The cell with its id; raises SpecError where its values do not fit together."""
+        """Return the cell with its id; raises SpecError where its values do not fit together."""
         self._check(cell)
         texts = self._texts.copy()
         for field, known in cell.items():
@@ -125,7 +125,7 @@ class Assembler:
         return SealedCell(self, cell, digest_text(f"{{{before}{after}}}"), before, after)
 
     def experiment(self, cell: SealedCell, values: dict[str, Any]) -> Experiment:
-        """One experiment from typed values that hold together, its ids from the texts at hand."""
+        """Return one experiment from typed values that hold together, its ids from the texts at hand."""
         experiment = self.template.model_copy(update=values)
         # Which fields were given is nobody's question; a set of its own for each would be a third of a large plan.
         object.__setattr__(experiment, "__pydantic_fields_set__", self.template.__pydantic_fields_set__)
@@ -136,7 +136,7 @@ class Assembler:
         return experiment
 
     def _plan(self, paths: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
-        """Which paths make up which field: the field itself first, then its sub-fields."""
+        """Return which paths make up which field: the field itself first, then its sub-fields."""
         plan = self._plans.get(paths)
         if plan is None:
             grouped: dict[str, list[str]] = {}
@@ -164,7 +164,7 @@ class Assembler:
             raise self.source.error(where, str(problem)) from None
 
     def _merged(self, field: str, given: Layer) -> Any:
-        """A component's mapping with the sub-fields that have paths of their own."""
+        """Return a component's mapping with the sub-fields that have paths of their own."""
         registry: Any = registry_of(field)
         whole = given[field].raw if field in given else self.fields[field].default
         try:
@@ -212,7 +212,7 @@ class Assembler:
 
 
 def _blame(check: Check, involved: tuple[Known, ...]) -> Where:
-    """Where the blamed field is given, or else the last of the others that is."""
+    """Return where the blamed field is given, or else the last of the others that is."""
     given = [known.where for known in involved if known.where]
     own = involved[check.fields.index(check.blamed)].where
     return own or (given[-1] if given else ())

@@ -70,7 +70,7 @@ class Effects:
 
 
 def _entries(base: Layer, grids: Sequence[CellGrid], overrides: Sequence[Layer]) -> Iterator[_Entry]:
-    """Every entry of the layers; of an axis, its values together, and each setting inside one by itself."""
+    """Yield every entry of the layers; of an axis, its values together, and each setting inside one by itself."""
     for path, choice in base.items():
         yield _Entry(path, choice.where, 0, (choice,))
     for grid in grids:

@@ -131,7 +131,7 @@ class _Rules:
         self._assemblers: dict[Choice | None, Assembler] = {}
 
     def apply(self, layer: Layer) -> tuple[Layer, SealedCell | None]:
-        """The cell's values and the cell as the rules leave it, or None where one excludes it."""
+        """Return the cell's values and the cell as the rules leave it, or None where one excludes it."""
         cell, assembler = self._read(layer)
         if self._excludes(cell, assembler):
             return layer, None
@@ -187,7 +187,7 @@ def _refuse_other_request(source: Source, cell: SealedCell, twin: SealedCell) ->
 def _select(
     cells: list[SealedCell], seeds: tuple[int, ...], only: Iterable[Only]
 ) -> tuple[list[SealedCell], tuple[int, ...]]:
-    """The cells and seeds that every ``--only`` keeps."""
+    """Return the cells and seeds that every ``--only`` keeps."""
     for source, layer in only:
         ((path, choice),) = layer.items()
         if path == "seed":
@@ -206,7 +206,7 @@ def _select(
 
 
 def _varying(cells: list[SealedCell], paths: Iterable[str]) -> tuple[str, ...]:
-    """Which of the fields at ``paths``, and the augmentation that follows the data set, differ between cells."""
+    """Return which of the fields at ``paths``, and the augmentation that follows the data set, differ between cells."""
     fields = dict.fromkeys([*(path.partition(".")[0] for path in paths), "augment"])
     known = {field: {cell.known(field) for cell in cells} for field in fields}
     return tuple(field for field in fields if len({one and one.value for one in known[field]}) > 1)
@@ -217,5 +217,5 @@ def _count(grid: CellGrid) -> GridCount:
 
 
 def short_name(path: str) -> str:
-    """The shortest name of a field: its alias where it has one."""
+    """Return the shortest name of a field: its alias where it has one."""
     return next((alias for alias, field in ALIASES.items() if field == path), path)

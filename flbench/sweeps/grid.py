@@ -55,12 +55,12 @@ class CellGrid:
         return math.prod(len(axis.options) for axis in self.axes)
 
     def paths(self) -> Iterator[str]:
-        """What it gives besides its base: axes first."""
+        """Yield what it gives besides its base: axes first."""
         yield from (path for axis in self.axes for path in axis.paths)
         yield from (path for path, choice in self.shared.items() if choice.where[0] != "base")
 
     def cells(self) -> Iterator[Layer]:
-        """Every cell, the last axis running fastest."""
+        """Return every cell, the last axis running fastest."""
         return _product(self.shared, self.axes)
 
 
@@ -74,7 +74,7 @@ def _product(shared: Layer, axes: Sequence[Axis]) -> Iterator[Layer]:
 
 
 def normal_path(key: str) -> str:
-    """The path that a key names: its alias replaced; raises ValueError if no experiment has it."""
+    """Return the path that a key names: its alias replaced; raises ValueError if no experiment has it."""
     head, dot, sub = key.partition(".")
     field = ALIASES.get(head, head)
     known = [*fields_of_all_kinds(), *ALIASES]
@@ -86,7 +86,7 @@ def normal_path(key: str) -> str:
 
 
 def read_layer(source: Source, values: Mapping[str, Any], where: Where, *, seed: bool = False) -> Layer:
-    """The values of one mapping of the file by path; a field may be given once, under one name."""
+    """Return the values of one mapping of the file by path; a field may be given once, under one name."""
     layer: Layer = {}
     for key, raw in values.items():
         try:
@@ -102,7 +102,7 @@ def read_layer(source: Source, values: Mapping[str, Any], where: Where, *, seed:
 
 
 def read_values(source: Source, values: Mapping[str, Any], where: Where, *, seed: bool = False) -> Layer:
-    """The values of one mapping, the settings inside a component at paths of their own; each is given once."""
+    """Return the values of one mapping, the settings inside a component at paths of their own; each is given once."""
     layer: Layer = {}
     for path, choice in read_layer(source, values, where, seed=seed).items():
         for part, value in _parts(path, choice).items():
@@ -135,13 +135,13 @@ def component_form(path: str, raw: Any) -> dict[str, Any] | None:
 
 
 def without(layer: Layer, replaced: Iterable[str]) -> Layer:
-    """A layer less the settings of components that are replaced as a whole."""
+    """Return a layer less the settings of components that are replaced as a whole."""
     whole = {path for path in replaced if "." not in path}
     return {path: choice for path, choice in layer.items() if "." not in path or path.partition(".")[0] not in whole}
 
 
 def read_grids(source: Source, spec: SweepSpec, base: Layer) -> list[CellGrid]:
-    """Every grid of a sweep, over its base."""
+    """Return every grid of a sweep, over its base."""
     if spec.grids and (spec.axes or spec.zip):
         key = "axes" if spec.axes else "zip"
         raise source.error(
@@ -173,7 +173,7 @@ class _Reading:
         return CellGrid({**without(base, [*fixed, *varied, *joint]), **fixed}, tuple(axes))
 
     def _axis(self, part: str, given: Layer) -> Axis:
-        """One axis, or several that advance together."""
+        """Return one axis, or several that advance together."""
         columns = []
         for choice in given.values():
             columns.append(_axis_values(self.source, choice))

@@ -35,7 +35,7 @@ class Rule:
                 raise source.error(choice.where, "expected at least one value, got an empty list")
 
     def matches(self, cell: Cell, assembler: Assembler) -> bool:
-        """Whether a cell meets every condition."""
+        """Return whether a cell meets every condition."""
         for path in self._tests:
             field = path.partition(".")[0]
             known = cell.get(field) or assembler.defaults.get(field)
@@ -49,7 +49,7 @@ class Rule:
         return True
 
     def holds_for(self, experiment: Experiment) -> bool:
-        """Whether an experiment meets every condition."""
+        """Return whether an experiment meets every condition."""
         values = ((getattr(experiment, path.partition(".")[0], None), tests) for path, tests in self._tests.items())
         return all(value is not None and any(test(value) for test in tests) for value, tests in values)
 

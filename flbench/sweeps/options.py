@@ -46,7 +46,7 @@ def apply_sets(source: Source, sets: Iterable[str]) -> None:
 
 
 def read_only(only: Iterable[str]) -> list[tuple[Source, Layer]]:
-    """Conditions from ``FIELD=VALUE`` options, those of one field joined to any-of; raises SpecError."""
+    """Return conditions from ``FIELD=VALUE`` options, those of one field joined to any-of; raises SpecError."""
     wanted: dict[str, tuple[str, list[Any]]] = {}
     for text in only:
         option = f"--only {text}"
@@ -59,7 +59,7 @@ def read_only(only: Iterable[str]) -> list[tuple[Source, Layer]]:
 
 
 def read_fields(fields: Iterable[str]) -> tuple[Source, Layer]:
-    """The fields of one experiment from ``FIELD=VALUE`` arguments; raises SpecError."""
+    """Return the fields of one experiment from ``FIELD=VALUE`` arguments; raises SpecError."""
     given: dict[str, tuple[str, Any]] = {}
     for text in fields:
         key, value = _split(text, text, "FIELD=VALUE, as in lr=0.1 or norm=ln")
@@ -96,7 +96,7 @@ def _field(option: str, key: str) -> str:
 
 
 def _find(source: Source, option: str, path: str) -> Where:
-    """Where in the file a ``--set`` path points; its parent exists afterwards."""
+    """Return where in the file a ``--set`` path points; its parent exists afterwards."""
     parts = re.sub(r"\[(\d+)\]", r".\1", path).split(".")
     if parts[0] not in (known := SweepSpec.known_keys()):
         fields = [*fields_of_all_kinds(), *ALIASES]
@@ -152,14 +152,14 @@ def _key_of_field(option: str, node: dict[str, Any], where: Where, parts: list[s
 
 
 def _leads_into(key: str, value: Any, rest: list[str]) -> bool:
-    """Whether the rest of a path is inside a value: a position in a list, or a setting of a component."""
+    """Return whether the rest of a path is inside a value: a position in a list, or a setting of a component."""
     if isinstance(value, list):
         return rest[0].isdigit()
     return isinstance(value, dict) or component_form(normal_path(key), value) is not None
 
 
 def _spelled(node: dict[str, Any], key: str) -> str | None:
-    """The key by which a mapping already names a field."""
+    """Return the key by which a mapping already names a field."""
     for there in node:
         try:
             if normal_path(there) == normal_path(key):
@@ -170,7 +170,7 @@ def _spelled(node: dict[str, Any], key: str) -> str | None:
 
 
 def _settings_beside(node: dict[str, Any], key: str) -> list[str]:
-    """The keys of a mapping that give settings of the component at ``key``."""
+    """Return the keys of a mapping that give settings of the component at ``key``."""
     field = ALIASES.get(key, key)
     return [there for there in node if "." in there and there.partition(".")[0] == field]
 
@@ -195,7 +195,7 @@ def _raw_grids(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _giving(grid: tuple[str, dict[str, Any]], field: str) -> str | None:
-    """The path of the key by which a grid gives a field."""
+    """Return the path of the key by which a grid gives a field."""
     prefix, parts = grid
     for part in ("axes", "zip", "set"):
         values = parts.get(part)

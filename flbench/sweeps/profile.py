@@ -18,21 +18,21 @@ PROFILES = Path("slurm/profiles")
 
 
 def _plain(raw: Any) -> Any:
-    """One line of visible text: it becomes a line of the job's script."""
+    """Refuse what is not one line of visible text: it becomes a line of the job's script."""
     if isinstance(raw, str) and (not raw.strip() or not raw.isprintable()):
         raise ValueError(f"expected one line of visible text, got {raw!r}")
     return raw
 
 
 def _nodes(raw: Any) -> Any:
-    """A list of nodes may stand for SLURM's own way to name them."""
+    """Join a list of nodes with commas, as SLURM names them."""
     if isinstance(raw, list) and all(isinstance(node, str) for node in raw):
         raw = ",".join(raw)
     return _plain(raw)
 
 
 def _lines(raw: Any) -> Any:
-    """A single line may stand without its list."""
+    """Put a single line into a list, and check each line."""
     lines = (raw,) if isinstance(raw, str) else tuple(raw) if isinstance(raw, list) else raw
     for line in lines if isinstance(lines, tuple) else ():
         _plain(line)
@@ -82,7 +82,7 @@ class Profile(Strict):
 
 
 def load_profile(name: str, resources: Resources) -> Request:
-    """What a profile, given by name or as a file, asks for in each job of a sweep.
+    """Return what a profile, given by name or as a file, asks for in each job of a sweep.
 
     Raises:
         SpecError: there is no such profile, or something is wrong with it; the message says where and what to do.
@@ -99,7 +99,7 @@ def load_profile(name: str, resources: Resources) -> Request:
 
 
 def find_profile(name: str) -> Path:
-    """The file of a profile; raises SpecError."""
+    """Return the file of a profile; raises SpecError."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if path.is_file():

@@ -34,7 +34,11 @@ class SpecError(UserError):
 
 
 def dotted(where: Where) -> str:
-    """A path as people write it: ``grids[1].axes.lr[0]``."""
+    """Return a path as people write it: ``grids[1].axes.lr[0]``.
+
+    >>> dotted(("grids", 1, "axes", "lr", 0))
+    'grids[1].axes.lr[0]'
+    """
     text = ""
     for part in where:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -92,14 +96,14 @@ class Source:
         del self.parent(where)[where[-1]]
 
     def parent(self, where: Where) -> Any:
-        """The mapping or list in which a path ends."""
+        """Return the mapping or list in which a path ends."""
         parent = self.data
         for part in where[:-1]:
             parent = parent[part]
         return parent
 
     def is_option(self, where: Where) -> bool:
-        """Whether an option gave the value at a path."""
+        """Return whether an option gave the value at a path."""
         return any(where[:length] in self._options for length in range(1, len(where) + 1))
 
     def _forget(self, where: Where, option: str) -> None:
@@ -111,11 +115,11 @@ class Source:
             del self._lines[old]
 
     def error(self, where: Where, message: str) -> SpecError:
-        """The one message about a value: file and line (or the option), path, and what is wrong."""
+        """Return the one message about a value: file and line (or the option), path, and what is wrong."""
         return SpecError(": ".join(filter(None, [self.origin(where), dotted(where), message])))
 
     def origin(self, where: Where) -> str:
-        """``FILE:LINE`` of a value, or of the nearest thing around it, or the option that gave it."""
+        """Return ``FILE:LINE`` of a value, or of the nearest thing around it, or the option that gave it."""
         for length in range(len(where), 0, -1):
             if where[:length] in self._options:
                 return self._options[where[:length]]
@@ -150,7 +154,11 @@ class Source:
 
 
 def read_value(text: str) -> Any:
-    """The value of an option, read as YAML: numbers, truth values, lists, mappings, else text; raises SpecError."""
+    """The value of an option, read as YAML: numbers, truth values, lists, mappings, else text; raises SpecError.
+
+    >>> read_value("[0.1, 1e-3]"), read_value("no")
+    ([0.1, 0.001], 'no')
+    """
     return Source("value", f"value: {text}").data["value"]
 
 
@@ -170,7 +178,7 @@ class _Reader:
             raise self.error(node, f"the file unfolds to more than {_MOST_VALUES} values")
 
     def value(self, node: Node, where: Where) -> Any:
-        """Plain data of a node."""
+        """Return plain data of a node."""
         self.lines.setdefault(where, self.line(node))
         self.count(node)
         if isinstance(node, ScalarNode):
@@ -209,7 +217,7 @@ class _Reader:
         return data
 
     def merged(self, node: Node) -> Iterator[tuple[str, tuple[Node, Node]]]:
-        """The pairs that a merge key brings in, the ones that win first."""
+        """Yield the pairs that a merge key brings in, the ones that win first."""
         for mapping in node.value if isinstance(node, SequenceNode) else [node]:
             if not isinstance(mapping, MappingNode):
                 raise self.error(node, "a merge key (<<) takes a mapping or a list of mappings")

@@ -27,7 +27,11 @@ _BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_time(raw: Any) -> int:
-    """Seconds of a wall time: ``30m``, ``1h30m``, ``2d``, ``HH:MM:SS`` or SLURM's ``D-HH:MM:SS``."""
+    """Return seconds of a wall time: ``30m``, ``1h30m``, ``2d``, ``HH:MM:SS`` or SLURM's ``D-HH:MM:SS``.
+
+    >>> parse_time("1h30m"), parse_time("1-00:00:00")
+    (5400, 86400)
+    """
     text = raw if isinstance(raw, str) else ""
     if match := re.fullmatch(r"(?:(\d+)-)?(\d{1,2}):([0-5]\d):([0-5]\d)", text):
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
@@ -42,7 +46,11 @@ def parse_time(raw: Any) -> int:
 
 
 def parse_memory(raw: Any) -> int:
-    """Bytes of an amount of memory: ``512M``, ``2G``, ``1.5G`` (powers of 1024)."""
+    """Return bytes of an amount of memory: ``512M``, ``2G``, ``1.5G`` (powers of 1024).
+
+    >>> parse_memory("1.5G")
+    1610612736
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])i?B?", raw) if isinstance(raw, str) else None
     if match is None or not float(match[1]):
         raise ValueError(f"expected an amount of memory like 512M or 2G, got {raw!r}")
@@ -72,12 +80,12 @@ def _sequence(raw: Any) -> Any:
 
 
 def _conditions(raw: Any) -> Any:
-    """A single rule may stand without its list."""
+    """Put a single rule into a list."""
     return (raw,) if isinstance(raw, dict) else _sequence(raw)
 
 
 def _fields(raw: Any) -> Any:
-    """A single field may stand without its list."""
+    """Put a single field into a list."""
     return (raw,) if isinstance(raw, str) else _sequence(raw)
 
 
@@ -102,6 +110,9 @@ def expand_range(raw: Values) -> list[Any]:
 
     Raises:
         ValueError: not one of these forms, or no values.
+
+    >>> expand_range({"range": [0, 3]}), expand_range({"logspace": [0.01, 1, 3]})
+    ([0, 1, 2], [0.01, 0.1, 1.0])
     """
     if len(raw) != 1 or (kind := next(iter(raw))) not in _SPACES:
         forms = "{range: [start, stop]}, {linspace: [first, last, n]} or {logspace: [first, last, n]}"
@@ -159,7 +170,7 @@ class Strict(BaseModel):
 
     @classmethod
     def known_keys(cls) -> list[str]:
-        """The keys that a file may give."""
+        """Return the keys that a file may give."""
         return [field.alias or name for name, field in cls.model_fields.items()]
 
 
@@ -299,7 +310,7 @@ class SweepSpec(Strict):
     report: Report = Field(default=Report(), description="layout of the leaderboard")
 
     def all_grids(self) -> tuple[tuple[tuple[str | int, ...], Grid], ...]:
-        """Every grid and where it stands in the file; without any, one grid with the one cell of ``base``."""
+        """Return every grid and where it stands in the file; without any, one grid with the one cell of ``base``."""
         if self.grids:
             return tuple((("grids", index), grid) for index, grid in enumerate(self.grids))
         return (((), Grid(axes=self.axes, zip=self.zip)),)

@@ -26,6 +26,9 @@ def exponent(x: Sequence[float], y: Sequence[float], confidence: float = 0.95) -
 
     Raises:
         ValueError: fewer than two different x, or a number that is not positive.
+
+    >>> exponent([1, 2, 4], [3, 12, 48]).value
+    2.0
     """
     if len(set(x)) < 2 or min(*x, *y) <= 0:
         raise ValueError("an exponent needs positive numbers at two different x or more")

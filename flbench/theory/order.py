@@ -30,10 +30,10 @@ class OrderParameters:
     backward_st: tuple[float, ...]
 
     def kappas(self, alphas: Sequence[float] | None = None) -> Kappas:
-        """alpha, kappa_1 and kappa_2 of eq. 11.
+        """Return alpha, kappa_1 and kappa_2 of eq. 11.
 
-        The text prints a hat on both factors; the chain rule d f / d W^l = delta^l h^(l-1) and measurements say that
-        the first is the backward one of layer l, the second the forward one of layer l - 1.
+        The text prints a hat on both factors. By the chain rule d f / d W^l = delta^l h^(l-1), and by measurements, the
+        first is the backward one of layer l, the second the forward one of layer l - 1.
 
         Args:
             alphas: relative widths M_l / M of layers 0 to L-1; default: all 1.
@@ -64,13 +64,17 @@ class Kappas:
 
 
 def plain(activation: Activation, *, sigma_w2: float, sigma_b2: float, layers: int) -> OrderParameters:
-    """The order parameters of a network without normalization (eqs. 5 to 7).
+    """Return the order parameters of a network without normalization (eqs. 5 to 7).
 
     Args:
         activation: phi of the hidden layers.
         sigma_w2: variance of the weights times the width of the layer before.
         sigma_b2: variance of the biases.
         layers: L, the readout among them.
+
+    >>> from flbench.theory.gaussian import RELU
+    >>> plain(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).forward_t  # He's weights keep the second moment
+    (1.0, 1.0, 1.0)
     """
     forward_t, forward_st = [1.0], [0.0]
     before: list[tuple[float, float]] = []  # variance and correlation of pre-activations, layers 1 to L-1
@@ -85,11 +89,11 @@ def plain(activation: Activation, *, sigma_w2: float, sigma_b2: float, layers: i
 
 
 def layer_normalized(activation: Activation, *, sigma_w2: float, sigma_b2: float, layers: int) -> OrderParameters:
-    """The order parameters of a network with layer normalization in all layers (theorem 4.1), up to the last one's.
+    """Return the order parameters of a network with layer normalization in all layers but the last (theorem 4.1).
 
     Each pre-activation is divided by its standard deviation over units, sqrt(q^l), so that its variance is 1; the
-    backward signal is divided by the same. The last layer's normalization enters theorem 4.1 by itself (``fisher``).
-    The definitions are in a supplement that is not at hand; these reproduce the theorem's numbers term by term.
+    backward signal is divided by the same. The last layer's normalization enters theorem 4.1 separately (``fisher``).
+    The definitions are in a supplement that we do not have; these give the theorem's numbers term by term.
     """
     forward_t, forward_st = [1.0], [0.0]
     factors = []
@@ -103,7 +107,7 @@ def layer_normalized(activation: Activation, *, sigma_w2: float, sigma_b2: float
 
 
 def _backward(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """From 1 at the readout down to layer 1, by each hidden layer's factors."""
+    """Return the backward order parameters, from 1 at the readout down to layer 1, by each hidden layer's factors."""
     of_t, of_st = [1.0], [1.0]
     for factor_t, factor_st in reversed(factors):
         of_t.append(factor_t * of_t[-1])

@@ -53,7 +53,7 @@ class Half:
 
 @dataclass(frozen=True)
 class Contents:
-    """A data set before decoding; names are empty where the files do not tell them."""
+    """A data set before decoding; names are empty where the files do not define them."""
 
     train: Half
     test: Half
@@ -62,7 +62,7 @@ class Contents:
 
 
 class Layout(ABC):
-    """One way in which a data set lies in a folder."""
+    """One way to arrange the files of a data set in a folder."""
 
     title: ClassVar[str]
 
@@ -75,11 +75,11 @@ class Layout(ABC):
         """Read labels and names now, and images as the blocks are drawn; raises UserError on damaged files."""
 
     def counts(self, folder: Path) -> tuple[int, int] | None:
-        """Images in train and test, without decoding any; None where the files are the published ones or refused."""
+        """Return the number of images in train and test, without decoding; None where checksums fix the files."""
         return None
 
     def damage(self, folder: Path) -> list[str]:
-        """What published checksums say is wrong, one line a file; empty where all is well or none are published."""
+        """Return one line per file whose published checksum does not match; no lines where none is published."""
         return []
 
     def signature(self, folder: Path) -> list[list[Any]]:
@@ -94,7 +94,7 @@ class Layout(ABC):
 
 
 def image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
-    """Decoded batches of images that lie in the order of their rows."""
+    """Yield decoded batches of images that are in the order of their rows."""
     start = 0
     batches = (images[at : at + BATCH] for at in range(0, len(images), BATCH))
     for decoded in decode_batches(batches, shape, resize=resize):
@@ -103,7 +103,7 @@ def image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterat
 
 
 def decoded_half(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> Half:
-    """A half that is already decoded, as a single block; checks that it is of one length and of ``shape``."""
+    """Return a half that is already decoded, as a single block; checks that it is of one length and of ``shape``."""
     if len(images) != len(labels):
         raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
     if shape is not None and images.shape[1:] != shape:
@@ -116,7 +116,7 @@ def decoded_half(images: Bytes, labels: Ints, where: Path | str, shape: Shape | 
 
 
 def names_in(path: Path) -> tuple[str, ...]:
-    """The lines of a file of names, or nothing without the file."""
+    """Return the lines of a file of names, or nothing without the file."""
     if not path.is_file():
         return ()
     with reading(path):

@@ -19,15 +19,15 @@ class Digits(Layout):
     title: ClassVar[str] = "embedded"
 
     def find(self, folder: Path) -> Found:
-        """Nothing is needed."""
+        """Return nothing: no files are needed."""
         return Found((), ())
 
     def signature(self, folder: Path) -> list[list[Any]]:
-        """The version of scikit-learn, read without importing it."""
+        """Return the version of scikit-learn, read without importing it."""
         return [["scikit-learn", version("scikit-learn")]]
 
     def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """Images as (N, 1, 8, 8) with values up to 16.
+        """Return images as (N, 1, 8, 8) with values up to 16.
 
         The table is read without importing scikit-learn, which takes seconds: 64 pixels and the label in a row.
         """

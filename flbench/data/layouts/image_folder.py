@@ -23,7 +23,7 @@ class ImageFolder(Layout):
     title: ClassVar[str] = "image folder"
 
     def find(self, folder: Path) -> Found:
-        """Every image, and the file of names."""
+        """Return every image, and the file of names."""
         found = {half: _images_below(folder / half) for half in ("train", "test")}
         lacking = tuple(f"{half}/<class>/<image>" for half, files in found.items() if not files)
         files = [*found["train"], *found["test"]]
@@ -31,11 +31,11 @@ class ImageFolder(Layout):
         return Found((*files, names) if files and names.is_file() else tuple(files), lacking)
 
     def counts(self, folder: Path) -> tuple[int, int]:
-        """The files below train and test."""
+        """Return the files below train and test."""
         return len(_images_below(folder / "train")), len(_images_below(folder / "test"))
 
     def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """The tree now, pixels in batches later."""
+        """List the files now; decode pixels in batches later."""
         files = {half: _images_below(folder / half) for half in ("train", "test")}
         names = names_in(folder / "classes.txt") or _sorted_names({_class_of(p, folder) for p in files["train"]})
         images = {half: [Encoded(str(path), path) for path in paths] for half, paths in files.items()}

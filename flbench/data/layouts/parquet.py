@@ -36,7 +36,7 @@ class Parquet(Layout):
     test: tuple[str, ...] = ("test",)
 
     def find(self, folder: Path) -> Found:
-        """All shards and the files of names."""
+        """Return all shards and the files of names."""
         lacking, files = [], []
         for prefixes in (("train",), self.test):
             shards = _shards(folder, prefixes)
@@ -46,12 +46,12 @@ class Parquet(Layout):
         return Found((*files, *(path for path in names if path.is_file())), tuple(lacking))
 
     def counts(self, folder: Path) -> tuple[int, int]:
-        """The rows that the shards' footers name."""
+        """Return the rows that the shards' footers name."""
         train, test = (sum(map(_rows, _shards(folder, prefixes))) for prefixes in (("train",), self.test))
         return train, test
 
     def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """Labels of every shard now, images in batches later."""
+        """Read the labels of every shard now; decode images in batches later."""
         train, test = (_Table(_shards(folder, prefixes), self.label) for prefixes in (("train",), self.test))
         named = wanted.domains or names_in(folder / "domains.txt")
         domain_names = named or _distinct(train.domains, test.domains)
@@ -87,7 +87,7 @@ class _Table:
         self.domains = self._column("domain") if self._has("domain") else None
 
     def domain_numbers(self, names: tuple[str, ...]) -> Ints | None:
-        """Each row's domain as its place in ``names``, rows in order; None where the set has no domains."""
+        """Return each row's domain as its place in ``names``, rows in order; None where the set has no domains."""
         if not names:
             return None
         if self.domains is None:
@@ -101,7 +101,7 @@ class _Table:
         return numbers[self.order]
 
     def images(self) -> Iterator[list[Encoded]]:
-        """Encoded images in the order of the files, in batches."""
+        """Yield encoded images in the order of the files, in batches."""
         for path, file in self.files:
             row = 0
             with reading(path):
@@ -111,7 +111,7 @@ class _Table:
                     row += len(encoded)
 
     def blocks(self, shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
-        """Decoded batches with the rows that they belong to."""
+        """Yield decoded batches with the rows that they belong to."""
         rows = np.empty_like(self.order)
         rows[self.order] = np.arange(len(rows))
         start = 0
@@ -120,7 +120,7 @@ class _Table:
             start += len(images)
 
     def class_names(self) -> tuple[str, ...]:
-        """The names that Hugging Face keeps in the schema's metadata, if any."""
+        """Return the names that Hugging Face keeps in the schema's metadata, if any."""
         raw = (self.files[0][1].schema_arrow.metadata or {}).get(b"huggingface")
         try:
             return tuple(map(str, json.loads(raw)["info"]["features"][self.label]["names"])) if raw else ()
@@ -176,7 +176,7 @@ def _shards(folder: Path, prefixes: tuple[str, ...]) -> list[Path]:
 
 
 def _lacking_shards(shards: list[Path]) -> list[str]:
-    """The names that ``-00000-of-00003`` promises and that are not there."""
+    """Return the names that ``-00000-of-00003`` promises and that are not there."""
     present = {path.name for path in shards}
     lacking = []
     for path in shards:

@@ -31,7 +31,7 @@ class TinyImageNetZip(Layout):
     folder: str = "tiny-imagenet-200"
 
     def find(self, folder: Path) -> Found:
-        """Every image and the files of labels and names."""
+        """Return every image and the files of labels and names."""
         home = folder / self.folder
         train, annotations = _images(home, "train/*/images"), home / "val/val_annotations.txt"
         lacking = [] if train else [f"{self.folder}/train/<wnid>/images/<image>"]
@@ -40,12 +40,12 @@ class TinyImageNetZip(Layout):
         return Found((*train, *_images(home, "val/images"), *names), tuple(lacking))
 
     def counts(self, folder: Path) -> tuple[int, int]:
-        """Training images, and annotated validation images."""
+        """Return training images, and annotated validation images."""
         home = folder / self.folder
         return len(_images(home, "train/*/images")), len(_annotated(home / "val"))
 
     def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """The lists now, pixels in batches later; images sorted by label and name."""
+        """Read the lists now; decode pixels in batches later. Images are sorted by label and name."""
         home = folder / self.folder
         halves = (
             [(path, path.parent.parent.name) for path in _images(home, "train/*/images")],
@@ -69,7 +69,7 @@ def _half(listing: _Listing, label: dict[str, int], shape: Shape, *, resize: boo
 
 
 def _annotated(folder: Path) -> _Listing:
-    """The validation images: file name, class and a box, separated by tabs."""
+    """Return the validation images: file name, class and a box, separated by tabs."""
     entries = []
     for number, line in enumerate(_lines(folder / "val_annotations.txt"), 1):
         name, _, rest = line.partition("\t")

@@ -38,7 +38,7 @@ class Checksummed(Layout):
     md5: Mapping[str, str]
 
     def damage(self, folder: Path) -> list[str]:
-        """Files whose md5 is not the published one."""
+        """Return files whose md5 is not the published one."""
         return [
             f"{path} is damaged: its md5 is {got}, published is {wanted}"
             for path in self.find(folder).files
@@ -46,7 +46,7 @@ class Checksummed(Layout):
         ]
 
     def checked(self, path: Path) -> bytes:
-        """A file's bytes, refused when its md5 is not the published one."""
+        """Return a file's bytes, refused when its md5 is not the published one."""
         with reading(path):
             content = read_regular(path)
         got, wanted = hashlib.md5(content, usedforsecurity=False).hexdigest(), self.md5.get(path.name)
@@ -65,7 +65,7 @@ class Idx(Checksummed):
     title: ClassVar[str] = "torchvision's idx files"
 
     def find(self, folder: Path) -> Found:
-        """The four files; the gzipped one before the unpacked one."""
+        """Return the four files; the gzipped one before the unpacked one."""
         files, lacking = [], []
         for name in self.md5:
             packed = folder / self.folder / name
@@ -75,7 +75,7 @@ class Idx(Checksummed):
         return Found(tuple(files), tuple(lacking))
 
     def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """Images as (N, 1, H, W)."""
+        """Return images as (N, 1, H, W)."""
         files = {path.name.removesuffix(".gz"): path for path in self.find(folder).files}
         halves = []
         for half in ("train", "t10k"):
@@ -87,7 +87,7 @@ class Idx(Checksummed):
         return Contents(halves[0], halves[1])
 
     def counts(self, folder: Path) -> tuple[int, int]:
-        """The lengths in the headers of the labels: a file that is not gzipped has no published checksum."""
+        """Return the lengths in the headers of the labels: a file that is not gzipped has no published checksum."""
         files = {path.name.removesuffix(".gz"): path for path in self.find(folder).files}
         train, test = (_length(files[f"{half}-labels-idx1-ubyte"]) for half in ("train", "t10k"))
         return train, test
@@ -113,13 +113,13 @@ class CifarBatches(Checksummed):
     label: str = "labels"
 
     def find(self, folder: Path) -> Found:
-        """All batches."""
+        """Return all batches."""
         paths = [folder / self.folder / name for name in (*self.train, *self.test)]
         lacking = tuple(f"{self.folder}/{path.name}" for path in paths if not path.is_file())
         return Found(tuple(path for path in paths if path.is_file()), lacking)
 
     def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """Images as (N, 3, 32, 32), in the order of the files."""
+        """Return images as (N, 3, 32, 32), in the order of the files."""
         halves = []
         for names in (self.train, self.test):
             parts = [self._batch(folder / self.folder / name) for name in names]
@@ -144,7 +144,7 @@ class NumpyUnpickler(pickle.Unpickler):
     """An unpickler that builds numpy arrays and plain containers and refuses everything else, so it runs no code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few names that pickled arrays need; numpy moved one of them."""
+        """Return the class or function of one of the few names that pickled arrays need; numpy moved one of them."""
         if (module, name) == ("_codecs", "encode"):
             return _latin1
         module = module.replace("numpy.core", "numpy._core")
@@ -154,14 +154,14 @@ class NumpyUnpickler(pickle.Unpickler):
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How protocol 2 writes bytes; other encodings (zlib, ...) are not needed."""
+    """Return how protocol 2 writes bytes; other encodings (zlib, ...) are not needed."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return text.encode("latin1")
 
 
 def _length(path: Path) -> int:
-    """The first dimension of an idx file."""
+    """Return the first dimension of an idx file."""
     with reading(path), open_regular(path) as file:
         head = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(8)
     return int.from_bytes(head[4:])
