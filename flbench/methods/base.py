@@ -110,7 +110,7 @@ class Method(Component):
         return ctx.client, {}
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        """Return the weight of each participant's w_k - x, from its share of the samples, its steps and the momentum."""
+        """Return the weight of each participant's w_k - x, from its share of the samples, its steps and momentum."""
         return share
 
     def message_weights(self, share: Sequence[float]) -> Sequence[float]:
