@@ -120,7 +120,7 @@ def _legendre() -> tuple[Array, Array]:
 
 
 def _pieces(cuts: Array) -> tuple[Array, Array]:
-    """Return nodes and weights of a quadrature on [-REACH, REACH], cut at ``cuts`` (..., K); one axis for all pieces."""
+    """Return nodes and weights of a quadrature on [-REACH, REACH], cut at ``cuts`` (..., K); one axis of pieces."""
     edge = np.full((*cuts.shape[:-1], 1), REACH)
     bounds = np.concatenate([-edge, np.sort(np.clip(cuts, -REACH, REACH), axis=-1), edge], axis=-1)
     low, width = bounds[..., :-1, None], np.diff(bounds, axis=-1)[..., None]
