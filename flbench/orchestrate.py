@@ -85,7 +85,7 @@ class Orchestrator:
         return self._watch.failures()
 
     def _run(self, detach: bool) -> Outcome:
-        self._store.mark(self._plan).take_away()
+        self._store.mark(self._plan).clear()
         progress = self._watch.look()
         if progress.failed and self._forgive():
             self._watch.start_over()
@@ -98,7 +98,7 @@ class Orchestrator:
                 launcher = self._make_launcher()
                 while not progress.finished:
                     self._show(progress)
-                    if self._store.mark(self._plan).is_put():
+                    if self._store.mark(self._plan).is_set():
                         self._drain(launcher, interrupts)
                         return self._outcome(self._watch.look())
                     self._see_to_workers(launcher, progress)
@@ -166,7 +166,7 @@ class Orchestrator:
         self._barren = starting if signature != self._signature else self._barren + starting
         self._signature = signature
         if self._barren > launcher.slots * self._max_attempts + 2:
-            raise WorkersCrash(f"workers end as soon as they begin; {launcher.last_words() or 'they left no log'}")
+            raise WorkersCrash(f"workers end as soon as they begin; {launcher.crash_log() or 'they left no log'}")
 
     def _wait_and_look(self, launcher: Launcher) -> Progress:
         time.sleep(max(PERIOD, 10 * self._cost))

@@ -138,7 +138,7 @@ def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = Orchestrator(store, plan, sweep.experiments, launcher, max_attempts=1).run()
     assert outcome.exit_code == 0
     assert all(store.run(one.run_id).state(one).status == "done" for one in sweep.experiments)
-    assert len(launchers[0].tokens()) == 2 and launchers[0].alive() == 0 and launchers[0].last_words() == ""
+    assert len(launchers[0].tokens()) == 2 and launchers[0].alive() == 0 and launchers[0].crash_log() == ""
 
 
 def test_every_group_has_an_example() -> None:

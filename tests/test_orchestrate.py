@@ -129,7 +129,7 @@ class Dying:
 
     def kill(self) -> None: ...
 
-    def last_words(self) -> str:
+    def crash_log(self) -> str:
         return ""
 
 
@@ -140,7 +140,7 @@ def test_no_worker_is_sent_to_a_run_whose_end_is_told_a_moment_later(store: Stor
     assert [seen.outcome for seen in outcome.failures] == ["oom"]
 
 
-def test_crash_loop_ends_with_the_workers_last_words(store: Store) -> None:
+def test_crash_loop_ends_with_the_workers_log(store: Store) -> None:
     broken = (sys.executable, "-c", "import sys; sys.exit('no such library')")
     with pytest.raises(
         WorkersCrash, match=r"(?s)end as soon as they begin; .*log.txt .exit code 1. ends with:\nno such"

@@ -472,10 +472,10 @@ def test_failures_are_charged_and_interruptions_are_not(store: Store) -> None:
     for kind in ("error", "interrupted", "preempted", "oom"):
         claim(store, wanted, max_attempts=3).end(kind, "because")
     state = run.state(wanted)
-    assert (state.status, state.kind, state.message, state.charges) == ("failed", "oom", "because", 2)
+    assert (state.status, state.kind, state.message, state.failures) == ("failed", "oom", "because", 2)
     assert store.claim(wanted, Lease.here(), max_attempts=2) is None
     assert store.claim(wanted, abandoned(), max_attempts=3) is not None
-    assert (run.state(wanted).status, run.state(wanted).charges) == ("lost", 3)
+    assert (run.state(wanted).status, run.state(wanted).failures) == ("lost", 3)
     assert store.claim(wanted, Lease.here(), max_attempts=3) is None
     run.reset_failures()
     assert claim(store, wanted, max_attempts=3).number == 6
@@ -493,7 +493,7 @@ def test_success_clears_the_charges(store: Store) -> None:
     claim(store, experiment()).end("error")
     run_whole(store, experiment())
     claim(store, experiment(rounds=40)).end("error")
-    assert store.run(experiment().run_id).state(experiment(rounds=40)).charges == 1
+    assert store.run(experiment().run_id).state(experiment(rounds=40)).failures == 1
 
 
 # --- damage

@@ -78,6 +78,6 @@ def retry(
 def failure_of(store: Store, entry: Entry) -> RunState | None:
     """The state of a run that failed, where that counts against it; None where it is well."""
     state = store.run(entry.run_id).state(entry.request())
-    if state.status not in ("failed", "lost") or not (state.charges or state.user_fixable):
+    if state.status not in ("failed", "lost") or not (state.failures or state.user_fixable):
         return None
     return state

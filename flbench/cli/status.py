@@ -135,7 +135,7 @@ class SweepStatus:
     @property
     def cancelled(self) -> bool:
         """Whether somebody asked for its end, and nobody for going on since."""
-        return self.tally.open > 0 and self._store.mark(self.name).is_put()
+        return self.tally.open > 0 and self._store.mark(self.name).is_set()
 
     @property
     def goes_on(self) -> bool:

@@ -98,7 +98,7 @@ class SweepRun:
         done = f"{progress.done} of {progress.total} runs done{diverged}{failed}{took}"
         self._say(f"{self._sweep.name}: {done}; {started}{adopted}.")
         if not progress.finished:
-            cancelled = "Cancelled; c" if self._store.mark(self._plan).is_put() else "C"
+            cancelled = "Cancelled; c" if self._store.mark(self._plan).is_set() else "C"
             begin = "Interrupted; c" if outcome.interrupted else cancelled
             self._say(f"{begin}all the same command again to go on.")
 

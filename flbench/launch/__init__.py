@@ -32,7 +32,7 @@ class Launcher(Protocol):
     def kill(self) -> None:
         """Stop them now, at the user's request: charge no run with a failed attempt."""
 
-    def last_words(self) -> str:
+    def crash_log(self) -> str:
         """Where the worker that crashed last logged, and the end of that log; empty if none did."""
 
 

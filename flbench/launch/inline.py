@@ -32,7 +32,7 @@ class InlineLauncher:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease = Lease.here()
-        self._last_words = ""
+        self._crash_log = ""
         self._store_error: StoreUnusable | OSError | None = None
 
     def start(self, count: int, starved: int = 0) -> None:
@@ -65,9 +65,9 @@ class InlineLauncher:
         self._store.record_death(self._lease.token, ending("interrupted", KILLED))
         os._exit(130)
 
-    def last_words(self) -> str:
+    def crash_log(self) -> str:
         """The traceback of the last failure of the loop."""
-        return self._last_words
+        return self._crash_log
 
     def _work(self) -> None:
         try:
@@ -78,6 +78,6 @@ class InlineLauncher:
         except (StoreUnusable, OSError) as error:
             self._store_error = error
         except UserError as error:
-            self._last_words = str(error)
+            self._crash_log = str(error)
         except Exception:
-            self._last_words = traceback.format_exc()
+            self._crash_log = traceback.format_exc()

@@ -123,7 +123,7 @@ class LocalLauncher:
                 self._store.record_death(worker.token, ending("interrupted", KILLED))
         self._signal(signal.SIGKILL)
 
-    def last_words(self) -> str:
+    def crash_log(self) -> str:
         """The end of the log of the worker that crashed last."""
         for worker in reversed(self._workers):
             if worker.process.poll() not in (None, *ORDERLY):

@@ -167,7 +167,7 @@ class SlurmLauncher:
             scancel(names)
         self._forget()
 
-    def last_words(self) -> str:
+    def crash_log(self) -> str:
         """The end of the newest log of a job of this plan."""
         ours = (found for found in Submission.all(self._store, ended=True) if found.plan == self._plan)
         logs = [log for submission in ours for log in submission.logs()]

@@ -5,7 +5,7 @@ Everything here is free of torch, and claiming a run costs a few system calls.
 """
 
 from flbench.store.attempts import AttemptDir, Checkpoint
-from flbench.store.cancel import CANCELLED, Glance, Mark
+from flbench.store.cancel import CANCELLED, CancelMark, StopCheck
 from flbench.store.claims import Attempt
 from flbench.store.leases import Heartbeat, Lease, LiveWorker
 from flbench.store.plans import Entry, Plan, encode_plan, open_plan, parse_plan, read_plan
@@ -18,19 +18,19 @@ __all__ = [
     "CANCELLED",
     "Attempt",
     "AttemptDir",
+    "CancelMark",
     "Checkpoint",
     "Entry",
-    "Glance",
     "Heartbeat",
     "Lease",
     "LiveWorker",
-    "Mark",
     "Plan",
     "Queue",
     "Result",
     "RunDir",
     "RunRequest",
     "RunState",
+    "StopCheck",
     "Store",
     "encode_plan",
     "open_plan",

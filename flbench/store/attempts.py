@@ -1,4 +1,4 @@
-"""One try at a run, as everybody may read it."""
+"""The directory of one attempt at a run, read-only. ``claims.Attempt`` is the one that its owner writes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from flbench.store import files, strict_json
-from flbench.store.cancel import Mark
+from flbench.store.cancel import CancelMark
 from flbench.store.leases import Lease, read_end
 from flbench.store.names import is_number
 from flbench.store.records import parse_records
 from flbench.store.secrets import redact
 from flbench.store.strict_json import SCHEMA
 
-#: Kinds of exit.json that say nothing against the run: it goes on where it stopped, as often as it takes.
+#: Kinds of exit.json that are no failures: the run continues where it stopped, without a limit on the attempts.
 RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
 
 
-#: Kinds of end that befell the worker, whatever it was doing.
+#: Kinds of exit.json that end the worker, independent of the run it was executing.
 DIED = frozenset({"lost", "signal", "timeout", "node_fail"})
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A saved state after ``round``; its bytes belong to the engine, which alone reads and writes them."""
+    """A saved state after ``round``; only the engine reads and writes its content."""
 
     round: int
     path: Path
@@ -39,13 +39,13 @@ class Checkpoint:
         try:
             if not is_number(round) or files.sha256_of(path)[: len(checksum)] != checksum:
                 return None
-        except OSError:  # `flbench gc` was faster, or the disk has lost it
+        except OSError:  # `flbench gc` deleted it, or the disk lost it
             return None
         return cls(int(round), path, attempt)
 
 
 class AttemptDir:
-    """One try at a run, as everybody may read it."""
+    """The directory of one attempt at a run, read-only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,23 +54,23 @@ class AttemptDir:
         self.log_path = path / "log.txt"
 
     def exit(self) -> dict[str, Any] | None:
-        """Return how it ended; None while it has not."""
+        """Return how the attempt ended; None before it ends."""
         return read_end(self.path / "exit.json")
 
     def lease(self) -> Lease | None:
-        """Who holds it, or held it."""
+        """Return the lease of the worker that executes, or executed, the attempt."""
         return Lease.read(self.path / "lease.json")
 
     def observed(self) -> frozenset[str]:
-        """Return the probes that it takes, as canonical JSON."""
+        """Return the probes that the attempt measures, as canonical JSON."""
         observed = (strict_json.read_json(self.path / "lease.json") or {}).get("observed", ())
         return frozenset(probe for probe in observed if isinstance(probe, str)) if observed else frozenset()
 
-    def mark(self) -> Mark:
-        """Return the mark that asks its worker to stop this one run."""
-        return Mark(self.path)
+    def mark(self) -> CancelMark:
+        """Return the mark that asks its worker to stop this run."""
+        return CancelMark(self.path)
 
-    def forgiven(self) -> bool:
+    def failures_reset(self) -> bool:
         """Return whether this and earlier failures no longer count."""
         return (self.path / "forgiven").exists()
 
@@ -79,11 +79,11 @@ class AttemptDir:
         return (self.path / "superseded").exists()
 
     def records(self) -> list[dict[str, Any]]:
-        """Return its metrics; a torn tail is dropped."""
+        """Return the attempt's metrics; a torn last line is dropped."""
         return parse_records(files.read_bytes(self.metrics_path) or b"")
 
     def last_record(self) -> dict[str, Any] | None:
-        """Return its newest metrics, read from the end of the file; None where there are none, or none can be read."""
+        """Return the newest metrics, read from the end of the file; None where there are none, or none can be read."""
         try:
             records = parse_records(files.last_line(self.metrics_path))
         except OSError:
@@ -91,32 +91,32 @@ class AttemptDir:
         return records[-1] if records else None
 
     def environment(self) -> dict[str, Any]:
-        """Return what it ran on."""
+        """Return the environment that the attempt ran in."""
         written = strict_json.read_json(self.path / "environment.json") or {}
         return {name: value for name, value in written.items() if name != "sha256"}
 
     def checkpoint_files(self) -> list[Path]:
-        """Return its checkpoints, newest round first, unchecked."""
+        """Return the paths of its checkpoints, newest round first, without checking their content."""
         return sorted((self.path / "checkpoint").glob("[0-9]*.pt"), reverse=True)
 
 
-def charges_of(attempts: Iterable[tuple[AttemptDir, Mapping[str, Any] | None]]) -> int:
+def failures_since_success(attempts: Iterable[tuple[AttemptDir, Mapping[str, Any] | None]]) -> int:
     """Return the number of failures since the last success, from attempts and how each ended (None: unknown).
 
-    An attempt whose worker died under it is no failure where a checkpoint shows that the run got further.
+    An attempt whose worker died is no failure where a checkpoint shows that the run made progress.
     """
-    charges = 0
+    failures = 0
     for attempt, end in attempts:
         kind = "lost" if end is None else end.get("kind")
-        if attempt.forgiven() or kind == "ok":
-            charges = 0
+        if attempt.failures_reset() or kind == "ok":
+            failures = 0
         elif kind not in RESUMABLE and not (kind in DIED and attempt.checkpoint_files()):
-            charges += 1
-    return charges
+            failures += 1
+    return failures
 
 
 def ending(kind: str, message: str, round: int | None = None, *, user_fixable: bool = False) -> dict[str, Any]:
-    """Return what an exit.json says."""
+    """Return the content of an exit.json."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     return {
         "schema": SCHEMA,

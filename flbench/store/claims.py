@@ -1,4 +1,4 @@
-"""Claims: taking a run on, and what only the holder of the claim may write."""
+"""Claim a run, and write what only the holder of the claim may write."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from flbench.store.runs import RunDir
 from flbench.store.secrets import redact, redact_all
 from flbench.store.strict_json import SCHEMA
 
-#: A file that every attempt begins with, and its bytes.
+#: The file that reserves space for exit.json in every attempt, and its size in bytes.
 RESERVE, RESERVED = "exit.reserve", 2048
 
-#: Characters of a message that fit into it whatever they are.
+#: Characters of a message that always fit into the reserve.
 SHORT = 400
 
-#: What of environment.json is repeated in a result.
+#: Names in environment.json that are repeated in a result.
 SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu", "plugins")
 
 
 def claim(run: RunDir, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
-    """Take the run on; None where it is done, given up, held by a live lease, or somebody else was faster.
+    """Claim a run; return None where it is done, given up, held by a live lease, or another worker was faster.
 
     The directory of the new attempt appears under its number complete with its lease, in one rename, which fails
     where the number is taken: the number is the fencing token.
@@ -53,7 +53,7 @@ def claim(run: RunDir, experiment: Experiment, lease: Lease, max_attempts: int |
         files.disk.rename(staged, target)
     except OSError:
         shutil.rmtree(staged, ignore_errors=True)
-        # NFS may report a repeated request as failed: the claim is ours if our token lies there.
+        # NFS may report a repeated request as failed: the claim is ours if our token is there.
         holder = Lease.read(target / "lease.json")
         if holder is None:
             raise
@@ -63,7 +63,7 @@ def claim(run: RunDir, experiment: Experiment, lease: Lease, max_attempts: int |
 
 
 def _stage(staged: Path, lease: Mapping[str, Any]) -> None:
-    """Fill the directory of a new attempt: its lease, and room to say how it ended if the disk is full then."""
+    """Fill the directory of a new attempt: its lease, and reserved space for its exit.json if the disk is full then."""
     files.disk.mkdir(staged)
     for name, content in (("lease.json", strict_json.sealed(lease)), (RESERVE, b" " * RESERVED)):
         descriptor = files.disk.create(staged / name)
@@ -74,17 +74,17 @@ def _stage(staged: Path, lease: Mapping[str, Any]) -> None:
 
 
 class Attempt(AttemptDir):
-    """A claim that is held: only its owner writes below ``path``."""
+    """An attempt that this process owns: only the owner writes below ``path``."""
 
     def __init__(self, path: Path, run: RunDir, experiment: Experiment) -> None:
         super().__init__(path)
         self.run, self.experiment, self.request = run, experiment, RunRequest.of(experiment)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Return where this run can go on: sound checkpoints of earlier attempts, newest round first.
+        """Return the checkpoints of earlier attempts from which this run can continue, newest round first.
 
-        Only those whose attempt recorded all that is requested until then, and with the same source code of plug-ins;
-        otherwise the run starts over.
+        These are sound checkpoints whose attempt recorded everything requested until then, with the same source code of
+        plug-ins. Without any, the run starts from round 0.
         """
         found = []
         for earlier in self._earlier:
@@ -100,9 +100,9 @@ class Attempt(AttemptDir):
         return sorted(found, key=lambda checkpoint: (checkpoint.round, checkpoint.attempt), reverse=True)
 
     def adopt(self, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
-        """Begin the metrics with those that led to a checkpoint (None: with none), and return them.
+        """Start the metrics with the records before a checkpoint (None: with no records), and return them.
 
-        They are cut at its round, and to the rounds that are requested: the file ends up as if nothing had happened.
+        Only requested rounds up to the checkpoint's are copied, so that the file ends up as in an uninterrupted run.
         """
         records = []
         if checkpoint is not None:
@@ -113,13 +113,13 @@ class Attempt(AttemptDir):
         return records
 
     def record(self, metrics: Mapping[str, Any]) -> None:
-        """Add one evaluated round to the metrics; raises ValueError for what nobody could read back."""
+        """Append one evaluated round to the metrics; raises ValueError for a record that could not be read back."""
         line = strict_json.to_line(metrics)
         check_record(strict_json.loads(line.encode()))  # a plug-in's probe may measure anything
         files.append_line(self.metrics_path, line)
 
     def save_checkpoint(self, round: int, write: Callable[[BinaryIO], object]) -> None:
-        """Keep the state after a round, whole or not at all; this attempt's older checkpoints go."""
+        """Save the state after a round atomically; then delete this attempt's older checkpoints."""
         directory = self.path / "checkpoint"
         files.make_directory(directory, self.path)
         older = self.checkpoint_files()
@@ -131,7 +131,7 @@ class Attempt(AttemptDir):
             files.discard(partial)
             raise
         files.sync_directory(directory)
-        if not target.exists():  # whoever loses the new name shall not take the old state with it
+        if not target.exists():  # a disk that lost the new file must not cost the old ones
             raise OSError(errno.EIO, "lost although its renaming succeeded", str(target))
         for path in older:
             if path != target:
@@ -147,9 +147,9 @@ class Attempt(AttemptDir):
         numerics: Mapping[str, Any],
         samples: tuple[int, int] | None = None,
     ) -> bool:
-        """Publish the result; say whether it is ours that counts (the first writer's does).
+        """Publish the result; return whether ours counts (the first writer's does).
 
-        ``samples`` are the images of the data set in train and test: a subset never counts as the full set.
+        ``samples`` are the numbers of training and test images: a subset never counts as the full set.
 
         Raises:
             ValueError: a finished run whose metrics lack an evaluation that was requested.
@@ -182,14 +182,14 @@ class Attempt(AttemptDir):
             environment=facts,
             published=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
-        self.run.write_experiment(self.experiment)  # once more: a result without it would belong to nothing
+        self.run.write_experiment(self.experiment)  # again: a result is useless without it
         files.make_directory(result.path.parent, self.run.path)
         content = result.to_bytes()
         if files.publish(result.path, content):
             return True
         if self.run.result_for(self.request) is not None:
             return False
-        # As many rounds are published already, observed otherwise: both results stand.
+        # The same number of rounds is published already, with other evaluations or probes: both results are valid.
         return files.publish(result.path.with_name(f"{rounds:08d}-{self.number:04d}.json"), content)
 
     def end(self, kind: str, message: str = "", round: int | None = None, *, user_fixable: bool = False) -> None:
@@ -202,19 +202,19 @@ class Attempt(AttemptDir):
             self._end_in_reserve(strict_json.sealed({**end, "message": end["message"][:SHORT]}))
 
     def describe(self, environment: Mapping[str, Any]) -> None:
-        """Write down what this attempt runs on."""
+        """Write the environment of this attempt."""
         files.replace(self.path / "environment.json", strict_json.sealed(redact_all(environment)), sync=False)
 
     def log(self, text: str) -> None:
-        """Add to the attempt's log, with the time; a log that cannot be written changes nothing about the run."""
+        """Append to the attempt's log, with the time; errors are ignored: the log does not affect the run."""
         with suppress(OSError):
             files.append_line(self.log_path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {redact(text)}")
 
     def _end_in_reserve(self, data: bytes) -> None:
-        """Say how it ended where no file can be made any more: in the room that the claim has set aside."""
+        """Write exit.json into the space that the claim reserved, where no new file can be created."""
         descriptor = files.disk.open(self.path / RESERVE)
         try:
-            files.write_all(descriptor, data)  # what follows is white space, as JSON allows
+            files.write_all(descriptor, data)  # the rest of the file is white space, which JSON allows
             files.disk.sync(descriptor)
         finally:
             os.close(descriptor)

@@ -1,10 +1,10 @@
 """Files that are whole or absent: unique temporary name, fsync, then rename (replace) or link (first writer wins).
 
-Temporary files start with a dot, so that no reader takes one for the real thing. They get the user's umask, so that a
-group can read what one of its members wrote.
+Temporary files start with a dot, so that no reader mistakes one for a final file. They follow the user's umask, so that
+a group can read what one of its members wrote.
 
-Every change of a store is one of the system calls in ``Disk``, made by way of this module's ``disk``. Whoever wants to
-see what becomes of a store when one of them fails, is lost, or is the last of its process, puts another ``Disk`` there.
+Every change of a store is one of the system calls in ``Disk``, made through this module's ``disk``. Tests of crashes
+and full disks replace it by another ``Disk``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-#: Bytes that a file is written in, at most: what comes after an error does not depend on a buffer's size.
+#: Most bytes in one write, so that what is on disk after an error does not depend on the size of a buffer.
 CHUNK = 1 << 20
 
 
@@ -33,16 +33,16 @@ class Disk:
     """The system calls that change a store; a fault is injected by overriding one of them."""
 
     def create(self, path: Path) -> int:
-        """Make a new file and open it for writing; raises FileExistsError where there is one."""
+        """Create a file and open it for writing; raises FileExistsError if it exists."""
         return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
 
     def open(self, path: Path, *, append: bool = False) -> int:
-        """Open a file for writing; one that is appended to is made where it is absent."""
+        """Open a file for writing; with ``append``, create it if it is absent."""
         flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY if append else os.O_RDWR
         return os.open(path, flags | os.O_CLOEXEC, 0o666)
 
     def write(self, descriptor: int, data: Buffer) -> int:
-        """Write some of the bytes at least, and say how many."""
+        """Write at least some of the bytes; return how many."""
         return os.write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
@@ -50,7 +50,7 @@ class Disk:
         os.fsync(descriptor)
 
     def touch(self, path: Path) -> None:
-        """Make a file where there is none, and set its times to the file system's present."""
+        """Create a file if it is absent, and set its times to the file system's present time."""
         descriptor = self.open(path, append=True)
         try:
             os.utime(descriptor)
@@ -58,28 +58,28 @@ class Disk:
             os.close(descriptor)
 
     def mkdir(self, path: Path) -> None:
-        """Make a directory; raises FileExistsError where there is something."""
+        """Create a directory; raises FileExistsError if the path exists."""
         path.mkdir()
 
     def rename(self, path: Path, target: Path) -> None:
-        """Give a file another name (what lies there is replaced), or a directory one that is free."""
+        """Rename a file (an existing target is replaced), or a directory to a free name."""
         path.rename(target)
 
     def link(self, path: Path, target: Path) -> None:
-        """Give a file a second name; raises FileExistsError where that is taken."""
+        """Give a file a second name; raises FileExistsError if that exists."""
         os.link(path, target)
 
     def remove(self, path: Path) -> None:
-        """Take a name away from a file."""
+        """Remove a name of a file."""
         path.unlink()
 
 
-#: The one by which all stores of this process are changed.
+#: Makes all changes of stores in this process.
 disk = Disk()
 
 
 class _Writer(RawIOBase):
-    """A file that is written by way of ``disk``."""
+    """A file that is written through ``disk``."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -107,7 +107,7 @@ class _Writer(RawIOBase):
 
 @contextlib.contextmanager
 def _about(path: Path) -> Iterator[None]:
-    """Let an error name the file it is about: the system names its temporary name, or none for a descriptor."""
+    """Make errors name the final file: the system names the temporary one, or none for a descriptor."""
     try:
         yield
     except OSError as error:
@@ -117,12 +117,12 @@ def _about(path: Path) -> Iterator[None]:
 
 
 def temporary(path: Path) -> Path:
-    """Return a name beside ``path`` that nobody else uses."""
+    """Return a unique temporary name in the directory of ``path``."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
 def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool) -> Path:
-    """Let ``write`` fill a temporary file beside ``path``; return its name once it is whole (``sync``: on disk)."""
+    """Fill a temporary file next to ``path`` by ``write``; return its name once it is whole (``sync``: on disk)."""
     partial = temporary(path)
     with _about(path):
         descriptor = disk.create(partial)
@@ -143,7 +143,7 @@ def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool) -> Pat
 
 
 def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Put ``data`` at ``path`` in one step; without ``sync`` only a power cut can lose it."""
+    """Write ``data`` to ``path`` atomically; without ``sync`` only a power cut can lose it."""
     partial = stage(path, lambda file: file.write(data), sync=sync)
     try:
         with _about(path):
@@ -156,7 +156,7 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def publish(path: Path, data: bytes) -> bool:
-    """Put ``data`` at ``path`` unless something is there; say whether it is ours that lies there now."""
+    """Write ``data`` to ``path`` atomically unless it exists; return whether the file is ours."""
     partial = stage(path, lambda file: file.write(data), sync=True)
     try:
         disk.link(partial, path)
@@ -171,16 +171,16 @@ def publish(path: Path, data: bytes) -> bool:
 
 
 def discard(path: Path) -> None:
-    """Remove a file that nobody will miss; whatever cannot be removed stays, and is for ``flbench gc``."""
+    """Delete a file that is not needed; one that cannot be deleted stays until ``flbench gc``."""
     with contextlib.suppress(OSError):
         disk.remove(path)
 
 
 def make_directory(path: Path, root: Path) -> None:
-    """Make a directory and those between it and ``root``, where they are missing.
+    """Create a directory and its missing parents below ``root``.
 
     Raises:
-        FileNotFoundError: ``root`` is missing: a store that was deleted shall not come back in pieces.
+        FileNotFoundError: ``root`` is missing: a deleted store must not come back in pieces.
     """
     if path == root:
         root.stat()
@@ -201,7 +201,7 @@ def _make_one(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
+    """Sync a directory, so that its names survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         # Some network file systems refuse to sync a directory, and keep names in order themselves.
@@ -221,7 +221,7 @@ def sync_file(path: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line in one write, so that a reader sees all of it, none, or (after a crash) a torn tail."""
+    """Append a line in one write, so that a reader sees all of it, none, or (after a crash) a torn last line."""
     descriptor = disk.open(path, append=True)
     try:
         with _about(path):
@@ -231,7 +231,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Write over the beginning of a file that exists: it takes no room, so that a full disk allows it."""
+    """Overwrite the start of an existing file, which needs no new space and thus works on a full disk."""
     descriptor = disk.open(path)
     try:
         write_all(descriptor, data)
@@ -240,17 +240,17 @@ def overwrite(path: Path, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it: on a disk that is nearly full, the first part may succeed and only the rest raise."""
+    """Write all bytes: on a nearly full disk, the first write may be short and only the next one raise."""
     left = memoryview(data)
     while left:
         left = left[disk.write(descriptor, left) :]
 
 
 def read_bytes(path: Path | str) -> bytes | None:
-    """Return what is in a file; None where there is none, or something else (a directory, a FIFO) in its place.
+    """Return the bytes of a file; None where it is absent, or no regular file (a directory, a FIFO).
 
     Raises:
-        OSError: it cannot be read, which says nothing about what is in it.
+        OSError: the file cannot be read, so that its content is unknown.
     """
     try:
         return read_regular(path)
@@ -259,7 +259,7 @@ def read_bytes(path: Path | str) -> bytes | None:
 
 
 def reason(error: OSError) -> str:
-    """Return what the operating system could not do, and with which file, in one line."""
+    """Return the operating system's error and its file, in one line."""
     what = error.strerror or str(error) or type(error).__name__
     return (
         f"{os.fsdecode(error.filename):.500}: {what}" if isinstance(error.filename, str | bytes | os.PathLike) else what

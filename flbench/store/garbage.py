@@ -1,6 +1,7 @@
-"""What nobody needs any more: found first, so that it can be shown, and looked at again before it is removed.
+"""Superseded and stale files: found first, so that they can be shown, and checked again before they are deleted.
 
-Never garbage: results, metrics, logs, the newest sound checkpoint of a run, and whatever somebody alive holds.
+Never garbage: results, metrics, logs, the newest sound checkpoint of a run, and all files of a run that a live worker
+executes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flbench.store.plans import plan_ids
 from flbench.store.root import Store
 from flbench.store.runs import RunDir
 
-#: Seconds after which a staged file that was never put in its place, or a silent worker, is nobody's.
+#: Age in seconds after which a staged file that was never renamed, or a silent worker, counts as abandoned.
 GRACE = 3600.0
 
 Kind = Literal["checkpoints", "quarantine", "staging", "workers", "orphans"]
@@ -39,7 +40,7 @@ _STAGED = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
 
 @dataclass(frozen=True)
 class Garbage:
-    """A file, or a whole directory, that can go."""
+    """A file, or a whole directory, that can be deleted."""
 
     kind: Kind
     path: Path
@@ -56,13 +57,13 @@ def find(
     """Yield all garbage of a store.
 
     Args:
-        store: where to look.
-        last_checkpoints: the last checkpoints of finished runs are garbage, too: they can no longer be extended.
-        orphans: unfinished runs that no plan names are garbage, too.
-        warn: called with a line about each run that is left alone because a file of it cannot be read.
+        store: the store.
+        last_checkpoints: include the last checkpoints of finished runs, which can no longer be extended then.
+        orphans: include unfinished runs that no plan names.
+        warn: called with a line about each run that is skipped because a file of it cannot be read.
 
     Raises:
-        StoreUnusable: orphans are asked for, and a plan cannot be read: any run may be named in it.
+        StoreUnusable: ``orphans``, and a plan cannot be read: it might name any run.
     """
     planned: set[str] = set()
     for directory in store.sweep_dirs() if orphans else ():
@@ -84,14 +85,14 @@ def find(
             waiting |= {lease.token for attempt in attempts if attempt.exit() is None and (lease := attempt.lease())}
         except OSError as error:
             warn(f"left alone: run {run_id} cannot be read: {files.reason(error)}")
-            waiting |= {path.name for path in store.workers.iterdir()}  # it may wait for any of them
+            waiting |= {path.name for path in store.workers.iterdir()}  # the run may refer to any of them
     yield from _files("quarantine", store.quarantine)
     yield from _staging(store)
     yield from _dead_workers(store, waiting)
 
 
 def remove(store: Store, found: Collection[Garbage], *, last_checkpoints: bool, orphans: bool) -> list[Garbage]:
-    """Remove what was found and still is garbage; return what is gone."""
+    """Delete what was found and still is garbage; return what was deleted."""
     still = {one.path for one in find(store, last_checkpoints=last_checkpoints, orphans=orphans)}
     gone = [one for one in found if one.path in still and _remove(store, one)]
     for one in gone:
@@ -105,7 +106,7 @@ def _has_result(run: RunDir) -> bool:
 
 
 def _is_held(store: Store, attempts: list[AttemptDir]) -> bool:
-    """Return whether somebody alive holds the run; what is not known counts as held."""
+    """Return whether a live worker executes the run; what is not known counts as alive."""
     if not attempts or attempts[-1].exit() is not None:
         return False
     last = attempts[-1]
@@ -113,7 +114,7 @@ def _is_held(store: Store, attempts: list[AttemptDir]) -> bool:
 
 
 def _old_checkpoints(attempts: list[AttemptDir], *, keep: bool) -> Iterator[Garbage]:
-    """Yield all checkpoints but the newest whole one."""
+    """Yield all checkpoints except the newest whole one."""
     there = [(path, attempt.number) for attempt in attempts for path in attempt.checkpoint_files()]
     there.sort(key=lambda pair: (pair[0].name.partition("-")[0], pair[1]), reverse=True)
     for path, number in there:
@@ -140,13 +141,13 @@ def _staging(store: Store) -> Iterator[Garbage]:
 
 
 def _dead_workers(store: Store, waiting: Collection[str]) -> Iterator[Garbage]:
-    """Yield what dead workers left, but for their logs; ``waiting`` runs still ask how their worker ended."""
+    """Yield the files of dead workers except logs, and except exit.json of workers that ``waiting`` runs refer to."""
     for directory in sorted(store.workers.glob("*/")):
         path = directory / "lease.json"
         try:
             lease = Lease.read(path)
         except OSError:
-            continue  # who knows who holds it
+            continue  # the worker may be alive
         there = [directory / name for name in ("lease.json", "heartbeat", "exit.json") if (directory / name).exists()]
         if (lease is not None and store.liveness.alive(lease, path)) or not _is_old(store, [directory, *there]):
             continue
@@ -159,19 +160,19 @@ def _dead_workers(store: Store, waiting: Collection[str]) -> Iterator[Garbage]:
 
 
 def _is_old(store: Store, paths: list[Path]) -> bool:
-    """Return whether none of them was touched of late, by the file system's own time; what is not known is not old."""
+    """Return whether all were last modified long ago, by the file system's own time; what is not known is not old."""
     ages = [store.liveness.age(path) for path in paths]
     return all(age is not None and age > GRACE for age in ages)
 
 
 def _size(path: Path) -> int:
-    """Return bytes in a file or below a directory; links are not followed."""
+    """Return the number of bytes in a file or below a directory; links are not followed."""
     try:
         if path.is_symlink() or not path.is_dir():
             return path.lstat().st_size
         return sum(_size(below) for below in path.iterdir())
     except OSError:
-        return 0  # gone meanwhile
+        return 0  # deleted meanwhile
 
 
 def _remove(store: Store, garbage: Garbage) -> bool:
@@ -180,7 +181,7 @@ def _remove(store: Store, garbage: Garbage) -> bool:
         if path.is_symlink() or not path.is_dir():
             files.disk.remove(path)
         else:
-            # Out of the way in one step: nobody shall meet half a run.
+            # Renamed first, in one step, so that no process sees half a run.
             aside = files.temporary(store.root / path.name)
             files.disk.rename(path, aside)
             shutil.rmtree(aside)
@@ -193,4 +194,4 @@ def _remove_if_empty(directory: Path) -> None:
     try:
         directory.rmdir()
     except OSError:
-        return  # something is left in it
+        return  # not empty

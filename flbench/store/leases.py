@@ -1,10 +1,9 @@
-"""Leases: who holds a run, and whether that process still lives.
+"""Leases: which process executes a run, and whether it is alive.
 
-On the same host, boot and PID namespace, the process id and its start time decide at once. Anywhere else the age of the
-worker's heartbeat decides, against the mtime of a file written to the same file system now: never against the local
-clock, which another machine does not share. Where that clock jumps, ages mean nothing for a while, and a heartbeat that
-lies in its future has none: there it decides how long the heartbeat has been watched without moving. What cannot be
-found out counts as alive.
+On the same host, boot and PID namespace, the process id and its start time decide at once. Elsewhere the age of the
+worker's heartbeat decides. Ages are relative to the mtime of a file written now to the same file system, never to the
+local clock, which other machines do not share. If the file system's clock jumps, or a heartbeat is in its future, ages
+are meaningless: then the time for which the heartbeat was watched without a change decides. Unknown counts as alive.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Lease:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the lease in a file; None where there is none, or none that can be read."""
+        """Return the lease in a file; None where the file is absent or damaged."""
         raw = strict_json.read_json(path)
         if raw is None:
             return None
@@ -81,7 +80,7 @@ class Lease:
         return lease if is_name(lease.token) else None  # the token names a folder
 
     def is_superseded(self) -> bool:
-        """Return whether this very process is a later run of its SLURM job: one job never runs twice at a time."""
+        """Return whether this process is a later start of the same SLURM job, which never runs twice at a time."""
         here = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         return self.slurm_job is not None and self.slurm_job == here[0] and self.slurm_restart < here[1]
 
@@ -90,7 +89,7 @@ class Lease:
         return dataclasses.asdict(self)
 
     def is_local(self) -> bool:
-        """Return whether its process id means something here."""
+        """Return whether its process id is valid here: same host, boot and PID namespace."""
         return bool(self.pid_start) and (self.host, self.boot_id, self.pid_namespace) == (
             socket.gethostname(),
             boot_id(),
@@ -112,7 +111,7 @@ class LiveWorker:
 
 
 class Liveness:
-    """Tells live leases of one store from dead ones."""
+    """Decides which leases of a store are alive."""
 
     def __init__(self, workers: Path) -> None:
         self.workers = workers
@@ -120,7 +119,7 @@ class Liveness:
         self._watched: dict[Path, tuple[float, float]] = {}
 
     def alive(self, lease: Lease | None, path: Path) -> bool:
-        """Return whether the holder of the lease in ``path`` (read as ``lease``) lives."""
+        """Return whether the holder of the lease in ``path`` (read as ``lease``) is alive."""
         if lease is not None and lease.is_local():
             return process_start(lease.pid) == lease.pid_start
         if lease is not None and lease.is_superseded():
@@ -128,10 +127,10 @@ class Liveness:
         return not self._silent(self._signs_of_life(lease, path), STALE)
 
     def hangs(self, lease: Lease) -> bool:
-        """Whether a worker's process runs on this machine and its heartbeat was watched for long without changing.
+        """Return whether a worker's process exists on this machine but its heartbeat has not changed for ``HANGING``.
 
-        The heartbeat's age alone never suffices: the file system may date it by another clock than the file that it is
-        compared with. Inside a SLURM job no worker hangs: SLURM may have suspended it.
+        The heartbeat's age alone is not enough: the file system may date it by another clock than the file that it is
+        compared with. A worker in a SLURM job never counts as hanging: SLURM may have suspended it.
         """
         if not lease.is_local() or lease.slurm_job is not None or lease.pid == os.getpid():
             return False
@@ -141,26 +140,26 @@ class Liveness:
         touched = _mtime(heartbeat)
         return touched is not None and self._unchanged_for(heartbeat, touched) >= HANGING
 
-    def last_words(self, lease: Lease | None) -> dict[str, Any] | None:
-        """Return how the holder of a lease ended, in the words of whoever started it; None where nobody saw."""
+    def recorded_end(self, lease: Lease | None) -> dict[str, Any] | None:
+        """Return how the holder of a lease ended, as the launcher recorded it; None where it recorded nothing."""
         return None if lease is None else read_end(self.workers / lease.token / "exit.json")
 
     def age(self, path: Path) -> float | None:
-        """Return seconds since a file was last touched, by the file system's own time; None where it is not there."""
+        """Return the seconds since a file was modified, by the file system's own time; None where it does not exist."""
         touched, now = _mtime(path), self._clock.now()
         return None if touched is None or now is None else max(0.0, now - touched)
 
     def heartbeat_age(self, lease: Lease) -> float | None:
-        """Return seconds since a worker's last heartbeat; None where it has none."""
+        """Return the seconds since a worker's last heartbeat; None where it has none."""
         return self.age(self.workers / lease.token / "heartbeat")
 
     def _signs_of_life(self, lease: Lease | None, path: Path) -> list[Path]:
-        """Return files that a living holder touches or has just made, the most telling first."""
+        """Return files that a live holder modifies or has just made, the most reliable first."""
         heartbeat = [] if lease is None else [self.workers / lease.token / "heartbeat"]
         return [*heartbeat, path, path.parent]
 
     def _silent(self, paths: Iterable[Path], seconds: float) -> bool:
-        """Return whether the first of the files that is there was not touched for so long."""
+        """Return whether the first of the files that exists was not modified for ``seconds``."""
         path, beat = next(((path, beat) for path in paths if (beat := _mtime(path)) is not None), (None, 0.0))
         now = self._clock.now()
         if path is None or now is None:
@@ -170,7 +169,7 @@ class Liveness:
         return self._clock.is_steady() and now - beat >= seconds
 
     def _unchanged_for(self, path: Path, touched: float) -> float:
-        """Return seconds since this object first saw a file's present time of change."""
+        """Return the seconds since this object first saw a file's present time of modification."""
         elapsed = time.monotonic()
         if self._watched.get(path, (None,))[0] != touched:
             self._watched[path] = touched, elapsed
@@ -186,7 +185,7 @@ class Clock:
         self._jumped: float | None = None
 
     def now(self) -> float | None:
-        """Return the file system's own time (asked at most once a second); None where it cannot be had."""
+        """Return the file system's own time (asked at most once a second); None where that fails."""
         elapsed = time.monotonic()
         if self._read is None or elapsed - self._read[1] > 1:
             try:
@@ -201,7 +200,7 @@ class Clock:
         return self._read[0] + elapsed - self._read[1]
 
     def is_steady(self) -> bool:
-        """Return whether it has not been seen to jump of late: whoever lives has touched its heartbeat since."""
+        """Return whether no jump was seen for ``STALE`` seconds, in which every live worker renews its heartbeat."""
         return self._jumped is None or time.monotonic() - self._jumped >= STALE
 
 
@@ -233,9 +232,9 @@ class Heartbeat:
         self._thread.join()
         for name in ("lease.json", "heartbeat"):
             files.discard(self.directory / name)
-        with suppress(OSError):  # what stays is a directory that nobody misses
+        with suppress(OSError):  # a directory that stays does no harm
             log = self.directory / "log.txt"
-            # After an error, the worker has yet to say what was wrong.
+            # After an error, the worker has not written its message yet.
             if error is None and log.exists() and not log.stat().st_size:
                 files.discard(log)
             if not any(self.directory.iterdir()):
@@ -243,7 +242,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.wait(INTERVAL):
-            with suppress(OSError):  # a file system that is away for a while must not end the worker
+            with suppress(OSError):  # a file system that is unavailable for a while must not end the worker
                 files.overwrite(self.directory / "heartbeat", b"\n")
 
 
@@ -252,7 +251,7 @@ def live_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
     found = []
     for directory in sorted(workers.glob("*/")):
         path = directory / "lease.json"
-        with suppress(OSError):  # one file that cannot be read says nothing about the other workers
+        with suppress(OSError):  # a file that cannot be read must not hide the other workers
             lease = Lease.read(path)
             if lease is not None and liveness.alive(lease, path):
                 found.append(LiveWorker(lease, str((strict_json.read_json(path) or {}).get("plan", ""))))
@@ -260,7 +259,7 @@ def live_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
 
 
 def hanging_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
-    """Return every worker on this machine whose process is there and gives no sign of life."""
+    """Return every worker on this machine whose process exists but hangs (``Liveness.hangs``)."""
     return [worker for worker in live_workers(workers, liveness) if liveness.hangs(worker.lease)]
 
 
@@ -278,19 +277,19 @@ def read_end(path: Path) -> dict[str, Any] | None:
 
 
 def new_token() -> str:
-    """Return a name that no other worker has."""
+    """Return a unique name for a worker."""
     return uuid.uuid4().hex[:12]
 
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's id of this boot; empty where the system tells none."""
+    """Return the kernel's id of this boot; empty where the system has none."""
     return _read("/proc/sys/kernel/random/boot_id")
 
 
 @cache
 def pid_namespace() -> str:
-    """Return the namespace in which this process's id means something; empty where the system tells none."""
+    """Return this process's PID namespace; empty where the system has none."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -298,7 +297,7 @@ def pid_namespace() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot; None where it does not run (a zombie does not)."""
+    """Return when a process started, in clock ticks since boot; None where it does not run (a zombie does not)."""
     # The name in parentheses may hold spaces and parentheses itself; the numbers come after the last one.
     values = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return values[19] if len(values) > 19 and values[0] not in "ZX" else None

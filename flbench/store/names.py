@@ -1,6 +1,6 @@
-"""Names that become paths: what a file or an argument says is checked before a path is made of it.
+"""Names that become parts of paths, checked before a path is made of them.
 
-A store may come from somebody else; nothing in it shall lead out of it.
+A store may come from another person; no name in it may lead to a path outside it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def is_run_id(text: object) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return whether these are digits that ``int`` understands: it does not all that Unicode calls digits."""
+    """Return whether these are ASCII digits; ``int`` fails on some digits of Unicode."""
     return text.isascii() and text.isdigit()
 
 
 def is_name(text: object) -> bool:
-    """Return whether this can name a file without leading anywhere else, nor hiding, nor upsetting a terminal."""
+    """Return whether this is safe as a file name: no path, not hidden, no control characters."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None

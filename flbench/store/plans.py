@@ -1,4 +1,4 @@
-"""Plans: the runs that a sweep wants, one line each, in the order in which workers take them."""
+"""Plans: the runs of a sweep, one line each, in the order in which workers claim them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flbench.store import strict_json
 from flbench.store.names import is_run_id
 from flbench.store.results import RunRequest
 
-#: How every line of a plan begins, and where in it the id stands.
+#: The start of every line of a plan, and the position of the id in it.
 _LINE = re.compile(rb'^\{"run_id":"[0-9a-f]{16}",', re.MULTILINE)
 _ID = slice(11, 27)
 _ROUNDS = re.compile(rb'"rounds":([0-9]+)')
@@ -24,7 +24,7 @@ _ROUNDS = re.compile(rb'"rounds":([0-9]+)')
 
 @dataclass(frozen=True)
 class Entry:
-    """One run of a plan; the experiment stays plain JSON until somebody executes it."""
+    """One run of a plan; the experiment stays plain JSON until a worker executes it."""
 
     run_id: str
     cell_id: str
@@ -32,7 +32,7 @@ class Entry:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Entry:
-        """Return the entry that asks for an experiment."""
+        """Return the entry of an experiment."""
         return cls(experiment.run_id, experiment.cell_id, experiment.to_json())
 
     def parse(self) -> Experiment:
@@ -40,7 +40,7 @@ class Entry:
         return parse_experiment(self.experiment)
 
     def request(self) -> RunRequest:
-        """Return how far the run is wanted, and what is to be recorded."""
+        """Return how many rounds are requested, and what to record."""
         return RunRequest.of(self.experiment)
 
 
@@ -50,7 +50,7 @@ def encode_plan(experiments: Iterable[Experiment]) -> bytes:
 
 
 class Plan(Sequence[Entry]):
-    """The entries of a plan file, each read when it is asked for: 100,000 of them would fill half a gigabyte.
+    """The entries of a plan file, each parsed on access: 100,000 parsed ones would take half a gigabyte.
 
     Raises:
         StoreUnusable: the plan is damaged.
@@ -65,16 +65,16 @@ class Plan(Sequence[Entry]):
 
     @classmethod
     def of(cls, experiments: Iterable[Experiment]) -> Plan:
-        """Return a plan that is in no file."""
+        """Return a plan that is only in memory."""
         return cls(Path("plan.jsonl"), encode_plan(experiments))
 
     def run_id(self, index: int) -> str:
-        """Return the id of one run; costs nothing."""
+        """Return the id of one run, without parsing its line."""
         start = self._starts[index] + _ID.start
         return self._data[start : start + _ID.stop - _ID.start].decode()
 
     def rounds(self, index: int) -> int:
-        """Return how many rounds are probably requested of one run: what its line says first; costs next to nothing."""
+        """Return how many rounds are probably requested of one run: the first ``rounds`` in its line."""
         found = _ROUNDS.search(self._data, self._starts[index])
         return int(found[1]) if found else 0
 
@@ -97,11 +97,11 @@ class Plan(Sequence[Entry]):
 
 
 def read_plan(path: Path, about: str = "") -> Sequence[Entry]:
-    """Return the entries of a plan file (``about``: of one run); raises StoreUnusable where it cannot be read."""
+    """Return the entries of a plan file (``about``: those of one run); raises StoreUnusable where it cannot be read."""
     if not about:
         return open_plan(path)
     data = b"\n" + read_content(path)
-    begin = data.find(b'\n{"run_id":"%b",' % about.encode()) + 1  # at once, where a regular expression is not
+    begin = data.find(b'\n{"run_id":"%b",' % about.encode()) + 1  # faster than a regular expression
     return parse_plan(path, data[begin : data.find(b"\n", begin) + 1]) if begin else []
 
 
@@ -112,7 +112,7 @@ def plan_ids(path: Path) -> set[str]:
 
 
 def open_plan(path: Path) -> Plan:
-    """Return a plan file; raises StoreUnusable where it cannot be read."""
+    """Return the plan in a file; raises StoreUnusable where it cannot be read."""
     return Plan(path, read_content(path))
 
 
@@ -130,7 +130,7 @@ def refuse_newer(path: Path, data: bytes) -> None:
 
 
 def parse_plan(path: Path, data: bytes) -> list[Entry]:
-    """Return the entries in some whole lines of a plan file; raises StoreUnusable where they are none."""
+    """Return the entries in some whole lines of a plan file; raises StoreUnusable where they are damaged."""
     try:
         records = strict_json.parse_lines(data)
         if len(records) != data.count(b"\n") or data[-1:] not in (b"\n", b""):
@@ -141,10 +141,10 @@ def parse_plan(path: Path, data: bytes) -> list[Entry]:
 
 
 def _checked(entry: Entry) -> Entry:
-    """Return the entry, if whoever looks at a plan without parsing its experiments can use it; raises TypeError."""
+    """Return the entry if its fields are sound enough to use without parsing the experiment, else raise TypeError."""
     for run_id in (entry.run_id, entry.cell_id):
         if not is_run_id(run_id):
-            raise TypeError(f"{run_id!r:.80} is no run's id")
+            raise TypeError(f"{run_id!r:.80} is not a run id")
     raw = entry.experiment
     if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
         raise TypeError(f"the experiment of run {entry.run_id} is damaged")

@@ -1,4 +1,4 @@
-"""Which run of a plan a worker looks at next, without looking at all of them."""
+"""The order in which a worker checks the runs of a plan, without reading the state of all of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flbench.store.root import Store
 
 
 class Queue:
-    """The runs of a plan, pass after pass, in the order of the plan from some place on.
+    """The runs of a plan, pass after pass, in the order of the plan from an offset on.
 
-    To find out a run's state takes several files. So a pass leaves out, by the look of one name each, the runs that
-    have a result of the length that is requested, and the first pass those that others have begun since this queue
-    was made: what a worker does for its next run does not grow with what is finished. Nothing is taken on trust in the
-    end: a pass of a queue that ``is_thorough`` leaves out nothing.
+    Reading a run's state takes several files. So a pass skips runs that have a result file of the requested length,
+    and the first pass also runs that other workers have begun since this queue was made: each costs one check of a
+    file name, and the cost of finding the next run does not grow with the number of finished runs. A pass of a queue
+    that ``is_thorough`` skips nothing, so that every run's state is read in the end.
     """
 
     def __init__(self, store: Store, plan: Plan, offset: int) -> None:
@@ -31,7 +31,7 @@ class Queue:
         self.is_thorough = False
 
     def __iter__(self) -> Iterator[Entry]:
-        """Yield one pass; what is to be looked at again in the next has to be kept."""
+        """Yield the runs of one pass; only runs that the caller keeps (``keep``) are yielded again in the next."""
         if self.is_thorough:
             self._todo, self._left_out = sorted(self._todo + self._left_out), []
         self._again = []
@@ -47,20 +47,20 @@ class Queue:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether there was no pass yet."""
+        """Whether no pass has ended yet."""
         return self._begun is not None
 
     @property
     def left(self) -> int:
-        """How many runs are left in this pass, with the one that was given last."""
+        """How many runs are left in this pass, including the one that was yielded last."""
         return len(self._todo) - self._position
 
     def keep(self) -> None:
-        """Look at the run that was given last in the next pass too."""
+        """Yield the run that was yielded last in the next pass, too."""
         self._again.append(self._todo[self._position])
 
     def near(self, count: int) -> Iterator[Entry]:
-        """Yield the runs that follow in this pass."""
+        """Yield the next ``count`` runs of this pass that are not published."""
         for index in self._todo[self._position + 1 : self._position + 1 + count]:
             if self.is_thorough or not self._is_published(index):
                 yield self._plan[index]

@@ -1,7 +1,7 @@
 """Records: what a run measured after a round, checked where a file is read.
 
-A store or an exported file may come from anybody, and what reads a record computes with it: a text in the place of a
-number, or a number beyond what pandas holds, would end a report somewhere in the middle.
+A store or an exported file may come from another person, and readers compute with its records: text in the place of a
+number, or a number too large for pandas, would make a report fail halfway.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from flbench.config import MAX_ROUNDS
 from flbench.store import strict_json
 
-#: The largest count: what 64 bits hold.
+#: The largest count: the largest integer of 64 bits.
 MOST = 2**63 - 1
 
-#: Depth of the lists recorded under a name, by the probe that records it (None: the engine); all else are numbers.
+#: Depth of the lists under a name, by the probe that records them (None: engine and studies); all others are numbers.
 _DEPTHS: Mapping[str | None, Mapping[str, int]] = {
     None: {"recall": 1, "clients": 1, "clients_personal": 1, "ranks": 1, "sigmas": 1, "spectrum": 1},
     "features": {"singular": 1, "head_norms": 1},
@@ -30,7 +30,7 @@ _DEEPEST = 4
 
 
 def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as it is kept: equal names are one object.
+    """Return a checked record, in which equal names are one object to save memory.
 
     Raises:
         ValueError: a value is not of the type that is recorded under its name.
@@ -49,7 +49,7 @@ def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_records(data: bytes) -> list[dict[str, Any]]:
-    """Return the records at the start of a metrics file; what follows a torn or wrong line is dropped."""
+    """Return the records at the start of a metrics file, up to the first torn or wrong line."""
     records = []
     for raw in strict_json.parse_lines(data):
         try:
@@ -69,7 +69,7 @@ def _check_values(values: Mapping[str, Any], depths: Mapping[str, int] | None) -
 
 
 def _is_nested(value: Any, depth: int, *, at_most: bool = False) -> bool:
-    """Return whether this is a number in lists of that depth (or of less)."""
+    """Return whether this is a number in lists of exactly (or at most) this depth."""
     if isinstance(value, list):
         return depth > 0 and all(_is_nested(item, depth - 1, at_most=at_most) for item in value)
     is_number = value is None or type(value) is float or (type(value) is int and abs(value) <= MOST)

@@ -1,4 +1,4 @@
-"""What a run is wanted to reach, and what it reached."""
+"""What is requested of a run, and what it reached."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ from flbench.store.strict_json import SCHEMA
 
 @dataclass(frozen=True)
 class RunRequest:
-    """How far a run is wanted, and what is to be recorded on the way.
+    """How many rounds of a run are requested, and what to record.
 
     Attributes:
-        content: the fingerprint of the data that it is defined on; None: any.
-        plugins: the source code of the plug-ins that it uses, as ``config.plugins_of`` has it.
+        rounds: the last round.
+        evaluated: the rounds after which to evaluate.
+        probes: the probes, as canonical JSON.
+        content: the fingerprint of the data that the run is defined on; None: any.
+        plugins: the source code of the plug-ins that it uses, as ``config.plugins_of`` returns it.
     """
 
     rounds: int
@@ -58,7 +61,7 @@ class RunRequest:
 
 @lru_cache(1000)
 def _shared(items: frozenset[Any]) -> frozenset[Any]:
-    """Return a set of some items; equal ones are one object."""
+    """Return a set of these items; equal sets are one object."""
     return items
 
 
@@ -67,7 +70,7 @@ def _last_record(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shared_facts(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the object itself, or one that is equal and was met before."""
+    """Return these facts as an object that equal facts share."""
     for name, item in value.items():
         if not isinstance(item, str | int | float | None):
             raise ValueError(f"{name:.40}: expected a plain value")
@@ -79,7 +82,7 @@ def _object_of(items: tuple[tuple[str, type, Any], ...]) -> dict[str, Any]:
     return {name: item for name, _, item in items}
 
 
-#: How often something happened, as a file of anybody may say it.
+#: A count in a file that anybody may have written.
 Count = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 
 #: A round, or a number of rounds.
@@ -93,8 +96,8 @@ Facts = Annotated[dict[str, Any], AfterValidator(_shared_facts)]
 class Result:
     """A published result: what a run reached, and the checksum of the metrics that show it.
 
-    A report holds 100,000 of them: what many have in common is one object, and ``file`` is a text, since a path takes
-    four times its room.
+    A report holds 100,000 of them: equal values share one object, and ``file`` is a text, because a path takes four
+    times as much memory.
     """
 
     file: str
@@ -116,7 +119,7 @@ class Result:
 
     @classmethod
     def read(cls, file: str) -> Result | None:
-        """The result in a file, None where it is damaged; raises StoreUnusable where a newer flbench wrote it."""
+        """Return the result in a file, None where it is damaged; raises StoreUnusable if a newer flbench wrote it."""
         data = files.read_bytes(file)
         raw = None if data is None else strict_json.parse_object(data, file)
         if data is None or raw is None:
@@ -130,7 +133,7 @@ class Result:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], file: str) -> Result:
-        """Return the result that plain JSON without a checksum says; raises ValueError where a field does not fit."""
+        """Return the result in plain JSON without a checksum; raises ValueError where a field does not fit."""
         fields = {**raw, "file": file}
         if unknown := fields.keys() ^ _NAMES:
             raise ValueError(f"{min(unknown):.40}: missing, or unknown")
@@ -149,16 +152,16 @@ class Result:
 
     @property
     def path(self) -> Path:
-        """Where it was published."""
+        """The file as a path."""
         return Path(self.file)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``read`` takes apart, with the checksum that it tests."""
+        """Return the JSON of its file, with the checksum."""
         raw: dict[str, Any] = json.loads(self.to_bytes())
         return raw
 
     def to_bytes(self) -> bytes:
-        """Return the content of its file: canonical JSON, and behind it the checksum of what comes before."""
+        """Return the content of its file: canonical JSON that ends with its checksum."""
         raw = {"schema": SCHEMA, **dataclasses.asdict(self)}
         del raw["file"]
         raw.update(evaluated=sorted(self.evaluated), probes=sorted(self.probes))
@@ -166,15 +169,15 @@ class Result:
         return body[:-1] + b',"sha256":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()
 
     def without_numbers(self) -> Result:
-        """Return what tells this result from others, for those who keep 100,000 of them."""
+        """Return this result without records and environment, to save memory."""
         return dataclasses.replace(self, final={}, numerics={}, environment={})
 
     def eval_every(self) -> int:
-        """Rounds between its evaluations, as far as they tell."""
+        """Return the rounds between its evaluations, as far as the evaluated rounds show."""
         return min((round for round in self.evaluated if round), default=max(1, self.rounds))
 
     def is_of(self, request: RunRequest) -> bool:
-        """Whether it was computed on the data and with the plug-ins that a request names, as far as both say so."""
+        """Return whether it was computed on the data and with the plug-ins of a request, as far as both name them."""
         same_source = not request.plugins or self.environment.get("plugins", request.plugins) == request.plugins
         return request.content in (None, self.fingerprint) and same_source
 
@@ -187,7 +190,7 @@ class Result:
         return self.rounds >= request.rounds and request.evaluated <= self.evaluated
 
 
-#: What the JSON of a result holds, its file's name with it.
+#: Names in the JSON of a result, and ``file``.
 _NAMES = frozenset({"schema", *(field.name for field in dataclasses.fields(Result))})
 
 
@@ -197,7 +200,7 @@ def _adapter() -> TypeAdapter[Result]:
 
 
 def _checksums(data: bytes, raw: Mapping[str, Any]) -> Iterator[str]:
-    """The checksum of a result's file as it is written (which costs nothing to find), then as it was once written."""
+    """Yield the checksum of a result's file as written now (cheap to compute), then as written by earlier versions."""
     body, found, _ = data.rpartition(b',"sha256":"')
     if found:
         yield hashlib.sha256(body + b"}").hexdigest()

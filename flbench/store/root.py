@@ -1,4 +1,4 @@
-"""The store's root: opening, creating, and finding one's way in it."""
+"""The store's root: open, create, and find runs, sweeps and workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.store import files, strict_json
-from flbench.store.cancel import Mark
+from flbench.store.cancel import CancelMark
 from flbench.store.claims import Attempt, claim
 from flbench.store.leases import Heartbeat, Lease, Liveness, LiveWorker, hanging_workers, live_workers
 from flbench.store.names import is_name, is_run_id
@@ -20,7 +20,7 @@ from flbench.store.plans import Entry, plan_ids, read_plan
 from flbench.store.runs import RunDir
 from flbench.store.strict_json import SCHEMA
 
-#: Bytes that must be free for a run to begin.
+#: Bytes of disk space that must be free for a run to start.
 ROOM = 32 << 20
 
 #: What a store's directory may contain besides format.json.
@@ -50,17 +50,17 @@ class Store:
         return os.path.exists(root / "format.json")  # noqa: PTH110  Path.exists raises where a name is too long
 
     def run(self, run_id: str) -> RunDir:
-        """Return the directory of a run, whether it is there yet or not."""
+        """Return the directory of a run, which need not exist yet."""
         return RunDir(self.root / f"runs/{run_id[:2]}/{run_id}", self.quarantine, self.liveness)
 
     def run_ids(self) -> Iterator[str]:
-        """Yield the ids of all runs that were ever begun, sorted."""
+        """Yield the ids of all runs that have a directory, sorted."""
         for prefix in sorted((self.root / "runs").iterdir()):
             if prefix.is_dir():
                 yield from sorted(filter(is_run_id, os.listdir(prefix)))  # noqa: PTH208  a third of the time of iterdir
 
     def ids_beginning_with(self, digits: str) -> list[str]:
-        """Return the ids, begun or planned, that begin with some hexadecimal digits, sorted."""
+        """Return the ids, begun or planned, that start with some hexadecimal digits, sorted."""
         planned = {run_id for run_id in self.planned_ids() if run_id.startswith(digits)}
         begun = {path.name for path in (self.root / "runs").glob(f"{digits[:2]:?<2}/{digits}*/")}
         return sorted(run_id for run_id in begun | planned if is_run_id(run_id))
@@ -70,15 +70,15 @@ class Store:
         return {run_id for _, run_ids in self.readable_plans() for run_id in run_ids}
 
     def readable_plans(self) -> Iterator[tuple[Path, set[str]]]:
-        """Yield the directories of sweeps and the ids in their plans: one that cannot be read hides no other."""
+        """Yield the directories of sweeps and the ids in their plans; a plan that cannot be read is skipped."""
         for directory in self.sweep_dirs():
             with suppress(StoreUnusable):
                 yield directory, plan_ids(directory / "plan.jsonl")
 
     def planned(self, run_id: str) -> Iterator[Entry]:
-        """Yield what the plans of this store request of one run."""
+        """Yield the entries of one run in the plans of this store."""
         for directory in self.sweep_dirs():
-            with suppress(StoreUnusable):  # the damage of one plan is no reason to know nothing of the others
+            with suppress(StoreUnusable):  # a damaged plan must not hide the others
                 yield from read_plan(directory / "plan.jsonl", about=run_id)
 
     def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
@@ -86,7 +86,7 @@ class Store:
         return claim(self.run(experiment.run_id), experiment, lease, max_attempts)
 
     def sweep_dir(self, name: str, spec_hash: str) -> Path:
-        """Return where the plan and leaderboard of a sweep lie."""
+        """Return the directory of a sweep's plan and leaderboard."""
         return self.root / "sweeps" / name / spec_hash
 
     def sweep_dirs(self) -> list[Path]:
@@ -94,12 +94,12 @@ class Store:
         found = (path.parent for path in (self.root / "sweeps").glob("*/*/plan.jsonl"))
         return sorted(directory for directory in found if is_name(directory.name) and is_name(directory.parent.name))
 
-    def mark(self, plan: str) -> Mark:
-        """Return the mark that asks everybody who works on a plan (NAME/HASH) to stop."""
-        return Mark(self.root / "sweeps" / plan)
+    def mark(self, plan: str) -> CancelMark:
+        """Return the mark that asks all workers and orchestrators of a plan (NAME/HASH) to stop."""
+        return CancelMark(self.root / "sweeps" / plan)
 
     def heartbeat(self, lease: Lease, plan: str = "") -> Heartbeat:
-        """Register a worker for as long as the context lasts."""
+        """Register a worker while the context is open."""
         return Heartbeat(self.workers, lease, plan)
 
     def live_workers(self) -> list[LiveWorker]:
@@ -107,7 +107,7 @@ class Store:
         return live_workers(self.workers, self.liveness)
 
     def hanging_workers(self) -> list[LiveWorker]:
-        """Return every worker on this machine whose process is there and gives no sign of life."""
+        """Return every worker on this machine whose process exists but hangs (``Liveness.hangs``)."""
         return hanging_workers(self.workers, self.liveness)
 
     def worker_log(self, token: str) -> Path:
@@ -127,29 +127,29 @@ class Store:
             files.publish(self.workers / token / "exit.json", strict_json.sealed(end))
 
     def check_room(self) -> None:
-        """Raise StoreUnusable where the disk is so full that a run had better not begin."""
+        """Raise StoreUnusable where too little disk space is free for a run to start."""
         with self.usable():
             room = os.statvfs(self.root)
         free = room.f_bavail * room.f_frsize
         if free < ROOM:
             raise StoreUnusable(
-                f"only {free >> 20} MiB are free where the store {self.root} lies, and no run begins with less than "
-                f"{ROOM >> 20}; `flbench gc` prunes checkpoints. Then call the same command again"
+                f"only {free >> 20} MiB are free on the disk of the store {self.root}, and no run starts with less "
+                f"than {ROOM >> 20}; delete checkpoints with `flbench gc`, then call the same command again"
             )
 
     @contextmanager
     def usable(self) -> Iterator[None]:
-        """Let an error of the file system end as StoreUnusable: what was seen so far may be wrong by now."""
+        """Convert an error of the file system to StoreUnusable: what was read so far may be outdated."""
         try:
             yield
         except BrokenPipeError:
-            raise  # of the output: no store is a pipe
+            raise  # an error of the output: a store has no pipes
         except OSError as error:
             self.check_present()
             raise self._unusable(error) from None
 
     def is_deleted(self) -> bool:
-        """Whether the store was deleted or moved while it was in use; a file system that is away does not count."""
+        """Return whether the store was deleted or moved while in use; an unavailable file system does not count."""
         try:
             (self.root / "format.json").stat()
         except (FileNotFoundError, NotADirectoryError):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from flbench.config import Experiment, parse_experiment
 from flbench.store import files, strict_json
-from flbench.store.attempts import RESUMABLE, AttemptDir, Checkpoint, charges_of
+from flbench.store.attempts import RESUMABLE, AttemptDir, Checkpoint, failures_since_success
 from flbench.store.leases import Liveness
 from flbench.store.names import is_number
 from flbench.store.records import parse_records
@@ -26,34 +26,34 @@ UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run's files and the liveness of its lease say about one request.
+    """The state of a run with respect to one request, from its files and the liveness of its lease.
 
-    ``charges`` counts the attempts that failed or were lost since the last that went well (or was forgiven); a
-    ``user_fixable`` failure is one that waits for the user.
+    ``failures`` counts the attempts that failed or were lost since the last success or reset; a ``user_fixable``
+    failure is not retried before the user acts.
     """
 
     status: Literal["done", "running", "failed", "lost", "pending"]
     kind: str | None = None
     message: str = ""
     attempts: int = 0
-    charges: int = 0
+    failures: int = 0
     user_fixable: bool = False
     result: Result | None = None
 
     @property
     def unreadable(self) -> bool:
-        """Whether a file of the run cannot be read, so that nothing else is known of it."""
+        """Whether a file of the run cannot be read, so that its state is unknown."""
         return self.kind == UNREADABLE
 
     def claimable(self, max_attempts: int | None = None) -> bool:
-        """Return whether a worker may take the run on."""
+        """Return whether a worker may claim the run."""
         if self.status in ("done", "running") or self.user_fixable:
             return False
-        return max_attempts is None or self.charges < max_attempts
+        return max_attempts is None or self.failures < max_attempts
 
 
 class RunDir:
-    """All that a store holds of one run."""
+    """The directory of one run."""
 
     def __init__(self, path: Path, quarantine: Path, liveness: Liveness) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class RunDir:
         self._quarantine, self._liveness = quarantine, liveness
 
     def experiment(self) -> Experiment:
-        """The experiment as it was first requested; raises FileNotFoundError where the run is unknown or damaged."""
+        """Return the experiment as first requested; raises FileNotFoundError where the run is unknown or damaged."""
         raw = strict_json.read_json(self.path / "experiment.json")
         if raw is None:
             raise FileNotFoundError(self.path / "experiment.json")
@@ -75,7 +75,7 @@ class RunDir:
         ]
 
     def results(self) -> list[Result]:
-        """Return every sound result, fewest rounds first; damaged ones go to quarantine."""
+        """Return every sound result, fewest rounds first; move damaged ones to quarantine."""
         found = []
         directory = f"{self.path}/results"
         for name in sorted(_names(directory)):
@@ -90,9 +90,9 @@ class RunDir:
         return found
 
     def result_for(self, experiment: Experiment | RunRequest) -> Result | None:
-        """A result that covers a request, its metrics being there at full length; of few rounds rather than of many."""
+        """Return the shortest result that covers a request and whose metrics file is complete, or None."""
         request = experiment if isinstance(experiment, RunRequest) else RunRequest.of(experiment)
-        # Nearly always it is there under this name; to list a directory costs as much as to read a file.
+        # Nearly always it has this name; listing a directory costs as much as reading a file.
         likely = Result.read(f"{self.path}/results/{request.rounds:08d}.json")
         if likely is not None and likely.covers(request) and self._has_metrics_of(likely):
             return likely
@@ -105,7 +105,7 @@ class RunDir:
         return None
 
     def metrics(self, result: Result | None = None) -> list[dict[str, Any]]:
-        """The records behind a result (default: the longest), verified; without a result, the newest attempt's."""
+        """Return the verified records of a result (default: the longest); without results, the newest attempt's."""
         for candidate in [result] if result else reversed(self.results()):
             data = files.read_bytes(self._metrics_path(candidate)) or b""
             if hashlib.sha256(data).hexdigest() == candidate.metrics_sha256:
@@ -117,7 +117,7 @@ class RunDir:
     def state(self, experiment: Experiment | RunRequest) -> RunState:
         """Return the run's state for a request: done > running > failed | lost > pending.
 
-        A run with a file that cannot be read counts as failed: it keeps no command from the other runs.
+        A run with a file that cannot be read counts as failed, so that commands can go on with the other runs.
         """
         request = experiment if isinstance(experiment, RunRequest) else RunRequest.of(experiment)
         try:
@@ -132,7 +132,7 @@ class RunDir:
         if not attempts:
             return RunState("pending")
         state = self._state_of(attempts)
-        # The attempt seen to have ended may have published after the first look.
+        # The attempt may have published its result between the first check and its end.
         result = None if state.status == "running" else self.result_for(request)
         return RunState("done", attempts=state.attempts, result=result) if result else state
 
@@ -143,11 +143,11 @@ class RunDir:
             files.disk.touch(attempts[-1].path / "forgiven")
 
     def supersede(self) -> bool:
-        """Let nothing that was computed so far count, so that the run is executed again.
+        """Discard all results and checkpoints, so that the run is executed again; return whether this was done.
 
-        Returns False where there is no result, or a worker executes the run right now. Its results move to
-        ``superseded/``. The mark that keeps new attempts from its checkpoints is made first: whenever this is cut
-        short, a result still counts, or the run is executed from its beginning.
+        It is not where there is no result, or a worker executes the run now. Results move to ``superseded/``. The mark
+        that keeps new attempts from the checkpoints is made first: if this is interrupted at any point, either a result
+        still counts, or the run starts from round 0.
         """
         attempts, results = self.attempts(), self.results()
         if not results or (attempts and self._state_of(attempts).status == "running"):
@@ -163,7 +163,7 @@ class RunDir:
         return True
 
     def sound_checkpoints(self, attempt: AttemptDir) -> list[Checkpoint]:
-        """Return an attempt's whole checkpoints, newest round first; damaged ones go to quarantine."""
+        """Return an attempt's whole checkpoints, newest round first; move damaged ones to quarantine."""
         found = []
         for path in attempt.checkpoint_files():
             checkpoint = Checkpoint.at(path, attempt.number)
@@ -177,20 +177,20 @@ class RunDir:
         last = attempts[-1]
         if last.exit() is None and self._liveness.alive(last.lease(), last.path / "lease.json"):
             return RunState("running", attempts=last.number)
-        # Read again: it may have ended between the two looks.
+        # Read again: the attempt may have ended between the two checks.
         ends = [self.end_of(attempt) for attempt in attempts]
-        charges, end = charges_of(zip(attempts, ends, strict=True)), ends[-1]
+        failures, end = failures_since_success(zip(attempts, ends, strict=True)), ends[-1]
         if end is None:
-            return RunState("lost", attempts=last.number, charges=charges, message="its worker died")
+            return RunState("lost", attempts=last.number, failures=failures, message="its worker died")
         kind, message = str(end.get("kind")), str(end.get("message", ""))
         if kind in RESUMABLE or (kind == "timeout" and last.checkpoint_files()):
             return RunState("pending", kind=kind, attempts=last.number, message=message)
-        user_fixable = bool(end.get("mendable")) and not last.forgiven()
-        return RunState("failed", kind, message, last.number, charges, user_fixable)
+        user_fixable = bool(end.get("mendable")) and not last.failures_reset()
+        return RunState("failed", kind, message, last.number, failures, user_fixable)
 
     def end_of(self, attempt: AttemptDir) -> Mapping[str, Any] | None:
-        """How an attempt that is over ended: by its own words, or else by those of whoever started its worker."""
-        return attempt.exit() or self._liveness.last_words(attempt.lease())
+        """Return how an attempt ended: by its own exit.json, else by the one that the launcher wrote for its worker."""
+        return attempt.exit() or self._liveness.recorded_end(attempt.lease())
 
     def write_experiment(self, experiment: Experiment) -> None:
         """Write experiment.json, unless it is there."""
@@ -206,7 +206,7 @@ class RunDir:
         return self.path / f"attempts/{result.attempt:04d}/metrics.jsonl"
 
     def _discard(self, result: Result) -> None:
-        """Set a result aside together with the metrics that do not bear it out, so that nothing resumes from them."""
+        """Move a result and the metrics that contradict it to quarantine, so that no attempt resumes from them."""
         self._set_aside(result.path)
         self._set_aside(self._metrics_path(result))
 
@@ -216,11 +216,11 @@ class RunDir:
             aside = f"{self.run_id}-{path.parent.name}-{uuid.uuid4().hex[:8]}-{path.name}"
             files.disk.rename(path, self._quarantine / aside)
         except OSError:
-            return  # somebody else did it, or this store is read-only here: damaged it is either way
+            return  # another process moved it, or the store is read-only; the file is damaged either way
 
 
 def _len_then_text(name: str) -> tuple[int, str]:
-    """Sorts numbers written with four digits or more."""
+    """Return a key that sorts numbers with four or more digits."""
     return len(name), name
 
 
@@ -232,7 +232,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _size(path: str) -> int | None:
-    """Return bytes in a file, None where there is none; a file that cannot be asked for its size is not gone."""
+    """Return the size of a file, None where it does not exist; other errors are raised: the file may exist."""
     try:
         return os.stat(path).st_size  # noqa: PTH116  half the time of Path.stat
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Keep what only the environment should know out of the store: an error message or an argument may hold anything."""
+"""Remove secrets of the environment from texts for the store: error messages and arguments may contain any of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 #: Variables whose values are secrets: WANDB_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY, PGPASSWORD ...
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
-#: Shorter values are words that may stand anywhere.
+#: Shorter values are common words that are not redacted.
 _SHORTEST = 6
 
 #: A user's name and password, or a token, inside an address.
@@ -23,12 +23,12 @@ def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def redact_all(value: Any) -> Any:
-    """Return the same for every text in plain JSON."""
+    """Return plain JSON in which every text is redacted."""
     return _without_in_all(_secrets(os.environ), value)
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a variable of this name holds a secret."""
+    """Return whether the name of a variable suggests a secret."""
     return _SECRET.search(name) is not None
 
 

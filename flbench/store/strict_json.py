@@ -1,4 +1,4 @@
-"""The JSON of a store: strict when it is read, whole when it is written, refused where a newer flbench wrote it."""
+"""The JSON of a store: strict on reading, with a checksum where it counts, refused where a newer flbench wrote it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flbench.config import canonical_json
 from flbench.errors import StoreUnusable
 from flbench.store.files import read_bytes
 
-#: Of the files in a store; raised when older code could not read them.
+#: Version of the files in a store; raised when older code could not read them.
 SCHEMA = 1
 
-#: The escape of half a surrogate pair; alone it is no text.
+#: The escape of half a surrogate pair, which alone is not valid text.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -25,18 +25,18 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a file; None where it is absent, damaged, or no object.
 
     Raises:
-        StoreUnusable: a newer flbench wrote it: nobody here knows what it says, and nobody shall write over it.
-        OSError: it cannot be read, which says nothing about what is in it.
+        StoreUnusable: a newer flbench wrote it; this one does not know its content and must not overwrite it.
+        OSError: the file cannot be read, so that its content is unknown.
     """
     data = read_bytes(path)
     return None if data is None else parse_object(data, path)
 
 
 def loads(data: bytes) -> Any:
-    """Parse strict JSON: no NaN, no number beyond a float's range, no text that UTF-8 cannot hold.
+    """Parse strict JSON: no NaN, no number beyond a float's range, no text that UTF-8 cannot encode.
 
     Raises:
-        ValueError: it is something else, or nested too deeply.
+        ValueError: the bytes are something else, or nested too deeply.
     """
     try:
         value = json.loads(data, parse_float=_finite_float, parse_constant=_finite_float)
@@ -55,7 +55,7 @@ def _finite_float(text: str) -> float:
 
 
 def parse_object(data: bytes, path: Path | str) -> dict[str, Any] | None:
-    """Return the object that the bytes of a file say; None where they say none, StoreUnusable as ``read_json``."""
+    """Return the object in the bytes of a file; None where there is none; raises StoreUnusable as ``read_json``."""
     try:
         value = loads(data)
     except ValueError:
@@ -67,7 +67,7 @@ def parse_object(data: bytes, path: Path | str) -> dict[str, Any] | None:
 
 
 def refuse_newer(value: Mapping[str, Any], path: Path | str) -> None:
-    """Raise StoreUnusable where an object says that a newer flbench wrote it."""
+    """Raise StoreUnusable where the schema of an object is newer than this flbench."""
     schema = value.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise StoreUnusable(
@@ -77,9 +77,9 @@ def refuse_newer(value: Mapping[str, Any], path: Path | str) -> None:
 
 
 def parse_lines(data: bytes) -> list[dict[str, Any]]:
-    """Return the whole JSON objects at the start of a file of lines: whatever follows a torn line is dropped."""
+    """Return the whole JSON objects at the start of a file of lines, up to the first torn line."""
     records = []
-    for line in data.split(b"\n")[:-1]:  # what follows the last newline is a torn tail
+    for line in data.split(b"\n")[:-1]:  # after the last newline is a torn line
         try:
             record = loads(line)
         except ValueError:
@@ -91,7 +91,7 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
 
 
 def join_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the opposite of ``parse_lines``."""
+    """Return records as lines of JSON, which ``parse_lines`` reads."""
     return b"".join(to_line(record).encode(errors="replace") + b"\n" for record in records)
 
 
@@ -114,7 +114,7 @@ def _finite(value: Any) -> Any:
 
 
 def pretty(value: Any) -> bytes:
-    """JSON for people and programs."""
+    """Return indented JSON, for people and programs."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="replace")
 
 

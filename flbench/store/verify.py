@@ -1,4 +1,4 @@
-"""Check every file of a store against every other; nothing is changed, not even what is found damaged."""
+"""Check every file of a store, alone and against the others; nothing is changed, not even damaged files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flbench.store.root import Store
 
 @dataclass(frozen=True)
 class Problem:
-    """A file, and what is wrong with it."""
+    """A file and its defect."""
 
     path: Path
     what: str
@@ -33,7 +33,7 @@ class Problem:
 
 @dataclass
 class Audit:
-    """Goes through a store, or parts of it, and keeps what is wrong."""
+    """Checks a store, or parts of it, and collects problems."""
 
     store: Store
     problems: list[Problem] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Audit:
             self.run(path)
         for path in sorted(self.store.workers.glob("*/lease.json")):
             if self._json(path) is not None and Lease.read(path) is None:
-                self._complain(path, "this is no lease")
+                self._report(path, "this is no lease")
         for path in sorted(self.store.workers.glob("*/exit.json")):
             self._sealed(path)
 
@@ -59,32 +59,32 @@ class Audit:
         try:
             entries = parse_plan(path, read_content(path))
         except StoreUnusable as error:
-            self._complain(path, str(error))
+            self._report(path, str(error))
             return []
         if not entries:
-            self._complain(path, "it names no run")
+            self._report(path, "it names no run")
         for entry in entries:
             self._identity(path, entry.experiment, entry.run_id, entry.cell_id)
         if len({entry.run_id for entry in entries}) < len(entries):
-            self._complain(path, "it names a run twice")
+            self._report(path, "it names a run twice")
         return entries
 
     def run(self, path: Path) -> None:
         """Check all files of a run."""
         if not is_run_id(path.name) or path.parent.name != path.name[:2]:
-            self._complain(path, "no run has this id, or it does not belong into this folder")
+            self._report(path, "no run has this id, or it does not belong into this folder")
             return
         self.runs += 1
         try:
             self._files_of(path)
         except (StoreUnusable, OSError) as error:  # of a newer flbench, or not to be read at all
-            self._complain(path, str(error))
+            self._report(path, str(error))
 
     def _files_of(self, path: Path) -> None:
         run = self.store.run(path.name)
         attempts = run.attempts()
         if [attempt.number for attempt in attempts] != list(range(1, len(attempts) + 1)):
-            self._complain(path / "attempts", f"its attempts are {', '.join(str(one.number) for one in attempts)}")
+            self._report(path / "attempts", f"its attempts are {', '.join(str(one.number) for one in attempts)}")
         self._experiment(path / "experiment.json", path.name, begun=bool(attempts))
         for attempt in attempts:
             last = attempt is attempts[-1]
@@ -94,7 +94,7 @@ class Audit:
             self._result(result, attempts)
 
     def is_sound(self, run_id: str) -> bool:
-        """Return whether nothing was found wrong with the files of a run."""
+        """Return whether the files of a run have no problem."""
         path = self.store.run(run_id).path
         return not any(problem.path.is_relative_to(path) for problem in self.problems)
 
@@ -105,25 +105,25 @@ class Audit:
     def _experiment(self, path: Path, run_id: str, *, begun: bool) -> None:
         if not path.exists():
             if begun:
-                self._complain(path, "it is missing")
+                self._report(path, "it is missing")
             return
         raw = self._json(path)
         if raw is None:
             return
         experiment = {key: raw[key] for key in raw.keys() - {"schema", "run_id", "cell_id"}}
         if raw.get("run_id") != run_id:
-            self._complain(path, f"it says that this is run {raw.get('run_id')!r:.40}")
+            self._report(path, f"it says that this is run {raw.get('run_id')!r:.40}")
         self._identity(path, experiment, run_id, str(raw.get("cell_id")))
 
     def _identity(self, path: Path, raw: Mapping[str, Any], run_id: str, cell_id: str) -> None:
-        """A run's id is the hash of its experiment, and its cell's that of the experiment without the seed."""
+        """Check that the ids of run and cell are the hashes of the experiment, with and without its seed."""
         try:
             experiment = parse_experiment(raw)
         except (UserError, TypeError) as error:
-            self._complain(path, f"the experiment of run {run_id} cannot be read: {error}")
+            self._report(path, f"the experiment of run {run_id} cannot be read: {error}")
             return
         if (experiment.run_id, experiment.cell_id) != (run_id, cell_id):
-            self._complain(
+            self._report(
                 path,
                 f"the experiment of run {run_id} hashes to {experiment.run_id}: "
                 "it was changed by hand, or a component has a newer version since",
@@ -132,7 +132,7 @@ class Audit:
     def _attempt(self, attempt: AttemptDir) -> None:
         path = attempt.path
         if self._sealed(path / "lease.json") is not None and attempt.lease() is None:
-            self._complain(path / "lease.json", "this is no lease")
+            self._report(path / "lease.json", "this is no lease")
         for name in ("exit.json", "environment.json", "cancel.json"):
             if (path / name).exists():
                 self._sealed(path / name)
@@ -142,26 +142,26 @@ class Audit:
         for checkpoint in attempt.checkpoint_files():
             self.files += 1
             if Checkpoint.at(checkpoint, attempt.number) is None:
-                self._complain(checkpoint, "its bytes are not those of the checksum in its name")
+                self._report(checkpoint, "its bytes are not those of the checksum in its name")
 
     def _metrics(self, path: Path, *, torn_is_well: bool) -> None:
         self.files += 1
         data = files.read_bytes(path)
         if data is None:
-            self._complain(path, "it is no file")
+            self._report(path, "it is no file")
             return
         records = strict_json.parse_lines(data)
         whole, torn = data.count(b"\n"), not data.endswith(b"\n") and bool(data)
         if len(records) < whole or (torn and not torn_is_well):
-            self._complain(path, f"line {len(records) + 1} is torn")
+            self._report(path, f"line {len(records) + 1} is torn")
         for number, record in enumerate(records, 1):
             try:
                 check_record(record)
             except ValueError as error:
-                self._complain(path, f"line {number}: {error}")
+                self._report(path, f"line {number}: {error}")
                 return
         if any(later["round"] <= earlier["round"] for earlier, later in pairwise(records)):
-            self._complain(path, "its rounds do not ascend")
+            self._report(path, "its rounds do not ascend")
 
     def _result(self, path: Path, attempts: Sequence[AttemptDir]) -> None:
         raw = self._json(path)
@@ -169,13 +169,13 @@ class Audit:
             return
         result = Result.read(str(path))
         if result is None:
-            self._complain(path, _damage_of(raw, path))
+            self._report(path, _damage_of(raw, path))
             return
         for what in self._contradictions(result, attempts):
-            self._complain(path, what)
+            self._report(path, what)
 
     def _contradictions(self, result: Result, attempts: Sequence[AttemptDir]) -> Iterator[str]:
-        """Yield what of a result does not fit to its run, its name, or its metrics."""
+        """Yield contradictions between a result and its run, its name or its metrics."""
         if result.run_id != result.path.parent.parent.name:
             yield f"it belongs to run {result.run_id!r:.40}"
         if result.path.name[:8] != f"{result.rounds:08d}":
@@ -200,35 +200,35 @@ class Audit:
             yield f"evaluations are missing between round {min(result.evaluated, default=0)} and {result.rounds}"
 
     def _sealed(self, path: Path) -> dict[str, Any] | None:
-        """Return the object in a file, as ``_json`` does; a problem, too, where its checksum does not fit."""
+        """Return the object in a file as ``_json`` does, and report a checksum that does not match."""
         value = self._json(path)
         if value is not None and not strict_json.is_as_written(value):
-            self._complain(path, "its checksum does not fit: it was changed after it was written")
+            self._report(path, "its checksum does not fit: it was changed after it was written")
         return value
 
     def _json(self, path: Path) -> dict[str, Any] | None:
-        """Return the object in a file; None, and a problem, where there is none that this flbench can read."""
+        """Return the object in a file; None, and a reported problem, where this flbench cannot read one."""
         self.files += 1
         try:
             value = strict_json.loads(read_regular(path))
         except FileNotFoundError:
-            self._complain(path, "it is missing")
+            self._report(path, "it is missing")
             return None
         except (OSError, ValueError) as error:
-            self._complain(path, f"it cannot be read as JSON: {error}")
+            self._report(path, f"it cannot be read as JSON: {error}")
             return None
         schema = value.get("schema", strict_json.SCHEMA) if isinstance(value, dict) else None
         if not isinstance(schema, int) or schema > strict_json.SCHEMA:
-            self._complain(path, "expected an object" if schema is None else f"its schema {schema!r:.20} is unknown")
+            self._report(path, "expected an object" if schema is None else f"its schema {schema!r:.20} is unknown")
             return None
         return dict(value)
 
-    def _complain(self, path: Path, what: str) -> None:
+    def _report(self, path: Path, what: str) -> None:
         self.problems.append(Problem(path, what))
 
 
 def _damage_of(raw: dict[str, Any], path: Path) -> str:
-    """Return why a result is not believed."""
+    """Return why a result is invalid."""
     raw.pop("sha256", None)
     try:
         Result.parse(raw, str(path))
@@ -238,7 +238,7 @@ def _damage_of(raw: dict[str, Any], path: Path) -> str:
 
 
 def _without_gaps(result: Result) -> Set[int]:
-    """Return the evaluations of a finished run: every so many rounds, and after the last."""
+    """Return the evaluated rounds of a finished run: every ``eval_every`` rounds, and the last."""
     return EvaluatedRounds(result.rounds, result.eval_every(), 0 in result.evaluated)
 
 

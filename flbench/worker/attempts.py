@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 from flbench.errors import UserError, out_of_memory
-from flbench.store import CANCELLED, Attempt, Glance
+from flbench.store import CANCELLED, Attempt, StopCheck
 from flbench.store.secrets import redact
 from flbench.worker.engine import Engine, Outcome
 from flbench.worker.machine import environment
@@ -32,7 +32,7 @@ def execute_group(
 ) -> set[str]:
     """Execute claimed runs and end their attempts; return the kinds of their ends."""
     kinds: set[str] = set()
-    cancelled = Glance(attempt.mark().is_put for attempt in group)
+    cancelled = StopCheck(attempt.mark().is_set for attempt in group)
     memory = {} if options.memory == "all" else {"memory": options.memory}
     held = {attempt.path: attempt for attempt in group}
 
@@ -75,7 +75,7 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
         hopeless = kind == "disk_full" or (kind in MEMORY and _has_all_memory(kind, options))
         attempt.end(kind, _summary(end), user_fixable=hopeless)
         return kind
-    if end.status == "stopped" and attempt.mark().is_put():
+    if end.status == "stopped" and attempt.mark().is_set():
         message = "by `flbench cancel`; the next `flbench sweep` continues it"
         attempt.end(CANCELLED, message, end.round, user_fixable=True)
         return CANCELLED

@@ -17,7 +17,7 @@ from typing import Literal
 
 from flbench.errors import StoreUnusable, UserError
 from flbench.slurm import Job
-from flbench.store import Glance, Lease, Store, open_plan
+from flbench.store import Lease, StopCheck, Store, open_plan
 from flbench.store.secrets import redact
 from flbench.worker.claims import work
 from flbench.worker.engine import Engine, load_engine
@@ -87,7 +87,7 @@ def _work_on(
 ) -> int:
     store = Store(root, create=False)
     lease = Lease.here(token)
-    cancelled = Glance([store.mark(plan).is_put, store.is_deleted])
+    cancelled = StopCheck([store.mark(plan).is_set, store.is_deleted])
     with store.heartbeat(lease, plan) as heartbeat:
         if stop.job is not None:
             (heartbeat.directory / "log.txt").symlink_to(stop.job.log)

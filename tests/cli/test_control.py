@@ -76,7 +76,7 @@ def test_cancel_a_sweep_and_go_on(store: Store, slow_sweep: list[Experiment], mo
     assert "cancelled; asked 2 workers on this machine to stop" in result.stdout
     assert not store.live_workers()
     states = [store.run(one.run_id).state(one) for one in slow_sweep]
-    assert [(state.status, state.kind, state.charges) for state in states] == [("pending", "interrupted", 0)] * 2
+    assert [(state.status, state.kind, state.failures) for state in states] == [("pending", "interrupted", 0)] * 2
     monkeypatch.setenv("STUB_PAUSE", "0")
     assert orchestrate(store, slow_sweep).progress.done == 2
     for one in slow_sweep:
@@ -120,7 +120,7 @@ def test_cancel_one_run_of_two(store: Store, slow_sweep: list[Experiment], monke
 
 def test_cancel_one_of_a_group_that_is_trained_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them checkpoint; the others go on at once, in the same worker."""
-    monkeypatch.setattr("flbench.store.cancel.GLANCE", 0.0)
+    monkeypatch.setattr("flbench.store.cancel.CHECK_SECONDS", 0.0)
     plan = experiments(3, rounds=ROUNDS)
     groups = []
 
@@ -204,7 +204,7 @@ def test_retry_forgives_by_kind_and_by_cell(store: Store) -> None:
     assert "2 runs may be tried again (1 error, 1 lost)" in flbench("retry", "toy").stdout
     for one in plan:
         state = store.run(one.run_id).state(one)
-        assert (state.charges, state.claimable(1), state.attempts) == (0, True, 1)  # the history stays
+        assert (state.failures, state.claimable(1), state.attempts) == (0, True, 1)  # the history stays
     assert "nothing failed" in flbench("retry", "toy").stdout
 
 

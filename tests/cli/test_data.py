@@ -175,8 +175,8 @@ def test_names_that_are_none() -> None:
     for arguments, message in (
         (("verify", "cifar"), "unknown dataset 'cifar'"),
         (("verify", "folder"), "folder: path: a value is required here"),
-        (("download", "digits"), "digits cannot be downloaded: it is embedded, nothing is needed"),
-        (("download", "folder:x"), "folder cannot be downloaded: it is whatever files you name"),
+        (("download", "digits"), "digits cannot be downloaded: it is part of scikit-learn, no download is needed"),
+        (("download", "folder:x"), "folder cannot be downloaded: it consists of the files that you name"),
     ):
         error = call(*arguments).exception
         assert isinstance(error, UserError)

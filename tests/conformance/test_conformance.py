@@ -168,7 +168,7 @@ def test_feddecorr_counts_correlations(variant: str, one_feature_twice: float, t
 
 
 def test_the_code_of_feddecorr_takes_no_coefficient() -> None:
-    with pytest.raises(InvalidComponent, match=r"has its coefficient, 0\.1, built in"):
+    with pytest.raises(InvalidComponent, match=r"has the fixed coefficient 0\.1"):
         METHODS.parse({"name": "feddecorr", "variant": "code", "coefficient": 0.3})
 
 

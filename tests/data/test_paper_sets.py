@@ -166,7 +166,11 @@ def test_pacs_needs_domains(tmp_path: Path) -> None:
 def test_what_cannot_be_downloaded(tmp_path: Path) -> None:
     from flbench.data.download import download
 
-    for name, why in (("pacs", "torchvision does not have it"), ("digits", "it is embedded"), ("folder:x", "you name")):
+    for name, why in (
+        ("pacs", "torchvision does not have it"),
+        ("digits", "it is part of scikit-learn"),
+        ("folder:x", "you name"),
+    ):
         with pytest.raises(UserError, match=why):
             download(DATASETS.parse(name), tmp_path)
 

@@ -139,7 +139,7 @@ def check_ends(root: Path) -> None:
         store = Store(root)
         states = [store.run(experiment.run_id).state(experiment) for experiment in PLAN]
         assert all(state.status != "running" for state in states)
-        assert all(state.charges <= 1 for state in states)
+        assert all(state.failures <= 1 for state in states)
 
 
 def eio(number: int) -> Disk:
@@ -177,7 +177,7 @@ def check_full(faulty: Faulty, numbers: range) -> None:
             assert state.status in ("done", "failed", "pending"), (number, state)
             if state.status == "failed":
                 recorded += 1
-                assert (state.kind, state.user_fixable, state.charges) == ("disk_full", True, 1), number
+                assert (state.kind, state.user_fixable, state.failures) == ("disk_full", True, 1), number
                 assert json.loads((run.attempts()[-1].path / "exit.json").read_bytes())["kind"] == "disk_full"
                 run.reset_failures()  # as the next `flbench sweep` does
         resume_and_check(root)

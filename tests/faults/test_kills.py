@@ -257,7 +257,7 @@ def test_second_interrupt_kills_at_once_and_charges_no_attempt(
         assert orchestrator.returncode == 130
         wait_until(lambda: not store.live_workers())
         states = [store.run(experiment.run_id).state(experiment) for experiment in plan]
-        assert {(state.status, state.charges) for state in states} == {("pending", 0)}
+        assert {(state.status, state.failures) for state in states} == {("pending", 0)}
     finish(store, 4)
     check_undisturbed(store, plan)
 

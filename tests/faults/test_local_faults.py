@@ -237,7 +237,7 @@ def test_full_disk_ends_the_sweep_and_the_next_resumes(small_disk: Path, monkeyp
     assert "disk is full" in str(end) or "MiB are free" in str(end)
     states = [store.run(experiment.run_id).state(experiment) for experiment in plan]
     assert [state.status for state in states] == ["done", "failed", "pending"]
-    assert (states[1].kind, states[1].charges, states[1].attempts) == ("disk_full", 1, 1)
+    assert (states[1].kind, states[1].failures, states[1].attempts) == ("disk_full", 1, 1)
     check_failed(store, plan[1], "disk_full")
     with pytest.raises(StoreUnusable):
         orchestrate(store, plan, workers=1)  # still full

@@ -168,7 +168,7 @@ def kill(submission: Submission) -> None:
 def test_other_plans_jobs_are_left_alone(store: Store, bin: Path) -> None:
     Submission.begin(store, "other/0123456789abcdef", 2)
     assert launcher(store).alive() == 0
-    assert launcher(store).last_words() == ""
+    assert launcher(store).crash_log() == ""
 
 
 def test_silence_of_the_controller_changes_nothing(store: Store, bin: Path) -> None:
@@ -317,9 +317,9 @@ def test_jobs_killed_by_the_user_cost_no_attempt(store: Store, bin: Path, monkey
     ours, others = Lease.here(), Lease.here()
     with store.heartbeat(ours, PLAN), store.heartbeat(others, "other/0123456789abcdef"):
         launcher(store).kill()
-        end = store.liveness.last_words(ours)
+        end = store.liveness.recorded_end(ours)
         assert end is not None and end["kind"] == "interrupted"
-        assert store.liveness.last_words(others) is None
+        assert store.liveness.recorded_end(others) is None
 
 
 def test_cancel_command_takes_back_what_is_queued(store: Store, bin: Path, tmp_path: Path) -> None:
@@ -335,5 +335,5 @@ def test_newest_log_is_quoted(store: Store, bin: Path) -> None:
     launcher(store).start(1)
     (submission,) = Submission.of_plan(store, PLAN)
     (submission.folder / "101_0_0_log.out").write_text("one\ntwo\n")
-    words = launcher(store).last_words()
+    words = launcher(store).crash_log()
     assert words.endswith("101_0_0_log.out ends with:\none\ntwo")

@@ -105,7 +105,7 @@ def lost(store: Store, experiment: Experiment, **lease: Any) -> tuple[RunDir, At
 
 
 @pytest.mark.parametrize(
-    ("state", "kind", "status", "charges"),
+    ("state", "kind", "status", "failures"),
     [
         ("TIMEOUT", "timeout", "failed", 1),
         ("DEADLINE", "timeout", "failed", 1),
@@ -116,13 +116,15 @@ def lost(store: Store, experiment: Experiment, **lease: Any) -> tuple[RunDir, At
         ("CANCELLED", "interrupted", "pending", 0),
     ],
 )
-def test_ends_of_jobs_are_told_apart(store: Store, bin: Path, state: str, kind: str, status: str, charges: int) -> None:
+def test_ends_of_jobs_are_told_apart(
+    store: Store, bin: Path, state: str, kind: str, status: str, failures: int
+) -> None:
     (experiment,) = experiments()
     run, _ = lost(store, experiment)
     says(bin, "scontrol", shown(state))
     assert explain(store, run)
     found = run.state(experiment)
-    assert (found.kind, found.status, found.charges) == (kind, status, charges)
+    assert (found.kind, found.status, found.failures) == (kind, status, failures)
 
 
 @pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL"])
@@ -132,7 +134,7 @@ def test_what_befell_the_job_is_not_held_against_a_run_that_got_further(store: S
     attempt.save_checkpoint(4, lambda file: file.write(b"[4, 5]"))
     says(bin, "scontrol", shown(state))
     assert explain(store, run)
-    assert run.state(experiment).charges == 0
+    assert run.state(experiment).failures == 0
     assert run.state(experiment).claimable(1)
 
 

@@ -106,7 +106,7 @@ class Cluster:
         for attempt in run.attempts():
             lease = attempt.lease()
             assert lease is not None
-            end = attempt.exit() or self.store.liveness.last_words(lease) or {}
+            end = attempt.exit() or self.store.liveness.recorded_end(lease) or {}
             found.append({"kind": end.get("kind"), "job": lease.slurm_job, "restart": lease.slurm_restart})
         return found
 
