@@ -32,7 +32,7 @@ from pydantic import Field
 from flbench.data import cache
 from flbench.data.arrays import Arrays, Data
 from flbench.data.images import Shape
-from flbench.data.layouts.base import Contents, Found, Layout, Wanted
+from flbench.data.layouts.base import Contents, Layout, Wanted
 from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.parquet import Parquet
 from flbench.errors import DataMissing, OtherData, UserError
@@ -143,7 +143,11 @@ def locate(dataset: Dataset, root: Path | None = None) -> Source:
         found = source.layout.find(source.folder)
         if not found.lacking:
             return source
-        looked.append(_looked(source, found))
+        lacking = ", ".join(found.lacking[:4]) + (
+            f" and {len(found.lacking) - 4} more" if len(found.lacking) > 4 else ""
+        )
+        state = f"incomplete, no {lacking}" if found.files else f"no {lacking}"
+        looked.append(f"  {source.folder}, {source.layout.title}: {state}")
     raise DataMissing(
         f"the data set {dataset.label()} is missing. Looked for, in this order:\n"
         + "\n".join(looked)
@@ -192,9 +196,3 @@ def load_named(dataset: Dataset, root: Path | None = None) -> Data:
             "was planned with (--data, $FLBENCH_DATA), or plan it again on these data (flbench sweep, flbench run)"
         )
     return data
-
-
-def _looked(source: Source, found: Found) -> str:
-    lacking = ", ".join(found.lacking[:4]) + (f" and {len(found.lacking) - 4} more" if len(found.lacking) > 4 else "")
-    state = f"incomplete, no {lacking}" if found.files else f"no {lacking}"
-    return f"  {source.folder}, {source.layout.title}: {state}"

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,6 @@ from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.leases import Lease
 from flbench.store.plans import plan_ids
 from flbench.store.root import Store
-from flbench.store.runs import RunDir
 
 #: Age in seconds after which a staged file that was never renamed, or a silent worker, counts as abandoned.
 GRACE = 3600.0
@@ -75,7 +75,7 @@ def find(
             attempts = run.attempts()
             if _is_held(store, attempts):
                 continue
-            if _has_result(run):
+            if any(path.suffix == ".json" and path.name[0] != "." for path in (run.path / "results").glob("*")):
                 yield from _old_checkpoints(attempts, keep=not last_checkpoints)
                 continue
             is_old = orphans and _is_old(store, [run.path, *(attempt.path for attempt in attempts)])
@@ -86,7 +86,7 @@ def find(
         except OSError as error:
             warn(f"left alone: run {run_id} cannot be read: {files.reason(error)}")
             waiting |= {path.name for path in store.workers.iterdir()}  # the run may refer to any of them
-    yield from _files("quarantine", store.quarantine)
+    yield from (Garbage("quarantine", path, _size(path)) for path in sorted(store.quarantine.glob("*")))
     yield from _staging(store)
     yield from _dead_workers(store, waiting)
 
@@ -97,12 +97,9 @@ def remove(store: Store, found: Collection[Garbage], *, last_checkpoints: bool, 
     gone = [one for one in found if one.path in still and _remove(store, one)]
     for one in gone:
         if one.kind in ("workers", "quarantine"):
-            _remove_if_empty(one.path.parent)
+            with suppress(OSError):  # not empty
+                one.path.parent.rmdir()
     return gone
-
-
-def _has_result(run: RunDir) -> bool:
-    return any(path.suffix == ".json" and not path.name.startswith(".") for path in (run.path / "results").glob("*"))
 
 
 def _is_held(store: Store, attempts: list[AttemptDir]) -> bool:
@@ -124,11 +121,6 @@ def _old_checkpoints(attempts: list[AttemptDir], *, keep: bool) -> Iterator[Garb
             keep = False
             continue
         yield Garbage("checkpoints", path, _size(path))
-
-
-def _files(kind: Kind, directory: Path) -> Iterator[Garbage]:
-    for path in sorted(directory.glob("*")):
-        yield Garbage(kind, path, _size(path))
 
 
 def _staging(store: Store) -> Iterator[Garbage]:
@@ -188,10 +180,3 @@ def _remove(store: Store, garbage: Garbage) -> bool:
     except OSError:
         return False
     return True
-
-
-def _remove_if_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        return  # not empty

@@ -124,7 +124,9 @@ class Liveness:
             return process_start(lease.pid) == lease.pid_start
         if lease is not None and lease.is_superseded():
             return False
-        return not self._silent(self._signs_of_life(lease, path), STALE)
+        # A live holder renews its heartbeat; before the first one, it has just made the lease and its folder.
+        heartbeat = [] if lease is None else [self.workers / lease.token / "heartbeat"]
+        return not self._silent([*heartbeat, path, path.parent], STALE)
 
     def hangs(self, lease: Lease) -> bool:
         """Return whether a worker's process exists on this machine but its heartbeat has not changed for ``HANGING``.
@@ -152,11 +154,6 @@ class Liveness:
     def heartbeat_age(self, lease: Lease) -> float | None:
         """Return the seconds since a worker's last heartbeat; None where it has none."""
         return self.age(self.workers / lease.token / "heartbeat")
-
-    def _signs_of_life(self, lease: Lease | None, path: Path) -> list[Path]:
-        """Return files that a live holder modifies or has just made, the most reliable first."""
-        heartbeat = [] if lease is None else [self.workers / lease.token / "heartbeat"]
-        return [*heartbeat, path, path.parent]
 
     def _silent(self, paths: Iterable[Path], seconds: float) -> bool:
         """Return whether the first of the files that exists was not modified for ``seconds``."""

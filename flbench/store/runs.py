@@ -71,7 +71,9 @@ class RunDir:
         """Return every attempt, oldest first."""
         names = _names(f"{self.path}/attempts")
         return [
-            AttemptDir(self.path / "attempts" / name) for name in sorted(names, key=_len_then_text) if is_number(name)
+            AttemptDir(self.path / "attempts" / name)
+            for name in sorted(names, key=lambda name: (len(name), name))
+            if is_number(name)
         ]
 
     def results(self) -> list[Result]:
@@ -217,11 +219,6 @@ class RunDir:
             files.disk.rename(path, self._quarantine / aside)
         except OSError:
             return  # another process moved it, or the store is read-only; the file is damaged either way
-
-
-def _len_then_text(name: str) -> tuple[int, str]:
-    """Return a key that sorts numbers with four or more digits."""
-    return len(name), name
 
 
 def _names(directory: str) -> list[str]:

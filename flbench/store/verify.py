@@ -87,8 +87,9 @@ class Audit:
             self._report(path / "attempts", f"its attempts are {', '.join(str(one.number) for one in attempts)}")
         self._experiment(path / "experiment.json", path.name, begun=bool(attempts))
         for attempt in attempts:
-            last = attempt is attempts[-1]
-            if not (last and not (attempt.path / "exit.json").exists() and self._is_held(attempt)):
+            ended = attempt is not attempts[-1] or (attempt.path / "exit.json").exists()
+            # The files of a live attempt may change while they are read.
+            if ended or not self.store.liveness.alive(attempt.lease(), attempt.path / "lease.json"):
                 self._attempt(attempt)
         for result in sorted((path / "results").glob("[!.]*.json")):
             self._result(result, attempts)
@@ -97,10 +98,6 @@ class Audit:
         """Return whether the files of a run have no problem."""
         path = self.store.run(run_id).path
         return not any(problem.path.is_relative_to(path) for problem in self.problems)
-
-    def _is_held(self, attempt: AttemptDir) -> bool:
-        """Return whether its files may change while they are read."""
-        return self.store.liveness.alive(attempt.lease(), attempt.path / "lease.json")
 
     def _experiment(self, path: Path, run_id: str, *, begun: bool) -> None:
         if not path.exists():
@@ -196,7 +193,8 @@ class Audit:
             yield "its evaluations are not those of its metrics"
         if (records[-1] if records else {}) != result.final:
             yield "its last record is not that of its metrics"
-        if result.status == "done" and result.evaluated != _without_gaps(result):
+        expected: Set[int] = EvaluatedRounds(result.rounds, result.eval_every(), 0 in result.evaluated)
+        if result.status == "done" and result.evaluated != expected:
             yield f"evaluations are missing between round {min(result.evaluated, default=0)} and {result.rounds}"
 
     def _sealed(self, path: Path) -> dict[str, Any] | None:
@@ -235,11 +233,6 @@ def _damage_of(raw: dict[str, Any], path: Path) -> str:
     except ValueError as error:
         return f"a field is missing or damaged: {error}"
     return "its checksum does not fit"
-
-
-def _without_gaps(result: Result) -> Set[int]:
-    """Return the evaluated rounds of a finished run: every ``eval_every`` rounds, and the last."""
-    return EvaluatedRounds(result.rounds, result.eval_every(), 0 in result.evaluated)
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""A YAML file to typed, hashed experiments; pure: it reads one file and writes nothing.
+"""From a YAML file to typed experiments with run ids; pure: it reads one file and writes nothing.
 
 ``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``grid`` makes
 cells, ``assemble`` makes experiments of them, ``match`` and ``expand`` apply the rules, ``effects`` refuses entries
@@ -50,12 +50,12 @@ class Sweep:
     Attributes:
         name: the sweep's name.
         spec: the whole file, validated.
-        experiments: every run in order, each id once; a cell's seeds stand together.
+        experiments: every run in order, each id once; the seeds of a cell follow each other.
         varying: the fields that differ between cells, axes first (``seed`` is not among them).
-        arithmetic: how the number of runs comes about.
-        spec_hash: 16 hex digits that name the plan: which runs, how long, observed how; nothing else changes it.
+        arithmetic: the numbers behind the number of runs.
+        spec_hash: 16 hex digits that name the plan: run ids, rounds, evaluations and probes; nothing else changes it.
         path: the file.
-        source: the file's text as it is, without what ``--set`` changed.
+        source: the file's text, without the changes of ``--set``.
         options: the ``--set``, ``--only`` and ``--limit`` options given, as typed.
     """
 
@@ -92,10 +92,13 @@ def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] =
         sets: ``PATH=VALUE`` changes, applied in order (paths of the file; a bare field means ``base``);
             ``NAME:PATH=VALUE`` names the file, too.
         only: ``FIELD=VALUE`` conditions; cells that do not meet all of them are left out.
-        limit: keep the first so many runs.
+        limit: keep only the first ``limit`` runs.
+
+    Returns:
+        The sweep.
 
     Raises:
-        SpecError: anything wrong with the file or the options; the message says where and what to do.
+        SpecError: anything wrong with the file or the options; the message names the place and the fix.
     """
     (sweep,) = load_sweeps([path], sets, only, limit)
     return sweep
@@ -104,7 +107,7 @@ def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] =
 def load_sweeps(
     paths: Sequence[Path | str], sets: Iterable[str] = (), only: Iterable[str] = (), limit: int | None = None
 ) -> list[Sweep]:
-    """Read several sweep files, in order; options are for all of them, ``NAME:PATH=VALUE`` for NAME.yaml alone.
+    """Return several sweeps, in the order of their files; options apply to all, ``NAME:PATH=VALUE`` to NAME.yaml alone.
 
     Raises:
         SpecError: as for ``load_sweep``, or options are for a file that is not among them.
@@ -168,7 +171,7 @@ def condition(only: Iterable[str]) -> Callable[[Experiment], bool]:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: all that is made is kept, and searching it doubles the time of large sweeps."""
+    """Pause garbage collection: all new objects are kept, and searching them doubles the time of large sweeps."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -190,7 +193,7 @@ def _validate(source: Source) -> SweepSpec:
 
 
 def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment, ...]) -> None:
-    """The report's fields exist, its baseline can be met, and validation data are there where it selects by them."""
+    """Check that the report's fields exist, its baseline is possible, and there are validation data to select by."""
     for part, fields in (("rows", spec.report.rows), ("cols", spec.report.cols), ("tune", spec.report.tune)):
         for index, field in enumerate(fields):
             try:

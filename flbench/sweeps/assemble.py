@@ -29,7 +29,7 @@ from flbench.sweeps.source import Source, Where
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Known:
-    """A field's typed value, what it adds to the canonical JSON, and where the file gives it (empty: a default)."""
+    """A field's typed value, what it adds to the canonical JSON, and its place in the file (empty: a default)."""
 
     value: Any
     text: str
@@ -37,16 +37,16 @@ class Known:
 
 
 def label(value: Any) -> str:
-    """Return a field's value as people write it."""
+    """Return a field's value as users write it."""
     if isinstance(value, tuple):
         return "[" + ", ".join(map(label, value)) + "]"
     return value.label() if isinstance(value, Component) else format_scalar(value)
 
 
-#: Stands in a cell's canonical JSON where the seed comes; more fields follow it.
+#: Placeholder of the seed in a cell's canonical JSON; more fields follow it.
 _SEED = "\0"
 
-#: Typed values by field; fields that are not in it have their defaults.
+#: Typed values by field; absent fields have their defaults.
 Cell = dict[str, Known]
 
 
@@ -65,14 +65,14 @@ class SealedCell:
         return self.values.get(field) or self.assembler.defaults.get(field)
 
     def text(self, path: str) -> str | None:
-        """Return the value at a path (``lr``, ``method.mu``) as people write it, or None where there is none."""
+        """Return the value at a path (``lr``, ``method.mu``) as users write it, or None where it has none."""
         field, _, sub = path.partition(".")
         known = self.known(field)
         value = getattr(known.value, sub, None) if known and sub else known.value if known else None
         return None if value is None else label(value)
 
     def experiments(self, seeds: Iterable[int]) -> Iterator[Experiment]:
-        """Yield the cell's experiments, one a seed."""
+        """Yield the cell's experiments, one per seed."""
         values = {field: known.value for field, known in self.values.items()}
         for seed in seeds:
             yield self.assembler.experiment(self, {**values, "seed": seed})
@@ -125,9 +125,9 @@ class Assembler:
         return SealedCell(self, cell, digest_text(f"{{{before}{after}}}"), before, after)
 
     def experiment(self, cell: SealedCell, values: dict[str, Any]) -> Experiment:
-        """Return one experiment from typed values that hold together, its ids from the texts at hand."""
+        """Return one experiment from typed values that fit together, with ids from the known texts."""
         experiment = self.template.model_copy(update=values)
-        # Which fields were given is nobody's question; a set of its own for each would be a third of a large plan.
+        # Shared, because no code reads which fields were given; one set per run would be a third of a plan's memory.
         object.__setattr__(experiment, "__pydantic_fields_set__", self.template.__pydantic_fields_set__)
         seed = self._text("seed", values["seed"])
         # What the cached properties would compute.
@@ -146,7 +146,7 @@ class Assembler:
         return plan
 
     def _is_foreign(self, field: str, layer: Layer, paths: tuple[str, ...]) -> bool:
-        """Whether a field of another kind stands in ``base``, which all kinds share; elsewhere it is an error."""
+        """Return whether a field of another kind is given in ``base``, which kinds share; elsewhere raise SpecError."""
         for path in paths:
             if layer[path].where[0] != "base":
                 message = unknown("field", field, self.fields, f"a {self.kind} experiment")
@@ -164,7 +164,7 @@ class Assembler:
             raise self.source.error(where, str(problem)) from None
 
     def _merged(self, field: str, given: Layer) -> Any:
-        """Return a component's mapping with the sub-fields that have paths of their own."""
+        """Return a component's mapping, completed by the settings that are given at separate paths."""
         registry: Any = registry_of(field)
         whole = given[field].raw if field in given else self.fields[field].default
         try:

@@ -1,4 +1,4 @@
-"""Which entries of a sweep file have an effect on its cells, and what replaces those that have none."""
+"""Find entries of a sweep file without effect on its cells, and what replaces them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class _Entry:
-    """What the file gives at one path: a value, or all values of an axis; ``rank`` orders the layers."""
+    """An entry of the file at one path: a value, or all values of an axis; ``rank`` orders the layers."""
 
     path: str
     where: Where
@@ -24,7 +24,7 @@ class _Entry:
 
 
 class Effects:
-    """Notes which values reach a cell, and refuses entries that reach none."""
+    """Records which values reach a cell, and refuses entries that reach none."""
 
     def __init__(self, source: Source, base: Layer, grids: Sequence[CellGrid], overrides: Sequence[Layer]) -> None:
         self.source = source
@@ -34,7 +34,7 @@ class Effects:
         self._fields: dict[str, Collection[str]] = {}
 
     def note(self, layer: Layer, kind: str, fields: Collection[str], *, selected: bool) -> None:
-        """Note the values of a cell, whose kind has ``fields``; ``selected``: whether every ``--only`` keeps it."""
+        """Record the values of a cell, whose kind has ``fields``; ``selected``: whether every ``--only`` keeps it."""
         self._fields[kind] = fields
         values = [choice for path, choice in layer.items() if path.partition(".")[0] in fields]
         self._used.update(values)
@@ -48,7 +48,7 @@ class Effects:
             used = self._selected if self.source.is_option(entry.where) else self._used
             component = names.get(entry.where[:-1])
             if component is not None and component not in used:
-                continue  # a setting inside a component, which has an entry of its own
+                continue  # a setting inside a component, which is checked as a separate entry
             if used.isdisjoint(entry.choices):
                 raise self.source.error(entry.where, self._why(entry, used))
 

@@ -1,4 +1,4 @@
-"""Cells to runs, in the order that the schema fixes: base, grids, exclude, overrides, seeds, duplicates.
+"""From cells to runs, in the order that the schema fixes: base, grids, exclude, overrides, seeds, duplicates.
 
 Each of base, grid and overrides is a layer over those before it. An entry that every cell replaces is an error.
 """
@@ -21,7 +21,7 @@ from flbench.sweeps.spec import SweepSpec
 
 @dataclass(frozen=True)
 class GridCount:
-    """One grid's part of the arithmetic: each axis and its length (a joint one as ``E+rounds``), and the product."""
+    """One grid's numbers: each axis and its length (a joint axis as ``E+rounds``), and the product."""
 
     axes: tuple[tuple[str, int], ...]
     cells: int
@@ -29,7 +29,7 @@ class GridCount:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How the number of runs comes about.
+    """The numbers behind the number of runs.
 
     Attributes:
         grids: every grid's axes and number of cells.
@@ -54,13 +54,13 @@ class Arithmetic:
     runs: int
 
 
-#: One ``--only``: where to say that it is wrong, and its one condition.
+#: One ``--only``: the source that its errors name, and its one condition.
 Only = tuple[Source, Layer]
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """The runs of a sweep in order, the fields that vary among them, and how their number comes about."""
+    """The runs of a sweep in order, the fields that vary among them, and the numbers behind their number."""
 
     experiments: tuple[Experiment, ...]
     varying: tuple[str, ...]
@@ -68,7 +68,7 @@ class Expansion:
 
 
 def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: int | None = None) -> Expansion:
-    """Every run of a sweep, or those of the cells that each of ``only`` keeps, up to ``limit``; raises SpecError."""
+    """Return the runs of a sweep, of the cells that every ``only`` keeps and up to ``limit``; raises SpecError."""
     base = read_values(source, spec.base, ("base",))
     grids = read_grids(source, spec, base)
     rules = _Rules(source, spec)
@@ -113,7 +113,7 @@ def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: in
 
 
 class _Rules:
-    """``exclude`` and ``overrides``, and how many cells each rule met."""
+    """``exclude`` and ``overrides``, and how many cells each rule matched."""
 
     def __init__(self, source: Source, spec: SweepSpec) -> None:
         self.source = source
@@ -131,7 +131,7 @@ class _Rules:
         self._assemblers: dict[Choice | None, Assembler] = {}
 
     def apply(self, layer: Layer) -> tuple[Layer, SealedCell | None]:
-        """Return the cell's values and the cell as the rules leave it, or None where one excludes it."""
+        """Return the cell's values and the cell after the rules, or None where a rule excludes it."""
         cell, assembler = self._read(layer)
         if self._excludes(cell, assembler):
             return layer, None
@@ -147,7 +147,7 @@ class _Rules:
         return layer, assembler.seal(cell)
 
     def refuse_idle(self) -> None:
-        """A rule that matches nothing is a mistake in the rule, or in the axes."""
+        """Raise SpecError for a rule that matches no cell: a mistake in the rule, or in the axes."""
         for part, counts in self.met.items():
             for index, count in enumerate(counts):
                 if not count:
@@ -175,7 +175,7 @@ class _Rules:
 
 
 def _refuse_other_request(source: Source, cell: SealedCell, twin: SealedCell) -> None:
-    """One run cannot be requested in two ways: which would hold?"""
+    """Raise SpecError where two cells are one run with different requests, of which only one could apply."""
     for field in sorted(REQUEST_FIELDS):
         mine, other = cell.known(field), twin.known(field)
         if mine and other and mine.value != other.value:

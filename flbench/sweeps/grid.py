@@ -1,4 +1,4 @@
-"""The cells of a sweep before they mean anything: which value stands at which path of an experiment."""
+"""The cells of a sweep as untyped values by path of the experiment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flbench.registry import InvalidComponent, Registry
 from flbench.sweeps.source import Source, Where
 from flbench.sweeps.spec import Grid, SweepSpec, expand_range
 
-#: More cells than this are a mistake, and would take minutes to write down.
+#: Most cells of a sweep: more are a mistake, and would take minutes to plan.
 MOST_CELLS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Choice:
-    """One value as the file gives it. Equal to itself only: what is known of it is looked up by identity, fast."""
+    """One value as given in the file. Compared by identity, so that looking up what was parsed from it is fast."""
 
     raw: Any
     where: Where
@@ -55,7 +55,7 @@ class CellGrid:
         return math.prod(len(axis.options) for axis in self.axes)
 
     def paths(self) -> Iterator[str]:
-        """Yield what it gives besides its base: axes first."""
+        """Yield the paths that it gives itself, and not ``base``: axes first."""
         yield from (path for axis in self.axes for path in axis.paths)
         yield from (path for path, choice in self.shared.items() if choice.where[0] != "base")
 
@@ -114,7 +114,7 @@ def read_values(source: Source, values: Mapping[str, Any], where: Where, *, seed
 
 
 def _parts(path: str, choice: Choice) -> Layer:
-    """A value by path: a component's name, and each setting that it gives, as in ``method`` and ``method.mu``."""
+    """Split a value by path: a component's name, and each of its settings, as in ``method`` and ``method.mu``."""
     form = component_form(path, choice.raw)
     if form is None or len(form) == 1:
         return {path: choice}
@@ -123,7 +123,7 @@ def _parts(path: str, choice: Choice) -> Layer:
 
 
 def component_form(path: str, raw: Any) -> dict[str, Any] | None:
-    """A component as a mapping of its name and settings; None where the field has none, or the value is not valid."""
+    """Return a component as a mapping of name and settings; None for other fields and for values that are not valid."""
     registry: Registry[Any] | None = registry_of(path)
     if registry is None or path == "probes":
         return None
@@ -135,7 +135,7 @@ def component_form(path: str, raw: Any) -> dict[str, Any] | None:
 
 
 def without(layer: Layer, replaced: Iterable[str]) -> Layer:
-    """Return a layer less the settings of components that are replaced as a whole."""
+    """Return a layer without the settings of components that are replaced as a whole."""
     whole = {path for path in replaced if "." not in path}
     return {path: choice for path, choice in layer.items() if "." not in path or path.partition(".")[0] not in whole}
 
@@ -156,12 +156,12 @@ def read_grids(source: Source, spec: SweepSpec, base: Layer) -> list[CellGrid]:
 
 
 class _Reading:
-    """Reads one grid; counts its cells, after ``before`` of earlier grids, before it makes anything of them."""
+    """Reads one grid; it counts the cells, on top of ``before`` of earlier grids, before it makes any."""
 
     def __init__(self, source: Source, where: Where, seeds: int, before: int) -> None:
         self.source, self.where, self.seeds, self.before = source, where, seeds, before
         self.size = 1
-        self.taken: dict[str, str] = {}  # paths that this grid gives, and the part in which it does
+        self.taken: dict[str, str] = {}  # paths that this grid gives, and the part that gives each
 
     def read(self, base: Layer, grid: Grid) -> CellGrid:
         fixed = read_values(self.source, grid.set, (*self.where, "set"))
@@ -173,7 +173,7 @@ class _Reading:
         return CellGrid({**without(base, [*fixed, *varied, *joint]), **fixed}, tuple(axes))
 
     def _axis(self, part: str, given: Layer) -> Axis:
-        """Return one axis, or several that advance together."""
+        """Return one axis, or the joint axis of several fields."""
         columns = []
         for choice in given.values():
             columns.append(_axis_values(self.source, choice))
@@ -192,13 +192,13 @@ class _Reading:
         return Axis(tuple(given), tuple({path: one for value in row for path, one in value.items()} for row in rows))
 
     def _refuse_more(self, cells: int) -> None:
-        """Refuse more runs than a sweep may have, as soon as so many are sure."""
+        """Refuse more runs than a sweep may have, as soon as their number is certain."""
         if (total := self.before + cells) * self.seeds > MOST_CELLS:
             runs = f"{total:,} cells times {self.seeds} seeds"
             raise self.source.error((), f"{runs} are more than the {MOST_CELLS:,} runs that a sweep may have: split it")
 
     def _take(self, part: str, choice: Choice, paths: Iterable[str]) -> None:
-        """A field varies once in a grid, and is not set besides."""
+        """Raise SpecError for a field that the grid gives twice."""
         for path in sorted(paths):
             if path in self.taken:
                 there = self.taken[path]

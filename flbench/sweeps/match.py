@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from flbench.config import KINDS, Experiment, FieldProblem, parse_field, registry_of
 from flbench.messages import unknown
-from flbench.registry import Component, plain
+from flbench.registry import plain
 from flbench.sweeps.assemble import Assembler, Cell, Known
 from flbench.sweeps.grid import Layer
 from flbench.sweeps.source import Source
@@ -16,10 +16,10 @@ Test = Callable[[Any], bool]
 
 
 class Rule:
-    """All of some conditions; a condition is met when the cell's value is any of those listed.
+    """Conditions that must all be met; one is met when the cell's value is any of those listed.
 
-    A component matches by its name, whatever its settings; by its shorthand or a mapping, with just the settings given;
-    or by its label. Numbers match as they are printed, to six significant digits.
+    A name matches a component with any settings; a shorthand or a mapping matches one with these settings, whatever the
+    others; a label matches exactly. Numbers match as printed, to six significant digits.
     """
 
     def __init__(self, source: Source, conditions: Layer) -> None:
@@ -74,11 +74,13 @@ def _test(path: str, raw: Any) -> Test:
         cls, settings = registry.read(raw)
     except KeyError as error:
         raise ValueError(str(error)) from None
-    return lambda component: component.name == cls.name and _has(component, settings)
+    return lambda component: (
+        component.name == cls.name and all(_same(plain(getattr(component, key)), raw) for key, raw in settings.items())
+    )
 
 
 def _value_of_any_kind(field: str, raw: Any) -> Any:
-    """A field's typed value in the first kind of experiment that can have it; raises ValueError where none can."""
+    """Return a field's typed value in the first kind of experiment that accepts it; raises ValueError if none does."""
     problems = []
     for kind, model in KINDS.items():
         if field not in model.model_fields:
@@ -88,10 +90,6 @@ def _value_of_any_kind(field: str, raw: Any) -> Any:
         except FieldProblem as problem:
             problems.append(str(problem))
     raise ValueError(problems[0])
-
-
-def _has(component: Component, settings: Mapping[str, Any]) -> bool:
-    return all(_same(plain(getattr(component, key)), raw) for key, raw in settings.items())
 
 
 def _same(value: Any, wanted: Any) -> bool:

@@ -12,27 +12,27 @@ from flbench.sweeps.grid import Layer, component_form, normal_path, read_layer, 
 from flbench.sweeps.source import Source, SpecError, Where, read_value
 from flbench.sweeps.spec import SweepSpec
 
-#: Keys whose mappings hold fields of an experiment, which may have dots in their names.
+#: Keys whose values are mappings of an experiment's fields, whose names may contain dots.
 _OF_FIELDS = ("base", "axes", "zip", "set", "if", "baseline")
 
-#: Those of them that give one value to each field.
+#: Those of them with one value per field.
 _OF_VALUES = ("base", "set")
 
-#: Mappings that a file may leave out and an option may begin.
+#: Mappings that an option may create where the file has none.
 _SECTIONS = (*_OF_FIELDS, "resources", "retry", "backend", "wandb", "report")
 
 
 def split_address(text: str) -> tuple[str | None, str]:
-    """NAME and ``PATH=VALUE`` of a ``NAME:PATH=VALUE``, for the file NAME.yaml alone; no name where all are meant."""
+    """Split ``NAME:PATH=VALUE`` into the name of a file and the change; the name is None where all files are meant."""
     name, colon, change = text.partition(":")
     return (name.strip(), change) if colon and "=" not in name else (None, text)
 
 
 def apply_sets(source: Source, sets: Iterable[str]) -> None:
-    """Change a sweep's data as each ``PATH=VALUE`` says, whoever it is addressed to; raises SpecError.
+    """Apply each ``PATH=VALUE`` to a sweep's data, ignoring the name of a file in front of it; raises SpecError.
 
-    A component given as a whole replaces what the same mapping says of its settings (``method.mu``); a setting goes
-    into the component that the mapping gives.
+    A component given as a whole replaces its settings (``method.mu``) in the same mapping; a setting is put into the
+    component that the mapping gives.
     """
     for text in sets:
         option = f"--set {text}"
@@ -41,12 +41,14 @@ def apply_sets(source: Source, sets: Iterable[str]) -> None:
         where = _find(source, option, path)
         source.replace(where, value, option)
         if len(where) > 1 and where[-2] in _OF_VALUES:
-            for setting in _settings_beside(source.parent(where), str(where[-1])):
+            field = ALIASES.get(str(where[-1]), str(where[-1]))
+            settings = [key for key in source.parent(where) if "." in key and key.partition(".")[0] == field]
+            for setting in settings:
                 source.remove((*where[:-1], setting), option)
 
 
 def read_only(only: Iterable[str]) -> list[tuple[Source, Layer]]:
-    """Return conditions from ``FIELD=VALUE`` options, those of one field joined to any-of; raises SpecError."""
+    """Return the conditions of ``FIELD=VALUE`` options, those of one field joined to any-of; raises SpecError."""
     wanted: dict[str, tuple[str, list[Any]]] = {}
     for text in only:
         option = f"--only {text}"
@@ -109,7 +111,7 @@ def _find(source: Source, option: str, path: str) -> Where:
 
 def _walk(source: Source, option: str, parts: list[str]) -> Where:
     node, where = source.data, ()  # type: Any, Where
-    field = ""  # the field whose value, or list of values, is being walked into
+    field = ""  # the field whose value, or list of values, contains the current node
     while True:
         key: str | int
         if isinstance(node, list):
@@ -118,7 +120,7 @@ def _walk(source: Source, option: str, parts: list[str]) -> Where:
             key, parts = int(parts[0]), parts[1:]
         elif not isinstance(node, dict):
             raise SpecError(f"{option}: {_name(where)} is {node!r} and has no {parts[0]!r}")
-        elif where and _holds_fields(where):
+        elif where and (where[-1] in _OF_FIELDS or (where[0] == "exclude" and len(where) == 2)):
             key, parts = _key_of_field(option, node, where, parts)
             field = normal_path(key)
         else:
@@ -134,12 +136,8 @@ def _walk(source: Source, option: str, parts: list[str]) -> Where:
         where, node = (*where, key), node[key]
 
 
-def _holds_fields(where: Where) -> bool:
-    return where[-1] in _OF_FIELDS or (where[0] == "exclude" and len(where) == 2)
-
-
 def _key_of_field(option: str, node: dict[str, Any], where: Where, parts: list[str]) -> tuple[str, list[str]]:
-    """The key of a mapping for the field at the start of ``parts``, or for the component around it; what remains."""
+    """Return the key of the field at the start of ``parts``, or of the component around it, and the remaining parts."""
     words = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))
     for length in range(words, 0, -1):
         key, rest = _spelled(node, ".".join(parts[:length])), parts[length:]
@@ -165,18 +163,12 @@ def _spelled(node: dict[str, Any], key: str) -> str | None:
             if normal_path(there) == normal_path(key):
                 return there
         except ValueError:
-            continue  # a mistake in the file is reported with its line, one in the option where it is used
+            continue  # a mistake in the file is reported later, with its line
     return None
 
 
-def _settings_beside(node: dict[str, Any], key: str) -> list[str]:
-    """Return the keys of a mapping that give settings of the component at ``key``."""
-    field = ALIASES.get(key, key)
-    return [there for there in node if "." in there and there.partition(".")[0] == field]
-
-
 def _refuse_axis(source: Source, option: str, key: str) -> None:
-    """A bare name means base: it is refused where a grid gives the field."""
+    """Refuse a bare name, which means ``base``, where a grid gives the field."""
     field = _field(option, key.partition(".")[0])
     if given := [where for grid in _raw_grids(source) if (where := _giving(grid, field))]:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""A cluster's profile: a YAML file that says what each job asks SLURM for, checked like a sweep file."""
+"""The profile of a cluster: a YAML file with what each job requests from SLURM, checked like a sweep file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flbench.messages import explain, unknown
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import Resources, Strict, parse_memory, parse_time
 
-#: Where profiles are looked for by name.
+#: The folder of the profiles that are given by name.
 PROFILES = Path("slurm/profiles")
 
 
@@ -50,7 +50,7 @@ Time = Annotated[int | None, BeforeValidator(parse_time), WithJsonSchema({"type"
 
 
 class Profile(Strict):
-    """What each job asks SLURM for; what is left out comes from the sweep's ``resources``, else from the cluster."""
+    """What each job requests from SLURM; absent fields come from the sweep's ``resources``, else from the cluster."""
 
     partition: Text = Field(default=None, description="partition")
     account: Text = Field(default=None, description="who pays")
@@ -82,10 +82,10 @@ class Profile(Strict):
 
 
 def load_profile(name: str, resources: Resources) -> Request:
-    """Return what a profile, given by name or as a file, asks for in each job of a sweep.
+    """Return what a profile, given by name or as a file, requests for each job of a sweep.
 
     Raises:
-        SpecError: there is no such profile, or something is wrong with it; the message says where and what to do.
+        SpecError: the profile does not exist or is wrong; the message names the place and the fix.
     """
     source = Source.open(find_profile(name))
     try:
@@ -104,17 +104,14 @@ def find_profile(name: str) -> Path:
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if path.is_file():
             return path
-        raise SpecError(f"{path}: no such file: expected a profile (YAML){_there()}")
+        found = ", ".join(sorted(map(str, PROFILES.glob("*.yaml"))))
+        there = f"; there are {found}" if found else ""
+        raise SpecError(f"{path}: no such file: expected a profile (YAML){there}")
     named = PROFILES / f"{name}.yaml"
     if path.name != name or not named.is_file():
         known = sorted(found.stem for found in PROFILES.glob("*.yaml"))
         raise SpecError(f"--profile {name}: {unknown('profile', name, known)} (in {PROFILES}); or give a file")
     return named
-
-
-def _there() -> str:
-    found = ", ".join(sorted(map(str, PROFILES.glob("*.yaml"))))
-    return f"; there are {found}" if found else ""
 
 
 def _request(source: Source, profile: Profile, resources: Resources) -> Request:

@@ -1,7 +1,9 @@
-"""A sweep file as plain data in which every value knows its line.
+"""A sweep file as plain data, with the line of every value.
 
-YAML 1.2 through ruamel.yaml's node graph: no tag constructs an object, a key given twice is an error, anchors and merge
-keys work, and the size of a file, of what it unfolds to, its depth and its numbers are bounded.
+YAML 1.2 through ruamel.yaml's node graph, whose marks are the lines: no tag constructs an object, a key given twice is
+an error, anchors and merge keys work, and the size of a file, of what it unfolds to, its depth and its numbers are
+bounded. ruamel's round-trip loader has line numbers too (``lc``), but turns dates into objects without their text,
+wraps numbers in types of its own, and accepts unknown tags.
 """
 
 from __future__ import annotations
@@ -18,23 +20,23 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from flbench.errors import UserError
 from flbench.regular import NotRegular, open_regular
 
-#: Where a value stands: keys and positions from the top of the file.
+#: The place of a value: keys and positions from the top of the file.
 Where = tuple[str | int, ...]
 
-#: Bytes of a file. The parser is pure Python and takes a second for about 100 KB.
+#: Most bytes of a file. The parser is pure Python and takes a second for about 100 KB.
 _MOST_BYTES = 256 * 1024
-#: Values that a file may unfold to by anchors and merge keys.
+#: Most values that a file may unfold to by anchors and merge keys.
 _MOST_VALUES = 100_000
 _DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
 
 
 class SpecError(UserError):
-    """A sweep that cannot be: the message starts with file and line, or the option, and the path inside."""
+    """A mistake in a sweep: the message starts with file and line, or the option, and the path inside."""
 
 
 def dotted(where: Where) -> str:
-    """Return a path as people write it: ``grids[1].axes.lr[0]``.
+    """Return a path as users write it: ``grids[1].axes.lr[0]``.
 
     >>> dotted(("grids", 1, "axes", "lr", 0))
     'grids[1].axes.lr[0]'
@@ -46,7 +48,7 @@ def dotted(where: Where) -> str:
 
 
 class Source:
-    """What a sweep file, and the ``--set`` options after it, say.
+    """The content of a sweep file, changed by ``--set`` options.
 
     Attributes:
         name: the file as the user named it.
@@ -85,18 +87,18 @@ class Source:
         return cls(str(path), text)
 
     def replace(self, where: Where, value: Any, option: str) -> None:
-        """Put ``value`` at a path whose parent exists; errors about it name ``option`` from now on."""
+        """Set the value at a path whose parent exists; later errors about it name ``option``."""
         self._forget(where, option)
         self.parent(where)[where[-1]] = value
         self._options[where] = option
 
     def remove(self, where: Where, option: str) -> None:
-        """Remove the value at a path, which ``option`` replaces by something elsewhere."""
+        """Remove the value at a path, which ``option`` replaces by a value elsewhere."""
         self._forget(where, option)
         del self.parent(where)[where[-1]]
 
     def parent(self, where: Where) -> Any:
-        """Return the mapping or list in which a path ends."""
+        """Return the mapping or list that contains the value at a path."""
         parent = self.data
         for part in where[:-1]:
             parent = parent[part]
@@ -115,11 +117,11 @@ class Source:
             del self._lines[old]
 
     def error(self, where: Where, message: str) -> SpecError:
-        """Return the one message about a value: file and line (or the option), path, and what is wrong."""
+        """Return the error about a value: file and line (or the option), path, and message."""
         return SpecError(": ".join(filter(None, [self.origin(where), dotted(where), message])))
 
     def origin(self, where: Where) -> str:
-        """Return ``FILE:LINE`` of a value, or of the nearest thing around it, or the option that gave it."""
+        """Return ``FILE:LINE`` of a value or its nearest parent, or the option that gave it."""
         for length in range(len(where), 0, -1):
             if where[:length] in self._options:
                 return self._options[where[:length]]
@@ -154,7 +156,7 @@ class Source:
 
 
 def read_value(text: str) -> Any:
-    """The value of an option, read as YAML: numbers, truth values, lists, mappings, else text; raises SpecError.
+    """Return the value of an option, read as YAML: number, truth value, list, mapping, else text; raises SpecError.
 
     >>> read_value("[0.1, 1e-3]"), read_value("no")
     ([0.1, 0.001], 'no')
@@ -163,12 +165,12 @@ def read_value(text: str) -> Any:
 
 
 class _Reader:
-    """Turns YAML nodes into plain data and notes the line of each path."""
+    """Turns YAML nodes into plain data and records the line of each path."""
 
     def __init__(self, name: str, lines: dict[Where, int]) -> None:
         self.name, self.lines = name, lines
         self.scalars = YAML(typ="safe", pure=True).constructor
-        self.open: set[int] = set()  # nodes whose content is being read: to meet one again is a cycle
+        self.open: set[int] = set()  # nodes whose content is being read: reaching one again is a cycle
         self.values = 0
 
     def count(self, node: Node) -> None:

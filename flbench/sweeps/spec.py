@@ -1,4 +1,4 @@
-"""The sweep file's schema: everything in it except the meaning of the experiments' fields, which ``grid`` gives it."""
+"""The schema of a sweep file: everything except the fields of experiments, which ``grid`` and ``assemble`` check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:  #: What a report can rank by.
     Metric = Literal[tuple(name for name, metric in METRICS.items() if not metric.of_study)]
 
-#: Fields of an experiment and their values: names, shorthands, or mappings for components.
+#: Fields of an experiment and their values; components are names, shorthands or mappings.
 Values = dict[str, Any]
 
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -106,7 +106,7 @@ def _seeds(raw: Any) -> Any:
 
 
 def expand_range(raw: Values) -> list[Any]:
-    """The values of ``{range: [start, stop]}``, ``{linspace: [first, last, n]}`` or ``{logspace: [first, last, n]}``.
+    """Return the values of ``{range: [start, stop]}``, ``{linspace: [first, last, n]}`` or ``{logspace: ...}``.
 
     Raises:
         ValueError: not one of these forms, or no values.
@@ -146,12 +146,12 @@ def _finite(value: Any) -> bool:
 
 
 def _clean(value: float) -> float:
-    """0.1 instead of 0.10000000000000002, which would be another run."""
+    """Return 0.1 for 0.10000000000000002, which would be another run."""
     return float(f"{value:.12g}")
 
 
 class Strict(BaseModel):
-    """A part of the file: frozen, typed, and without keys that it does not know."""
+    """A part of the file: frozen, typed, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -162,7 +162,7 @@ class Strict(BaseModel):
             raise ValueError(f"expected a mapping ({', '.join(cls.known_keys())}), got {raw!r}")
         for key in raw:
             if key not in cls.known_keys():
-                # The message cannot go through the template: it may hold braces.
+                # The message cannot be part of the template: it may contain braces.
                 raise PydanticCustomError(
                     "unknown_key", "{message}", {"key": key, "message": unknown("key", key, cls.known_keys())}
                 )
@@ -175,7 +175,7 @@ class Strict(BaseModel):
 
 
 class Grid(Strict):
-    """One product of axes, with one joint axis, and values of its own."""
+    """One product of axes, with one joint axis, and values for all its cells."""
 
     set: Values = Field(default={}, description="values of this grid alone, over those of base")
     axes: Values = Field(default={}, description="lists of values; the grid is their product")
@@ -190,7 +190,7 @@ class Override(Strict):
 
 
 class Resources(Strict):
-    """What one worker slot takes."""
+    """The resources of one worker."""
 
     cpus: int = Field(default=1, ge=1, description="CPU cores of a run: the size of its thread pool")
     fuse: int = Field(default=64, ge=1, description="most runs that a worker trains as one computation; 1: each alone")
@@ -280,7 +280,7 @@ class SweepSpec(Strict):
 
     Precedence, lowest first: defaults; base; the grid's set, axes and zip, which give each field once; overrides, in
     order. A component given as a whole (method) replaces the settings (method.mu) of lower layers; a setting alone
-    changes just that setting. --set edits the file before all this: it replaces what stands at its path. An entry of
+    changes only that setting. --set edits the file before all this: it replaces the value at its path. An entry of
     base, a grid or overrides, or a --set, that has no effect on any cell is an error.
     """
 
@@ -310,7 +310,7 @@ class SweepSpec(Strict):
     report: Report = Field(default=Report(), description="layout of the leaderboard")
 
     def all_grids(self) -> tuple[tuple[tuple[str | int, ...], Grid], ...]:
-        """Return every grid and where it stands in the file; without any, one grid with the one cell of ``base``."""
+        """Return every grid and its place in the file; without any, one grid with the one cell of ``base``."""
         if self.grids:
             return tuple((("grids", index), grid) for index, grid in enumerate(self.grids))
         return (((), Grid(axes=self.axes, zip=self.zip)),)

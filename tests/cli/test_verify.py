@@ -182,7 +182,7 @@ def test_gaps_between_evaluations(store: Store) -> None:
         (lambda path: path.write_text(""), "it names no run"),
         (lambda path: path.write_bytes(path.read_bytes() * 2), "names a run twice"),
         (lambda path: path.write_bytes(path.read_bytes().replace(b'"lr":0.01', b'"lr":0.02', 1)), "hashes to"),
-        (lambda path: path.write_text('{"run_id":"../../x","cell_id":"","experiment":{}}\n'), "is no run's id"),
+        (lambda path: path.write_text('{"run_id":"../../x","cell_id":"","experiment":{}}\n'), "is not a run id"),
         (lambda path: path.write_text('{"x":1}\n'), "the plan cannot be read"),
     ],
 )
