@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,36 +22,25 @@ from flbench.cli.report import (
     writing,
 )
 from flbench.errors import UserError
+from flbench.messages import unknown
 
 if TYPE_CHECKING:
     from flbench.report.figures.drawing import Drawing
 
-_FORMATS = (".png", ".svg", ".pdf")
 
+def kinds(incomplete: str) -> list[str]:
+    """Return the kinds of figures that begin with a text, for the shell's completion."""
+    from flbench.papers import papers
+    from flbench.report.figures.kinds import kinds_of
 
-class Kind(StrEnum):
-    """What a figure shows."""
-
-    curves = "curves"
-    lr = "lr"
-    dirichlet = "dirichlet"
-    data = "data"
-    heatmap = "heatmap"
-    published = "published"
-    cost = "cost"
-    labels = "labels"
-    why = "why"
-    overfit = "overfit"
-    features = "features"
-    sharpness = "sharpness"
-    rank = "rank"
-    deep = "deep"
+    return [name for name in kinds_of(papers()) if name.startswith(incomplete)]
 
 
 def plot(
     kind: Annotated[
-        Kind,
+        str,
         typer.Argument(
+            autocompletion=kinds,
             help="curves: over rounds; lr, dirichlet: over the learning rate, over Dirichlet's beta; data: federated "
             "and centralized over the samples seen; heatmap: method x norm; published: ours against the paper's; "
             "cost: bytes until the target; labels: samples of each class at each client; why: accuracy against what "
@@ -82,25 +70,28 @@ def plot(
     Example: flbench plot curves sweeps/quickstart.yaml --results results/quickstart.parquet
     """
     from flbench.papers import papers
-    from flbench.report.figures.drawing import save
+    from flbench.report.figures.drawing import FORMATS, save
     from flbench.report.figures.kinds import draw, kinds_of
 
-    if out is not None and out.suffix and out.suffix not in _FORMATS and not out.is_dir():
-        raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(_FORMATS)}")
+    if out is not None and out.suffix and out.suffix not in FORMATS and not out.is_dir():
+        raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(FORMATS)}")
+    known = kinds_of(papers())
+    if kind not in known:
+        raise UserError(unknown("kind of figure", kind, known))
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
     given = {"metric": metric, "select_by": select_by, "target": target}
     board = gather(choice, given)
     written: list[Path] = []
     with writing():
-        for drawing in draw(board, kind.value, papers(), data):
-            if out is None or out.suffix not in _FORMATS:
+        for drawing in draw(board, known[kind], data):
+            if out is None or out.suffix not in FORMATS:
                 folder = out or Path()
                 folder.mkdir(parents=True, exist_ok=True)
                 written += save(drawing, folder)
             else:
                 written.append(_numbered(drawing, out, len(written)))
     if not written:
-        raise UserError(f"these runs do not support a figure of {kinds_of(papers())[kind.value].shows}")
+        raise UserError(f"these runs do not support a figure of {known[kind].shows}")
     for path in written:
         typer.echo(f"wrote {path}")
 

@@ -186,7 +186,8 @@ def gather(
         UserError: there is nothing to report, or an option fits nothing.
     """
     from flbench.papers import papers
-    from flbench.report import leaderboard
+    from flbench.report.leaderboard import build
+    from flbench.report.parts import options_of, parts_of
     from flbench.sweeps import load_sweeps
 
     files = [Path(spec) for spec in choice.specs if spec.endswith(".parquet")]
@@ -195,15 +196,15 @@ def gather(
     is_given = choice.results is not None or bool(files)
     source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
     words = [*map(public_path, files), *arguments]
-    parts = leaderboard.parts_of(source, sweeps, **_given(layout))
+    parts = parts_of(source, sweeps, **_given(layout))
     if not any(part.collection.runs for part in parts):
         raise UserError(
             f"nothing to report in {', '.join(named) or choice.store}: run `flbench sweep sweeps/quickstart.yaml` first"
         )
-    options = leaderboard.options_of(sweeps, words)
+    options = options_of(sweeps, words)
     if not sweeps:
         options = dataclasses.replace(options, title=f"{options.title}: {', '.join(_names(choice))}")
-    return leaderboard.build(parts, options, papers(**_given(compared)))
+    return build(parts, options, papers(**_given(compared)))
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

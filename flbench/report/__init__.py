@@ -1,4 +1,4 @@
-"""From a store or exported files to tables and figures; pandas and matplotlib are imported only where they are used."""
+"""From a store or exported files to tables and figures. Importing this package loads neither pandas nor matplotlib."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def write_leaderboard(
 
     ``arguments`` are options of the command that makes it again (``flbench report``).
     """
-    from flbench.report import leaderboard
+    from flbench.report.leaderboard import build
     from flbench.report.page.leaderboard import document
+    from flbench.report.parts import options_of, parts_of
     from flbench.report.sources import StoreSource
     from flbench.report.write.markdown import to_markdown
 
-    parts = leaderboard.parts_of(StoreSource(store), sweeps)
-    board = leaderboard.build(parts, leaderboard.options_of(sweeps, arguments), papers)
+    board = build(parts_of(StoreSource(store), sweeps), options_of(sweeps, arguments), papers)
     write_text(path, to_markdown(document(board)))
     return board
 
 
 def check_replaceable(path: Path | None, title: str) -> None:
-    """Raise UserError where a file is there that is not an earlier report with the same title."""
+    """Raise UserError for an existing file that is not an earlier report with the same title."""
     if path is None or not path.is_file():
         return
     known = path.read_text(encoding="utf-8", errors="replace")
@@ -49,7 +49,7 @@ def check_replaceable(path: Path | None, title: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put ``text`` at ``path`` in one step, so that a reader never sees half of it."""
+    """Write a file in one step, so that no reader sees half of it."""
     from flbench.store import files
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What a report is written of, before it is Markdown or HTML.
+"""The blocks of a document before it is Markdown or HTML.
 
-The texts of paragraphs and items are inline Markdown (``**bold**``, ``*emphasis*``, `` `code` ``, ``[link](target)``),
-in which strings from a store stand through ``literal``. All other texts are shown as they are.
+Texts of paragraphs and items are inline Markdown (``**bold**``, ``*emphasis*``, `` `code` ``, ``[link](target)``), in
+which strings from a store are escaped with ``literal``. All other texts are plain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Lines of text; ``warning`` stands out."""
+    """Lines of text; a ``warning`` is highlighted."""
 
     text: str
     warning: bool = False
@@ -42,15 +42,15 @@ class Code:
 
 @dataclass(frozen=True)
 class Entry:
-    """A position of a grid.
+    """A cell of a grid.
 
     Attributes:
-        text: what it says first.
+        text: the first line.
         below: smaller lines under it.
-        bold: whether the text stands out.
-        mark: stands after the text.
-        order: what it is sorted by; None: by its text.
-        tip: lines that are shown to whoever points at it.
+        bold: whether the text is bold.
+        mark: follows the text.
+        order: sort key; None: the text.
+        tip: lines of a tooltip.
     """
 
     text: str
@@ -63,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; the first ``names`` and the last ``remarks`` columns hold words, those between them numbers."""
+    """A table; the first ``names`` and the last ``remarks`` columns are text, the others numbers."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
@@ -71,13 +71,13 @@ class Grid:
     remarks: int = 0
 
     def is_number(self, column: int) -> bool:
-        """Whether a column holds numbers."""
+        """Return whether a column holds numbers."""
         return self.names <= column < len(self.head) - self.remarks
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture that lies in files; without a ``link`` it is only for pages that hold it."""
+    """A picture in an SVG file; Markdown omits one without ``link``, HTML embeds it."""
 
     caption: str
     link: str
@@ -86,7 +86,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks behind a line that opens them."""
+    """Folded blocks; ``summary`` is the visible line."""
 
     summary: str
     blocks: tuple[Block, ...]
@@ -96,5 +96,5 @@ Block = Heading | Paragraph | Items | Code | Grid | Figure | Fold
 
 
 def words(*texts: str) -> tuple[Entry, ...]:
-    """Positions that only say something."""
+    """Return cells of text."""
     return tuple(Entry(text) for text in texts)

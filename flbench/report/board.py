@@ -1,4 +1,4 @@
-"""What a leaderboard says, as data: sections with tables, chapters, pictures; in no format yet."""
+"""A leaderboard as data: sections with tables, chapters, pictures. Nothing here knows a format."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ S = TypeVar("S", bound=Supplement)
 
 @dataclass(frozen=True)
 class Options:
-    """What the document as a whole says, and where it came from."""
+    """Title and origin of the document; ``specs`` are names and hashes of sweeps."""
 
     title: str = "flbench leaderboard"
-    specs: tuple[tuple[str, str], ...] = ()  # (name, hash)
+    specs: tuple[tuple[str, str], ...] = ()
     command: str = "flbench report"
 
 
 @dataclass(frozen=True)
 class Details:
-    """What is known of a table's cells besides their means.
+    """A table with comparisons and costs of its cells.
 
     Attributes:
-        baseline: the row that the others are compared with, where there is one.
-        to_baseline: complete cells less the baseline of their column.
+        baseline: the row that the others are compared with, if there is one.
+        to_baseline: complete cells minus the baseline of their column.
         costs: of every cell.
     """
 
@@ -49,20 +49,20 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """One data set and model, laid out as some sweeps ask for.
+    """One data set and model, with the report options of some sweeps.
 
     Attributes:
-        title: names the data set and model, and the sweeps where others are laid out in another way.
+        title: data set and model, and the sweeps if others have other report options.
         place: the names of data set and model.
         layout: the report options of the sweeps.
-        constants: the settings that are the same everywhere.
+        constants: the settings that all cells share.
         tables: every cell.
         tuned: the cells of the chosen hyperparameters, where some vary.
-        chosen: which hyperparameters were chosen.
+        chosen: the hyperparameters that were chosen.
         own_shard: methods that keep parameters on the clients, on the clients' own data.
-        details: of the tables that count: the tuned ones, or where nothing was tuned all.
-        ranges: in which learning rates each row works.
-        fingerprints: of the data.
+        details: of the tuned tables, or of all where nothing was tuned.
+        ranges: the learning rates with which each row works.
+        fingerprints: versions of the data.
     """
 
     title: str
@@ -83,11 +83,11 @@ class Picture:
     """A figure that was drawn for the leaderboard.
 
     Attributes:
-        kind: what it shows, in one word.
+        kind: name of its kind.
         caption: what it shows.
-        svg: where it lies; the same with ``.png`` beside it.
+        svg: its file; the PNG has the same name.
         place: the data set and model it belongs to, if any.
-        link: the file as seen from the leaderboard; empty where it is not to be linked.
+        link: the path from the leaderboard to the file; empty for no link.
     """
 
     kind: str
@@ -99,7 +99,19 @@ class Picture:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Everything that a leaderboard says, before it is written down."""
+    """A leaderboard.
+
+    Attributes:
+        options: title and origin.
+        sections: data sets and models.
+        provenance: of all runs.
+        unfinished: number of runs without a value by reason.
+        collection: all runs.
+        overall: the first table, or one a section.
+        chapters: studies.
+        supplements: what papers add.
+        pictures: figures.
+    """
 
     options: Options
     sections: tuple[Section, ...]
@@ -112,9 +124,9 @@ class Leaderboard:
     pictures: tuple[Picture, ...] = ()
 
     def supplement(self, kind: type[S]) -> S | None:
-        """Return what a paper adds, by the class of its supplement; None where there is none."""
+        """Return the supplement of a class; None where there is none."""
         return next((one for one in self.supplements if isinstance(one, kind)), None)
 
     def all_tables(self) -> list[Table]:
-        """Every table, in reading order."""
+        """Return every table in reading order."""
         return [table for section in self.sections for table in (*section.tables, *section.own_shard)]

@@ -1,4 +1,4 @@
-"""What a chapter of a report about studies is made of."""
+"""Claims of papers with our verdicts, and the chapters of a report about studies."""
 
 from __future__ import annotations
 

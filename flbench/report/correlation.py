@@ -1,10 +1,11 @@
-"""Rank correlations of cells that are not independent of each other, within strata, with their intervals.
+"""Rank correlations within strata of cells that depend on each other in groups, with bootstrap intervals.
 
-Spearman's rho is Pearson's correlation of ranks, equal values sharing the mean of theirs. With strata, ranks are taken
-within each stratum and divided by its size, and their deviations from the stratum's mean are pooled: differences
-between strata say nothing. The interval is a percentile bootstrap that draws whole groups with replacement (as many as
-there are) and ranks anew, since cells of one group rise and fall together. It covers the correlation in 92 to 95 % of
-cases from 6 groups on (simulated: ``tests/report/test_correlation.py``).
+Spearman's rho is Pearson's correlation of ranks; equal values share their mean rank. With strata, values are ranked
+within each stratum, ranks are divided by its size, and their deviations from its mean are pooled, so that differences
+between strata do not count. Cells of one group vary together, so the interval is a percentile bootstrap that draws
+whole groups with replacement and ranks again. It covers the correlation in 92 to 95 % of cases for 6 groups or more
+(simulated: ``tests/report/test_correlation.py``). scipy has no Spearman correlation within strata and no bootstrap of
+groups.
 
 Shape suffixes: R resamples, N values, G groups, K distinct values.
 """
@@ -21,10 +22,10 @@ from numpy.typing import NDArray
 from flbench.report.stats import CONFIDENCE, RESAMPLES
 from flbench.streams import stream
 
-#: Fewer groups than this have no interval: a bootstrap of so few says nothing.
+#: Fewer groups than this have no interval: a bootstrap of so few is not reliable.
 FEWEST_GROUPS = 6
 
-#: Resamples that are ranked at a time, which bounds memory.
+#: Resamples that are ranked at a time, to limit memory.
 _AT_A_TIME = 250
 
 Array = NDArray[np.float64]
@@ -53,13 +54,13 @@ def spearman(
     groups: Sequence[Hashable],
     strata: Sequence[Hashable] | None = None,
 ) -> Correlation:
-    """Spearman's rho of two quantities within strata, with its interval.
+    """Return Spearman's rho of two quantities within strata, with its interval.
 
     Args:
         first: values (N).
         second: values (N).
-        groups: to what each pair belongs; whole groups are resampled.
-        strata: among which pairs each pair has its ranks; None: all.
+        groups: the group of each pair; whole groups are resampled.
+        strata: the stratum of each pair, within which it is ranked; None: one stratum.
     """
     x_N, y_N = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     members = _members([()] * len(x_N) if strata is None else strata)
@@ -76,7 +77,7 @@ def spearman(
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over values that form groups; ``interval``: as a correlation's."""
+    """A mean over values that form groups; ``interval`` as in ``Correlation``."""
 
     n: int
     groups: int
@@ -85,7 +86,7 @@ class Mean:
 
 
 def mean(values: Sequence[float], groups: Sequence[Hashable]) -> Mean | None:
-    """The mean with its interval by a bootstrap of whole groups; None for no values."""
+    """Return the mean with its interval by a bootstrap of whole groups; None for no values."""
     if not values:
         return None
     value_N = np.asarray(values, dtype=np.float64)
@@ -99,7 +100,7 @@ def mean(values: Sequence[float], groups: Sequence[Hashable]) -> Mean | None:
 
 
 class _Ranks:
-    """Values that can be ranked under weights: a weight of two counts a value twice."""
+    """Values that are ranked under weights: a weight of two counts a value twice."""
 
     def __init__(self, values_N: Array) -> None:
         self._order = np.argsort(values_N, kind="stable")
@@ -110,7 +111,7 @@ class _Ranks:
         self._place[self._order] = np.cumsum(is_first) - 1
 
     def centred(self, weights_RN: Array) -> Array:
-        """Mean ranks less their mean, over the total weight: (R, N)."""
+        """Return mean ranks minus their mean, divided by the total weight: (R, N)."""
         sizes_RK = np.add.reduceat(weights_RN[:, self._order], self._starts, axis=1)
         total_R1 = sizes_RK.sum(axis=1, keepdims=True)
         middle_RK = np.cumsum(sizes_RK, axis=1) - sizes_RK / 2 - total_R1 / 2
@@ -119,7 +120,7 @@ class _Ranks:
 
 
 def _pooled(ranked: Sequence[tuple[NDArray[Any], _Ranks, _Ranks]], weights_RN: Array) -> Array:
-    """Rho under each row of weights: (R,); NaN where all values of one side are equal."""
+    """Return rho under each row of weights (R,); NaN where all values of one side are equal."""
     products = np.zeros((3, len(weights_RN)))
     for index, first, second in ranked:
         own = weights_RN[:, index]
@@ -132,14 +133,14 @@ def _pooled(ranked: Sequence[tuple[NDArray[Any], _Ranks, _Ranks]], weights_RN: A
 
 
 def _resamples(count: int) -> list[Array]:
-    """How often each group is drawn, a row a resample, in portions: the same for equal counts."""
+    """Return how often each group is drawn, a row a resample, in portions; the same for equal counts."""
     draw = stream(0, "bootstrap of groups")
     drawn_RG = draw.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
     return [drawn_RG[start : start + _AT_A_TIME] for start in range(0, RESAMPLES, _AT_A_TIME)]
 
 
 def _interval(draws_R: Array) -> tuple[float, float] | None:
-    """The middle 95 % of the draws that are defined."""
+    """Return the middle 95 % of the defined draws; None if most are undefined."""
     known = draws_R[np.isfinite(draws_R)]
     if len(known) < RESAMPLES / 2:
         return None
@@ -149,7 +150,7 @@ def _interval(draws_R: Array) -> tuple[float, float] | None:
 
 
 def _codes(labels: Sequence[Hashable]) -> tuple[NDArray[np.int64], int]:
-    """Numbers in place of labels, in the order in which they appear."""
+    """Return numbers in place of labels, in order of appearance, and how many labels there are."""
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return np.array([numbers[label] for label in labels], dtype=np.int64), len(numbers)
 

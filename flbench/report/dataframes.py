@@ -1,4 +1,4 @@
-"""Runs as pandas frames: one row a run, or one row an evaluated round."""
+"""Runs as pandas data frames: one row a run, or one row an evaluated round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def tidy(runs: Iterable[Run]) -> pd.DataFrame:
-    """One row a run: ids, every experiment field, state, the metrics at the round that counts, provenance.
+    """Return one row a run: ids, every experiment field, state, the metrics at the round that counts, provenance.
 
     ``rounds`` is the round that counts. Accuracies are fractions; lists (recall, clients) and probes are left to
     ``curves``. Columns that a run has no value for are missing values.
@@ -27,7 +27,7 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def write_csv(path: Path, runs: Iterable[Run]) -> None:
-    """Write the tidy frame for spreadsheets, in which no string of a store is a formula."""
+    """Write the tidy frame as CSV, in which no string of a store is a formula for a spreadsheet."""
     frame = tidy(runs).rename(columns=spreadsheet)
     for name in frame.select_dtypes("object"):
         frame[name] = [spreadsheet(value) if isinstance(value, str) else value for value in frame[name]]
@@ -36,7 +36,7 @@ def write_csv(path: Path, runs: Iterable[Run]) -> None:
 
 
 def curves(source: Source, runs: Iterable[Run]) -> pd.DataFrame:
-    """One row an evaluated round of every finished run, up to the round that counts: run_id, round, metrics."""
+    """Return one row an evaluated round of every finished run, up to the round that counts: run_id, round, metrics."""
     rows = [
         {"run_id": run.run_id, **record}
         for run in runs
@@ -60,7 +60,7 @@ def _tidy_row(run: Run) -> dict[str, Any]:
 
 
 def _below(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested mapping as one level with dotted names."""
+    """Return a nested mapping as one level with dotted names."""
     out: dict[str, Any] = {}
     for name, value in tree.items():
         out |= _below(f"{prefix}.{name}", value) if isinstance(value, Mapping) else {f"{prefix}.{name}": value}
@@ -76,14 +76,14 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _dtype(values: Sequence[Any]) -> Any:
-    """A column type that keeps whole numbers whole where some runs have none."""
+    """Return a column type that keeps integers where some runs have no value."""
     kinds = {type(value) for value in values if value is not None}
     fits: tuple[tuple[set[type], str], ...] = (({bool}, "boolean"), ({int}, "Int64"), ({int, float}, "float64"))
     return next((name for allowed, name in fits if kinds and kinds <= allowed), "object")
 
 
 def flatten(experiment: Experiment) -> dict[str, Any]:
-    """Every field as a plain value; a component as its label and its own fields: ``method``, ``method.mu``."""
+    """Return every field as a plain value; a component as its label and its fields: ``method``, ``method.mu``."""
     out: dict[str, Any] = {}
     for name in type(experiment).model_fields:
         value = getattr(experiment, name)

@@ -1,4 +1,4 @@
-"""Where cells stand: the report options of a sweep, and the rows and columns that follow from them."""
+"""The report options of a sweep, and the rows and columns of tables that follow from them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flbench.report.cells import Cell, grouped
 from flbench.report.runs import compared_fields
 from flbench.report.ticks import Tick, axis_label
 
-#: Fields that name a section; they are no axes of its tables.
+#: Fields that name a section; they are not axes of its tables.
 SECTION = ("dataset", "model")
 
-#: What is to be solved and for how long. Rows that differ in one of these are not comparable: it is always a column.
+#: Fields of the problem and its duration. Rows that differ in one of these are not comparable: it is always a column.
 PROBLEM = frozenset(
     {"partition", "min_size", "clients", "participation", "val_fraction", "local_steps", "local_epochs", "rounds"}
 )
@@ -33,7 +33,7 @@ class Layout:
         select_by: the rule that chooses a run's round and a row's settings.
         baseline: FIELD=VALUE conditions of the row that the others are compared with.
         tune: hyperparameters to choose where they vary.
-        target: value to which rounds and bytes are counted; None: what the baseline ends with.
+        target: value to which rounds and bytes are counted; None: the final value of the baseline.
     """
 
     metric: str = "acc"
@@ -59,7 +59,7 @@ class Axes:
     Attributes:
         rows: axes of the rows.
         cols: axes of the columns.
-        named: fields with a place of their own, which the labels of components leave out.
+        named: fields with axes of their own, which the labels of components omit.
         of_rows: fields whose value follows from the row, each with the number of the row axis whose label shows it.
     """
 

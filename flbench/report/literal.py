@@ -1,7 +1,7 @@
-"""Strings from files, made harmless where they enter a document or a terminal.
+"""Escaping of strings from files before they enter a document, a spreadsheet or a terminal.
 
-A store or an exported file may have been written by anybody: labels, versions and names of hardware in it are shown as
-they are, and make neither links nor tags, move no cursor, and are no formula of a spreadsheet.
+A store or an exported file can come from an attacker. Its labels, versions and hardware names are shown as text: they
+become no links, tags, control sequences or formulas.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import re
 
 _WRITTEN_OUT = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-#: Marks that turn the direction of writing, or hide.
+#: Marks that are invisible or change the direction of text.
 _WRITTEN_OUT |= {
     code: f"\\u{code:04x}" for code in (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x206A), 0xFEFF)
 }
 
-#: What makes a tag, an entity, code, emphasis, mathematics or a link of Markdown.
+#: Characters that start a tag, an entity, code, emphasis, mathematics or a link in Markdown.
 _MARKUP = re.compile(r"[&<>`*$\\]|(?<=\])\(|(?<!\w)_|_(?!\w)|~(?=\S)|(?<=\S)~")
 
 _NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
-#: White space that may break a line, unlike the no-break space.
+#: White space other than the no-break space.
 _SPACES = re.compile(r"[^\S\xa0]+")
 
-#: How a spreadsheet recognizes a formula (OWASP, CSV injection).
+#: First characters of a formula in a spreadsheet (OWASP, CSV injection).
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

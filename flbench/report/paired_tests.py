@@ -1,4 +1,4 @@
-"""Cells against a reference, paired by seed and corrected for how many are compared."""
+"""Differences of cells to a reference: paired by seed, corrected for the number of comparisons."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ At = TypeVar("At")
 
 @dataclass(frozen=True)
 class Contrast:
-    """A cell less its reference; ``p`` is corrected for the number of cells compared (Holm), None for single seeds."""
+    """A cell minus its reference; ``p`` is corrected for the number of cells (Holm), None for single seeds."""
 
     difference: Difference
     p: float | None
 
 
 def contrasts(cells: Mapping[At, Cell], reference: At) -> dict[At, Contrast]:
-    """Every other cell less the one at ``reference``, over the seeds that both have."""
+    """Return every other cell minus the one at ``reference``, over their common seeds."""
     against = cells[reference].by_seed
     found = {at: gap for at, cell in cells.items() if at != reference and (gap := paired(cell.by_seed, against))}
     tested = {at: gap.p for at, gap in found.items() if gap.p is not None}

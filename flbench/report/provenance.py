@@ -1,6 +1,6 @@
-"""Where a leaderboard's numbers come from: code, packages, hardware, data, numerics.
+"""Where the numbers of a leaderboard come from: code, packages, hardware, data, numerics.
 
-No dates, hosts or paths: the same runs give the same text wherever and whenever it is written.
+No dates, hosts or paths: the same runs give the same text on every machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flbench.report.runs import Run
 
 @dataclass(frozen=True)
 class Provenance:
-    """Counts of finished runs by what they were computed with, each in alphabetic order."""
+    """Counts of finished runs by what they were computed with, in alphabetic order."""
 
     requested: int
     finished: int
@@ -26,7 +26,7 @@ class Provenance:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Provenance:
-        """The provenance of the finished ones among ``runs``."""
+        """Return the provenance of the finished ones among ``runs``."""
         finished = [run for run in runs if run.result is not None]
         return cls(
             requested=len(runs),
@@ -50,12 +50,12 @@ def _data(run: Run) -> str:
 
 
 def describe(part: Mapping[str, Any]) -> str:
-    """Settings as people write them: ``device cpu, executor loop, torch 2.11.0``."""
+    """Return settings as text: ``device cpu, executor loop, torch 2.11.0``."""
     return line(", ".join(f"{name} {value}" for name, value in sorted(part.items()) if value is not None))
 
 
 def code(environment: Mapping[str, Any]) -> str:
-    """Git commit of the code, and whether it had changes that were not committed."""
+    """Return the Git commit of the code, and whether it had uncommitted changes."""
     commit = environment.get("git_commit")
     if not commit:
         return "installed package, no git commit"
@@ -63,12 +63,12 @@ def code(environment: Mapping[str, Any]) -> str:
 
 
 def packages(environment: Mapping[str, Any]) -> str:
-    """Versions of what the numbers depend on."""
+    """Return the versions that the numbers depend on."""
     return describe({name: environment[name] for name in ("flbench", "python", "torch") if name in environment})
 
 
 def hardware(environment: Mapping[str, Any]) -> str:
-    """Processor and accelerator."""
+    """Return processor and accelerator."""
     return ", ".join(str(environment[name]) for name in ("cpu", "gpu") if environment.get(name))
 
 

@@ -35,13 +35,13 @@ def sweep_run_id(sweep: Sweep) -> str:
 def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> SweepView:
     """Build a sweep's table and draw its figures into ``folder``; without matplotlib the table stands alone."""
     from flbench.papers import papers
-    from flbench.report import leaderboard
     from flbench.report.figures.kinds import write_figures
+    from flbench.report.leaderboard import build
+    from flbench.report.parts import options_of, parts_of
     from flbench.report.sources import StoreSource
     from flbench.report.write.json import to_json
 
-    parts = leaderboard.parts_of(StoreSource(store), [sweep])
-    board = leaderboard.build(parts, leaderboard.options_of([sweep]), papers())
+    board = build(parts_of(StoreSource(store), [sweep]), options_of([sweep]), papers())
     try:
         write_figures(board, folder, papers())
     except (UserError, OSError) as error:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from flbench.cli.plot import kinds, plot
 from tests.cli.test_report import fill, flbench, here  # noqa: F401  the fixture
 
 
@@ -38,6 +40,7 @@ def test_a_folder_gets_svg_and_png(here: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["curve"], "unknown kind of figure 'curve'; did you mean 'curves'?"),
         (["lr"], "these runs do not support a figure of the metric over the learning rate"),
         (["curves", "--out", "figure.gif"], "cannot draw figure.gif: expected a folder or a name that ends in .png"),
         (["curves", "--out", "tiny.yaml/figure.png"], "cannot write tiny.yaml"),
@@ -55,3 +58,9 @@ def test_what_cannot_be_drawn_is_said(
     fill(here / "runs")
     assert flbench(monkeypatch, "plot", *words, "tiny.yaml") == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_help_and_completion_name_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    documented = " ".join(str(plot.__annotations__["kind"]).split())
+    assert all(re.search(rf"\b{kind}\b", documented) for kind in kinds(""))
+    assert kinds("cu") == ["curves"]

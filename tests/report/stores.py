@@ -13,8 +13,9 @@ from flbench.report.claims import Chapter
 from flbench.report.figures import kinds
 from flbench.report.figures.drawing import Drawing
 from flbench.report.layout import Layout
-from flbench.report.leaderboard import Part, build, chapters_of
+from flbench.report.leaderboard import build, chapters_of
 from flbench.report.page.leaderboard import document
+from flbench.report.parts import Part
 from flbench.report.runs import Collection
 from flbench.report.write.html import to_html
 from flbench.report.write.markdown import to_markdown
@@ -55,7 +56,7 @@ def html_of(board: Leaderboard) -> str:
 
 def draw(board: Leaderboard, kind: str, data_root: Path | None = None) -> list[Drawing]:
     """The figures of one kind, general or of a paper."""
-    return list(kinds.draw(board, kind, papers(), data_root))
+    return list(kinds.draw(board, kinds.kinds_of(papers())[kind], data_root))
 
 
 def write_figures(board: Leaderboard, directory: Path) -> tuple[Picture, ...]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.report.board import Leaderboard, Section
+from flbench.report.board import Section
 from flbench.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+#: The formats of figures by suffix, each with the metadata that would differ between equal figures.
+FORMATS: Mapping[str, Mapping[str, None]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
 
 
 @dataclass(frozen=True)
@@ -52,10 +60,6 @@ class FigureKind:
     order: int = 100
     reads_data: bool = False
 
-    def drawings(self, board: Leaderboard, data_root: Path | None = None) -> Iterator[Drawing]:
-        """Draw the figures of a leaderboard; ``data_root`` is the folder of the data sets (None: the usual one)."""
-        return self.draw(board, data_root) if self.reads_data else self.draw(board)
-
 
 def save(drawing: Drawing, directory: Path) -> list[Path]:
     """Write a drawing as SVG and PNG; the same runs give the same bytes."""
@@ -67,10 +71,9 @@ def save(drawing: Drawing, directory: Path) -> list[Path]:
 
 
 def save_as(drawing: Drawing, path: Path) -> None:
-    """Write a drawing to one file in the format of its suffix: .svg, .png or .pdf."""
-    metadata = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+    """Write a drawing to one file in the format of its suffix, one of ``FORMATS``."""
     box = "tight" if drawing.tight else None
-    drawing.figure.savefig(path, dpi=160, bbox_inches=box, metadata=metadata[path.suffix])
+    drawing.figure.savefig(path, dpi=160, bbox_inches=box, metadata=FORMATS[path.suffix.lower()])
 
 
 def file_name(kind: str, *titles: str) -> str:

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.errors import UserError
-from flbench.messages import by_similarity
 from flbench.report.board import Leaderboard, Picture
 from flbench.report.figures import axes, cost, curves, heatmap, labels
 from flbench.report.figures.drawing import Drawing, FigureKind, save
@@ -36,18 +34,14 @@ def kinds_of(papers: Sequence[Paper]) -> Mapping[str, FigureKind]:
     return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.order)}
 
 
-def draw(
-    board: Leaderboard, kind: str, papers: Sequence[Paper] = (), data_root: Path | None = None
-) -> Iterator[Drawing]:
-    """Draw the figures of one kind; raises UserError for an unknown kind."""
-    kinds = kinds_of(papers)
-    if kind not in kinds:
-        raise UserError(f"unknown kind of figure {kind!r}; known: {', '.join(by_similarity(kind, kinds))}")
+def draw(board: Leaderboard, kind: FigureKind, data_root: Path | None = None) -> Iterator[Drawing]:
+    """Draw the figures of one kind; ``data_root`` is the folder of the data sets (None: the usual one)."""
     from matplotlib import rc_context
 
+    drawings = kind.draw(board, data_root) if kind.reads_data else kind.draw(board)
     with rc_context(STYLE):
-        for drawing in kinds[kind].drawings(board, data_root):
-            # A layout takes the sizes of titles and labels from the drawing before: one pass lets titles overlap.
+        for drawing in drawings:
+            # The first layout uses the sizes of titles and labels before it: a second one keeps titles apart.
             drawing.figure.draw_without_rendering()
             yield drawing
 
@@ -58,10 +52,10 @@ def write_figures(
     """Draw every kind that the runs support as SVG and PNG into ``directory``; the pictures have no links yet."""
     directory.mkdir(parents=True, exist_ok=True)
     pictures = []
-    for kind in kinds_of(papers):
-        for drawing in draw(board, kind, papers, data_root):
+    for kind in kinds_of(papers).values():
+        for drawing in draw(board, kind, data_root):
             svg, _ = save(drawing, directory)
-            pictures.append(Picture(kind, drawing.caption, svg, drawing.place))
+            pictures.append(Picture(kind.name, drawing.caption, svg, drawing.place))
     return tuple(pictures)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from flbench.data.arrays import Ints
 from flbench.data.label_counts import LabelCounts
 from flbench.errors import UserError
+from flbench.report.figures.drawing import FORMATS, Drawing, save_as
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,25 +19,23 @@ if TYPE_CHECKING:
 _TRAIN, _TEST = "#0072B2", "#E69F00"
 #: Inches a cell of the picture may measure, and the inches that all cells together may take.
 _CELL, _WIDEST, _HIGHEST = 0.36, 12.0, 16.0
-_FORMATS = (".png", ".svg", ".pdf")
 
 
 def write_figure(counts: LabelCounts, title: str, path: Path) -> None:
     """Write the figure of ``figure_of`` to a .png, .svg or .pdf file.
 
     Raises:
-        UserError: the suffix of ``path`` is none of these, or the file cannot be written.
+        UserError: ``path`` has another suffix, or cannot be written.
     """
-    if path.suffix.lower() not in _FORMATS:
-        raise UserError(f"cannot draw {path}: expected a name that ends in {', '.join(_FORMATS)}, got {path.suffix!r}")
+    if path.suffix.lower() not in FORMATS:
+        raise UserError(f"cannot draw {path}: expected a name that ends in {', '.join(FORMATS)}, got {path.suffix!r}")
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.hashsalt": "flbench", "font.size": 9}):
-        figure = figure_of(counts, title)
+        drawing = Drawing(path.stem, title, figure_of(counts, title), tight=True)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
-            figure.savefig(path, dpi=160, bbox_inches="tight", metadata=metadata)
+            save_as(drawing, path)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 

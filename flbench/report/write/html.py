@@ -11,7 +11,7 @@ from pathlib import Path
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
 from flbench.report.literal import visible
 
-#: Style and behaviour of the page.
+#: The folder of the page's style sheet and script.
 _PARTS = Path(__file__).parent
 
 _PAGE = """<!DOCTYPE html>
@@ -34,21 +34,21 @@ _PAGE = """<!DOCTYPE html>
 
 
 def to_html(blocks: Sequence[Block], title: str) -> str:
-    """The whole page: same blocks, same bytes."""
+    """Return the page; the same blocks give the same bytes."""
     style, script = ((_PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     body = "\n".join(_Page().write(blocks))
     return _PAGE.format(title=escape(title), style=style, script=script, body=body)
 
 
 class _Page:
-    """Writes blocks, and knows which anchors and how many figures there were."""
+    """Writes blocks; counts anchors and figures, whose ids must be unique."""
 
     def __init__(self) -> None:
         self._anchors: Counter[str] = Counter()
         self._figures = 0
 
     def write(self, blocks: Sequence[Block]) -> Iterator[str]:
-        """The blocks, with links to the sections below the title."""
+        """Yield the blocks, with links to the sections below the title."""
         titles = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
         links = [f'<a href="#{anchor(title)}">{_text(title)}</a>' for title in titles]
         for block in blocks:
@@ -76,7 +76,7 @@ class _Page:
         return f"<details><summary>{_text(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
 
     def _heading(self, heading: Heading) -> str:
-        """With the anchor that GitHub gives it: the same title again gets a number."""
+        """Return a heading with the anchor that GitHub gives it: a repeated title gets a number."""
         name = anchor(heading.text)
         before = self._anchors[name]
         self._anchors[name] += 1
@@ -111,7 +111,7 @@ def _entry(entry: Entry, name: str) -> str:
 
 
 def _figure(figure: Figure, number: int) -> str:
-    """The drawing itself, with ids that no other figure has, in the size that its page allows."""
+    """Return the SVG with ids that no other figure has."""
     text = figure.svg.read_text(encoding="utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{number}-", text)
@@ -121,12 +121,12 @@ def _figure(figure: Figure, number: int) -> str:
 
 
 def _text(text: str) -> str:
-    """Return HTML that shows a text as it is."""
+    """Return a text as HTML."""
     return escape(visible(text))
 
 
 def _inline(text: str) -> str:
-    """Return inline Markdown as HTML; links lead to sections, files and the web alone, everything else is text."""
+    """Return inline Markdown as HTML; only links to sections, files and the web become links."""
     text = re.sub(r"&amp;((?:amp|lt|gt|#\d+);)", r"&\1", escape(visible(text), quote=False))
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
     text = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
@@ -141,5 +141,5 @@ def _link(found: re.Match[str]) -> str:
 
 
 def anchor(text: str) -> str:
-    """The anchor that GitHub gives a title."""
+    """Return the anchor that GitHub gives a title."""
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")

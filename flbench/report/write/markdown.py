@@ -13,7 +13,7 @@ LARGEST = 500_000
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
-    """The whole text, which ends with a line break; where it is too large to be shown, the largest folds give way."""
+    """Return the document; of one that is too large for GitHub, the largest folds are left out."""
     texts = [_block(block) for block in blocks]
     folds = [(index, block) for index, block in enumerate(blocks) if isinstance(block, Fold)]
     for index, fold in sorted(folds, key=lambda at: len(texts[at[0]]), reverse=True):
@@ -47,7 +47,7 @@ def _block(block: Block) -> str:
 
 
 def _fold(fold: Fold) -> str:
-    """GitHub reads Markdown inside of HTML where empty lines surround it."""
+    """Return a <details> element; GitHub reads Markdown in HTML between empty lines."""
     inside = _joined(map(_block, fold.blocks))
     return f"<details>\n<summary>{literal(fold.summary)}</summary>\n\n{inside}\n\n</details>" if inside else ""
 

@@ -1,0 +1,112 @@
+"""From sweeps to the runs of a report: one part for each set of report options, and the options of the document."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flbench.config import Training
+from flbench.report.board import Options
+from flbench.report.layout import Layout
+from flbench.report.runs import Collection, Run, collect
+from flbench.report.sources import Source
+
+if TYPE_CHECKING:
+    from flbench.sweeps import Sweep
+
+
+@dataclass(frozen=True)
+class Part:
+    """The runs of the sweeps with the same report options.
+
+    Attributes:
+        layout: the options.
+        collection: the runs.
+        sweeps: names of the sweeps with their data sets and models; empty for runs that no sweep file names.
+    """
+
+    layout: Layout
+    collection: Collection
+    sweeps: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+
+    def names(self, run: Run) -> list[str]:
+        """Return the sweeps on the data set and model of a run."""
+        return [name for name, places in self.sweeps.items() if place_of(run.training) in places]
+
+
+def place_of(experiment: Training) -> tuple[str, str]:
+    """Return the names of data set and model."""
+    return experiment.dataset.name, experiment.model.name
+
+
+def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = ()) -> Options:
+    """Return the options of a leaderboard of some sweeps.
+
+    Args:
+        sweeps: the sweeps; the leaderboard is named after all of them.
+        arguments: further arguments of ``flbench report``, for the command that makes the leaderboard again.
+    """
+    given = dict.fromkeys(option for sweep in sweeps for option in sweep.options)
+    words = [_public_path(sweep.path) for sweep in sweeps]
+    words += [word for option in given for word in option.split(" ", 1)]
+    return Options(
+        title=", ".join(sweep.name for sweep in sweeps) or Options.title,
+        specs=tuple((sweep.name, sweep.spec_hash) for sweep in sweeps),
+        command=shlex.join(["flbench", "report", *words, *arguments]),
+    )
+
+
+def _public_path(path: Path) -> str:
+    """Return the path relative to the working directory, or the bare name of a file outside it."""
+    here, resolved = Path.cwd(), path.resolve()
+    return resolved.relative_to(here).as_posix() if resolved.is_relative_to(here) else path.name
+
+
+def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[Part, ...]:
+    """Return the runs of some sweeps by their report options; without sweeps, every run of the source.
+
+    Args:
+        source: where the runs are.
+        sweeps: which runs, and how they are laid out.
+        changes: options that replace those of all sweeps.
+    """
+    if not sweeps:
+        layout = Layout(**changes)
+        return (Part(layout, collect(source, select_by=layout.select_by, metric=layout.metric)),)
+    layouts: dict[Layout, list[Sweep]] = {}
+    for sweep in sweeps:
+        layouts.setdefault(dataclasses.replace(_layout_of(sweep), **changes), []).append(sweep)
+    parts = []
+    for layout, members in layouts.items():
+        requests = [experiment for sweep in members for experiment in sweep.experiments]
+        found = collect(source, requests, select_by=layout.select_by, metric=layout.metric)
+        places = {
+            sweep.name: frozenset(place_of(one) for one in sweep.experiments if isinstance(one, Training))
+            for sweep in members
+        }
+        parts.append(Part(layout, found, places))
+    return tuple(parts)
+
+
+def _layout_of(sweep: Sweep) -> Layout:
+    options = sweep.spec.report
+    layout = Layout(
+        options.metric, options.rows, options.cols, options.select_by, tune=options.tune, target=options.target
+    )
+    if options.baseline is None:
+        return layout
+    conditions = tuple(f"{path}={json.dumps(value)}" for path, value in options.baseline.items())
+    return dataclasses.replace(layout, baseline=conditions)
+
+
+def merged(parts: Sequence[Part]) -> Collection:
+    """Return the runs of all parts, each once."""
+    unique = {(run.run_id, run.rounds): run for part in reversed(parts) for run in part.collection.runs}
+    runs = sorted(unique.values(), key=lambda run: (run.cell, run.experiment.seed))
+    left_out = dict.fromkeys(note for part in parts for note in part.collection.left_out)
+    return Collection(tuple(runs), tuple(left_out), parts[0].collection.source)
