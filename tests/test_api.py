@@ -50,14 +50,14 @@ def test_a_store_and_its_export_load_as_the_same_frame(tmp_path: Path, monkeypat
     assert set(curves["run_id"]) == set(frame["run_id"])
 
 
-def test_a_sweep_files_runs_are_told_whether_they_exist_or_not(tmp_path: Path) -> None:
+def test_a_sweep_file_loads_finished_and_missing_runs(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(SPEC)
     Store(tmp_path / "runs")
     frame = flbench.load(tmp_path / "runs", spec=tmp_path / "tiny.yaml")
     assert list(frame["state"]) == ["pending", "pending"]
 
 
-def test_what_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no store"):
         flbench.load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="unknown rule"):

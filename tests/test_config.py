@@ -23,7 +23,7 @@ from flbench.config import (
 from flbench.metric_specs import METRICS
 from flbench.registry import METHODS
 
-#: A change here retires every result that anybody has: it must be meant, and come with a new component version.
+#: A change here invalidates all existing results. It must be intended, and come with a new component version.
 GOLDEN_IDS: dict[str, dict[str, Any]] = {
     "26dcd10561c5566e": {},
     "8b224895b06150af": {"norm": "ln", "seed": 1},
@@ -153,7 +153,7 @@ def test_augmentation_is_the_data_sets_own() -> None:
     assert parse_experiment({"dataset": "cifar10", "augment": "none"}).augment == "none"
 
 
-def test_epochs_take_the_place_of_steps() -> None:
+def test_epochs_replace_steps() -> None:
     epochs = parse_experiment({"local_epochs": 2})
     assert (epochs.local_steps, epochs.local_epochs) == (None, 2)
     assert epochs.identity() == {**parse_experiment({}).identity(), "local_epochs": {"epochs": 2, "version": 2}}
@@ -168,7 +168,7 @@ def test_seeds_share_a_cell() -> None:
     assert one.cell_id == parse_experiment({"rounds": 7}).cell_id
 
 
-def test_a_mended_component_has_new_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fixed_component_has_new_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     before = parse_experiment({}).run_id
     monkeypatch.setattr(METHODS["fedavg"], "version", 2)
     assert parse_experiment({}).run_id != before
@@ -207,7 +207,7 @@ def test_evaluated_rounds_end_with_the_last() -> None:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_evaluated_rounds_are_the_set_that_they_stand_for(before: bool) -> None:
+def test_evaluated_rounds_equal_their_explicit_set(before: bool) -> None:
     for rounds, every in product(range(13), range(1, 15)):
         expected = frozenset((*range(0 if before else every, rounds + 1, every), rounds))
         lazy = EvaluatedRounds(rounds, every, before)
@@ -221,7 +221,7 @@ def test_evaluated_rounds_are_the_set_that_they_stand_for(before: bool) -> None:
         assert lazy - expected == frozenset()
 
 
-def test_evaluated_rounds_take_no_room() -> None:
+def test_evaluated_rounds_take_no_memory() -> None:
     rounds = EvaluatedRounds(10**12, 1, before_the_first=True)
     assert (len(rounds), 10**11 in rounds, 10**12 + 1 in rounds) == (10**12 + 1, True, False)
     assert list(islice(rounds, 3)) == [0, 1, 2]
@@ -254,7 +254,7 @@ def test_rounds_and_evaluations_are_bounded(raw: dict[str, Any], says: str) -> N
     assert parse_experiment({"rounds": 10**7, "eval_every": 100}).rounds == 10**7
 
 
-def test_studies_are_also_looked_at_before_their_first_round() -> None:
+def test_studies_are_also_evaluated_before_their_first_round() -> None:
     assert parse_experiment({"kind": "rank", "rounds": 25}).evaluated_rounds() == {0, 10, 20, 25}
     assert parse_experiment({"kind": "sharpness"}).evaluated_rounds() == {0}
 

@@ -1,4 +1,4 @@
-"""A run is a pure function of its experiment: stopped, resumed, extended, observed more closely, the same numbers."""
+"""A run is a pure function of its experiment: stopping, resuming, extending or more evaluations change no number."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def without_time(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def after(calls: int) -> Callable[[], bool]:
-    """False until it has been asked that often."""
+    """Return a ``should_stop`` that is false for this many calls."""
     left: Iterator[bool] = iter([False] * (calls - 1))
     return lambda: next(left, True)
 
@@ -65,7 +65,7 @@ def after(calls: int) -> Callable[[], bool]:
     ],
     ids=lambda fields: str(fields.get("method", "centralized")),
 )
-def test_stopped_and_resumed_is_as_if_undisturbed(fields: dict[str, Any], executor: str, tmp_path: Path) -> None:
+def test_a_stopped_and_resumed_run_has_the_same_numbers(fields: dict[str, Any], executor: str, tmp_path: Path) -> None:
     if fields.get("kind") == "centralized":
         wanted = parse_experiment({**{k: v for k, v in SMALL.items() if k != "clients"}, **fields})
     else:
@@ -80,7 +80,7 @@ def test_stopped_and_resumed_is_as_if_undisturbed(fields: dict[str, Any], execut
     assert [record["round"] for record in found] == [2, 4, 6]
 
 
-def test_extending_is_running_longer_from_the_start(tmp_path: Path) -> None:
+def test_an_extended_run_has_the_numbers_of_a_longer_one(tmp_path: Path) -> None:
     _, expected = run(Store(tmp_path / "long"), experiment(rounds=10))
     store = Store(tmp_path / "extended")
     run(store, experiment(rounds=6))
@@ -96,7 +96,7 @@ def test_a_result_covers_a_shorter_request(store: Store) -> None:
     assert store.claim(experiment(rounds=4), Lease.here()) is None
 
 
-def test_looking_more_often_does_not_change_what_is_seen(store: Store, tmp_path: Path) -> None:
+def test_more_evaluations_do_not_change_the_numbers(store: Store, tmp_path: Path) -> None:
     run(store, experiment(eval_every=3))
     _, found = run(store, experiment(eval_every=1, probes=["drift"]))
     assert [record["round"] for record in found] == [0, 1, 2, 3, 4, 5, 6], "with probes also before the first round"
@@ -107,7 +107,7 @@ def test_looking_more_often_does_not_change_what_is_seen(store: Store, tmp_path:
     assert {k: v for k, v in found[-1].items() if k != "probes"} == expected[-1]
 
 
-def test_a_resume_keeps_its_numerics_or_starts_over(store: Store) -> None:
+def test_a_resumed_run_keeps_its_numerics_or_starts_over(store: Store) -> None:
     wanted = experiment()
     run(store, wanted, after(3), executor="loop")
     _, found = run(store, wanted, executor="stacked")
@@ -116,7 +116,7 @@ def test_a_resume_keeps_its_numerics_or_starts_over(store: Store) -> None:
     assert [record["round"] for record in found] == [2, 4, 6]
 
 
-def test_a_diverged_run_is_done_and_says_when(store: Store) -> None:
+def test_a_diverged_run_is_done_and_reports_the_round(store: Store) -> None:
     wanted = experiment(lr=1e30, rounds=6)
     outcome, _ = run(store, wanted)
     assert outcome.status == "diverged"
@@ -144,7 +144,7 @@ def test_fedbn_reports_the_whole_test_set_and_the_own_shard(store: Store) -> Non
 
 
 def test_batches_do_not_depend_on_the_method(store: Store) -> None:
-    """Comparisons are paired: round one of SCAFFOLD, whose controls are zero, is FedAvg's to the bit."""
+    """Comparisons are paired: the first round of SCAFFOLD, whose controls are zero, equals FedAvg's to the bit."""
     _, fedavg = run(store, experiment(eval_every=1, rounds=1))
     _, scaffold = run(store, experiment(eval_every=1, rounds=1, method={"name": "scaffold", "variant": "text"}))
     for record in (fedavg[0], scaffold[0]):
@@ -174,7 +174,7 @@ def test_tf32_is_not_computed_on_a_cpu(store: Store) -> None:
         run(store, experiment(precision="tf32"))
 
 
-def test_a_result_says_how_many_images_there_were(store: Store) -> None:
+def test_a_result_has_the_number_of_images(store: Store) -> None:
     run(store, experiment(rounds=2))
     result = store.run(experiment(rounds=2).run_id).results()[0]
     assert result.environment["samples"] == "1442/355"

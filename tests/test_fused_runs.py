@@ -1,4 +1,4 @@
-"""Runs trained together by a worker: each keeps its own directory, numbers, checkpoint and failure."""
+"""Runs that a worker trains together have separate directories, numbers, checkpoints and failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def experiment(**fields: Any) -> Experiment:
 
 
 def plan() -> list[Experiment]:
-    """Two kinds of runs, interleaved: four seeds each, at two rates."""
+    """Return two kinds of runs, interleaved: four seeds each, at two learning rates."""
     return [
         experiment(norm=norm, seed=seed, lr=lr, method="scaffold")
         for seed in (0, 1)
@@ -40,7 +40,7 @@ def records(store: Store, run: Experiment) -> list[dict[str, Any]]:
 
 
 def groups_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Notes how many runs are trained together, step by step."""
+    """Records the number of runs that train together in each step."""
     from flbench import execution
 
     sizes: list[int] = []
@@ -61,7 +61,7 @@ def after(calls: int) -> Callable[[], bool]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """The records of every run of the plan, trained one at a time."""
+    """Return the records of every run of the plan, trained one at a time."""
     store = Store(tmp_path_factory.mktemp("alone"))
     assert go(store, plan(), fuse=1) == 8
     return {run.run_id: records(store, run) for run in plan()}
@@ -105,7 +105,7 @@ def test_a_diverging_run_ends_alone(tmp_path: Path) -> None:
     assert [records(store, runs[k]) for k in (0, 2)] == [records(calm, runs[k]) for k in (0, 2)]
 
 
-def test_a_run_that_cannot_begin_ends_alone(tmp_path: Path) -> None:
+def test_a_run_that_cannot_start_ends_alone(tmp_path: Path) -> None:
     store = Store(tmp_path)
     runs = [experiment(seed=0), experiment(seed=1, partition="dirichlet:1", min_size=1_000), experiment(seed=2)]
     go(store, runs)
@@ -122,14 +122,14 @@ def test_runs_whose_data_are_missing_are_not_claimed(tmp_path: Path) -> None:
     assert store.run(experiment().run_id).result_for(experiment()) is not None, "the worker went on"
 
 
-def test_runs_of_different_length_go_on_without_the_shorter(tmp_path: Path) -> None:
+def test_longer_runs_continue_when_shorter_runs_end(tmp_path: Path) -> None:
     store = Store(tmp_path)
     runs = [experiment(seed=0, rounds=2), experiment(seed=1, rounds=6)]
     go(store, runs)
     assert [records(store, run)[-1]["round"] for run in runs] == [2, 6]
 
 
-def test_a_fault_of_the_shared_computation_ends_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_shared_computation_ends_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flbench import execution
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -143,7 +143,7 @@ def test_a_fault_of_the_shared_computation_ends_them_all(tmp_path: Path, monkeyp
     assert [(state.status, state.kind) for state in states] == [("failed", "oom")] * 3
 
 
-def test_what_may_train_together() -> None:
+def test_which_runs_may_train_together() -> None:
     def kind(**fields: Any) -> str:
         return kind_of_group(experiment(**fields).to_json())
 

@@ -1,4 +1,4 @@
-"""Whole sweeps, trained together or one run at a time: one leaderboard, also after a kill."""
+"""Sweeps whose runs train together or one at a time have the same leaderboard, also after a kill."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sweep(spec: Path, store: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def leaderboard(store: Path) -> str:
-    """The leaderboard without its provenance, which names times and machines."""
+    """Return the leaderboard without its provenance, which has times and machines."""
     (path,) = store.glob("sweeps/together/*/leaderboard.md")
     tables, provenance, _ = path.read_text().partition("## Provenance")
     assert provenance
@@ -48,7 +48,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(spec: Path) -> str:
-    """The leaderboard of runs that trained one at a time."""
+    """Return the leaderboard of runs that trained one at a time."""
     store = spec.parent / "alone"
     done = sweep(spec, store, "--set", "resources.fuse=1", "--workers", "2")
     out, _ = done.communicate(timeout=300)
@@ -66,7 +66,7 @@ def test_a_fused_sweep_has_the_leaderboard_of_single_runs(spec: Path, alone: str
 
 
 @pytest.mark.slow
-def test_a_killed_group_goes_on_in_groups_of_another_width(spec: Path, alone: str, tmp_path: Path) -> None:
+def test_a_killed_group_resumes_in_groups_of_another_width(spec: Path, alone: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
     stopped = sweep(spec, tmp_path, "--workers", "1")
     wait_until(lambda: recorded(store) >= 12, 60)

@@ -1,4 +1,4 @@
-"""Metrics against numbers worked by hand."""
+"""Metrics compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_class_without_test_samples_has_no_recall() -> None:
 
 
 def test_personal_models_rank_by_the_whole_test_set() -> None:
-    """A client that always answers its own class scores 1 on its shard and the class's share on the whole set."""
+    """A client that always predicts its own class scores 1 on its shard and the class's share on the whole set."""
     constant = torch.stack([logits_for([0] * 6), logits_for([1] * 6)])
     own = [torch.tensor([0, 1, 2]), torch.tensor([3, 4])]
     record = metrics.personal_models(constant, LABELS, own)
@@ -56,7 +56,7 @@ def test_whole_set_has_no_client_keys() -> None:
     assert not {"clients", "acc_worst", "acc_weighted"} & record.keys()
 
 
-def test_nobody_has_test_data() -> None:
+def test_no_client_has_test_data() -> None:
     empty = [torch.tensor([], dtype=torch.int64)] * 2
     record = metrics.shared_model(logits_for(PREDICTED), LABELS, empty)
     assert record["acc"] is None

@@ -27,7 +27,7 @@ def file_of(table: str) -> Path:
 
 
 def asked_for(run: Experiment) -> tuple[Any, ...]:
-    """What a run is, read from the experiment itself and not through what the report makes of it."""
+    """Return the configuration of a run, read from the experiment and not through the report."""
     assert isinstance(run, Federated)
     groups = getattr(run.norm, "groups", None)
     return (
@@ -53,7 +53,7 @@ def test_there_is_a_file_for_every_table_and_figure() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_tables_file_asks_for_exactly_its_rows(table: str) -> None:
+def test_a_tables_file_has_exactly_its_rows(table: str) -> None:
     rows = [row for row in ROWS if row["table"] == table]
     sweep = load_sweep(file_of(table))
     asked = [asked_for(runs[0]) for runs in sweep.cells().values()]
@@ -70,7 +70,7 @@ def test_the_report_finds_every_row_of_a_table(table: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(PAPER.glob("*.yaml")), ids=lambda path: path.stem)
-def test_any_of_them_is_scaled_down_by_one_option(path: Path) -> None:
+def test_one_option_scales_any_paper_sweep_down(path: Path) -> None:
     full, short = load_sweep(path), load_sweep(path, ["rounds=200"])
     assert {run.rounds for run in full.experiments} == {10_000}
     assert {run.rounds for run in short.experiments} == {200}
@@ -78,7 +78,7 @@ def test_any_of_them_is_scaled_down_by_one_option(path: Path) -> None:
     assert {run.eval_every for run in full.experiments} == {100}
 
 
-def test_figure_4_feeds_both_sides_the_same_data() -> None:
+def test_figure_4_trains_both_kinds_on_the_same_amount_of_data() -> None:
     runs = load_sweep(PAPER / "figure04.yaml").experiments
     samples = {
         run.kind: run.batch_size * (run.local_steps or 0) * (run.clients if isinstance(run, Federated) else 1)
@@ -88,7 +88,7 @@ def test_figure_4_feeds_both_sides_the_same_data() -> None:
     assert {run.momentum for run in runs if run.kind == "centralized"} == {0, 0.9}
 
 
-def test_other_readings_are_no_published_configurations_but_for_their_variants() -> None:
+def test_other_readings_differ_from_published_configurations_except_for_variants() -> None:
     configurations = {row.configuration for row in published_rows()}
     for run in load_sweep(PAPER / "other_readings.yaml").experiments:
         assert isinstance(run, Federated)
@@ -97,7 +97,7 @@ def test_other_readings_are_no_published_configurations_but_for_their_variants()
 
 
 @pytest.mark.parametrize("path", sorted(PAPER.parent.glob("*.yaml")), ids=lambda path: path.stem)
-def test_rows_beside_published_numbers_are_in_the_papers_form(path: Path) -> None:
+def test_rows_with_published_numbers_use_the_papers_variants(path: Path) -> None:
     configurations = {row.configuration for row in published_rows()}
     beside = [run for run in load_sweep(path).experiments if configuration_of(run) in configurations]
     assert {getattr(run.method, "variant", "text") for run in beside if isinstance(run, Federated)} <= {"text"}

@@ -1,4 +1,4 @@
-"""A run is identified by the content of its data: named before anything is written, compared before it is used."""
+"""The content of the data identifies a run: it is looked up before anything is written and compared before use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OTHER, THIRD = "0123456789abcdef", "fedcba9876543210"
 
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test has its own working directory, cache, data and store, and toys in place of training."""
+    """Give every test its own working directory, cache, data and store, and a stub in place of training."""
     monkeypatch.setenv("FLBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
@@ -51,7 +51,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_images(folder: Path, shape: tuple[int, int, int], *, seed: int, count: int = 12, classes: int = 10) -> None:
-    """A small parquet set of random images."""
+    """Write a small parquet data set of random images."""
     images = [encode(image) for image in pixels(count, shape, seed)]
     for half in ("train", "test"):
         columns = {"image": images, "label": labels(count, classes)}
@@ -76,7 +76,7 @@ def run(*arguments: str) -> Result:
 
 
 def computed(*arguments: str) -> tuple[str, bool]:
-    """The id of a run, and whether it was computed now."""
+    """Return the id of a run, and whether this call computed it."""
     found = json.loads(run(*arguments, "--json").stdout)
     assert found["status"] == "done"
     return found["run_id"], found["computed"]
@@ -91,7 +91,7 @@ def request(**fields: Any) -> Experiment:
     return parse_experiment({"rounds": 20, "eval_every": 10, **fields})
 
 
-# One rule: the id holds the content.
+# The id contains the content.
 
 
 def test_the_official_content_is_left_out_of_the_id() -> None:
@@ -117,7 +117,7 @@ def test_other_images_under_one_name_are_another_run(tmp_path: Path) -> None:
     }
 
 
-def test_a_folder_is_its_content_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_folder_gives_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(tmp_path / "img")
     spellings = ("img", "./img", "img/", str(tmp_path / "img"), "../" + tmp_path.name + "/img")
     ids = {named(request(dataset=f"folder:{path}")).run_id for path in spellings}
@@ -145,7 +145,7 @@ def test_a_class_without_images_is_another_content(tmp_path: Path) -> None:
     assert named(request(dataset="folder:img")).run_id != two.run_id, "the model has an output more"
 
 
-def test_a_subset_and_the_full_set_are_apart(tmp_path: Path) -> None:
+def test_a_subset_and_the_full_set_are_different_runs(tmp_path: Path) -> None:
     write_images(tmp_path / "part/tinyimagenet", (3, 64, 64), seed=1, count=200, classes=200)
     write_images(tmp_path / "full/tinyimagenet", (3, 64, 64), seed=1, count=400, classes=200)
     tiny = request(dataset="tinyimagenet", model="cnn", partition="iid")
@@ -161,7 +161,7 @@ def test_one_content_under_two_paths_is_one_run_of_a_sweep(tmp_path: Path) -> No
     assert len(sweep.experiments) == 1
 
 
-# Where the data are not.
+# Machines without the data.
 
 
 def sweep_file(folder: Path, datasets: str, **base: Any) -> Path:
@@ -200,14 +200,14 @@ def test_finished_runs_need_no_data(tmp_path: Path) -> None:
     assert isinstance(run("dataset=cifar10", "seed=1").exception, DataMissing)
 
 
-def test_planning_elsewhere_takes_the_official_content(tmp_path: Path) -> None:
+def test_planning_without_data_assumes_the_official_content(tmp_path: Path) -> None:
     official = request(dataset="cifar10")
     assert named(official, "content") is official
     with pytest.raises(DataMissing):
         named(official, "data")
 
 
-def test_planning_elsewhere_asks_for_content_that_is_not_known(tmp_path: Path) -> None:
+def test_planning_without_data_asks_for_unknown_content(tmp_path: Path) -> None:
     tiny = request(dataset="tinyimagenet", model="cnn", partition="iid")
     with pytest.raises(UserError, match=r"not known here.*dataset\.content=FINGERPRINT"):
         named(tiny, "content")
@@ -216,13 +216,13 @@ def test_planning_elsewhere_asks_for_content_that_is_not_known(tmp_path: Path) -
     assert named(pinned, "content") is pinned
 
 
-def test_content_that_is_named_is_compared_with_the_data_here(tmp_path: Path) -> None:
+def test_a_named_content_is_compared_with_the_local_data(tmp_path: Path) -> None:
     cifar(tmp_path / "data", 1)
     with pytest.raises(OtherData, match=rf"expected cifar10 with the content {OTHER}, found"):
         named(request(dataset={"name": "cifar10", "content": OTHER}))
 
 
-def test_stored_runs_say_which_content_is_meant(tmp_path: Path) -> None:
+def test_stored_runs_determine_the_content(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     tiny = request(dataset="tinyimagenet", model="cnn", partition="iid")
     first = tiny.on(tiny.dataset.holding(OTHER))  # type: ignore[union-attr]
@@ -237,7 +237,7 @@ def test_stored_runs_say_which_content_is_meant(tmp_path: Path) -> None:
     assert chosen.record is not None and chosen.record["acc"] == 0.5
 
 
-def test_of_several_stored_contents_the_one_that_is_here_is_meant(tmp_path: Path) -> None:
+def test_among_several_stored_contents_the_local_one_is_used(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for seed in (1, 2):
         shutil.rmtree(tmp_path / "img", ignore_errors=True)
@@ -248,7 +248,7 @@ def test_of_several_stored_contents_the_one_that_is_here_is_meant(tmp_path: Path
     assert found.run_id == last.run_id
 
 
-def test_official_runs_come_before_others_of_that_name(tmp_path: Path) -> None:
+def test_official_runs_precede_others_of_that_name(tmp_path: Path) -> None:
     store, official = Store(tmp_path / "store"), request(dataset="cifar10", model="cnn")
     other = official.on(official.dataset.holding(OTHER))  # type: ignore[union-attr]
     finish(store, other, 0.1, fingerprint=OTHER)
@@ -260,7 +260,7 @@ def test_official_runs_come_before_others_of_that_name(tmp_path: Path) -> None:
     assert len(collect(StoreSource(store)).runs) == 2
 
 
-def test_a_sweep_file_leads_to_its_plans_whatever_the_data(tmp_path: Path) -> None:
+def test_a_sweep_file_finds_its_plans_for_any_data(tmp_path: Path) -> None:
     store, spec = Store(tmp_path / "store"), sweep_file(tmp_path, "[cifar10]")
     plans = []
     for seed in (1, 2):
@@ -277,7 +277,7 @@ def test_a_sweep_file_leads_to_its_plans_whatever_the_data(tmp_path: Path) -> No
 
 def test_a_result_on_other_data_is_not_reused(tmp_path: Path) -> None:
     store, official = Store(tmp_path / "store"), request(dataset="cifar10")
-    finish(store, official, 0.1, fingerprint=OTHER)  # as they were stored before runs named their data
+    finish(store, official, 0.1, fingerprint=OTHER)  # stored before runs named their data
     run = store.run(official.run_id)
     assert run.state(official).status == "pending"
     finish(store, official, 0.7, fingerprint=OFFICIAL)
@@ -288,7 +288,7 @@ def test_a_result_on_other_data_is_not_reused(tmp_path: Path) -> None:
     assert found.record is not None and found.record["acc"] == 0.7
 
 
-def test_earlier_results_of_a_set_without_official_content_are_taken_over(tmp_path: Path) -> None:
+def test_earlier_results_of_a_set_without_official_content_are_reused(tmp_path: Path) -> None:
     store, tiny = Store(tmp_path / "store"), request(dataset="tinyimagenet", model="cnn", partition="iid")
     finish(store, tiny, 0.4, fingerprint=OTHER)
     same, other = (tiny.on(tiny.dataset.holding(content)) for content in (OTHER, THIRD))  # type: ignore[union-attr]
@@ -355,7 +355,7 @@ def test_a_worker_computes_nothing_on_other_data(tmp_path: Path) -> None:
     assert [*store.run_ids()] == []
 
 
-# Once more.
+# Executing runs again.
 
 
 def test_rerun_executes_a_finished_run_again(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_rerun_executes_a_finished_run_again(tmp_path: Path) -> None:
     assert rounds == [4, 4], "from the beginning, not from a checkpoint"
 
 
-def test_rerun_of_a_sweep_is_for_its_selected_runs(tmp_path: Path) -> None:
+def test_rerun_of_a_sweep_applies_to_its_selected_runs(tmp_path: Path) -> None:
     spec = sweep_file(tmp_path, "[digits]")
 
     def sweep(*options: str) -> int:
@@ -384,7 +384,7 @@ def test_rerun_of_a_sweep_is_for_its_selected_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["run", "dataset=cifar10", "rounds=2", "eval_every=2"], ["sweep", "spec.yaml"]])
 def test_missing_data_leave_no_attempt(command: list[str], tmp_path: Path) -> None:
-    """With the real engine, in a process of its own."""
+    """Use the real engine, in a separate process."""
     spec = "version: 1\nname: missing\nbase: {dataset: cifar10, rounds: 2, eval_every: 2}\naxes: {norm: [none, ln]}\n"
     (tmp_path / "spec.yaml").write_text(spec)
     program = [sys.executable, "-c", "from flbench.cli import main; main()"]

@@ -1,4 +1,4 @@
-"""In which order, and at how small a cost, a worker looks at the runs of a plan."""
+"""The order in which a worker tries the runs of a plan, and the cost of this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finish(store: Store, experiment: Experiment) -> None:
     attempt.end("ok")
 
 
-def looked_at(queue: Queue, plan: list[Experiment], *, keep: bool = False) -> list[int]:
+def tried(queue: Queue, plan: list[Experiment], *, keep: bool = False) -> list[int]:
     numbers = {experiment.run_id: number for number, experiment in enumerate(plan)}
     found = []
     for entry in queue:
@@ -36,42 +36,42 @@ def looked_at(queue: Queue, plan: list[Experiment], *, keep: bool = False) -> li
     return found
 
 
-def test_order_is_the_plans_from_the_offset_on(store: Store) -> None:
+def test_runs_come_in_the_plans_order_from_the_offset(store: Store) -> None:
     plan = experiments(5)
     queue = Queue(store, Plan.of(plan), offset=13)
-    assert looked_at(queue, plan, keep=True) == [3, 4, 0, 1, 2]
-    assert looked_at(queue, plan) == [3, 4, 0, 1, 2]
-    assert looked_at(queue, plan) == []
+    assert tried(queue, plan, keep=True) == [3, 4, 0, 1, 2]
+    assert tried(queue, plan) == [3, 4, 0, 1, 2]
+    assert tried(queue, plan) == []
 
 
-def test_what_is_finished_is_passed_over_until_the_look_is_thorough(store: Store) -> None:
+def test_finished_runs_are_skipped_until_the_thorough_pass(store: Store) -> None:
     plan = experiments(5)
     finish(store, plan[1])
     finish(store, plan[4])
     queue = Queue(store, Plan.of(plan), offset=0)
-    assert looked_at(queue, plan) == [0, 2, 3]
+    assert tried(queue, plan) == [0, 2, 3]
     queue.is_thorough = True
-    assert looked_at(queue, plan) == [1, 4]
+    assert tried(queue, plan) == [1, 4]
 
 
-def test_result_of_another_length_is_not_passed_over(store: Store) -> None:
+def test_a_result_of_another_length_is_not_skipped(store: Store) -> None:
     finish(store, experiments(1, rounds=20)[0])
     longer = experiments(2, rounds=40)
-    assert looked_at(Queue(store, Plan.of(longer), offset=0), longer) == [0, 1]
+    assert tried(Queue(store, Plan.of(longer), offset=0), longer) == [0, 1]
 
 
-def test_what_was_begun_before_is_looked_at_and_what_others_begin_meanwhile_comes_later(store: Store) -> None:
+def test_runs_that_others_claim_meanwhile_come_last(store: Store) -> None:
     plan = experiments(5)
     store.claim(plan[0], Lease.here())
     queue = Queue(store, Plan.of(plan), offset=0)
     store.claim(plan[2], Lease.here())
     assert queue.is_fresh
-    assert looked_at(queue, plan) == [0, 1, 3, 4]
+    assert tried(queue, plan) == [0, 1, 3, 4]
     assert not queue.is_fresh
-    assert looked_at(queue, plan) == [2]
+    assert tried(queue, plan) == [2]
 
 
-def test_neighbours_and_what_is_left(store: Store) -> None:
+def test_neighbours_and_remaining_runs(store: Store) -> None:
     plan = experiments(5)
     finish(store, plan[3])
     queue = Queue(store, Plan.of(plan), offset=1)

@@ -1,4 +1,4 @@
-"""The sweeps of the sharpness paper's figures: what they ask for, and how one option makes them full size."""
+"""The sweeps of the sharpness paper's figures have the right networks, and one option gives them full size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def asked_for(name: str, *sets: str) -> list[Sharpness]:
     return [run for run in runs if isinstance(run, Sharpness)]
 
 
-def test_figure_1_is_what_the_paper_draws() -> None:
+def test_figure_1_has_the_papers_networks() -> None:
     runs = asked_for("sharpness_figure1")
     single = [run for run in runs if run.outputs == 1]
     assert {(run.activation, run.sigma_w2, run.sigma_b2) for run in runs} == {("relu", 2, 0), ("tanh", 3, 0.64)}
@@ -41,7 +41,7 @@ def test_figure_1_at_full_size() -> None:
     assert {run.normalized for run in widest if run.width == 1600} == {run.normalized for run in widest}
 
 
-def test_figure_2_is_what_the_paper_draws() -> None:
+def test_figure_2_has_the_papers_networks() -> None:
     runs = asked_for("sharpness_figure2")
     assert {(run.activation, run.sigma_w2, run.sigma_b2, run.samples) for run in runs} == {("relu", 4, 1, 1000)}
     assert {run.normalized for run in runs} == {"none", "mean-last"}
@@ -53,7 +53,7 @@ def test_figure_2_is_what_the_paper_draws() -> None:
 
 
 @pytest.mark.parametrize("name", ["sharpness_figure1", "sharpness_figure2"])
-def test_commands_in_the_comments_are_understood(name: str) -> None:
+def test_commands_in_the_comments_are_valid(name: str) -> None:
     text = (SWEEPS / f"{name}.yaml").read_text(encoding="utf-8")
     found = re.findall(r"^#   (flbench sweep .*?)(?:\s{3,}.*)?$", text, re.MULTILINE)
     assert len(found) >= 2

@@ -21,7 +21,7 @@ def test_every_part_of_the_key_matters() -> None:
 
 
 def test_neighbouring_streams_do_not_overlap() -> None:
-    """The draws of one stream advance the lowest counter word only, and never run into the next round's."""
+    """The draws of one stream advance only the lowest counter word, and never reach those of the next round."""
     first, second = (set(stream(0, "x", 0, round).integers(2**62, size=20_000).tolist()) for round in (0, 1))
     assert not first & second
 

@@ -1,4 +1,4 @@
-"""Studies go through the same store, workers and commands as training, with the same promises."""
+"""Studies use the same store, workers and commands as training, with the same guarantees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = pytest.mark.parametrize("raw", [SHARPNESS, RANK, DEEP], ids=lambda raw: 
 
 
 @KINDS
-def test_stopped_and_resumed_is_as_if_undisturbed(raw: dict[str, Any], tmp_path: Path) -> None:
+def test_a_stopped_and_resumed_run_has_the_same_numbers(raw: dict[str, Any], tmp_path: Path) -> None:
     wanted = parse_experiment(raw)
     _, expected = run(Store(tmp_path / "undisturbed"), wanted)
     store = Store(tmp_path / "disturbed")
@@ -44,7 +44,7 @@ def test_stopped_and_resumed_is_as_if_undisturbed(raw: dict[str, Any], tmp_path:
 
 
 @KINDS
-def test_extending_is_running_longer_from_the_start(raw: dict[str, Any], tmp_path: Path) -> None:
+def test_an_extended_run_has_the_numbers_of_a_longer_one(raw: dict[str, Any], tmp_path: Path) -> None:
     short, long = parse_experiment({**raw, "rounds": 4}), parse_experiment({**raw, "rounds": 8})
     _, expected = run(Store(tmp_path / "long"), long)
     store = Store(tmp_path / "extended")
@@ -66,7 +66,7 @@ def test_extending_is_running_longer_from_the_start(raw: dict[str, Any], tmp_pat
     ],
     ids=lambda value: str(value.get("kind")) if isinstance(value, dict) else "",
 )
-def test_without_rounds_there_is_one_look(raw: dict[str, Any], names: set[str], tmp_path: Path) -> None:
+def test_without_rounds_there_is_one_evaluation(raw: dict[str, Any], names: set[str], tmp_path: Path) -> None:
     store, wanted = Store(tmp_path), parse_experiment(raw)
     outcome, (record,) = run(store, wanted)
     assert outcome == Outcome("done", 0)
@@ -77,7 +77,7 @@ def test_without_rounds_there_is_one_look(raw: dict[str, Any], names: set[str], 
     assert result.final[headline_of(raw)] == record[headline_of(raw)]
 
 
-def test_gradient_descent_far_above_the_rate_diverges_and_says_when(tmp_path: Path) -> None:
+def test_gradient_descent_far_above_the_rate_diverges_and_reports_the_round(tmp_path: Path) -> None:
     store, wanted = Store(tmp_path), parse_experiment({**SHARPNESS, "lr": 1e60, "rounds": 50})
     outcome, records = run(store, wanted)
     assert outcome.status == "diverged" and outcome.round < 10
@@ -123,7 +123,7 @@ LABELS = {
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A store in which a worker executed a sweep of all kinds, and what was told meanwhile."""
+    """Return a store in which a worker executed a sweep of all kinds, and the output of the command."""
     folder = tmp_path_factory.mktemp("mixed")
     (folder / "mixed.yaml").write_text(MIXED)
     done = call(folder, "sweep", str(folder / "mixed.yaml"), "--backend", "inline", "--set", "wandb.mode=off")
@@ -137,7 +137,7 @@ def call(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_a_mixed_sweep_is_told_by_headline_numbers(swept: tuple[Path, str]) -> None:
+def test_a_mixed_sweep_is_summarized_by_headline_numbers(swept: tuple[Path, str]) -> None:
     folder, told = swept
     assert "mixed: 8 of 8 runs done" in told
     store = Store(folder / "store")
@@ -149,7 +149,7 @@ def test_a_mixed_sweep_is_told_by_headline_numbers(swept: tuple[Path, str]) -> N
     assert "nan" not in table.lower() and "None" not in table
 
 
-def test_the_dry_run_has_a_table_a_kind(swept: tuple[Path, str]) -> None:
+def test_the_dry_run_has_a_table_for_each_kind(swept: tuple[Path, str]) -> None:
     told = call(swept[0], "sweep", str(swept[0] / "mixed.yaml"), "--dry-run")
     lines = [line.split() for line in told.splitlines()]
     assert ["sharpness:"] in lines and ["#", "normalized", "lr", "rounds", "done"] in lines
@@ -158,7 +158,7 @@ def test_the_dry_run_has_a_table_a_kind(swept: tuple[Path, str]) -> None:
     assert ["federated:"] in lines and ["#", "norm", "done"] in lines
 
 
-def test_runs_are_named_by_what_varies_within_their_kind(swept: tuple[Path, str]) -> None:
+def test_runs_are_named_by_the_fields_that_vary_within_their_kind(swept: tuple[Path, str]) -> None:
     from flbench.progress import Watch
     from flbench.store import read_plan
 
@@ -176,14 +176,14 @@ def test_verify_computes_studies_again(swept: tuple[Path, str]) -> None:
     assert [one["verdict"] for one in told["recomputed"]] == ["same"] * 8
 
 
-def test_run_says_the_result_alone_where_there_is_no_curve(tmp_path: Path) -> None:
+def test_run_prints_only_the_result_if_there_is_no_curve(tmp_path: Path) -> None:
     told = call(tmp_path, "run", "--device", "cpu", "kind=sharpness", "width=12")
     first, second = told.splitlines()
     assert first.startswith("lambda_max ") and "acc" not in first and "round" not in first
     assert second.startswith("Files: ")
 
 
-def test_run_tells_a_study_as_it_goes_on(tmp_path: Path) -> None:
+def test_run_reports_the_progress_of_a_study(tmp_path: Path) -> None:
     fields = [f"{name}={value}" for name, value in RANK.items()]
     lines = call(tmp_path, "run", "--device", "cpu", *fields).splitlines()
     assert [line.split(", ")[0] for line in lines[:5]] == [

@@ -49,7 +49,7 @@ def test_a_sweep_without_axes_is_one_experiment(load: Load) -> None:
     assert sweep.varying == ()
 
 
-def test_axes_are_a_product_the_last_running_fastest_and_seeds_together(load: Load) -> None:
+def test_axes_are_a_product_whose_last_axis_varies_fastest(load: Load) -> None:
     sweep = load("axes: {norm: [none, ln], lr: [0.1, 0.2]}\nseeds: [3, 1]")
     assert values(sweep, "norm", "lr", "seed") == [
         ("none", "0.1", "3"),
@@ -77,7 +77,7 @@ def test_zip_is_one_joint_axis(load: Load) -> None:
     assert sweep.arithmetic.grids[0].axes == (("norm", 2), ("E+eval_every", 2))
 
 
-def test_grids_stand_one_after_the_other_over_the_base(load: Load) -> None:
+def test_grids_follow_one_another_over_the_base(load: Load) -> None:
     sweep = load(
         "base: {lr: 0.5, method: fedavg}\n"
         "grids:\n"
@@ -239,7 +239,7 @@ def test_units() -> None:
     ]
 
 
-def test_the_rest_of_the_file(load: Load) -> None:
+def test_the_other_keys_of_the_file(load: Load) -> None:
     sweep = load(
         "resources: {cpus: 2, gpus: 0.5, mem: 2G, time: 30m}\nretry: {max_attempts: 5}\n"
         "backend: {kind: slurm, profile: p.yaml}\nwandb: {project: x, mode: off}\n"
@@ -257,7 +257,7 @@ def test_the_rest_of_the_file(load: Load) -> None:
 # ---------------------------------------------------------------- options
 
 
-def test_set_changes_what_its_path_names(load: Load) -> None:
+def test_set_changes_the_value_at_its_path(load: Load) -> None:
     axes = "base: {rounds: 10}\naxes: {lr: [0.1, 0.2]}\n"
     assert values(load(axes, "axes.lr=[0.5]"), "lr") == [("0.5",)]
     assert values(load(axes, "axes.E=[1, 2]"), "lr", "local_steps")[1] == ("0.1", "2")
@@ -277,7 +277,7 @@ def test_set_changes_what_its_path_names(load: Load) -> None:
 @pytest.mark.parametrize(
     ("text", "sets", "field", "expected"),
     [
-        # A component given as a whole replaces the file's settings of it; a setting goes into the file's component.
+        # A complete component replaces the file's component; a setting changes one field of it.
         ("base: {method: fedprox, method.mu: 0.9}", ["method={name: fedprox, mu: 0.1}"], "method", ["fedprox(mu=0.1)"]),
         ("base: {method: fedprox, method.mu: 0.9}", ["method=fedprox"], "method", ["fedprox"]),
         ("base: {method: {name: fedprox, mu: 0.9}}", ["method.mu=0.2"], "method", ["fedprox(mu=0.2)"]),
@@ -349,12 +349,12 @@ def test_a_set_that_an_axis_would_hide_is_refused(load: Load) -> None:
         load("axes: {lr: [0.1]}", "lr=1")
     with pytest.raises(SpecError, match=r"from grids\.1\.set\.local_steps"):
         load("grids: [{axes: {lr: [0.1]}}, {set: {local_steps: 1}}]", "E=1")
-    # Named as base's it is meant so, as long as some grid listens.
+    # With the prefix `base.` it is allowed, as long as it affects some grid.
     both = load("grids: [{axes: {lr: [0.1]}}, {axes: {norm: [ln]}}]", "base.lr=1")
     assert values(both, "lr") == [("0.1",), ("1",)]
 
 
-def test_only_keeps_what_matches(load: Load) -> None:
+def test_only_keeps_matching_runs(load: Load) -> None:
     axes = "axes: {method: [fedavg, scaffold, fedyogi], lr: [0.1, 0.2]}\nseeds: [0, 1]\n"
     assert set(values(load(axes, only=("method=fedavg", "lr=0.1")), "method", "lr")) == {("fedavg", "0.1")}
     assert load(axes, only=("method=fedavg", "method=scaffold")).arithmetic.cells == 4
@@ -363,7 +363,7 @@ def test_only_keeps_what_matches(load: Load) -> None:
     assert set(ids(load(axes, only=("E=10",)))) == set(ids(load(axes)))
 
 
-def test_only_lists_the_values_there_are(load: Load) -> None:
+def test_only_lists_the_existing_values(load: Load) -> None:
     with pytest.raises(SpecError, match=r"^--only lr=0\.3: lr: nothing matches; here lr is one of: 0\.1, 0\.2$"):
         load("axes: {lr: [0.1, 0.2]}", only=("lr=0.3",))
 
@@ -382,7 +382,7 @@ def test_one_experiment_from_arguments() -> None:
     assert experiment_from([]).run_id == Federated().run_id
 
 
-# ---------------------------------------------------------------- what a sweep is called
+# ---------------------------------------------------------------- the hash of a sweep
 
 
 def test_the_hash_names_the_plan_and_nothing_else(load: Load) -> None:
@@ -492,7 +492,7 @@ def test_fast_experiments_fill_in_the_augmentation_like_slow_ones(load: Load) ->
         assert parse_experiment(raw_of(fast)).augment == fast.augment or fast.kind == "centralized"
 
 
-def test_collection_goes_on_after_loading(load: Load) -> None:
+def test_garbage_collection_continues_after_loading(load: Load) -> None:
     load("axes: {lr: [0.1]}")
     assert gc.isenabled()
     with pytest.raises(SpecError):
@@ -501,7 +501,7 @@ def test_collection_goes_on_after_loading(load: Load) -> None:
 
 
 def test_expanding_needs_no_heavy_import() -> None:
-    """A dry run answers in seconds only as long as nothing pulls these in."""
+    """A dry run takes seconds only as long as nothing imports these packages."""
     code = (
         "import sys; from flbench.sweeps import load_sweep; load_sweep('sweeps/lr_robustness.yaml');"
         "print(*({'torch', 'pandas', 'matplotlib', 'sklearn', 'scipy', 'pyarrow', 'torchvision'} & set(sys.modules)))"
@@ -515,7 +515,7 @@ def test_expanding_needs_no_heavy_import() -> None:
     ("name", "fewest", "most"),
     [("quickstart", 36, 60), ("smoke", 10, 40), ("lr_robustness", 300, 1000), ("dirichlet", 100, 500)],
 )
-def test_the_sweeps_that_come_with_it(name: str, fewest: int, most: int) -> None:
+def test_the_sweeps_of_the_repository(name: str, fewest: int, most: int) -> None:
     sweep = load_sweep(Path(__file__).parent.parent / "sweeps" / f"{name}.yaml")
     assert sweep.name == name
     assert fewest <= len(sweep.experiments) <= most

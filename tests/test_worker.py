@@ -15,7 +15,7 @@ from flbench.store import Attempt, Lease, Plan, Store, encode_plan
 from flbench.worker import Options, environment, kind_of, main, work
 from tests.faults.stub import Done, OneByOne, execute, experiments, undisturbed
 
-#: Learning rates at which the toy fails.
+#: Learning rates with which a stub run fails.
 BROKEN, DISK_FULL, NO_DATA = 0.101, 0.104, 0.105
 
 
@@ -50,7 +50,7 @@ def test_every_run_of_the_plan_is_executed_once(store: Store) -> None:
     assert go(store, plan) == 0
 
 
-def test_workers_begin_at_their_offset_and_keep_the_order(store: Store) -> None:
+def test_workers_start_at_their_offset_and_keep_the_order(store: Store) -> None:
     order: list[int] = []
 
     def note(experiment: Experiment, attempt: Attempt, **options: Any) -> Done:
@@ -61,7 +61,7 @@ def test_workers_begin_at_their_offset_and_keep_the_order(store: Store) -> None:
     assert order == [2, 3, 4, 0, 1]
 
 
-def test_engine_is_loaded_once_and_only_where_there_is_work(store: Store) -> None:
+def test_engine_is_loaded_once_and_only_if_there_is_work(store: Store) -> None:
     loads: list[Options] = []
 
     def load(options: Options) -> Any:
@@ -74,7 +74,7 @@ def test_engine_is_loaded_once_and_only_where_there_is_work(store: Store) -> Non
     assert loads == [Options(pool=3)]
 
 
-def test_failure_is_told_apart_logged_and_tried_again(store: Store) -> None:
+def test_a_failure_is_classified_logged_and_retried(store: Store) -> None:
     broken, sound = experiments(1, lr=BROKEN)[0], experiments(1)[0]
     assert go(store, [broken, sound], max_attempts=2) == 3
     state = store.run(broken.run_id).state(broken)
@@ -86,7 +86,7 @@ def test_failure_is_told_apart_logged_and_tried_again(store: Store) -> None:
     assert store.run(sound.run_id).state(sound).status == "done"
 
 
-def test_users_mistake_is_one_message_and_not_tried_again(store: Store) -> None:
+def test_a_users_mistake_is_one_message_and_not_retried(store: Store) -> None:
     (experiment,) = experiments(1, lr=NO_DATA)
     assert go(store, [experiment]) == 1
     state = store.run(experiment.run_id).state(experiment)
@@ -110,7 +110,7 @@ def test_run_that_publishes_nothing_is_an_error(store: Store) -> None:
     assert "published no result" in exit_of(store, experiment)["message"]
 
 
-def test_asked_to_stop_it_ends_the_round_and_no_run_begins(store: Store) -> None:
+def test_a_stopped_worker_ends_its_round_and_starts_no_run(store: Store) -> None:
     plan = experiments(2)
     seen: list[int] = []
 
@@ -128,7 +128,7 @@ def test_asked_to_stop_it_ends_the_round_and_no_run_begins(store: Store) -> None
     assert (store.run(plan[0].run_id).attempts()[-1].path / "executed").read_text().split()[0] == "5"
 
 
-def test_interpreter_going_down_leaves_the_run_resumable(store: Store) -> None:
+def test_interpreter_shutdown_leaves_the_run_resumable(store: Store) -> None:
     (experiment,) = experiments(1)
 
     def interrupt(*_: Any, **__: Any) -> Done:
@@ -139,7 +139,7 @@ def test_interpreter_going_down_leaves_the_run_resumable(store: Store) -> None:
     assert exit_of(store, experiment)["kind"] == "interrupted"
 
 
-def test_runs_held_by_others_are_left_to_them(store: Store) -> None:
+def test_runs_held_by_other_workers_are_skipped(store: Store) -> None:
     plan = experiments(2)
     assert store.claim(plan[0], Lease.here()) is not None
     assert go(store, plan) == 1
@@ -185,8 +185,8 @@ def test_environment_names_code_and_machine(store: Store) -> None:
     assert written["gpu"] is None
 
 
-def test_no_program_is_started_once_the_engine_takes_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SLURM counts a child's memory as much as its parent's until it becomes another program."""
+def test_no_program_is_started_after_the_engine_is_loaded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM counts a forked child's memory like its parent's until it executes another program."""
     environment.cache_clear()
 
     def load(options: Options) -> OneByOne:
@@ -201,7 +201,7 @@ def test_no_program_is_started_once_the_engine_takes_memory(store: Store, monkey
     assert exit_of(store, experiment)["kind"] == "ok"
 
 
-def test_command_line_says_what_options_say() -> None:
+def test_command_line_and_options_agree() -> None:
     options = Options(
         data_root=Path("/data"), executor="loop", pool=4, max_attempts=5, offset=1, workers=2, fuse=8, neighbours=2
     )
@@ -219,7 +219,7 @@ def test_command_line_says_what_options_say() -> None:
     ]
 
 
-def test_main_works_on_a_plan_of_the_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_executes_a_plan_of_the_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     plan = experiments(2)
     directory = store.sweep_dir("toy", "abc")
@@ -237,7 +237,7 @@ def test_main_works_on_a_plan_of_the_store(store: Store, monkeypatch: pytest.Mon
     assert store.run(plan[1].run_id).attempts()[0].lease().token == "one"  # type: ignore[union-attr]
 
 
-def test_main_tells_a_missing_plan_without_traceback(
+def test_main_reports_a_missing_plan_without_traceback(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
