@@ -1,4 +1,4 @@
-"""One run, top to bottom: experiment to records.
+"""Execute a run, from its experiment to its records.
 
 data set -> partition -> network with its norm -> engine with the method -> metrics and probes -> the run's directory.
 """
@@ -29,23 +29,23 @@ from flbench.store import Attempt, Checkpoint
 from flbench.studies.base import make_study
 from flbench.studies.experiment import StudyExperiment
 
-#: Most rounds and about the most seconds of them after which a run on a GPU is looked at, requested or not: one that
-#: diverged ends, and whoever stops it does not wait long for what is on its way.
-LOOK_EVERY = 50
-LOOK_SECONDS = 1.0
+#: Upper bounds, in rounds and in seconds, between two reads of a run's device-side state: a run that diverged ends
+#: soon, and a stop waits only for the rounds that are queued on the GPU.
+SYNC_ROUNDS = 50
+SYNC_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where and how to execute; none of it changes what a run is.
+    """Where and how to execute; no field changes the run id.
 
     Attributes:
-        data_root: folder of the data sets; None: the usual one.
+        data_root: folder of the data sets; None: the default one.
         device: ``cpu`` or ``cuda``.
         executor: how clients are mapped (see ``flbench.engine.executors``).
         pool: threads of the loop executor.
         neighbours: workers that share the memory, this one among them.
-        checkpoint_seconds: most seconds of training that a kill may cost.
+        checkpoint_seconds: seconds of training between two checkpoints.
     """
 
     data_root: Path | None = None
@@ -58,52 +58,52 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an execution ended: a result is published unless it was stopped (then a checkpoint was written)."""
+    """How an execution ended: with a published result, or, if it was stopped, with a checkpoint."""
 
     status: Literal["done", "diverged", "stopped"]
     round: int
 
 
 class Subject(Protocol):
-    """What is executed: a trainer, or a study."""
+    """A trainer or a study."""
 
     round: int
     x: Tree
     seconds: float
 
     @property
-    def lags(self) -> bool:
-        """Whether a round may be still on its way when ``step`` returns without waiting."""
+    def asynchronous(self) -> bool:
+        """Whether ``step`` can return before the device has computed the round."""
 
     @property
     def convolutions(self) -> Mapping[str, str]:
-        """How each convolution is computed, where that was chosen by measuring."""
+        """How each convolution is computed, where the engine chose it by measuring."""
 
     def step(self, *, keep_clients: bool, wait: bool) -> RoundReport:
         """One round."""
 
     def diverged_in(self) -> int | None:
-        """The first round that left a number which is not finite."""
+        """The first round that left a non-finite number; None if there was none."""
 
     def evaluate(self) -> metrics.Record:
-        """What is to be written down after the last round."""
+        """The metrics after the last round."""
 
     def state(self) -> dict[str, Any]:
         """Everything that the next round depends on."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Continue from what ``state`` returned."""
 
 
-#: Called once for each run: how it ended, or what went wrong with it.
+#: Called once for each run, with its outcome or its error.
 Ended = Callable[[Attempt, Outcome | Exception], None]
 
 
 def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
     """Train the claimed run until its experiment's last round, its first non-finite number, or ``should_stop()``.
 
-    Goes on from the run's newest checkpoint with the same numerics, if there is one. Every requested evaluation is
-    recorded in the attempt, a checkpoint is written now and then and at the end, and the result is published.
+    Continues from the run's newest checkpoint with the same numerics, if there is one. Records the experiment's
+    evaluations in the attempt, writes checkpoints at intervals and at the end, and publishes the result.
 
     Raises:
         flbench.errors.UserError: the data are missing or not those that the experiment names, the partition cannot be
@@ -119,18 +119,18 @@ def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], b
 
 @dataclass(frozen=True)
 class Runner:
-    """Executes claimed runs, several as one computation where that pays."""
+    """Executes claimed runs, several as one computation where that is faster."""
 
     settings: Settings
 
     def check(self, experiment: Experiment) -> None:
-        """Raise UserError where the data that an experiment names are missing here, damaged, or other data."""
+        """Raise UserError if the data that an experiment names are missing, damaged, or other data."""
         dataset = getattr(experiment, "dataset", None)
         if dataset is not None:
             load_named(dataset, self.settings.data_root)
 
     def group_size(self, experiment: Experiment) -> int:
-        """How many runs like this one are worth training together: as many as fill one stack of clients."""
+        """Return how many runs like this one to train together: as many as fill one stack of clients."""
         if not isinstance(experiment, Training):
             return 1
         data = load(cast(Dataset, experiment.dataset), self.settings.data_root)
@@ -140,13 +140,13 @@ class Runner:
         )
 
     def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Ended) -> None:
-        """Execute runs together: each with the numbers, the files and the end that it has alone.
+        """Execute runs together; each has the numbers, the files and the outcome that it has alone.
 
         Args:
-            group: more than one only where ``group_size`` allows it, and they differ in ``config.FUSABLE`` alone.
-            should_stop: asked after every round; once true, every run is checkpointed and stops.
-            ended: told how each run ended, as soon as it has. A failure of one run does not touch the others; only
-                one of the computation that they share ends them all.
+            group: the runs; more than one only if ``group_size`` allows it and they differ in ``config.FUSABLE`` alone.
+            should_stop: called after every round; once it returns True, every run writes a checkpoint and stops.
+            ended: called when a run ends. An error in one run does not affect the others; an error in the computation
+                that they share ends all of them.
         """
         with matmul_precision_restored():
             running: list[_Execution] = []
@@ -160,20 +160,20 @@ class Runner:
 
 
 def _one_round(running: Sequence[_Execution], should_stop: Callable[[], bool], ended: Ended) -> list[_Execution]:
-    """A round of each run; returns those that go on."""
-    look = any(execution.must_look() for execution in running)
-    reports = _step([execution.subject for execution in running], [e.needs_clients() for e in running], wait=look)
-    stop, going_on = should_stop(), []
+    """Train one round of each run, and return the runs that continue."""
+    sync = any(execution.needs_sync() for execution in running)
+    reports = _step([execution.subject for execution in running], [e.needs_clients() for e in running], wait=sync)
+    stop, continuing = should_stop(), []
     for execution, report in zip(running, reports, strict=True):
         with _failures_to(execution.attempt, ended):
-            if not _is_over(execution.attempt, execution.after_round(report, look=look, stop=stop), ended):
-                going_on.append(execution)
-    return going_on
+            if not _is_over(execution.attempt, execution.after_round(report, synced=sync, stop=stop), ended):
+                continuing.append(execution)
+    return continuing
 
 
 @contextmanager
 def _failures_to(attempt: Attempt, ended: Ended) -> Iterator[None]:
-    """Let an exception end the one run that it concerns."""
+    """Let an exception end this run alone."""
     try:
         yield
     except Exception as error:
@@ -193,7 +193,7 @@ def _step(subjects: Sequence[Subject], needs_clients: Sequence[bool], *, wait: b
 
 
 class _Execution:
-    """One run being executed, and what is written down after each round."""
+    """One run being executed: after each round it records, writes checkpoints and publishes."""
 
     def __init__(self, attempt: Attempt, settings: Settings) -> None:
         self.attempt = attempt
@@ -227,55 +227,54 @@ class _Execution:
         self._checkpoint_seconds = settings.checkpoint_seconds
         self._wanted = experiment.evaluated_rounds()
         self._before = self.subject.x
-        self._look_at = self.subject.round + 1
-        self._last_look = self.subject.round, time.monotonic()
+        self._sync_at = self.subject.round + 1
+        self._last_sync = self.subject.round, time.monotonic()
 
     def begin(self) -> Outcome | None:
-        """Look before the first round, where that is requested; returns the outcome where no round is to follow."""
+        """Evaluate before the first round if the experiment requests it; return the outcome if no round follows."""
         if self._saved_at is None and 0 in self._wanted:
             self._record(self.subject.x, RoundReport(float("nan")))
         return self._at_end()
 
     def _at_end(self) -> Outcome | None:
-        """Publish if the last round is done: a killed predecessor may have got as far as its last checkpoint."""
+        """Publish if the last round is done; it may be the checkpoint of a worker that was killed before publishing."""
         if self.subject.round < self.attempt.experiment.rounds:
             return None
         if self._saved_at != self.subject.round:
-            self._checkpoint()  # kept, so that the run can be extended and probed
+            self._checkpoint()  # kept, so that the run can be extended
         return self._publish("done", self.subject.round)
 
     def needs_clients(self) -> bool:
-        """Whether a probe wants to see the participants' models of the coming round."""
+        """Whether a probe needs the participants' models of the coming round."""
         return any(probe.needs_clients for probe in self._due(self.subject.round + 1))
 
-    def must_look(self) -> bool:
-        """Whether numbers of the coming round are needed; looking makes a GPU wait, so there not every round is."""
+    def needs_sync(self) -> bool:
+        """Whether the numbers of the coming round are needed; waiting for them in every round would idle a GPU."""
         coming = self.subject.round + 1
         wanted = coming in self._wanted or coming >= self.attempt.experiment.rounds
-        return not self.subject.lags or wanted or coming >= self._look_at or self._checkpoint_is_due()
+        return not self.subject.asynchronous or wanted or coming >= self._sync_at or self._checkpoint_is_due()
 
-    def _plan_look(self) -> None:
-        """Decide when to look again, from how long the rounds since the last look took."""
-        now, (round, then) = time.monotonic(), self._last_look
-        rounds = LOOK_SECONDS * (self.subject.round - round) / max(now - then, 1e-9)
-        self._look_at = self.subject.round + max(1, int(min(LOOK_EVERY, rounds)))
-        self._last_look = self.subject.round, now
+    def _plan_sync(self) -> None:
+        """Choose the next round to wait for, from the time of the rounds since the last one."""
+        now, (round, then) = time.monotonic(), self._last_sync
+        rounds = SYNC_SECONDS * (self.subject.round - round) / max(now - then, 1e-9)
+        self._sync_at = self.subject.round + max(1, int(min(SYNC_ROUNDS, rounds)))
+        self._last_sync = self.subject.round, now
 
-    def after_round(self, report: RoundReport, *, look: bool, stop: bool) -> Outcome | None:
-        """Record, checkpoint, publish; returns the outcome once there is one.
+    def after_round(self, report: RoundReport, *, synced: bool, stop: bool) -> Outcome | None:
+        """Record, write a checkpoint, publish; return the outcome once there is one.
 
-        Where nobody looks and nobody stops, nothing is to be done: a run that has diverged is found out later, and its
-        result names the round all the same.
+        Does nothing in a round that is not waited for: if it diverged, the next sync finds that and dates it correctly.
         """
         subject, attempt = self.subject, self.attempt
         before, self._before = self._before, subject.x
-        if not (look or stop):
+        if not (synced or stop):
             return None
-        self._plan_look()
+        self._plan_sync()
         if (bad := subject.diverged_in()) is not None:
             attempt.log(f"diverged in round {bad}: the loss or a weight is not a finite number")
             return self._publish("diverged", bad)
-        self._tell_convolutions()
+        self._log_convolutions()
         if subject.round in self._wanted:
             self._record(before, report)
         if (outcome := self._at_end()) is not None:
@@ -285,7 +284,7 @@ class _Execution:
         return Outcome("stopped", subject.round) if stop else None
 
     def _record(self, before: Tree, report: RoundReport) -> None:
-        """Write down the evaluation after the last round, and what the probes see."""
+        """Record the evaluation after the last round and the measurements of the probes."""
         record = self.subject.evaluate()
         if probes := self._due(self.subject.round):
             seen = Observation(
@@ -295,18 +294,18 @@ class _Execution:
         self.attempt.record(record)
 
     def _due(self, round: int) -> list[Probe]:
-        """The probes that are taken after a round."""
+        """The probes that measure after a round."""
         if round not in self._wanted:
             return []
         return [probe for probe in self._probes if probe.is_due(round, self.attempt.experiment.rounds)]
 
-    def _tell_convolutions(self) -> None:
-        """Say in the log how a GPU convolves, and where that is not as before: measured anew, it may differ."""
+    def _log_convolutions(self) -> None:
+        """Log how a GPU convolves, and what changed: a resumed run measures again, and may choose another way."""
         now = dict(self.subject.convolutions)
         if now != self._convolutions:
-            told = " ".join(f"{layer}={way}" for layer, way in now.items())
+            chosen = " ".join(f"{layer}={way}" for layer, way in now.items())
             before = " ".join(f"{layer}={way}" for layer, way in self._convolutions.items())
-            self.attempt.log(f"convolutions: {told}" + (f"; before this round: {before}" if before else ""))
+            self.attempt.log(f"convolutions: {chosen}" + (f"; before this round: {before}" if before else ""))
             self._convolutions = now
 
     def _checkpoint_is_due(self) -> bool:
@@ -332,7 +331,7 @@ class _Execution:
 
 
 def _model_access(experiment: Training, data: Data, trainer: Trainer, device: str) -> ModelAccess:
-    """What the run's probes look through."""
+    """The run's network and data, for its probes."""
     return ModelAccess(trainer, make_network(experiment, data, device), experiment.lr)
 
 
@@ -344,9 +343,10 @@ def _save(file: BinaryIO, subject: Subject, numerics: Numerics, fingerprint: str
 def _resume(
     subject: Subject, attempt: Attempt, numerics: Numerics, fingerprint: str
 ) -> tuple[Checkpoint | None, dict[str, str]]:
-    """Load the newest checkpoint that was computed the same way on the same data; None: the run starts over.
+    """Load the newest checkpoint that was computed with the same numerics on the same data.
 
-    The second value says how its convolutions were computed, as far as that was chosen by measuring.
+    Returns:
+        The checkpoint (None: the run starts over), and how its convolutions were computed, where that was measured.
     """
     for checkpoint in attempt.checkpoints():
         saved = _read(checkpoint, attempt)
@@ -362,13 +362,13 @@ def _resume(
 
 
 def _read(checkpoint: Checkpoint, attempt: Attempt) -> dict[str, Any] | None:
-    """What ``_save`` wrote; None for anything else, which is no reason to give the run up."""
+    """Return what ``_save`` wrote, or None for any other file: the run then starts over."""
     try:
         # weights_only: a checkpoint holds tensors, numbers and strings, and nothing in it can execute code.
         saved = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # torch raises several; what they say would have the user load it unsafely
+    except Exception as error:  # torch raises several; their texts suggest to load the file unsafely
         attempt.log(f"{checkpoint.path}: {type(error).__name__}")
         saved = None
     if isinstance(saved, dict) and saved.keys() >= {"numerics", "fingerprint", "trainer"}:

@@ -19,10 +19,11 @@ from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Sett
 from flbench.bench.measure import Spread, Variant, take_turns
 from flbench.bench.plain import PlainLoop, Training, augment
 from flbench.bench.probes import EVERY, probe_costs
-from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data, training_flops
+from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data
 from flbench.data.arrays import Arrays, Data
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.setup import make_network, make_trainer, sample_flops
+from flbench.engine.setup import make_network, make_trainer
+from flbench.models.flops import sample_flops
 from flbench.worker import kind_of_group
 from tests.recording import rerun
 
@@ -201,7 +202,7 @@ def test_spread() -> None:
 def test_flops_of_an_mlp(name: str, flops: int) -> None:
     experiment = WORKLOADS[name].experiment()
     network = make_network(experiment, data_for(experiment, None), "cpu")
-    assert training_flops(network, (1, 8, 8), torch.float32) == flops
+    assert sample_flops(network, (1, 8, 8), backward=True) == flops
 
 
 def test_flops_of_the_cnn_leave_out_the_gradient_of_the_images() -> None:
@@ -210,8 +211,8 @@ def test_flops_of_the_cnn_leave_out_the_gradient_of_the_images() -> None:
     network = make_network(experiment, data, "cpu")
     first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
     unused = 2 * first.weight.numel() * 28 * 28  # one product as large as the first convolution, 5x5 without padding
-    counted = training_flops(network, (3, 32, 32), torch.float32)
-    assert sample_flops(network, data, torch.float32) - counted == unused
+    forward, both = (sample_flops(network, (3, 32, 32), backward=backward) for backward in (False, True))
+    assert 3 * forward - both == unused
     assert all(leaf.grad is None for leaf in network.parameters())
 
 

@@ -13,7 +13,7 @@ from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import Numerics, make_trainer
 from flbench.engine.trainer import Trainer
-from flbench.execution import LOOK_EVERY, Outcome, Runner, Settings
+from flbench.execution import SYNC_ROUNDS, Outcome, Runner, Settings
 from flbench.store import Attempt, Lease, Store
 from tests.recording import rerun
 
@@ -43,7 +43,7 @@ def by_graph(monkeypatch: pytest.MonkeyPatch, way: str = "grouped") -> list[list
 
     monkeypatch.setattr("flbench.execution.make_trainer", make)
     monkeypatch.setattr("flbench.execution.step_together", note)
-    monkeypatch.setattr("flbench.execution.LOOK_SECONDS", 1e9)
+    monkeypatch.setattr("flbench.execution.SYNC_SECONDS", 1e9)
     return waits
 
 
@@ -82,7 +82,7 @@ def test_a_group_of_graphs_writes_what_runs_alone_write(tmp_path: Path, monkeypa
 
 
 def test_a_diverged_run_names_its_round_and_is_found_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wild, tame = (experiment(lr=lr, rounds=3 * LOOK_EVERY, eval_every=3 * LOOK_EVERY) for lr in (1e200, 0.01))
+    wild, tame = (experiment(lr=lr, rounds=3 * SYNC_ROUNDS, eval_every=3 * SYNC_ROUNDS) for lr in (1e200, 0.01))
     go(Store(tmp_path / "alone"), [wild])
     waits = by_graph(monkeypatch)
     store = Store(tmp_path / "graphs")
@@ -91,13 +91,13 @@ def test_a_diverged_run_names_its_round_and_is_found_in_time(tmp_path: Path, mon
     assert [result.status for result in results if result] == ["diverged", "done"]
     expected = Store(tmp_path / "alone").run(wild.run_id).result_for(wild)
     assert results[0] is not None and expected is not None
-    assert results[0].rounds == expected.rounds < LOOK_EVERY
-    assert waits[0] == [True, *[False] * (LOOK_EVERY - 1), True], "they were together until somebody looked"
+    assert results[0].rounds == expected.rounds < SYNC_ROUNDS
+    assert waits[0] == [True, *[False] * (SYNC_ROUNDS - 1), True], "they train together until the next sync"
 
 
-def test_slow_rounds_are_looked_at_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_rounds_are_synced_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = by_graph(monkeypatch)
-    monkeypatch.setattr("flbench.execution.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("flbench.execution.SYNC_SECONDS", 0.0)
     go(Store(tmp_path), [experiment(seed=seed, eval_every=6) for seed in range(2)])
     assert waits[0] == [True] * 6
 

@@ -8,11 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import torch
-
 from flbench.bench.measure import Note, Spread, Variant, gemm, take_turns
 from flbench.bench.plain import PlainLoop, Training
-from flbench.bench.workloads import Workload, data_for, training_flops
+from flbench.bench.workloads import Workload, data_for
 from flbench.choices import Precision, UsedDevice
 from flbench.config import Federated
 from flbench.data.shards import shards_of
@@ -24,8 +22,9 @@ from flbench.engine.setup import (
     matmul_precision_restored,
     runs_worth_fusing,
 )
+from flbench.models.flops import sample_flops
 
-#: The variants that the others are compared with: the engine's reference, and loops written without the engine.
+#: The variants with which the others are compared: the engine's reference, and loops without the engine.
 REFERENCE = "loop, pool of 1"
 IN_MEMORY = "plain, in memory"
 LOADER = "plain, DataLoader"
@@ -160,9 +159,8 @@ class _Bench:
         self.rounds = settings.rounds or workload.turn(settings.device)
         self.experiment = self._experiment()
         self.data = data_for(self.experiment, settings.data_root)
-        dtype = torch.float64 if settings.precision == "fp64" else torch.float32
         image = cast(tuple[int, int, int], self.data.train.images.shape[1:])
-        self.flops = training_flops(make_network(self.experiment, self.data, "cpu"), image, dtype)
+        self.flops = sample_flops(make_network(self.experiment, self.data, "cpu"), image, backward=True)
         self.auto = executor_for(self.experiment, self.data, device=settings.device, wanted="auto")
 
     def compare(self) -> tuple[list[Peak], list[Row]]:

@@ -1,4 +1,4 @@
-"""Time variants of one workload in turns within one process, so that other load slows all of them alike."""
+"""Time variants of one workload in turns within one process, so that other load slows all of them equally."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Variant:
     """One way to do the work.
 
     Attributes:
-        work: trains one round of each of its runs.
+        work: the timed call; it trains one round of each of its runs.
         precision: precision of its arithmetic.
         rounds: rounds in one turn.
         runs: runs that are trained together.

@@ -26,7 +26,7 @@ KEEPING = "a round that keeps client models"
 
 
 @dataclass(frozen=True)
-class Look:
+class ProbeCost:
     """The cost of one probe.
 
     Attributes:
@@ -63,7 +63,7 @@ class ProbeCosts:
     round_s: Spread
     between: Spread
     keeping: Spread
-    looks: Sequence[Look]
+    looks: Sequence[ProbeCost]
     share: float
 
 
@@ -104,7 +104,7 @@ def probe_costs(workload: Workload, settings: Settings, *, note: Note) -> ProbeC
     a_round = {name: spread.median / EVERY[name] for name, spread in measured.items()}
     total = round_s.median + sum(a_round.values())
     looks = [
-        Look(name, EVERY[name], spread, Spread.of_ratios(seconds[name], seconds[ROUND]), a_round[name] / total)
+        ProbeCost(name, EVERY[name], spread, Spread.of_ratios(seconds[name], seconds[ROUND]), a_round[name] / total)
         for name, spread in measured.items()
     ]
     return ProbeCosts(

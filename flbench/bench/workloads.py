@@ -1,4 +1,4 @@
-"""The workloads of a measurement: experiments, their data, and the arithmetic that one sample takes."""
+"""The workloads of a measurement: experiments and their data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import nn
 
 from flbench.config import Federated, parse_experiment
 from flbench.data.arrays import Arrays, Data
@@ -88,19 +86,3 @@ def random_data(image: tuple[int, int, int], classes: int, *, train: int, test: 
         return Arrays(images, np.arange(count) % classes)
 
     return Data(half(train), half(test), classes, tuple(map(str, range(classes))), 255, "random")
-
-
-def training_flops(network: nn.Module, image: tuple[int, int, int], dtype: torch.dtype) -> float:
-    """Count the floating-point operations of matrix products and convolutions for one sample, forward and backward.
-
-    Counted on a real backward pass, so that the gradient of the images, which training does not compute, is left out.
-    (The engine's ``sample_flops`` needs no more than three times the forward pass to choose an executor.)
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-
-    samples = 2  # batch normalization rejects a single one
-    counter = FlopCounterMode(display=False)
-    with counter:
-        network(torch.zeros(samples, *image, dtype=dtype))[1].sum().backward()
-    network.zero_grad()
-    return counter.get_total_flops() / samples

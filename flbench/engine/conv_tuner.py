@@ -1,6 +1,6 @@
-"""Which way of convolving a stack of clients is fastest for each layer, measured on the device.
+"""Choose the fastest way of convolving a stack of clients for each layer, by measuring on the device.
 
-The ways differ in rounding alone, and in speed by factors that depend on shapes, precision and GPU.
+The ways give the same result up to rounding. Their speeds differ by factors that depend on shapes, precision and GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 #: Launches of each way that are timed.
 LAUNCHES = 10
 
-#: Seconds that so many launches take.
+#: Returns the seconds of a number of launches.
 Clock = Callable[[Callable[[], object], int], float]
 
 
@@ -34,8 +34,8 @@ class ConvShape:
 
     Attributes:
         x: (N, B, C, H, W). ``weight``: (N, O, C, kernel).
-        of_x: whether the gradient of x is asked for: not of the images.
-        tf32: whether convolutions may round to it.
+        of_x: whether the gradient of x is computed; the first layer needs none of its images.
+        tf32: whether convolutions may use TF32.
     """
 
     x: tuple[int, ...]
@@ -48,7 +48,7 @@ class ConvShape:
 
 
 class ConvTuner:
-    """Times every way once for each shape that it is asked about, as part of a graph, as training uses it."""
+    """Times every way once for each shape, recorded in a graph as in training."""
 
     def __init__(self, record: Recorder, clock: Clock, device: str) -> None:
         self.record = record
@@ -58,10 +58,10 @@ class ConvTuner:
     def tune(
         self, network: nn.Module, clients: int, images_BCHW: tuple[int, ...], autocast: torch.dtype | None
     ) -> Mapping[str, str]:
-        """Make each convolution of the network convolve stacks of so many clients in the fastest way.
+        """Set each convolution of the network to the fastest way for stacks of so many clients.
 
         Returns:
-            The way by the layer's name.
+            The way of each layer, by the layer's name.
         """
         layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, Conv)}
         chosen = {}
@@ -84,12 +84,12 @@ class ConvTuner:
     def _measure(self, layer: str, shape: ConvShape) -> str:
         seconds = {way: self._seconds(way, shape) for way in CONVOLUTIONS}
         fastest = min(seconds, key=lambda way: seconds[way])
-        told = ", ".join(f"{way} {1e6 * each / LAUNCHES:.0f} us" for way, each in seconds.items())
-        _log.info("%s %s: %s (%s)", layer, list(shape.x), fastest, told)
+        times = ", ".join(f"{way} {1e6 * each / LAUNCHES:.0f} us" for way, each in seconds.items())
+        _log.info("%s %s: %s (%s)", layer, list(shape.x), fastest, times)
         return fastest
 
     def _seconds(self, way: str, shape: ConvShape) -> float:
-        """Of one way; infinite where it cannot be computed so."""
+        """Seconds of one way; infinite if it fails."""
         options: dict[str, Any] = {"dtype": shape.dtype, "device": self._device}
         try:
             inputs = torch.rand(shape.x, **options), torch.rand(shape.weight, **options)
@@ -110,23 +110,23 @@ def _both_passes(way: str, shape: ConvShape, x: Tensor, weight: Tensor) -> list[
 
 
 def _inputs(network: nn.Module, images_BCHW: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """The shape (C, H, W) that each convolution meets, and whether a gradient flows back through it."""
+    """The shape (C, H, W) of each convolution's input, and whether that input needs a gradient."""
     network = copy.deepcopy(network)  # batch normalization updates its statistics
-    met: dict[str, tuple[tuple[int, ...], bool]] = {}
+    inputs_of: dict[str, tuple[tuple[int, ...], bool]] = {}
     for name, layer in network.named_modules():
         if isinstance(layer, Conv):
 
             def note(_: nn.Module, inputs: tuple[Tensor], name: str = name) -> None:
-                met[name] = tuple(inputs[0].shape[1:]), inputs[0].requires_grad
+                inputs_of[name] = tuple(inputs[0].shape[1:]), inputs[0].requires_grad
 
             layer.register_forward_pre_hook(note)
     like = next(network.parameters())
     network(torch.zeros(2, *images_BCHW[1:], dtype=like.dtype, device=like.device))
-    return met
+    return inputs_of
 
 
 def cuda_clock(launch: Callable[[], object], times: int) -> float:
-    """Seconds on the GPU, after one launch that does not count."""
+    """Return the seconds of the launches on the GPU, after one launch that is not counted."""
     launch()
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     began.record()

@@ -1,7 +1,6 @@
-"""A pure function of tensors as one CUDA graph: recorded once, then launched whole, without Python between kernels.
+"""A pure function of tensors as one CUDA graph: recorded once, then launched without Python between its kernels.
 
-Recording is one function (``Recorder``), so that everything around it is tested without a GPU by one that calls the
-recorded function again.
+Recording is one function (``Recorder``). Tests without a GPU replace it by one that calls the recorded function again.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from flbench.methods.base import Tree
 
 _log = logging.getLogger(__name__)
 
-#: A pure function of trees. It may be called any number of times for one result.
+#: A pure function of trees. It may be called several times for one result.
 TreeFunction = Callable[[Sequence[Tree]], list[Tree]]
 
-#: Records a call that reads tensors which stay where they are; returns how to launch it again, and its outputs, which
-#: each launch overwrites.
+#: Records a call whose inputs stay at their addresses. Returns a function that launches it again, and its outputs,
+#: which each launch overwrites.
 Recorder = Callable[[Callable[[], list[Tree]]], tuple[Callable[[], object], list[Tree]]]
 
-#: Most shapes for which a function is recorded; further ones are computed operation by operation.
+#: Most input shapes for which a function is recorded; for further ones it is called directly.
 SHAPES = 8
 
 
 class _Pool:
-    """Memory that only graphs can use; free for all again once nothing refers to this object any more."""
+    """Memory that only graphs can use, released with the last reference to this object."""
 
     def __init__(self, stream: Any) -> None:
         self.handle = torch.cuda.graph_pool_handle()
-        self._anchor = torch.cuda.CUDAGraph()  # torch lets no graph into a pool that all others have left
+        self._anchor = torch.cuda.CUDAGraph()  # torch refuses a graph in a pool that no other graph uses
         with warnings.catch_warnings(), torch.cuda.graph(self._anchor, pool=self.handle, stream=stream):
             warnings.simplefilter("ignore")  # that it is empty
 
 
 @dataclass(frozen=True)
 class _Launch:
-    """Launches a graph, and keeps the pool that the graph works in."""
+    """Launches a graph, and keeps the graph's memory pool alive."""
 
     graph: Any
     pool: _Pool
@@ -56,14 +55,14 @@ class _Launch:
 
 
 class CudaRecorder:
-    """Records as ``torch.cuda.graph``; all graphs of one recorder that exist at once share a pool of memory.
+    """Records with ``torch.cuda.graph``; all graphs of one recorder that exist at the same time share a memory pool.
 
-    That is safe as they are launched one after another in one stream, and each one's outputs are copied at once. With
-    the last graph the pool goes too: its memory is free for the trials of the next recording.
+    Sharing is safe because they are launched one after another in one stream, and the outputs of each are copied at
+    once. The pool is released with the last graph, so the trials of the next recording can use its memory.
     """
 
     def __init__(self) -> None:
-        # Trials run on the stream of the recording: libraries keep a handle and a workspace for each stream.
+        # Trials run on the stream of the recording, because libraries keep a handle and a workspace for each stream.
         self._stream = torch.cuda.Stream()
         self._newest: Callable[[], _Pool | None] = lambda: None  # a weak reference
 
@@ -84,11 +83,11 @@ class CudaRecorder:
         side.wait_stream(own)
         try:
             with torch.cuda.stream(side):
-                call()  # libraries set themselves up
-                with _waiting_is_an_error():  # found out before a recording has begun, which would fail less cleanly
+                call()  # libraries initialize themselves
+                with _waiting_is_an_error():  # before the recording, in which such an error leaves torch in a bad state
                     call()
         finally:
-            own.wait_stream(side)  # after a failure too: what the calls read and wrote is freed on this stream
+            own.wait_stream(side)  # after a failure too: the memory of the calls is freed on this stream
         graph = torch.cuda.CUDAGraph()
         # Other threads of this process may allocate as they like; the backward pass runs in one of torch's.
         where: dict[str, Any] = {"pool": pool.handle, "stream": side, "capture_error_mode": "thread_local"}
@@ -109,7 +108,7 @@ def _waiting_is_an_error() -> Iterator[None]:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A graph that is freed while another is recorded would spoil it."""
+    """Collect garbage now, and not during a recording: freeing a graph would invalidate the recording."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -121,13 +120,14 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 class GraphedFunction:
-    """A pure function of trees, recorded for each shape of its inputs, or called where it cannot be recorded.
+    """A pure function of trees, recorded for each shape of its inputs; called directly if it cannot be recorded.
 
     Args:
-        function: the last ``feedback`` of its outputs are what the last inputs become: in repeated calls these stay in
-            place, so that a call costs the host next to nothing. Nobody may change the leaves of such outputs.
-        record: how it is recorded.
+        function: the function.
+        record: records it.
         what: its name in messages.
+        feedback: how many of the function's last outputs are the last inputs of the next call. These stay in place in
+            repeated calls, so that a call costs the host next to nothing. Callers must not modify such outputs.
     """
 
     def __init__(self, function: TreeFunction, record: Recorder, what: str, feedback: int = 0) -> None:
@@ -135,14 +135,14 @@ class GraphedFunction:
         self._recordings: dict[Hashable, _Recording | None] = {}
 
     def __call__(self, shape: Hashable, trees: Sequence[Tree]) -> list[Tree]:
-        """The function's value.
+        """Return the function's value.
 
         Args:
-            shape: whatever the shapes of the inputs depend on.
+            shape: a key on which the shapes of the inputs depend.
             trees: the inputs, on the device; calls of one shape have leaves of the same names.
 
         Raises:
-            torch.OutOfMemoryError: it does not fit, recorded or not.
+            torch.OutOfMemoryError: it does not fit into memory, recorded or not.
         """
         if shape not in self._recordings:
             self._recordings[shape] = self._recorded(trees)
@@ -150,12 +150,12 @@ class GraphedFunction:
         return self._function(trees) if recording is None else recording(trees)
 
     def forget(self) -> None:
-        """Let go of all that was recorded, and of its memory."""
+        """Release all recordings and their memory."""
         self._recordings.clear()
 
     def _recorded(self, trees: Sequence[Tree]) -> _Recording | None:
         if not any(self._recordings.values()) and self._recordings:
-            return None  # it was said before that it cannot be
+            return None  # an earlier shape could not be recorded, and the log says why
         if len(self._recordings) >= SHAPES:
             if len(self._recordings) == SHAPES:
                 _log.warning("%s has had %d shapes; further ones are not recorded as a graph", self._what, SHAPES)
@@ -171,17 +171,17 @@ class GraphedFunction:
 
 
 class _Recording:
-    """A recorded call with its own copies of the inputs."""
+    """A recorded call with its own copies of its inputs."""
 
     def __init__(self, function: TreeFunction, record: Recorder, trees: Sequence[Tree], feedback: int) -> None:
         self._inputs = [_Packed(tree) for tree in trees]
         self._fixed = len(trees) - feedback
-        #: The tree that each input holds already, where that is what the last call returned.
+        #: The tree that each input already holds, if the last call returned it.
         self._held: list[Tree | None] = [None] * len(trees)
         self._launch, self._outputs = record(self._once(function))
 
     def _once(self, function: TreeFunction) -> Callable[[], list[Tree]]:
-        """One call: its outputs packed, those that are fed back also put in the place of the inputs."""
+        """Return a call that packs its outputs, and copies those that are fed back into the inputs."""
         fed_back = self._inputs[self._fixed :]
 
         def call() -> list[Tree]:
@@ -209,7 +209,7 @@ class _Recording:
 
 
 class _Packed:
-    """A copy of a tree whose leaves lie side by side, in one tensor for each kind of number."""
+    """A copy of a tree whose leaves are views of one flat tensor for each dtype."""
 
     def __init__(self, tree: Tree) -> None:
         self._groups: dict[str, dict[str, Tensor]] = {}
@@ -230,27 +230,27 @@ class _Packed:
         return leaves if len(self._groups) == 1 else {name: leaves[name] for name in self._names}
 
     def like(self, flat: Tree) -> Tree:
-        """A new tree with the numbers of ``flat``, which may be overwritten afterwards."""
+        """Return a new tree with the values of ``flat``, which may be overwritten afterwards."""
         return self._unpacked({kind: numbers.clone() for kind, numbers in flat.items()})
 
     def put(self, tree: Tree) -> None:
-        """Copy the leaves of a tree into this one, by their names: a method may give them another order."""
+        """Copy the leaves of a tree into this one, by name: a method may return them in another order."""
         for leaves in self._groups.values():
             torch._foreach_copy_(list(leaves.values()), [tree[name] for name in leaves])
 
     def fill(self, other: _Packed) -> None:
-        """The same from a tree that is packed alike."""
+        """Copy a tree that is packed in the same way."""
         for kind, numbers in self.flat.items():
             numbers.copy_(other.flat[kind])
 
     def ordered(self, tree: Tree) -> Tree:
-        """The tree in the order of this one's names.
+        """Return the tree in the order of this one's names.
 
         Raises:
-            ValueError: its leaves are not of the same names, shapes and kinds.
+            ValueError: its leaves have other names, shapes or dtypes.
         """
         for name in {*self.tree, *tree}:
             old, new = self.tree.get(name), tree.get(name)
             if old is None or new is None or (old.shape, old.dtype) != (new.shape, new.dtype):
-                raise ValueError(f"what a round makes of {name} is not of the shape and kind that it was")
+                raise ValueError(f"a round changes the shape or dtype of {name}")
         return {name: tree[name] for name in self.tree}

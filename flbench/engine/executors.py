@@ -73,16 +73,16 @@ def make_executor(
     record: Recorder | None = None,
     tuner: ConvTuner | None = None,
 ) -> Executor:
-    """The executor of that name.
+    """Return the executor of that name.
 
     Args:
         name: ``loop`` or ``stacked``.
-        build: makes the network (its tensors are never used, only its structure).
+        build: makes the network, of which only the structure is used.
         pool: threads of the loop executor.
         autocast: dtype of mixed precision, or None.
         chunk: most clients of a stack; None: ``CHUNK``.
-        record: how the stacked executor records evaluations as CUDA graphs; None: not at all.
-        tuner: chooses how it convolves; None: in the way that is fastest on a CPU.
+        record: records evaluations of the stacked executor as CUDA graphs; None: they are computed directly.
+        tuner: chooses how stacks convolve; None: grouped, which is fastest on a CPU.
     """
     if name == "stacked":
         return StackedExecutor(build(), autocast, chunk, record, tuner)
@@ -91,7 +91,7 @@ def make_executor(
 
 @dataclass(frozen=True)
 class _Seat:
-    """A place for one thread: a network of its own, and its forward pass."""
+    """What one thread works with: a network of its own, and its forward pass."""
 
     network: nn.Module
     forward: Forward
@@ -101,8 +101,8 @@ class LoopExecutor:
     """One client after another in each of several Python threads, every thread with a network of its own.
 
     Torch releases the interpreter in its kernels, so threads run in parallel. Each computes with one torch thread, so
-    the order of every sum is that of a pool of one, which is the reference that all else is tested against. A network
-    shared by two threads would not do: a forward pass swaps the tensors inside it.
+    the order of every sum is that of a pool of one, which is the reference of all tests. Threads cannot share a
+    network, because a forward pass replaces the tensors inside it.
     """
 
     name: UsedExecutor = "loop"
@@ -134,7 +134,7 @@ class LoopExecutor:
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Batches of images spread over the pool."""
+        """Return logits (models, images, Y); batches of images are computed by all threads of the pool."""
         ready = [(tmap(_pixels_last, params), buffers) for params, buffers in models]
 
         def one(job: tuple[tuple[Tree, Tree], Tensor], seat: _Seat) -> Tensor:
@@ -149,7 +149,7 @@ class LoopExecutor:
         return torch.stack([torch.cat(logits[i : i + len(parts)]) for i in range(0, len(logits), len(parts))])
 
     def _map(self, function: Callable[[Any, _Seat], Any], jobs: Sequence[Any]) -> Iterator[Any]:
-        """Results in the order of the jobs, with a bounded number of them started ahead."""
+        """Yield results in the order of the jobs, with a bounded number of jobs started ahead."""
 
         def borrow(job: Any) -> Any:
             seat = self._idle.get()
@@ -185,7 +185,7 @@ class StackedExecutor:
         tuner: ConvTuner | None = None,
     ) -> None:
         self.chunk = chunk or CHUNK  #: most clients of a stack
-        self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once it was chosen
+        self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once ``tune`` has chosen it
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self._forward: Forward = stacked_forward(network)
         evaluate = partial(_evaluate, network, pure_forward(network), autocast)
@@ -222,7 +222,7 @@ class StackedExecutor:
         return local_train(self._forward, vmap, work.task, work.init, work.batches.steps())
 
     def tune(self, clients: int, images_BCHW: tuple[int, ...]) -> None:
-        """Choose how stacks of so many clients convolve batches of images of this shape."""
+        """Choose how stacks of so many clients convolve batches of this shape, if there is a tuner."""
         if self._tuner is not None:
             self.convolutions = self._tuner.tune(self._network, clients, images_BCHW, self._autocast)
 
@@ -240,7 +240,7 @@ class StackedExecutor:
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Model by model, batch by batch."""
+        """Return logits (models, images, Y), computed model by model, batch by batch."""
         parts = torch.split(images, EVALUATION_BATCH)
         return torch.stack(
             [
@@ -267,5 +267,5 @@ def _identity(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pixels_last(x: Tensor) -> Tensor:
-    """Images or convolution weights in the layout in which CPU convolutions are fastest; others as they are."""
+    """Convert 4-dimensional tensors to channels-last layout, in which CPU convolutions are fastest."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x

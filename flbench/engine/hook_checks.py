@@ -1,6 +1,7 @@
-"""What a method's hooks must return, checked the first time that each is called; a mistake names hook, file and line.
+"""Checks of what a method's hooks return, made at the first call of each; an error names hook, file and line.
 
-Checks read types, names, shapes and dtypes, never a value, so they wait for no device and see every client of a stack.
+Checks read types, names, shapes and dtypes, never a value, so they need no synchronization with the device and work on
+every client of a stack.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from flbench.methods.base import Context, Method, Tree
 _TREE = "a dict of tensors by name"
 _PAIR = "a pair: (the {}, the {})"
 
-#: How torch's messages begin where a hook that is mapped over clients reads a number.
+#: The start of torch's messages when a hook that is mapped over clients reads a value.
 _READS_A_VALUE = "vmap: It looks like"
 
 
 def checked(method: Method) -> Method:
-    """Return the method with a check around every hook that is its own.
+    """Return the method with a check around every hook that it overrides.
 
     Raises (from the returned method's hooks):
-        UserError: a hook failed, or returned what the engine cannot use.
+        UserError: a hook raised an error, or returned a value that the engine cannot use.
     """
     cls = type(method)
     own = [hook for hook in _CHECKS if getattr(cls, hook) is not getattr(Method, hook)]
@@ -40,7 +41,7 @@ def checked(method: Method) -> Method:
 
 
 def _checked(cls: type[Method], hook: str, seen: set[str]) -> Callable[..., Any]:
-    """The hook as a function that says which hook failed, and checks the first value of this one."""
+    """The hook as a function that names the hook in errors and checks its first value."""
     original, check = inspect.getattr_static(cls, hook), _CHECKS[hook]
 
     def call(self: Method, *given: Any) -> Any:
@@ -192,7 +193,7 @@ def _local_names(value: Any, model: Any) -> str | None:
     return f"{unknown[0]!r}; expected some of {_names(known)}" if unknown else None
 
 
-#: What is wrong with the value of each hook, from the value and the arguments of the call; None: nothing.
+#: For each hook: what is wrong with a value, given the arguments of the call; None if it is valid.
 _CHECKS: dict[str, Callable[..., str | None]] = {
     "local_names": _local_names,
     "init_server": _state,

@@ -1,10 +1,9 @@
 """The local training of one client, or of a stack of clients, as one pure function.
 
-The same code serves both: a hook of the method is *lifted*, by the identity for one client, by ``torch.func.vmap`` for
-a stack. Clients do not share anything, so the gradient of the sum of their losses is each client's own gradient.
+Both use the same code: a hook of the method is *lifted*, by the identity for one client, by ``torch.func.vmap`` for a
+stack. Clients share nothing, so the gradient of the sum of their losses is each client's own gradient.
 
-Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D features; a dot stands for the sample's
-own axes (C, H, W).
+Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D features.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from flbench.methods.base import Context, Method, Tree
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
 
-#: Turns a function of one client's tensors into one of a client's or of a stack's.
+#: Turns a function of one client's tensors into one of a client's, or of a stack's.
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -64,12 +63,12 @@ class ClientInit:
     """The state of a client (or of a stack of clients) before training, which does not change it.
 
     Attributes:
-        params: all parameters, the client's own ones among them.
+        params: all parameters, including those that stay on the client.
         buffers: all buffers.
         velocity: momentum, or an empty tree for zero.
         state: the method's client state.
-        counts_Y: training samples a class.
-        steps: number of local steps; of a stack whose clients do not all take as many, a tensor (N,) of floats.
+        counts_Y: training samples of each class.
+        steps: number of local steps; a tensor (N,) of floats for a stack whose clients take unequal numbers.
     """
 
     params: Tree
@@ -113,15 +112,15 @@ def local_train(
 
     Args:
         forward: the network as a function of parameters, buffers and images.
-        lift: how a hook written for one client is applied.
-        task: what the clients of the round share.
-        start: this client's (or stack's) beginning.
-        batches: for each of E steps images (B, ...) or (N, B, ...), ready for the network, and labels (B,) or (N, B).
-            Of a stack with unequal steps, E is the most of them, and what a client sees in the steps that it does not
-            take leaves no trace.
+        lift: applies a hook that is written for one client.
+        task: what the clients share.
+        start: the state of this client (or stack) before training.
+        batches: for each of E steps the network's input (B, C, H, W) or (N, B, C, H, W), and labels (B,) or (N, B). For
+            a stack with unequal steps, E is the largest number; the batches of the steps that a client does not take
+            do not affect its result.
 
     Returns:
-        The end of the round; for a stack every tensor has the leading axis N.
+        The state after training; for a stack every tensor has the leading axis N.
     """
     method, sgd = task.method, task.sgd
     names = list(start.params)
@@ -156,27 +155,27 @@ def local_train(
         losses.append(_where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
         state, message = lifted.finish(params)
-    loss = reduce(torch.add, losses) / start.steps  # one by one: steps not taken must not move a bit
+    loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
     return ClientResult(params, buffers, velocity, state, message, loss)
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
-    """Mixed precision, or none.
+    """Return the context of mixed precision, or of none.
 
-    Without the cache of cast weights: each is used once, and a recorded graph must not read one made outside of it.
+    The cache of cast weights is off: each is used once, and a recorded graph must not read one made outside of it.
     """
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
 
 def _rates(params: Tree, lr: float | Tensor) -> float | list[Tensor]:
-    """The learning rate of all, or that of each client (N,) in the shape of every leaf."""
+    """The common learning rate, or each client's (N,) in a shape that broadcasts to every leaf."""
     if not isinstance(lr, Tensor):
         return lr
     return [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in params.values()]
 
 
 def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list[Tensor]) -> None:
-    """Move the weights against the direction, in place, with the same bits on a CPU for both kinds of rates."""
+    """Subtract rate times direction from the weights, in place; both kinds of rates give the same bits on a CPU."""
     if isinstance(rates, list):
         torch._foreach_addcmul_(weights, direction, rates, value=-1)
     else:
@@ -184,7 +183,7 @@ def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list
 
 
 def _training(steps: int | Tensor, step: int) -> Tensor | None:
-    """Which clients (N,) take this step; None: all of them."""
+    """Which clients (N,) take this step; None if all do."""
     return step < steps if isinstance(steps, Tensor) else None
 
 
@@ -199,7 +198,7 @@ def _where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
 
 
 def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
-    """Mean over the batch: 0-d for one client, (N,) for a stack."""
+    """Return the mean cross-entropy over the batch: 0-d for one client, (N,) for a stack."""
     batch = labels_B.shape[-1]
     # Classes before samples: with the few classes last, torch takes three times as long.
     each = F.cross_entropy(logits_BY.view(-1, *logits_BY.shape[-2:]).mT, labels_B.view(-1, batch), reduction="none")
@@ -207,7 +206,7 @@ def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
 
 
 class _LiftedHooks:
-    """The method's hooks, applied to one client or a stack; a hook that is the default costs nothing."""
+    """The method's hooks, applied to one client or a stack; default hooks are skipped."""
 
     def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
         self._method, self._lift = method, lift
@@ -219,12 +218,12 @@ class _LiftedHooks:
             lr=task.sgd.lr,
             steps=start.steps,
         )
-        #: What of the context is each client's own.
+        #: The part of the context that differs between clients.
         self._own_context: dict[str, Any] = {"client": start.state, "counts_Y": start.counts_Y, **task.each}
         self._hyperparameters = dict(task.hyperparameters)
         if isinstance(start.steps, Tensor):
             self._own_context["steps"] = start.steps
-        #: Whether numbers that hooks compute with are the same for the whole stack.
+        #: Whether the numbers that hooks compute with are the same for the whole stack.
         self._uniform = not (task.each or isinstance(start.steps, Tensor))
 
     def _own(self, hook: str) -> bool:

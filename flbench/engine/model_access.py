@@ -1,6 +1,6 @@
-"""What a probe may compute with a trainer's networks: it looks, and changes nothing.
+"""What a probe may compute with a trainer's networks, without changing the trainer.
 
-Where parameters stay on the clients (FedBN, local training) there is no global model; client 0's stands for it.
+Where parameters stay on the clients (FedBN, local training) there is no global model, and client 0's is used.
 
 Shape suffixes: K models, M samples, C channels, H, W pixels, D features, Y classes.
 """
@@ -23,12 +23,12 @@ from flbench.streams import stream
 
 @dataclass(frozen=True)
 class ModelAccess:
-    """A trainer after a round, and a network of its own to look through.
+    """Access to the models and data of a trainer after a round.
 
     Attributes:
-        trainer: what is looked at.
-        network: of the same structure; its own tensors do not matter.
-        lr: of local training.
+        trainer: the trainer.
+        network: a network of the same structure; its own tensors are not used.
+        lr: learning rate of local training.
     """
 
     trainer: Trainer
@@ -41,15 +41,15 @@ class ModelAccess:
         return len(self.trainer.sampler.rows) if isinstance(self.trainer, FederatedTrainer) else 0
 
     def model(self, client: int = 0) -> tuple[Tree, Tree]:
-        """Parameters and buffers that a client would begin the next round with."""
+        """Return the parameters and buffers with which a client would start the next round."""
         if isinstance(self.trainer, FederatedTrainer):
             return self.trainer.model(client)
         return self.trainer.x, self.trainer.buffers
 
     def mixed_test_samples(self, count: int) -> tuple[Tensor, Tensor]:
-        """Test images ready for the network (M, C, H, W) and labels, as many of each class as of any other.
+        """Return test images as the network's input (M, C, H, W) and labels, equally many of each class.
 
-        The same ones in every round; fewer than asked for, where a class has not as many.
+        They are the same in every round, and fewer than ``count`` if a class has too few.
         """
         images = self.trainer.images
         labels = images.test_labels_M.cpu().numpy()
@@ -60,7 +60,7 @@ class ModelAccess:
         return images.prepare(images.test_MCHW[index]), images.test_labels_M[index]
 
     def train_samples(self, count: int, client: int | None = None) -> Tensor:
-        """Training images ready for the network, without augmentation: a client's own, or all clients' together."""
+        """Return training images as the network's input, without augmentation: a client's own, or all clients'."""
         images = self.trainer.images
         rows: Rows = np.arange(len(images.train_labels_M))
         if isinstance(self.trainer, FederatedTrainer):
@@ -71,19 +71,19 @@ class ModelAccess:
         return images.prepare(images.train_MCHW[torch.from_numpy(drawn).to(images.train_MCHW.device)])
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor, *, training: bool) -> tuple[Tensor, Tensor]:
-        """Features (M, D) and logits (M, Y); in training mode with the statistics of these very samples."""
+        """Return features (M, D) and logits (M, Y); in training mode with the batch statistics of these samples."""
         self.network.train(training)
         copies = {name: leaf.clone() for name, leaf in buffers.items()}  # batch normalization updates them in place
         return pure_forward(self.network)(params, copies, images)
 
     def after_local_steps(self, client: int, steps: int) -> tuple[Tree, Tree]:
-        """Parameters and buffers of a client after so many local steps from here, with batches of the next round."""
+        """Return a client's parameters and buffers after local steps from here, with the next round's batches."""
         if not isinstance(self.trainer, FederatedTrainer):
             raise TypeError("only a federated trainer has clients")
         return self.trainer.train_client(client, steps)
 
     def class_accuracies(self, model: tuple[Tree, Tree], images: Tensor, labels_M: Tensor) -> list[float | None]:
-        """The share of each class's samples that a model gets right; None where there is no sample."""
+        """Return a model's accuracy on each class's samples; None for a class without samples."""
         with torch.no_grad():
             correct_M = self.forward(*model, images, training=False)[1].argmax(1) == labels_M
         shares = []

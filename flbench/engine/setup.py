@@ -1,4 +1,4 @@
-"""From an experiment to a trainer that is ready for its first round."""
+"""Make a trainer from an experiment."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from flbench.engine.trainer import Trainer
 from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
+from flbench.models.flops import sample_flops
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
 from flbench.streams import stream
 
-#: Below this many floating-point operations in one client's local step the clients are stacked on a CPU. It lies
+#: On a CPU clients are stacked if one client's local step takes fewer floating-point operations than this. It lies
 #: between a small MLP (5 MFLOP, where overhead dominates) and a CNN (2,600 MFLOP, where a client saturates a core).
 STACK_BELOW_FLOPS = 20e6
 
-
-#: Most clients in a stack of fused runs on a GPU: with 30 to 60 of them its throughput is saturated, and further runs
-#: would only take memory and make others wait.
+#: Most clients in a stack of fused runs on a GPU: 30 to 60 of them saturate its throughput, and further runs would only
+#: use memory and delay the others.
 SATURATED = 60
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """What bit-identity is promised within: a resumed run keeps it or starts over."""
+    """The settings within which runs are bit-identical; a resumed run has the same ones, or starts over."""
 
     device: str
     executor: str
@@ -53,7 +53,7 @@ class Numerics:
     torch: str
 
     def to_json(self) -> dict[str, str]:
-        """As plain JSON."""
+        """Return it as plain JSON."""
         return asdict(self)
 
 
@@ -66,15 +66,18 @@ def make_trainer(
     pool: int,
     neighbours: int = 1,
 ) -> tuple[Trainer, Numerics]:
-    """A trainer before its first round, and the numerics it computes with.
+    """Return a trainer before its first round, and the numerics with which it computes.
 
     Args:
         experiment: what to train.
         data: its data set.
         device: ``cpu`` or ``cuda``.
-        executor: how clients are mapped; ``auto`` decides by the device and the FLOPs of a local step alone.
-        pool: threads of the loop executor; it changes the speed and not a bit of the result.
-        neighbours: processes that share the GPU, this one among them.
+        executor: how clients are trained; ``auto`` selects by the device and the FLOPs of a local step alone.
+        pool: threads of the loop executor; they change the speed, but no bit of the result.
+        neighbours: processes that share the GPU, including this one.
+
+    Raises:
+        flbench.errors.UserError: the model or the norm does not fit the images, or the partition cannot be drawn.
     """
     _require_fit(experiment, data)
     set_matmul_precision(experiment.precision)
@@ -103,7 +106,7 @@ def make_trainer(
 
 
 def _require_fit(experiment: Training, data: Data) -> None:
-    """Check what a plan cannot where only the files tell the shape of the images; raises UserError."""
+    """Raise UserError if model or norm do not fit the images; planning checks it only where the shape is known."""
     model, norm, image = cast(Model, experiment.model), cast(Norm, experiment.norm), _image(data)
     if problem := model.problem(image) or model.norm_problem(norm, image, data.classes):
         raise UserError(f"{experiment.dataset.label()}, model {model.label()}, norm {norm.label()}: {problem}")
@@ -111,19 +114,19 @@ def _require_fit(experiment: Training, data: Data) -> None:
 
 @lru_cache(maxsize=1)
 def _gpu_tuner() -> ConvTuner:
-    """One for the process: all graphs that exist at once share a pool of memory, and no shape is measured twice."""
+    """One tuner for the process, so that all graphs share a memory pool and no shape is measured twice."""
     return ConvTuner(CudaRecorder(), cuda_clock, "cuda")
 
 
 def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
-    """The experiment's network with its initial weights."""
+    """Return the experiment's network with its initial weights."""
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
     options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment)}
     return build(model, _image(data), data.classes, norm, experiment.bias, **options).to(device)
 
 
 def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: str, neighbours: int = 1) -> int:
-    """Return how many runs like this one are worth training together: as many as fill a stack, and fit into memory."""
+    """Return how many runs like this one to train together: as many as fill a stack and fit into memory."""
     wanted = cast(Executor, executor)
     stacked = executor_for(experiment, data, device=device, wanted=wanted) == "stacked"
     if not isinstance(experiment, Federated) or not stacked:
@@ -136,12 +139,13 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
 
 
 def executor_for(experiment: Training, data: Data, *, device: str, wanted: Executor) -> UsedExecutor:
-    """The executor that ``wanted`` means for this experiment: for ``auto``, by the device and the FLOPs of a step."""
+    """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step."""
     if wanted != "auto":
         return wanted
     if device != "cpu":
         return "stacked"
-    flops = sample_flops(make_network(experiment, data, device), data, _dtype(experiment)) * experiment.batch_size
+    forward = sample_flops(make_network(experiment, data, device), _image(data), backward=False)
+    flops = 3 * forward * experiment.batch_size  # the backward pass counted as two forward passes
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
 
 
@@ -175,25 +179,14 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, common: dict[
 
 
 def _steps(experiment: Training, rows: Rows) -> int:
-    """Local steps in a round of whoever holds these rows."""
+    """Local steps in a round of a client with these rows."""
     if experiment.local_steps is not None:
         return experiment.local_steps
     return steps_of_epochs(len(rows), epochs=cast(int, experiment.local_epochs), batch_size=experiment.batch_size)
 
 
-def sample_flops(network: nn.Module, data: Data, dtype: torch.dtype) -> float:
-    """Floating-point operations of forward and backward for one sample (the backward pass counted as two forward)."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    counter = FlopCounterMode(display=False)
-    network.eval()
-    with counter, torch.no_grad():
-        network(torch.zeros(1, *data.train.images.shape[1:], dtype=dtype))
-    return 3.0 * counter.get_total_flops()
-
-
 def set_matmul_precision(precision: str) -> None:
-    """Allow TF32 for matrix products and convolutions on CUDA exactly when asked (torch allows it for the latter)."""
+    """Allow TF32 for matrix products and convolutions on CUDA if the precision is ``tf32``, and forbid it otherwise."""
     allowed = precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
@@ -201,7 +194,7 @@ def set_matmul_precision(precision: str) -> None:
 
 @contextmanager
 def matmul_precision_restored() -> Iterator[None]:
-    """Undo what building a trainer says about TF32 for the whole process."""
+    """Restore the process's TF32 settings, which building a trainer changes."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         yield
@@ -218,7 +211,7 @@ def _images(data: Data, device: str, dtype: torch.dtype, *, augment: bool) -> De
 def _on_device(arrays: Arrays, device: str) -> tuple[Tensor, Tensor]:
     if device == "cpu":
         return _from_numpy(arrays.images), _from_numpy(arrays.labels)
-    # A worker's next run most likely wants the same data set: keep the last copies on the device.
+    # A worker's next run most likely uses the same data set: keep the last copies on the device.
     return _copy_to_device(_Same(arrays), device)
 
 
@@ -244,7 +237,7 @@ def _copy_to_device(same: _Same, device: str) -> tuple[Tensor, Tensor]:
 
 
 def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor over the array's own memory; nobody writes to it (a read-only map would make torch warn)."""
+    """A tensor over the array's own memory, never written to; torch's warning about read-only maps is silenced."""
     import warnings
 
     with warnings.catch_warnings():

@@ -8,23 +8,23 @@ import gc
 import torch
 from torch import Tensor, nn
 
-#: Share of a GPU's free memory that a stack of clients may take. Recorded graphs keep that much in a pool of their own,
-#: and what is computed beside them (a trial of the next recording, a round that a probe looks into) takes as much again
-#: outside of it; the rest is for workspaces and fragments.
+#: Share of a GPU's free memory that a stack of clients may use. Recorded graphs keep that much in a pool of their own;
+#: computations beside them (a trial of the next recording, a round whose clients a probe needs) use as much again
+#: outside of the pool; the rest is for workspaces and fragmentation.
 SHARE = 0.35
 
-#: Tensors as large as all of a client's weights at once: beginning, weights, leaves' gradients, direction, velocity,
-#: state, message, end.
+#: Tensors as large as all of a client's weights that exist at once: initial weights, weights, gradients, direction,
+#: velocity, state, message, result.
 COPIES = 8
 
-#: Activations at once in units of those that the backward pass keeps: their gradients, and what is copied on the way.
+#: Activations that exist at once, in units of those that the backward pass keeps: themselves and their gradients.
 KEPT = 2
 
 
 def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: int) -> int:
-    """About how many bytes the local training of one client takes.
+    """Estimate the bytes that the local training of one client needs.
 
-    Counted on a forward pass over two images: what torch keeps for the backward pass, scaled to a batch.
+    Counts what torch keeps for the backward pass of two images, scaled to a batch.
     """
     network = copy.deepcopy(network)  # batch normalization updates its statistics
     weights = [*network.parameters(), *network.buffers()]
@@ -58,8 +58,8 @@ def clients_that_fit(network: nn.Module, image: tuple[int, int, int], batch_size
         neighbours: processes that share the GPU, this one among them.
     """
     each = client_bytes(network, image, batch_size)
-    # Hand back what nothing uses any more. What torch holds after that is in use, or belongs to the pool of graphs that
-    # still exist, and does not count as free: no stack could be allocated there.
+    # Return unused memory to the driver. What torch still holds is in use or belongs to the pool of existing graphs,
+    # where no stack could be allocated, so it does not count as free.
     gc.collect()
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()

@@ -1,7 +1,7 @@
 """What federated and centralized training have in common.
 
-A trainer is a value (its state) and two verbs, ``step`` and ``evaluate``. All random choices are functions of (seed,
-client, round), so the state is all there is to save.
+A trainer has a state and two operations, ``step`` and ``evaluate``. All random choices are functions of (seed, client,
+round), so a checkpoint holds nothing but the state.
 
 Shape suffixes: N clients, S participants.
 """
@@ -26,10 +26,10 @@ from flbench.methods.base import Tree
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a round leaves for those who watch: its training loss, and the models that the participants sent.
+    """The training loss of a round, and the models that the participants sent.
 
-    ``client_params`` (leading axis S) and ``weights_S`` are there only when they were asked for. The loss is a 0-d
-    tensor where nobody has waited for the device yet.
+    ``client_params`` (leading axis S) and ``weights_S`` are None unless they were requested. The loss is a 0-d tensor
+    if ``step`` did not wait for the device.
     """
 
     loss: float | Tensor
@@ -44,7 +44,7 @@ class Trainer(ABC):
         round: rounds done.
         x: shared parameters. ``buffers``: shared buffers.
         local: parameters and buffers that stay on the clients, every leaf with a leading axis N.
-        record: how a whole round is recorded as one CUDA graph; None: rounds are computed chunk by chunk, as on a CPU.
+        record: records a round as one CUDA graph; None: rounds are computed operation by operation, as on a CPU.
     """
 
     def __init__(
@@ -69,11 +69,12 @@ class Trainer(ABC):
         self._watched_from = 0
 
     def step(self, *, keep_clients: bool = False, wait: bool = True) -> RoundReport:
-        """One round.
+        """Train one round.
 
         Args:
             keep_clients: whether the report holds what the participants sent.
-            wait: until the device has computed it; else its time counts as that of the next round that is waited for.
+            wait: whether to wait until the device has computed it. If not, its time is counted with that of the next
+                round that is waited for.
         """
         began = time.perf_counter()
         report = self._train_round(keep_clients, wait)
@@ -81,7 +82,7 @@ class Trainer(ABC):
         return report
 
     def count_round(self, report: RoundReport, seconds: float) -> None:
-        """Note that a round is over."""
+        """Count a round."""
         self.round += 1
         self._loss = report.loss
         self.seconds += seconds
@@ -92,13 +93,13 @@ class Trainer(ABC):
         return self.images.train_MCHW.device
 
     @property
-    def lags(self) -> bool:
-        """Whether a round may be still on its way when ``step`` returns without waiting."""
+    def asynchronous(self) -> bool:
+        """Whether ``step`` can return before the device has computed the round."""
         return self.record is not None
 
     @property
     def convolutions(self) -> Mapping[str, str]:
-        """How each convolution of a stack is computed, where that was chosen by measuring."""
+        """How each convolution of a stack is computed, where the engine chose it by measuring."""
         return self.executor.convolutions if isinstance(self.executor, StackedExecutor) else {}
 
     def diverged_in(self) -> int | None:
@@ -109,7 +110,7 @@ class Trainer(ABC):
         return None if finite == self.round - self._watched_from else self._watched_from + finite + 1
 
     def _open_watch(self) -> Tree:
-        """What counts the rounds before the run diverges, on the device; see ``server_round.watched``."""
+        """The counter of finite rounds, on the device (``server_round.watched``); a new one after loading a state."""
         if not self._watch:
             like = self.images.train_labels_M
             self._watch = {"finite": like.new_ones((), dtype=torch.bool), "rounds": like.new_zeros(())}
@@ -117,23 +118,23 @@ class Trainer(ABC):
         return self._watch
 
     def evaluate(self) -> metrics.Record:
-        """The metrics after the last round; ``train_loss`` is that round's mean over clients and local steps.
+        """Return the metrics after the last round.
 
-        Before the first round there is none.
+        ``train_loss`` is that round's mean over clients and local steps, and None before the first round.
         """
         record = {"round": self.round, **self._measure(), "train_loss": float(self._loss) if self.round else None}
         return {**record, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 4)}
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next round depends on: tensors, numbers, dicts and lists only.
+        """Return everything that the next round depends on: tensors, numbers, dicts and lists only.
 
-        The tensors are the trainer's own, so they are valid until its next step.
+        The tensors are the trainer's own, and valid until its next step.
         """
         counters = {"round": self.round, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
         return {**counters, "seconds": self.seconds, "loss": float(self._loss), "trees": self._trees()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a copy of what ``state`` returned."""
+        """Continue from a copy of what ``state`` returned."""
         self.round, self.seconds, self._loss = state["round"], state["seconds"], state["loss"]
         self.bytes_up, self.bytes_down = state["bytes_up"], state["bytes_down"]
         self._watch = {}

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Model(Component):
-    """Base of the networks; a subclass says its stages, or has a ``build`` of its own."""
+    """Base of the models; a subclass defines its stages, or a ``build`` of its own."""
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages before the head, in order; at least one, unless the model builds itself."""
         if not self._builds_itself():
-            raise NotImplementedError(f"{type(self).__name__} must say its stages")
+            raise NotImplementedError(f"{type(self).__name__} must define stages()")
         return ()
 
     def head_has_bias(self, bias: bool) -> bool:
-        """Whether the head has a bias, for the experiment's ``bias``: here the same."""
+        """Whether the head has a bias, given the experiment's ``bias``; by default the same."""
         return bias
 
     def steps(self, image: Shape) -> Iterator[Step]:
-        """Every stage with the shape that it meets, for images of shape (C, H, W)."""
+        """Yield every stage with the shape of its input, for images of shape (C, H, W)."""
         shape: Shape = image
         stages = self.stages()
         final = max((number for number, stage in enumerate(stages) if stage.activates), default=-1)
@@ -41,14 +41,14 @@ class Model(Component):
             shape = stage.output(shape)
 
     def output(self, image: Shape) -> Shape:
-        """Shape of one sample after the last stage; flattened, it is the head's input."""
+        """Return the shape of one sample after the last stage; flattened, it is the head's input."""
         shape: Shape = image
         for stage in self.stages():
             shape = stage.output(shape)
         return shape
 
     def sites(self, image: Shape) -> Iterator[Site]:
-        """Every place for a normalization up to the feature, in the order of the forward pass.
+        """Yield every place for a normalization up to the feature, in forward order.
 
         The place at the logits follows; it alone depends on the number of classes.
         """

@@ -16,10 +16,10 @@ def build(
 ) -> nn.Module:
     """Return a network whose initial weights depend only on the seed and on the network itself.
 
-    Each module runs torch's own ``reset_parameters`` with torch's CPU generator keyed by (seed, module name). Layers
-    that two networks share therefore start equal, whatever else (a norm) stands between them. Weights that no module
-    resets (a parameter that the model itself creates) keep what ``model.build`` drew, after a seed of its own. The
-    generator's state is restored at the end.
+    Each module runs torch's own ``reset_parameters`` with torch's CPU generator keyed by (seed, module name), so layers
+    that two networks share have equal initial weights, whatever norms are between them. Weights that no module resets
+    (a parameter that the model itself creates) keep what ``model.build`` drew, with a key of its own. The generator's
+    state is restored at the end.
     """
     with torch.random.fork_rng(devices=[]):
         _seed_torch(seed, "build")
@@ -34,5 +34,5 @@ def build(
 
 
 def _seed_torch(seed: int, purpose: str) -> None:
-    # torch.manual_seed would seed the GPU's generators, too, which are not restored.
+    # torch.manual_seed would also seed the GPU's generators, which are not restored.
     torch.default_generator.manual_seed(int(stream(seed, purpose).integers(2**63)))

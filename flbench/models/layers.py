@@ -1,8 +1,8 @@
-"""Torch layers that take one client's tensors or a stack of clients'; the normalizing ones are in ``norm_layers``.
+"""Torch layers for one client's tensors or a stack of clients'; the normalizing ones are in ``norm_layers``.
 
 Shape suffixes: N clients (absent, or the leading axis of input, parameters and buffers alike), B batch, C channels,
 H, W pixels, D features. A module is built for one client; when its parameters are replaced by stacked ones
-(``network.pure_forward``), its input carries the same leading axis.
+(``network.pure_forward``), its input has the same leading axis.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from flbench.models.convolutions import CONVOLUTIONS, grouped
 
-#: Fewer outputs than these are multiplied as weight times input: the other way round takes twice as long.
+#: Layers with fewer outputs multiply weight by input: input by weight takes twice as long.
 FEW_OUTPUTS = 32
 
 
@@ -41,7 +41,7 @@ def at_least_float(x: Tensor) -> Tensor:
 
 
 def _as_autocast_would(*factors: Tensor) -> list[Tensor]:
-    """The factors in the dtype that ``torch.autocast`` multiplies in: it does not see into the product below."""
+    """The factors in the dtype in which ``torch.autocast`` multiplies; autocast does not reach custom functions."""
     kind = factors[0].device.type
     if not torch.is_autocast_enabled(kind):
         return list(factors)
@@ -57,7 +57,7 @@ class StackedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_NBD: Tensor, weight: Tensor) -> Tensor:
-        """Multiply; few outputs (classes) are computed, and lie, side by side."""
+        """Multiply; few outputs (classes) are computed and stored side by side."""
         ctx.save_for_backward(x_NBD, weight)
         if weight.shape[-2] < FEW_OUTPUTS:
             return torch.bmm(weight, x_NBD.mT).mT
@@ -82,7 +82,7 @@ class Conv(nn.Conv2d, StackableLayer):
         self.stacked_as = "grouped"  #: one of ``convolutions.CONVOLUTIONS``
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve; a stack of clients each with its own weights, in the way that ``stacked_as`` names."""
+        """Convolve; a stack of clients, each with its own weights, in the way that ``stacked_as`` names."""
         if self.weight.dim() == 4:
             return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
         stride, padding = self.window
@@ -142,6 +142,6 @@ class Residual(StackableLayer):
         self.shortcut = shortcut or nn.Sequential()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what both paths make of x."""
+        """Add the outputs of both paths."""
         out: Tensor = self.shortcut(x) + self.branch(x)
         return out

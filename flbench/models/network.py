@@ -53,10 +53,10 @@ class Network(StackableLayer):
 
 
 def pure_forward(network: nn.Module) -> Forward:
-    """One client's forward pass as a function of its tensors. Not for two threads at once: one network a thread.
+    """Return one client's forward pass as a function of its tensors. Each thread needs a network of its own.
 
-    What ``torch.func.functional_call`` does, with the places of all tensors looked up once: that call's own search
-    takes a tenth of a small network's step.
+    It does what ``torch.func.functional_call`` does, with the places of all tensors looked up once: that call's own
+    search takes a tenth of a small network's step.
     """
     places = _places(network)
     own = {name: tensors[key] for name, ((tensors, key), *_) in places.items()}
@@ -79,7 +79,7 @@ def pure_forward(network: nn.Module) -> Forward:
 
 
 def _places(network: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
-    """Where each named tensor hangs, as (module's dict, key): in several places for tied weights, under one name."""
+    """The places of each named tensor, as (module's dict, key); tied weights have several places under one name."""
     places: dict[str, list[tuple[dict[str, Any], str]]] = {}
     names: dict[int, str] = {}
     for path, module in network.named_modules():
@@ -92,7 +92,7 @@ def _places(network: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
 
 
 def stacked_forward(network: nn.Module) -> Forward:
-    """The forward pass of a stack of clients: native where every layer can, else mapped by ``torch.func.vmap``."""
+    """Return the forward pass of a stack of clients: native if every layer can, else mapped by ``torch.func.vmap``."""
     forward = pure_forward(network)
     if all(isinstance(module, StackableLayer) for module in network.modules() if not isinstance(module, nn.Sequential)):
         return forward

@@ -1,10 +1,10 @@
 """Normalizing torch layers, for one client's tensors or a stack of clients' (see ``layers``).
 
-They sit at (B, C, H, W) or (B, D), with a leading axis N for a stack. The loop executor keeps an image's channels side
-by side in memory (channels last): there a sample's statistics are those of a row of H * W * C numbers.
+Their input is (B, C, H, W) or (B, D), with a leading axis N for a stack. The loop executor stores an image's channels
+side by side in memory (channels last), so a sample's statistics are those of a row of H * W * C numbers.
 
-In mixed precision they compute in float32 and return the dtype that they were given. Statistics of 8 bits are too
-coarse, and running ones would add up their errors.
+In mixed precision they compute in float32 and return the dtype of their input: statistics of 8 bits are too coarse, and
+running statistics would accumulate their errors.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from flbench.models.layers import StackableLayer, at_least_float
 
 
 class Normalization(StackableLayer):
-    """Base of the layers: computes in float32 at least, autocast or not, and returns the dtype that it was given."""
+    """Base of the layers: computes in float32 at least, with autocast or without, and returns the input's dtype."""
 
     def normalize(self, x: Tensor) -> Tensor:
-        """The layer, on float32 or float64."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it computes")
+        """Normalize float32 or float64."""
+        raise NotImplementedError(f"{type(self).__name__} must define normalize()")
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize."""
@@ -137,8 +137,8 @@ class GroupNorm(Normalization, nn.GroupNorm):
 class BatchNorm(Normalization):
     """Mean 0 and variance 1 a channel over the batch in training, running statistics in evaluation, perhaps affine.
 
-    In training the buffers ``running_mean`` and ``running_var`` are updated in place: who calls with buffers that must
-    stay as they are, passes copies.
+    In training the buffers ``running_mean`` and ``running_var`` are updated in place; a caller whose buffers must not
+    change passes copies.
     """
 
     def __init__(self, channels: int, eps: float, momentum: float = 0.1, affine: bool = True) -> None:
@@ -169,7 +169,7 @@ class BatchNorm(Normalization):
     def _normalize_stack(self, x: Tensor) -> Tensor:
         """x_NBC or x_NBCHW client by client.
 
-        Torch's own batch norm over clients folded into channels would give a client other bits in another stack.
+        Torch's own batch norm, over clients folded into channels, would make a client's bits depend on the stack.
         """
         shape = (x.shape[0], 1, x.shape[2], *[1] * (x.dim() - 3))  # (N, 1, C) and ones for the pixels
         mean, var = self.running_mean.view(shape), self.running_var.view(shape)

@@ -1,4 +1,4 @@
-"""The places in a network where a normalization may sit."""
+"""The sites of a network: the places for normalizations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Site:
-    """A place where a normalization may sit.
+    """A place for a normalization.
 
     Attributes:
-        position: ``before`` or ``after`` an activation function (after it, but before the pooling); ``feature``, the
-            input of the head; ``logits``, its output.
-        shape: shape of one sample there: (C, H, W) or (D,).
-        inside: whether the activation is within a residual block, so that a path leads around it.
+        position: ``before`` or ``after`` an activation function (and before its pooling); ``feature``, the input of the
+            head; ``logits``, its output.
+        shape: shape of one sample there.
+        inside: whether the activation is on the branch of a residual block, which the shortcut bypasses.
         last: whether it is the last activation of the network.
     """
 

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of the trunk, from the images towards the feature."""
+    """One stage of the trunk, which leads from the images to the feature."""
 
     #: Whether it ends with an activation function.
     activates: ClassVar[bool] = True
 
     def output(self, shape: Shape) -> Shape:
-        """Shape of one sample after the stage, for one of ``shape`` before it."""
-        raise NotImplementedError(f"{type(self).__name__} must say the shape it makes")
+        """Return the shape of one sample after the stage, for one of ``shape`` before it."""
+        raise NotImplementedError(f"{type(self).__name__} must define output()")
 
     def sites(self, shape: Shape, last: bool) -> tuple[Site, ...]:
-        """The places for normalizations, in the order of the forward pass; ``last``: no later stage activates."""
-        raise NotImplementedError(f"{type(self).__name__} must say where a normalization may sit")
+        """Return the places for normalizations, in forward order; ``last``: no later stage has an activation."""
+        raise NotImplementedError(f"{type(self).__name__} must define sites()")
 
     def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """The torch modules in order, each with its kind; the kind and the stage's number are its name."""
-        raise NotImplementedError(f"{type(self).__name__} must say its modules")
+        """Yield the torch modules in order, each with its kind; the kind and the stage's number are its name."""
+        raise NotImplementedError(f"{type(self).__name__} must define modules()")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Conv(Stage):
 
 @dataclass(frozen=True)
 class Dense(Stage):
-    """A fully connected layer and ReLU; what comes in is flattened."""
+    """A fully connected layer and ReLU, on flattened input."""
 
     out: int
 
@@ -130,7 +130,7 @@ class Average(Stage):
 
 @dataclass(frozen=True)
 class Step:
-    """A stage at its place: the shape that comes in, and whether no later stage has an activation."""
+    """A stage at its place: the shape of its input, and whether no later stage has an activation."""
 
     stage: Stage
     shape: Shape

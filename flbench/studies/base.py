@@ -34,7 +34,7 @@ class Study(ABC):
     """
 
     #: Every round is complete when ``step`` returns, and no algorithm of a convolution is chosen by timing.
-    lags: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
     convolutions: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, x: Tree) -> None:

@@ -33,15 +33,15 @@ class Norm(Component):
     smallest_batch: ClassVar[int] = 1
 
     def layer(self, site: Site) -> nn.Module | None:
-        """The module at ``site``, or None where this norm does not sit."""
+        """Return the module at ``site``, or None if this norm has none there."""
         return None
 
     def sits(self, site: Site) -> bool:
-        """Whether ``layer`` has a module at ``site``; override it where that can be known without importing torch."""
+        """Whether ``layer`` returns a module at ``site``; override it where that is known without importing torch."""
         return self.layer(site) is not None
 
     def canonical(self) -> Norm:
-        """Return the norm that computes the same and gives both their run id."""
+        """Return the norm of the run id: of two norms that compute the same, always the same one."""
         return self
 
     def problem(self, sites: Sequence[Site]) -> str | None:
@@ -64,7 +64,7 @@ def shift(shape: Shape) -> nn.Module:
 
 
 def mean_variance(shape: Shape, variant: Literal["original", "text", "code"]) -> nn.Module:
-    """n_MV(x), kept finite in one of three ways.
+    """n_MV(x), with one of three ways to avoid a division by zero.
 
     ``original`` is (x - mu) / sqrt(sigma^2 + 1e-5) of Ba et al. 2016 and of torch; the two others are n(s(x)), the
     paper's eq. 5, with the floors of :func:`scale`.

@@ -21,7 +21,7 @@ _PAPER = "label-skew paper (Zhang et al. 2024)"
 
 @dataclass(frozen=True)
 class Layerwise(Norm):
-    """Base of the norms that sit at every activation, after the activation function or before it.
+    """Base of the norms of every activation, after the activation function or before it.
 
     Attributes:
         order: ``after`` as the label-skew paper has it (conv, ReLU, norm, pool), or ``before`` (conv, norm, ReLU).
@@ -34,15 +34,15 @@ class Layerwise(Norm):
         return site.position == self.order
 
     def layer(self, site: Site) -> nn.Module | None:
-        """The same layer wherever it sits."""
+        """The same layer at every site."""
         return self.module(site.shape) if self.sits(site) else None
 
     def module(self, shape: Shape) -> nn.Module:
         """The layer for activations of this shape."""
-        raise NotImplementedError(f"{type(self).__name__} must say its layer")
+        raise NotImplementedError(f"{type(self).__name__} must define module()")
 
     def shapes(self, sites: Sequence[Site]) -> Iterator[Shape]:
-        """Shapes of all activations where it sits."""
+        """Yield the shapes of all activations that it normalizes."""
         return (site.shape for site in sites if self.sits(site))
 
 
@@ -107,7 +107,7 @@ class Grouped(Layerwise):
 
     def groups_of(self, channels: int) -> int:
         """Number of groups at an activation of so many channels."""
-        raise NotImplementedError(f"{type(self).__name__} must say its groups")
+        raise NotImplementedError(f"{type(self).__name__} must define groups_of()")
 
     def module(self, shape: Shape) -> nn.Module:
         """Over each group's channels and their pixels."""
@@ -175,8 +175,8 @@ class StaticGroupNorm(GroupNorm):
 class InstanceNorm(Layerwise):
     """Instance normalization (Ulyanov et al. 2016): over the pixels of each channel, affine a channel.
 
-    It sits at the activations that have pixels; a fully connected layer's single number a channel would become 0, and
-    is left alone.
+    It normalizes the activations that have pixels. A fully connected layer has a single number a channel, which would
+    become 0, and is not normalized.
     """
 
     equation: ClassVar[str] = "gamma_c (x_c - mu_c) / sqrt(sigma_c^2 + 1e-5) + beta_c, mu and sigma over pixels"

@@ -35,7 +35,7 @@ class FeatureNorm(Norm):
         return site.position == "feature"
 
     def layer(self, site: Site) -> nn.Module | None:
-        """A scale wherever it sits."""
+        """A scale."""
         return scale(site.shape, self.variant) if self.sits(site) else None
 
 
@@ -44,9 +44,9 @@ class FeatureNorm(Norm):
 class LayerwiseFeatureNorm(FeatureNorm):
     """Scale normalization of every activation (label-skew paper, eq. 6); by Prop. 1 fn without biases.
 
-    After the last activation it sits at the feature, to which that activation leads by pooling and flattening at most:
-    a scale before the pooling would be divided out after it. Inside ResNet's blocks it is no scale of the whole block,
-    and there the networks differ.
+    After the last activation it is at the feature, which pooling and flattening alone separate from that activation: a
+    scale before the pooling would cancel after it. Inside ResNet's blocks it does not scale the whole block, and there
+    the networks differ.
     """
 
     equation: ClassVar[str] = "n(x) = sqrt(d) x / max(||x||, eps) after each activation"
