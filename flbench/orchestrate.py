@@ -86,10 +86,10 @@ class Orchestrator:
 
     def _run(self, detach: bool) -> Outcome:
         self._store.mark(self._plan).clear()
-        progress = self._watch.look()
+        progress = self._watch.update()
         if progress.failed and self._forgive():
-            self._watch.start_over()
-            progress = self._watch.look()
+            self._watch.reset()
+            progress = self._watch.update()
         if progress.finished:
             return self._outcome(progress)
         launcher = None
@@ -100,7 +100,7 @@ class Orchestrator:
                     self._show(progress)
                     if self._store.mark(self._plan).is_set():
                         self._drain(launcher, interrupts)
-                        return self._outcome(self._watch.look())
+                        return self._outcome(self._watch.update())
                     self._see_to_workers(launcher, progress)
                     if detach:
                         return self._outcome(progress)
@@ -125,7 +125,7 @@ class Orchestrator:
         missing = min(room, progress.pending - idle)
         if missing > 0 and self._has_room(on_plan):
             self._guard(launcher, progress, missing)
-            launcher.start(missing, min(missing, progress.starved))
+            launcher.start(missing, min(missing, progress.out_of_memory))
             self._launched += missing
 
     def _end_hanging(self) -> None:
@@ -173,7 +173,7 @@ class Orchestrator:
         # Workers are counted before runs: one that ended meanwhile has left its mark on a run.
         workers = launcher.alive() + len(self._living_adopted())
         began = time.monotonic()
-        progress = self._watch.look(workers)
+        progress = self._watch.update(workers)
         self._cost = time.monotonic() - began
         return progress
 
@@ -192,7 +192,7 @@ class Orchestrator:
         """Let every worker of this plan finish its round; a second Ctrl-C does not wait."""
         if launcher is not None:
             self._drain(launcher, interrupts)
-        outcome = self._outcome(self._watch.look())
+        outcome = self._outcome(self._watch.update())
         outcome.interrupted = not outcome.progress.finished
         return outcome
 
@@ -207,7 +207,7 @@ class Orchestrator:
             if interrupts.count > 1:
                 launcher.kill()
                 return
-            progress = self._watch.look(launcher.alive() + len(self._living_adopted()))
+            progress = self._watch.update(launcher.alive() + len(self._living_adopted()))
             self._show(replace(progress, stopping=True))
             time.sleep(PERIOD)
 

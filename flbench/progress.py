@@ -48,7 +48,7 @@ class Progress:
 
     Attributes:
         news: the runs that came to their end since the last look.
-        starved: how many of the pending runs ran out of memory.
+        out_of_memory: how many of the pending runs ran out of memory.
         rounds_given_up: what the runs that failed have not reached.
         runs_per_second: where no run has any round; None elsewhere, or unknown.
         ended: every run at its end, by its place in the plan, in the order in which they were seen; it only grows.
@@ -66,7 +66,7 @@ class Progress:
     active: tuple[Seen, ...]
     news: tuple[Seen, ...]
     workers: int = 0
-    starved: int = 0
+    out_of_memory: int = 0
     rounds_given_up: int = 0
     ended: Mapping[int, Seen] = field(default_factory=dict)
     stopping: bool = False
@@ -109,9 +109,9 @@ class Watch:
         for entry in entries:
             self._ids.append(entry.run_id)
             self._requests.append(entry.request())
-        self.start_over()
+        self.reset()
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """Forget all that was seen."""
         self._open = dict.fromkeys(range(len(self._entries)))
         self._rounds: dict[int, int] = {}
@@ -119,9 +119,9 @@ class Watch:
         self._first = True
         self.ended: dict[int, Seen] = {}
 
-    def look(self, workers: int = 0) -> Progress:
+    def update(self, workers: int = 0) -> Progress:
         """Bring everything up to date."""
-        active, news, pending, starved = [], [], 0, 0
+        active, news, pending, out_of_memory = [], [], 0, 0
         for index in list(self._open):
             seen = self._see(index)
             if self._is_at_its_end(seen.state):
@@ -132,7 +132,7 @@ class Watch:
                 active.append(seen)
             else:
                 pending += 1
-                starved += seen.state.kind == "oom"
+                out_of_memory += seen.state.kind == "oom"
         self._first = False
         rounds_done = sum(self._rounds.values())
         rounds_total = sum(request.rounds for request in self._requests)
@@ -152,7 +152,7 @@ class Watch:
             active=tuple(active),
             news=tuple(news),
             workers=workers,
-            starved=starved,
+            out_of_memory=out_of_memory,
             rounds_given_up=sum(seen.rounds - seen.round for seen in failed),
             ended=self.ended,
         )

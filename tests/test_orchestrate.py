@@ -110,7 +110,7 @@ class Dying:
         self._counts: Iterator[int] | None = None
         self._lease = replace(Lease.here(), pid_start="not this process")
 
-    def start(self, count: int, starved: int = 0) -> None:
+    def start(self, count: int, out_of_memory: int = 0) -> None:
         assert self._store.claim(self._experiment, self._lease) is not None
         self._counts = iter([1])
 
@@ -196,17 +196,17 @@ def test_unreadable_lease_of_a_worker_is_passed_over(store: Store) -> None:
 def test_progress_counts_rounds_and_never_goes_back(store: Store) -> None:
     plan = experiments(2)
     watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=3)
-    assert (watch.look().pending, watch.look().rounds_total) == (2, 40)
+    assert (watch.update().pending, watch.update().rounds_total) == (2, 40)
     attempt = store.claim(plan[0], Lease.here())
     assert attempt is not None
     attempt.adopt(None)
     attempt.record({"round": 10, "acc": 0.5})
-    progress = watch.look()
+    progress = watch.update()
     (active,) = progress.active
     assert (active.round, active.rounds, active.value, progress.rounds_done) == (10, 20, 0.5, 10)
     attempt.end("interrupted")
     assert store.claim(plan[0], Lease.here()) is not None  # whose metrics are still to be taken over
-    assert watch.look().rounds_done == 10
+    assert watch.update().rounds_done == 10
 
 
 def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,14 +214,14 @@ def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
     watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
-    assert watch.look().rounds_per_second is None
+    assert watch.update().rounds_per_second is None
     attempt = store.claim(experiment, Lease.here())
     assert attempt is not None
     attempt.record({"round": 20})
-    progress = watch.look()
+    progress = watch.update()
     assert (progress.rounds_per_second, progress.eta) == (10.0, 8.0)
     attempt.record({"round": 40})
-    assert watch.look().rounds_per_second == 10.0
+    assert watch.update().rounds_per_second == 10.0
 
 
 def test_speed_forgets_how_long_workers_took_to_begin(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,16 +229,16 @@ def test_speed_forgets_how_long_workers_took_to_begin(store: Store, monkeypatch:
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
     watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
-    watch.look()
+    watch.update()
     attempt = store.claim(experiment, Lease.here())
     assert attempt is not None
     speeds = []
     for round in (10, 30, 50):
         attempt.record({"round": round})
-        speeds.append(watch.look().rounds_per_second)
+        speeds.append(watch.update().rounds_per_second)
     assert speeds == [1.0, pytest.approx(30 / 11), 20.0]
     # Nothing new: the speed sinks.
-    assert watch.look().rounds_per_second == pytest.approx(40 / 3)
+    assert watch.update().rounds_per_second == pytest.approx(40 / 3)
 
 
 def test_rounds_so_long_that_few_end_in_the_window_are_measured_all_the_same(
@@ -248,12 +248,12 @@ def test_rounds_so_long_that_few_end_in_the_window_are_measured_all_the_same(
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
     watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
-    watch.look()
+    watch.update()
     attempt = store.claim(experiment, Lease.here())
     assert attempt is not None
     for round in range(1, 20):
         attempt.record({"round": round})
-        progress = watch.look()
+        progress = watch.update()
     assert progress.rounds_per_second == pytest.approx(0.001)
     assert progress.eta == pytest.approx(81_000)
     assert progress.runs_per_hour == pytest.approx(0.036)
@@ -264,13 +264,13 @@ def test_nobody_waits_for_the_rounds_of_what_failed(store: Store, monkeypatch: p
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     works, fails = experiments(2, rounds=100)
     watch = Watch(store, [Entry.of(works), Entry.of(fails)], max_attempts=1)
-    watch.look()
+    watch.update()
     for experiment, round in ((works, 60), (fails, 40)):
         attempt = store.claim(experiment, Lease.here())
         assert attempt is not None
         attempt.record({"round": round})
     attempt.end("error", "it broke")
-    progress = watch.look()
+    progress = watch.update()
     assert (progress.rounds_given_up, progress.rounds_per_second, progress.eta) == (60, 10.0, 4.0)
     assert [(index, seen.outcome) for index, seen in progress.ended.items()] == [(1, "error")]
 
@@ -280,14 +280,14 @@ def test_plans_without_rounds_are_measured_in_runs(store: Store, monkeypatch: py
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     plan = [parse_experiment({"kind": "sharpness", "width": 8, "seed": seed}) for seed in range(6)]
     watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=1)
-    watch.look()
+    watch.update()
     for experiment in plan[:2]:
         attempt = store.claim(experiment, Lease.here())
         assert attempt is not None
         attempt.record({"round": 0, "lambda_max": 7.5})
         attempt.publish(status="done", rounds=0, seconds=1.0, fingerprint="gaussian", numerics={})
         attempt.end("ok")
-    progress = watch.look()
+    progress = watch.update()
     assert (progress.rounds_per_second, progress.runs_per_second, progress.eta) == (None, 0.2, 20.0)
     assert (progress.runs_per_hour, progress.share) == (720.0, pytest.approx(1 / 3))
     assert [(seen.metric, seen.value, seen.label) for seen in progress.news] == [

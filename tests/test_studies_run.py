@@ -166,7 +166,7 @@ def test_runs_are_named_by_the_fields_that_vary_within_their_kind(swept: tuple[P
     (directory,) = store.sweep_dirs()
     entries = list(read_plan(directory / "plan.jsonl"))
     watch = Watch(store, entries, 1)
-    watch.look()
+    watch.update()
     assert {watch._label(index): seen.metric for index, seen in watch.ended.items()} == LABELS
     assert all(seen.value is not None for seen in watch.ended.values())
 

@@ -130,7 +130,7 @@ def _tally_part(root: Path, plan: Path, part: tuple[int, int]) -> Tally:
 def _tally(store: Store, entries: list[Entry]) -> Tally:
     # No attempt is left to a run that failed: whether there will be another is for `sweep` to say.
     watch = Watch(store, entries, max_attempts=0)
-    progress = watch.look()
+    progress = watch.update()
     tally = Tally(rounds_done=progress.rounds_done, rounds_total=progress.rounds_total, common=watch.common)
     tally.rounds_given_up = progress.rounds_given_up
     tally.counts.update(running=len(progress.active), pending=progress.pending)

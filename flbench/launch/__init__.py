@@ -1,42 +1,63 @@
-"""Launchers start workers, and nothing else: which run a worker takes, it decides itself, by claiming."""
+"""Launchers start workers. Workers choose their runs themselves, by claiming them in the store."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from flbench.errors import UserError
+from flbench.store import Store
+from flbench.store.attempts import ending
 
-#: Recorded as the end of a worker that the user's second Ctrl-C kills, so that its runs are charged no failed attempt.
-KILLED = "its worker was killed by a second interrupt"
+#: Lines of a log that an error message quotes.
+LOG_LINES = 15
 
 
 class Launcher(Protocol):
-    """What the orchestrator needs of any way to start workers."""
+    """What the orchestrator needs of a way to start workers."""
 
     @property
     def slots(self) -> int:
-        """How many workers this machine, or this request, has room for."""
+        """Return how many workers fit on this machine, or were requested."""
 
-    def start(self, count: int, starved: int = 0) -> None:
-        """Start that many workers more, ``starved`` of them for runs that ran out of memory."""
+    def start(self, count: int, out_of_memory: int = 0) -> None:
+        """Start ``count`` more workers, ``out_of_memory`` of them for runs that ran out of memory."""
 
     def alive(self) -> int:
-        """How many of the started workers still work."""
+        """Return how many of the started workers are alive."""
 
     def tokens(self) -> set[str]:
-        """The names of all workers it has started."""
+        """Return the names of all workers that this launcher has started."""
 
     def drain(self) -> None:
-        """Ask them to stop at the end of their round."""
+        """Ask the workers to stop at the end of their current round."""
 
     def kill(self) -> None:
-        """Stop them now, at the user's request: charge no run with a failed attempt."""
+        """Kill the workers at the user's request, after ``record_user_kill`` for each."""
 
     def crash_log(self) -> str:
-        """Where the worker that crashed last logged, and the end of that log; empty if none did."""
+        """Return the end of the log of the worker that crashed last, with its path; '' if no worker crashed."""
 
 
 class WorkersCrash(UserError):
-    """Workers end as soon as they begin."""
+    """Workers end right after they start."""
 
     exit_code = 3
+
+
+def record_user_kill(store: Store, token: str) -> None:
+    """Record that the user's second Ctrl-C kills a worker, so that its runs are charged no failed attempt."""
+    store.record_death(token, ending("interrupted", "its worker was killed by a second interrupt"))
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file; none if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def end_of_log(log: Path, note: str = "") -> str:
+    """Return a log's path, with a note, and its last lines."""
+    return "\n".join([f"{log}{note} ends with:", *read_lines(log)[-LOG_LINES:]])

@@ -1,4 +1,4 @@
-"""Stop everybody who works on a plan, whoever started them and wherever they run."""
+"""Stop all workers and orchestrators of a plan, on any machine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from flbench.launch import local, slurm
 from flbench.store import Store
 
-#: What each way to start workers adds to the mark in the store: takes (store, plan), says in one line what it did.
+#: What each backend does besides the mark in the store: takes (store, plan), returns a line for the user or ''.
 BACKENDS: tuple[Callable[[Store, str], str], ...] = (local.cancel, slurm.cancel)
 
 
 def cancel(store: Store, plan: str) -> list[str]:
-    """Ask the workers and orchestrators of a plan (NAME/HASH) to stop; return a line for each thing that was done.
+    """Ask the workers and orchestrators of a plan (NAME/HASH) to stop; return a line for each backend that acted.
 
-    The mark is what counts: a worker sees it wherever it runs, and one that a queue starts later ends at once.
+    The mark in the store is enough: every worker checks it, and a job that SLURM starts later ends at once.
     """
     store.mark(plan).put(f"{_user()}@{socket.gethostname()}")
     return [line for backend in BACKENDS if (line := backend(store, plan))]

@@ -1,4 +1,4 @@
-"""The worker loop in this process: nothing to start, nothing to clean up, easy to debug."""
+"""One worker as a thread of this process: easy to debug, and it leaves no process behind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable
 
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable, UserError
-from flbench.launch import KILLED
+from flbench.launch import record_user_kill
 from flbench.store import Lease, Plan, Store
-from flbench.store.attempts import ending
 from flbench.worker import Engine, Options, load_engine, work
 
 
 class InlineLauncher:
-    """Runs one worker in a thread, so that the main thread can watch and take Ctrl-C."""
+    """Run one worker in a thread, so that the main thread can watch its progress and handle Ctrl-C."""
 
     def __init__(
         self,
@@ -35,12 +34,11 @@ class InlineLauncher:
         self._crash_log = ""
         self._store_error: StoreUnusable | OSError | None = None
 
-    def start(self, count: int, starved: int = 0) -> None:
-        """Start the worker, unless it works.
+    def start(self, count: int, out_of_memory: int = 0) -> None:
+        """Start the worker unless it is alive.
 
         Raises:
-            StoreUnusable: the last one found the store to be so.
-            OSError: the last one could not read or write a file of the store.
+            StoreUnusable, OSError: the error of the store that ended the previous worker.
         """
         if self._store_error is not None:
             raise self._store_error
@@ -49,24 +47,24 @@ class InlineLauncher:
             self._thread.start()
 
     def alive(self) -> int:
-        """1 while the worker works."""
+        """Return 1 while the worker is alive, otherwise 0."""
         return int(self._thread is not None and self._thread.is_alive())
 
     def tokens(self) -> set[str]:
-        """The name of the worker."""
+        """Return the name of the worker."""
         return {self._lease.token}
 
     def drain(self) -> None:
-        """Let the worker stop at the end of its round."""
+        """Ask the worker to stop at the end of its current round."""
         self._stop.set()
 
     def kill(self) -> None:
-        """End this process, after recording that the user asked for it: a thread cannot be ended otherwise."""
-        self._store.record_death(self._lease.token, ending("interrupted", KILLED))
+        """End this process, since a thread cannot be killed; record first that the user asked for it."""
+        record_user_kill(self._store, self._lease.token)
         os._exit(130)
 
     def crash_log(self) -> str:
-        """The traceback of the last failure of the loop."""
+        """Return the message or traceback of the worker's last crash."""
         return self._crash_log
 
     def _work(self) -> None:

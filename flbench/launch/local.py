@@ -1,4 +1,4 @@
-"""Worker processes on this machine: as many as its cores and GPUs have slots for."""
+"""Workers as processes of this machine: at most as many as its cores and GPUs have room for."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from itertools import chain
 from pathlib import Path
 
 from flbench.errors import UserError
-from flbench.launch import KILLED, WorkersCrash
+from flbench.launch import WorkersCrash, end_of_log, read_lines, record_user_kill
 from flbench.launch.memory import oom_kills
 from flbench.store import Store
 from flbench.store.attempts import ending
 from flbench.store.leases import new_token
 from flbench.worker import REQUEUE, MemoryShort, Options
 
-#: Set before torch is imported: it sizes its thread pools then.
+#: Environment of a worker: torch sizes its thread pools when it is imported.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-#: Exit codes of workers that have put everything in order before they went.
-ORDERLY = (0, REQUEUE, MemoryShort.exit_code)
+#: Exit codes of workers that have recorded the ends of their runs themselves.
+CLEAN_EXITS = (0, REQUEUE, MemoryShort.exit_code)
 
 WORKER = (sys.executable, "-m", "flbench.worker")
 
 
 @dataclass
 class _Worker:
-    """A process that was started: its log, its GPUs, and how often the kernel had run out of memory before."""
+    """A process that was started.
+
+    Attributes:
+        gpus: its CUDA_VISIBLE_DEVICES; None if the worker needs no GPU.
+        oom_kills: the kernel's count of out-of-memory kills at the worker's start.
+        has_ended: whether its end has been handled.
+    """
 
     process: subprocess.Popen[bytes]
     log: Path
-    mask: str | None
+    gpus: str | None
     oom_kills: int
-    is_over: bool = False
+    has_ended: bool = False
 
     @property
     def token(self) -> str:
@@ -46,9 +52,9 @@ class _Worker:
 
 
 class LocalLauncher:
-    """Starts workers as processes of their own session, so that the terminal's Ctrl-C reaches only the orchestrator.
+    """Start workers in sessions of their own, so that the terminal's Ctrl-C reaches only the orchestrator.
 
-    Where memory runs short, there is room for one worker fewer from then on.
+    Whenever a worker runs out of memory, ``slots`` decreases by one.
     """
 
     def __init__(
@@ -68,24 +74,24 @@ class LocalLauncher:
         self._store, self._plan, self._options, self._command = store, plan, options, command
         self._workers: list[_Worker] = []
 
-    def start(self, count: int, starved: int = 0) -> None:
-        """Start that many workers.
+    def start(self, count: int, out_of_memory: int = 0) -> None:
+        """Start ``count`` workers.
 
         Raises:
-            StoreUnusable: their logs cannot be made.
-            WorkersCrash: the machine lets no process begin.
+            StoreUnusable: their logs cannot be created.
+            WorkersCrash: the operating system starts no process.
         """
         for _ in range(count):
-            token, mask = new_token(), self._free_mask()
+            token, gpus = new_token(), self._least_used_gpus()
             log = self._store.worker_log(token)
             options = replace(
                 self._options,
                 offset=len(self._workers) % self.slots,
                 workers=self.slots,
-                neighbours=self._neighbours(mask),
+                neighbours=self._neighbours(gpus),
             )
             argv = [*self._command, str(self._store.root), self._plan, f"--token={token}", *options.to_argv()]
-            visible = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+            visible = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
             try:
                 with log.open("ab") as output:
                     process = subprocess.Popen(
@@ -97,66 +103,64 @@ class LocalLauncher:
                         start_new_session=True,
                     )
             except OSError as error:
-                raise WorkersCrash(f"no worker can be started: {error}") from None
-            self._workers.append(_Worker(process, log, mask, oom_kills()))
+                raise WorkersCrash(f"cannot start a worker: {error}") from None
+            self._workers.append(_Worker(process, log, gpus, oom_kills()))
 
     def alive(self) -> int:
-        """How many of the started processes run; those that have ended meanwhile get their last words written."""
+        """Return how many of the started processes run; record how the others ended."""
         for worker in self._workers:
-            if not worker.is_over and worker.process.poll() is not None:
-                worker.is_over = True
-                self._conclude(worker)
-        return sum(not worker.is_over for worker in self._workers)
+            if not worker.has_ended and worker.process.poll() is not None:
+                worker.has_ended = True
+                self._handle_end(worker)
+        return sum(not worker.has_ended for worker in self._workers)
 
     def tokens(self) -> set[str]:
-        """The names of all workers it has started."""
+        """Return the names of all workers that this launcher has started."""
         return {worker.token for worker in self._workers}
 
     def drain(self) -> None:
-        """Send SIGTERM."""
+        """Send SIGTERM to the workers."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL, after recording that the user asked for it."""
+        """Send SIGKILL to the workers; record first that the user asked for it."""
         for worker in self._workers:
             if worker.process.poll() is None:
-                self._store.record_death(worker.token, ending("interrupted", KILLED))
+                record_user_kill(self._store, worker.token)
         self._signal(signal.SIGKILL)
 
     def crash_log(self) -> str:
-        """The end of the log of the worker that crashed last."""
+        """Return the end of the log of the worker that crashed last; '' if none crashed."""
         for worker in reversed(self._workers):
-            if worker.process.poll() not in (None, *ORDERLY):
-                lines = _lines(worker.log)[-15:]
-                return "\n".join([f"{worker.log} (exit code {worker.process.returncode}) ends with:", *lines])
+            if worker.process.poll() not in (None, *CLEAN_EXITS):
+                return end_of_log(worker.log, f" (exit code {worker.process.returncode})")
         return ""
 
-    def _conclude(self, worker: _Worker) -> None:
-        """Draw the consequences of a worker's end, and tell them to whoever asks what became of its run."""
+    def _handle_end(self, worker: _Worker) -> None:
+        """Give up a slot if memory ran out; record the end of a worker that could not record it itself."""
         code = worker.process.returncode
-        killed = code == -signal.SIGKILL and oom_kills() > worker.oom_kills
-        if killed or code == MemoryShort.exit_code:
+        killed_by_kernel = code == -signal.SIGKILL and oom_kills() > worker.oom_kills
+        if killed_by_kernel or code == MemoryShort.exit_code:
             self.slots = max(1, self.slots - 1)
-        if killed:
-            end = ending(
-                "oom", "its worker was killed for want of memory", user_fixable=self._neighbours(worker.mask) == 1
-            )
+        if killed_by_kernel:
+            alone = self._neighbours(worker.gpus) == 1
+            end = ending("oom", "the kernel killed its worker because memory ran out", user_fixable=alone)
         elif code < 0:
             end = ending("signal", f"its worker was killed by {signal_name(-code)}")
         else:
-            last = next(reversed(_lines(worker.log)), "it left no log")
+            last = next(reversed(read_lines(worker.log)), "no log")
             end = ending("error", f"its worker ended with exit code {code}: {last:.300}")
-        if code not in ORDERLY:
+        if code not in CLEAN_EXITS:
             self._store.record_death(worker.token, end)
 
-    def _free_mask(self) -> str | None:
-        """The GPUs with the fewest workers on them; None where GPUs are not asked for."""
-        taken = [worker.mask for worker in self._workers if not worker.is_over]
+    def _least_used_gpus(self) -> str | None:
+        """Return the CUDA_VISIBLE_DEVICES with the fewest workers; None if workers need no GPU."""
+        taken = [worker.gpus for worker in self._workers if not worker.has_ended]
         return min(self._masks, key=taken.count, default=None)
 
-    def _neighbours(self, mask: str | None) -> int:
-        """How many workers share the memory that counts: that of the GPU, or else the machine's."""
-        return self.slots if mask is None else min(self.slots, self._masks.count(mask))
+    def _neighbours(self, gpus: str | None) -> int:
+        """Return how many workers share the memory of these GPUs, or the machine's if there are none."""
+        return self.slots if gpus is None else min(self.slots, self._masks.count(gpus))
 
     def _signal(self, number: signal.Signals) -> None:
         for worker in self._workers:
@@ -165,9 +169,9 @@ class LocalLauncher:
 
 
 def cancel(store: Store, plan: str) -> str:
-    """Send SIGTERM to the workers of a plan that are processes of this machine; say how many there were.
+    """Send SIGTERM to a plan's workers on this machine; return a line for the user, or ''.
 
-    Those inside SLURM jobs are left to the mark in the store: to them SIGTERM means that SLURM wants the node back.
+    Workers in SLURM jobs are left to the mark in the store: to them SIGTERM means that SLURM wants the node back.
     """
     signalled = 0
     for worker in store.live_workers():
@@ -179,33 +183,26 @@ def cancel(store: Store, plan: str) -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity mask and its cgroup's quota both count."""
+    """Return how many cores this process may use, by its affinity mask and its cgroup's quota."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         cores = os.cpu_count() or 1
     root = Path("/sys/fs/cgroup")
-    own = (root / line.partition("::/")[2] for line in _lines(Path("/proc/self/cgroup")) if line.startswith("0::/"))
+    own = (root / line.partition("::/")[2] for line in read_lines(Path("/proc/self/cgroup")) if line.startswith("0::/"))
     return max(1, int(min(cores, *map(cgroup_quota, (root, *own)))))
 
 
 def signal_name(number: int) -> str:
-    """A signal as people know it: SIGKILL; a real-time signal has no name of its own."""
+    """Return a signal's name, such as SIGKILL; real-time signals have none in Python."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
 def cgroup_quota(root: Path) -> float:
-    """CPUs that a cgroup may use (v2 or v1); infinite where there is no limit."""
+    """Return how many CPUs a cgroup (version 2 or 1) may use; infinite without a limit."""
     for quota_file, period_file in (("cpu.max", "cpu.max"), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             quota = (root / quota_file).read_text().split()[0]
@@ -218,10 +215,10 @@ def cgroup_quota(root: Path) -> float:
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The GPUs that may be used, as CUDA_VISIBLE_DEVICES names them: indices, UUIDs or MIG instances."""
-    mask = environ.get("CUDA_VISIBLE_DEVICES")
-    if mask is not None:
-        names = (name.strip() for name in mask.split(","))
+    """Return the usable GPUs as CUDA_VISIBLE_DEVICES names them: indices, UUIDs or MIG instances."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = (name.strip() for name in visible.split(","))
         return [name for name in names if name and name not in ("-1", "NoDevFiles")]
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], check=True, capture_output=True, text=True, timeout=20).stdout
@@ -231,10 +228,12 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def gpu_slots(gpus: float, devices: Sequence[str]) -> list[str]:
-    """One mask per worker that fits on the devices: shared ones are filled in turn, several per worker are consecutive.
+    """Return the CUDA_VISIBLE_DEVICES of each worker that fits on the devices.
+
+    Workers with a share of a GPU are spread over the devices in turn; workers with several GPUs get consecutive ones.
 
     Raises:
-        UserError: not even one worker fits.
+        UserError: no worker fits.
     """
     if gpus < 1:
         slots = list(chain.from_iterable([devices] * int(1 / gpus)))

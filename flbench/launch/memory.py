@@ -1,25 +1,29 @@
-"""Whether the kernel has killed processes here for want of memory."""
+"""Count the processes that the kernel has killed because memory ran out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from flbench.launch import read_lines
+
 
 def oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """A number that grows whenever the kernel kills a process of this machine or cgroup for want of memory.
+    """Return a number that grows whenever the kernel kills a process of this machine or cgroup to free memory.
 
-    It is the sum of whatever counters can be read (the cgroup's in version 2 and 1, the machine's): only its growth
-    means anything. It stays 0 where there are none.
+    It is the sum of all readable counters (cgroup versions 2 and 1, the machine), which overlap: only its growth has a
+    meaning. It stays 0 if there are none.
     """
-    return sum(_count(path) for path in (proc / "vmstat", *_counters(proc / "self" / "cgroup", cgroups)))
+    counters = (proc / "vmstat", *_cgroup_counters(proc / "self" / "cgroup", cgroups))
+    lines = (line.split() for path in counters for line in read_lines(path))
+    return sum(int(words[1]) for words in lines if words[0] == "oom_kill")
 
 
-def _counters(own: Path, cgroups: Path) -> Iterator[Path]:
-    """The files that may hold a counter; inside a container the cgroup's path is not always what the kernel says."""
+def _cgroup_counters(own: Path, cgroups: Path) -> Iterator[Path]:
+    """Return the files that may hold a cgroup's counter; inside a container the kernel may report another path."""
     yield cgroups / "memory.events"
     yield cgroups / "memory" / "memory.oom_control"
-    for line in _lines(own):
+    for line in read_lines(own):
         number, controllers, path = line.split(":", 2)
         if path == "/":
             continue
@@ -27,15 +31,3 @@ def _counters(own: Path, cgroups: Path) -> Iterator[Path]:
             yield cgroups / path.lstrip("/") / "memory.events"
         elif "memory" in controllers.split(","):
             yield cgroups / "memory" / path.lstrip("/") / "memory.oom_control"
-
-
-def _count(path: Path) -> int:
-    counts = (line.split() for line in _lines(path))
-    return sum(int(words[1]) for words in counts if words[0] == "oom_kill")
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

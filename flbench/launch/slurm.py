@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.choices import Memory
 from flbench.errors import UserError
-from flbench.launch import KILLED, WorkersCrash
+from flbench.launch import WorkersCrash, end_of_log, record_user_kill
 from flbench.launch.local import ONE_THREAD, WORKER
 from flbench.launch.submissions import Submission
 from flbench.slurm import Row, config_value, scancel, squeue
 from flbench.slurm.job import GRACE, JOB_END, LOG
 from flbench.store import Store
-from flbench.store.attempts import ending
 from flbench.store.secrets import is_secret
 from flbench.worker import Options
 
@@ -125,8 +124,8 @@ class SlurmLauncher:
         """How many workers were asked for; none for a while after SLURM would take no more, and after a ``scancel``."""
         return self._workers if time.monotonic() >= self._refused_until and not self._cancelled else 0
 
-    def start(self, count: int, starved: int = 0) -> None:
-        """Submit that many workers, ``starved`` of them for runs that ran out of memory, in arrays as large as allowed.
+    def start(self, count: int, out_of_memory: int = 0) -> None:
+        """Submit ``count`` workers in arrays as large as SLURM allows; ``out_of_memory`` of them get more memory.
 
         Raises:
             UserError: SLURM refuses the jobs.
@@ -135,7 +134,7 @@ class SlurmLauncher:
         if self._cancelled:
             raise WorkersCrash("jobs of this sweep were cancelled with scancel; the same command goes on with it")
         largest = max(1, int(config_value("MaxArraySize") or ARRAY_SIZE))
-        more = starved if self._request.mem is not None else 0
+        more = out_of_memory if self._request.mem is not None else 0
         for wanted, more_memory in ((more, True), (count - more, False)):
             for begin in range(0, wanted, largest):
                 if self.slots:  # SLURM has taken all so far
@@ -162,7 +161,7 @@ class SlurmLauncher:
         """Cancel every job, after recording that the user asked for it: SLURM soon forgets why a job ended."""
         for worker in self._store.live_workers():
             if worker.plan == self._plan and worker.lease.slurm_job is not None:
-                self._store.record_death(worker.lease.token, ending("interrupted", KILLED))
+                record_user_kill(self._store, worker.lease.token)
         if names := self._names():
             scancel(names)
         self._forget()
@@ -173,8 +172,7 @@ class SlurmLauncher:
         logs = [log for submission in ours for log in submission.logs()]
         if not logs:
             return ""
-        newest = max(logs, key=lambda log: log.stat().st_mtime)
-        return "\n".join([f"{newest} ends with:", *newest.read_text(errors="replace").splitlines()[-15:]])
+        return end_of_log(max(logs, key=lambda log: log.stat().st_mtime))
 
     def _submit(self, begin: int, tasks: int, more_memory: bool) -> None:
         request = self._request.without(self._failed_nodes)

@@ -193,7 +193,7 @@ class Cancelled:
     def __init__(self, store: Store, first: Experiment) -> None:
         self._store, self._first = store, first
 
-    def start(self, count: int, starved: int = 0) -> None:
+    def start(self, count: int, out_of_memory: int = 0) -> None:
         attempt = self._store.claim(self._first, Lease.here())
         if attempt is None:
             raise WorkersCrash("jobs of this sweep were cancelled with scancel")

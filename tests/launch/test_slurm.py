@@ -268,14 +268,14 @@ def test_failed_nodes_are_avoided(store: Store, bin: Path, tmp_path: Path) -> No
 
 
 def test_runs_that_ran_out_of_memory_get_workers_with_twice_as_much(store: Store, bin: Path, tmp_path: Path) -> None:
-    launcher(store, mem=2**30).start(5, starved=2)
+    launcher(store, mem=2**30).start(5, out_of_memory=2)
     more, usual = ((tmp_path / "scripts" / f"{number}.sh").read_text() for number in (1, 2))
     assert "--mem=2048M" in more and "--memory=more" in more and "--array=0-1%" in more
     assert "--mem=1024M" in usual and "--memory=usual" in usual and "--array=0-2%" in usual
 
 
 def test_without_a_stated_memory_there_is_none_to_double(store: Store, bin: Path, tmp_path: Path) -> None:
-    launcher(store).start(2, starved=2)
+    launcher(store).start(2, out_of_memory=2)
     text = (tmp_path / "scripts" / "1.sh").read_text()
     assert "--mem=" not in text and "--memory=all" in text and "--array=0-1%" in text
 
