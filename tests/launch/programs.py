@@ -1,4 +1,4 @@
-"""Programs that answer in place of SLURM's."""
+"""Shell scripts in place of SLURM's programs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 def program(directory: Path, name: str, body: str) -> None:
-    """Put a shell script where a program is looked for."""
+    """Write a shell script as a program of the search path."""
     (directory / name).write_text(f"#!/bin/bash\n{body}\n")
     (directory / name).chmod(0o755)
 
 
 def says(directory: Path, name: str, text: str) -> None:
-    """A program that prints a text."""
+    """Write a program that prints a text."""
     program(directory, name, f"cat <<'EOF'\n{text}\nEOF")

@@ -31,7 +31,7 @@ def test_workers_share_gpus_in_turn_or_get_several(gpus: float, slots: list[str]
 
 
 @pytest.mark.parametrize("devices", [[], ["0"]])
-def test_too_few_gpus_are_the_users_to_mend(devices: list[str]) -> None:
+def test_too_few_gpus_are_a_users_mistake(devices: list[str]) -> None:
     with pytest.raises(UserError, match=r"resources.gpus asks for 2 GPUs a run; visible here"):
         gpu_slots(2, devices)
 
@@ -89,7 +89,7 @@ def test_slots_are_cores_over_cpus_and_at_least_one(tmp_path: Path, monkeypatch:
 
 
 class Process:
-    """A worker process that ends when the test says."""
+    """A worker process that ends on the test's request."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = environ
@@ -129,7 +129,7 @@ def test_replacement_takes_the_gpu_that_is_free(
     ("code", "kills", "slots", "kind"),
     [(0, 0, 3, None), (75, 0, 3, None), (76, 0, 2, None), (1, 1, 3, "error"), (-9, 0, 3, "signal"), (-9, 1, 2, "oom")],
 )
-def test_end_of_a_worker_is_told_and_memory_costs_a_slot(
+def test_end_of_a_worker_is_recorded_and_out_of_memory_costs_a_slot(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     processes: list[Process],
@@ -162,7 +162,7 @@ def test_inline_worker_killed_by_the_user_costs_no_attempt(tmp_path: Path, monke
     assert end is not None and end["kind"] == "interrupted"
 
 
-def test_kernels_counters(tmp_path: Path) -> None:
+def test_memory_counters_of_the_kernel(tmp_path: Path) -> None:
     proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
     assert oom_kills(proc, cgroups) == 0
     contents = {

@@ -1,4 +1,4 @@
-"""The SLURM launcher against programs that answer like SLURM's; ``tests/slurm`` has the real ones."""
+"""The SLURM launcher with scripts in place of SLURM's programs; ``tests/slurm`` uses the real programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.launch.programs import program, says
 
 PLAN = "toy/0123456789abcdef"
 
-#: Notes its call, and numbers its answers.
+#: Records its calls, and returns consecutive job ids.
 SBATCH = """
 echo "sbatch $SLURM_JOB_ID" >> {calls}
 number=$(grep -c sbatch {calls})
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose programs come first; SLURM's own are out of reach."""
+    """Return a folder that precedes the search path, without SLURM's own programs."""
     (directory := tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
     (tmp_path / "scripts").mkdir()
@@ -59,7 +59,7 @@ def launcher(store: Store, workers: int = 8, **request: object) -> SlurmLauncher
 
 
 def queue_shows(bin: Path, *rows: str) -> None:
-    """Rows as (name, state[, job[, nodes]]), joined by spaces."""
+    """Return rows of the queue from (name, state[, job[, nodes]]), joined by spaces."""
     lines = []
     for task, row in enumerate(rows):
         name, state, job, nodes = [*row.split(), "101", ""][:4] if len(row.split()) < 4 else row.split()
@@ -67,7 +67,7 @@ def queue_shows(bin: Path, *rows: str) -> None:
     says(bin, "squeue", "\n".join(lines))
 
 
-def test_script_asks_for_what_the_profile_says(tmp_path: Path) -> None:
+def test_script_requests_what_the_profile_sets(tmp_path: Path) -> None:
     request = Request(
         seconds=5400,
         grace=120,
@@ -103,7 +103,7 @@ def test_script_asks_for_what_the_profile_says(tmp_path: Path) -> None:
     assert "pickle" not in text and "submitit.core" not in text
 
 
-def test_warning_that_comes_while_a_worker_starts_does_not_kill_it(tmp_path: Path) -> None:
+def test_a_warning_during_start_up_does_not_kill_the_worker(tmp_path: Path) -> None:
     program = (
         sys.executable,
         "-c",
@@ -117,7 +117,7 @@ def test_warning_that_comes_while_a_worker_starts_does_not_kill_it(tmp_path: Pat
     assert (argv[:2], argv[-1]) == ([f"{tmp_path}/a store", PLAN], "--offset=7")
 
 
-def test_arrays_are_split_and_go_on_counting(store: Store, bin: Path, tmp_path: Path) -> None:
+def test_arrays_are_split_and_numbered_consecutively(store: Store, bin: Path, tmp_path: Path) -> None:
     says(bin, "scontrol", "MaxArraySize            = 4")
     launcher(store, workers=10).start(10)
     scripts = [path.read_text() for path in sorted((tmp_path / "scripts").iterdir())]
@@ -128,7 +128,7 @@ def test_arrays_are_split_and_go_on_counting(store: Store, bin: Path, tmp_path: 
     assert {submission.job_id for submission in submissions} == {"101", "102", "103"}
 
 
-def test_nothing_that_can_be_executed_is_left_in_the_store(store: Store, bin: Path) -> None:
+def test_the_store_contains_nothing_executable(store: Store, bin: Path) -> None:
     launcher(store).start(2)
     names = [path.name for path in store.root.rglob("*") if path.is_file()]
     assert not [name for name in names if name.endswith((".pkl", ".pickle"))]
@@ -151,7 +151,7 @@ def test_jobs_of_a_dead_launcher_are_adopted_by_name(store: Store, bin: Path) ->
     assert orphan.job_id == "101"
 
 
-def test_intent_that_no_job_followed_is_given_up_unless_its_launcher_lives(store: Store, bin: Path) -> None:
+def test_a_planned_submission_without_a_job_is_dropped_unless_its_launcher_lives(store: Store, bin: Path) -> None:
     dead, live = Submission.begin(store, PLAN, 2), Submission.begin(store, PLAN, 3)
     kill(dead)
     says(bin, "squeue", "")
@@ -160,7 +160,7 @@ def test_intent_that_no_job_followed_is_given_up_unless_its_launcher_lives(store
 
 
 def kill(submission: Submission) -> None:
-    """Make its launcher a process that has ended."""
+    """Replace the launcher of a submission by a process that has ended."""
     lease = Lease.here().to_json() | {"pid_start": "1"}
     files.replace(submission.folder / "lease.json", strict_json.pretty(lease))
 
@@ -171,7 +171,7 @@ def test_other_plans_jobs_are_left_alone(store: Store, bin: Path) -> None:
     assert launcher(store).crash_log() == ""
 
 
-def test_silence_of_the_controller_changes_nothing(store: Store, bin: Path) -> None:
+def test_a_silent_controller_changes_nothing(store: Store, bin: Path) -> None:
     jobs = launcher(store)
     jobs.start(3)
     (submission,) = Submission.of_plan(store, PLAN)
@@ -179,20 +179,20 @@ def test_silence_of_the_controller_changes_nothing(store: Store, bin: Path) -> N
     assert jobs.alive() == 2
     program(bin, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     assert jobs.alive() == 2
-    assert launcher(store).alive() == 3  # who has never heard of them counts on all of them
+    assert launcher(store).alive() == 3  # a launcher without an earlier answer counts all of them
     queue_shows(bin, *[f"{submission.name} COMPLETED"] * 3)
     assert jobs.alive() == 0
     assert Submission.of_plan(store, PLAN) == []
 
 
-def test_refusal_is_told_and_leaves_nothing_to_wait_for(store: Store, bin: Path) -> None:
+def test_a_refusal_is_reported_and_leaves_no_pending_job(store: Store, bin: Path) -> None:
     program(bin, "sbatch", "echo 'sbatch: error: invalid partition specified: gpuu' >&2; exit 1")
     with pytest.raises(UserError, match=r"SLURM refuses the job: .*invalid partition specified: gpuu"):
         launcher(store).start(2)
     assert Submission.of_plan(store, PLAN) == []
 
 
-def test_without_slurm_one_is_told_so(store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_slurm_is_reported(store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bin / "sbatch").unlink()
     monkeypatch.setenv("PATH", str(bin))
     with pytest.raises(UserError, match="sbatch cannot be called"):
@@ -207,19 +207,19 @@ def test_busy_controller_is_given_time(store: Store, bin: Path, monkeypatch: pyt
     jobs = launcher(store, workers=5)
     jobs.start(2)
     assert jobs.slots == 0
-    assert jobs.alive() == 2  # it may have taken them
+    assert jobs.alive() == 2  # the controller may have accepted them
     monkeypatch.setattr("flbench.launch.slurm.time.monotonic", lambda: 1e9)
     assert jobs.slots == 5
 
 
-def test_after_a_refusal_no_more_is_submitted(store: Store, bin: Path) -> None:
+def test_nothing_is_submitted_after_a_refusal(store: Store, bin: Path) -> None:
     says(bin, "scontrol", "MaxArraySize            = 2")
     program(bin, "sbatch", "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
     launcher(store).start(6)
     assert [submission.tasks for submission in Submission.of_plan(store, PLAN)] == [2]
 
 
-def test_limit_on_jobs_is_waited_out_where_some_are_ours(store: Store, bin: Path) -> None:
+def test_a_limit_on_jobs_is_waited_out_while_own_jobs_run(store: Store, bin: Path) -> None:
     jobs = launcher(store)
     jobs.start(1)
     program(bin, "sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
@@ -229,7 +229,7 @@ def test_limit_on_jobs_is_waited_out_where_some_are_ours(store: Store, bin: Path
         launcher(Store(store.root.with_name("second"))).start(1)
 
 
-def test_scancel_by_hand_is_no_reason_to_submit_again(store: Store, bin: Path) -> None:
+def test_jobs_cancelled_by_the_user_are_not_replaced(store: Store, bin: Path) -> None:
     jobs = launcher(store)
     jobs.start(1)
     (submission,) = Submission.of_plan(store, PLAN)
@@ -237,7 +237,7 @@ def test_scancel_by_hand_is_no_reason_to_submit_again(store: Store, bin: Path) -
     assert jobs.alive() == 0
     with pytest.raises(WorkersCrash, match="cancelled with scancel"):
         jobs.start(1)
-    launcher(store).start(1)  # the next command is another matter
+    launcher(store).start(1)  # the next command submits again
 
 
 def test_scancel_of_one_task_is_not_undone(store: Store, bin: Path) -> None:
@@ -267,20 +267,20 @@ def test_failed_nodes_are_avoided(store: Store, bin: Path, tmp_path: Path) -> No
     assert "--exclude=n7,n3" in (tmp_path / "scripts" / "2.sh").read_text()
 
 
-def test_runs_that_ran_out_of_memory_get_workers_with_twice_as_much(store: Store, bin: Path, tmp_path: Path) -> None:
+def test_runs_out_of_memory_get_workers_with_twice_the_memory(store: Store, bin: Path, tmp_path: Path) -> None:
     launcher(store, mem=2**30).start(5, out_of_memory=2)
     more, usual = ((tmp_path / "scripts" / f"{number}.sh").read_text() for number in (1, 2))
     assert "--mem=2048M" in more and "--memory=more" in more and "--array=0-1%" in more
     assert "--mem=1024M" in usual and "--memory=usual" in usual and "--array=0-2%" in usual
 
 
-def test_without_a_stated_memory_there_is_none_to_double(store: Store, bin: Path, tmp_path: Path) -> None:
+def test_without_a_memory_limit_nothing_is_doubled(store: Store, bin: Path, tmp_path: Path) -> None:
     launcher(store).start(2, out_of_memory=2)
     text = (tmp_path / "scripts" / "1.sh").read_text()
     assert "--mem=" not in text and "--memory=all" in text and "--array=0-1%" in text
 
 
-def test_variables_of_a_job_around_the_launcher_and_secrets_stay_here(
+def test_variables_of_an_outer_job_and_secrets_are_not_passed_on(
     store: Store, bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "42")
@@ -297,7 +297,7 @@ def test_variables_of_a_job_around_the_launcher_and_secrets_stay_here(
     assert (os.environ["SLURM_JOB_ID"], os.environ["WANDB_API_KEY"]) == ("42", "0123456789")
 
 
-def test_draining_takes_back_what_is_queued_and_asks_the_rest_to_stop(store: Store, bin: Path, tmp_path: Path) -> None:
+def test_draining_cancels_queued_jobs_and_stops_running_ones(store: Store, bin: Path, tmp_path: Path) -> None:
     jobs = launcher(store)
     jobs.start(1)
     (submission,) = Submission.of_plan(store, PLAN)
@@ -312,7 +312,7 @@ def test_draining_takes_back_what_is_queued_and_asks_the_rest_to_stop(store: Sto
 
 
 def test_jobs_killed_by_the_user_cost_no_attempt(store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SLURM forgets an ended job, and need not have accounting: the reason is recorded in the store."""
+    """SLURM forgets ended jobs and may have no accounting, so the reason is recorded in the store."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     ours, others = Lease.here(), Lease.here()
     with store.heartbeat(ours, PLAN), store.heartbeat(others, "other/0123456789abcdef"):
@@ -322,7 +322,7 @@ def test_jobs_killed_by_the_user_cost_no_attempt(store: Store, bin: Path, monkey
         assert store.liveness.recorded_end(others) is None
 
 
-def test_cancel_command_takes_back_what_is_queued(store: Store, bin: Path, tmp_path: Path) -> None:
+def test_cancel_command_cancels_queued_jobs(store: Store, bin: Path, tmp_path: Path) -> None:
     (store.root / "sweeps" / PLAN).mkdir(parents=True)
     assert cancel(store, PLAN) == []
     launcher(store).start(1)

@@ -1,4 +1,4 @@
-"""``slurm/dev-cluster`` where no cluster runs; ``tests/slurm`` use one that does."""
+"""``slurm/dev-cluster`` without a running cluster; ``tests/slurm`` uses a running one."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, env=environment)
 
 
-def test_status_says_that_nothing_runs(tmp_path: Path) -> None:
+def test_status_reports_that_nothing_runs(tmp_path: Path) -> None:
     done = run(tmp_path / "cluster", "status")
     assert done.returncode == 1
     assert done.stdout == f"no cluster runs in {tmp_path}/cluster\n"
 
 
-def test_stopping_what_does_not_run_is_no_mistake(tmp_path: Path) -> None:
+def test_stopping_without_a_cluster_succeeds(tmp_path: Path) -> None:
     assert run(tmp_path / "cluster", "stop").returncode == 0
     assert not (tmp_path / "cluster").exists()
 
 
-def test_shell_is_told_where_the_configuration_is(tmp_path: Path) -> None:
+def test_env_prints_the_path_of_the_configuration(tmp_path: Path) -> None:
     done = run(tmp_path / "a cluster", "env")
     assert done.stdout == f"export SLURM_CONF='{tmp_path}/a cluster/slurm.conf'\n"

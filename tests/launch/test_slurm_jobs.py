@@ -1,4 +1,4 @@
-"""What SLURM's answers mean, and what a worker does inside a job."""
+"""The meaning of SLURM's answers, and workers inside jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture(autouse=True)
 def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose programs come first; all of them fail at first."""
+    """Return a folder that precedes the search path, with programs that fail."""
     (directory := tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
     for name in ("squeue", "scontrol", "sacct"):
@@ -45,13 +45,13 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 ROWS = "17|0|RUNNING|n1|flb-a\n17|1|PENDING||flb-a\n18|N/A|OUT_OF_MEMORY|n[1-2]|flb-b\n"
 
 
-def test_rows_of_the_queue_are_read() -> None:
+def test_rows_of_the_queue_are_parsed() -> None:
     rows = read_rows(ROWS + "a line of something else\n")
     assert rows[0] == Row("17", "0", "RUNNING", "n1", "flb-a")
     assert [row.alive for row in rows] == [True, True, False]
 
 
-def test_queue_that_does_not_answer_is_not_an_empty_one(bin: Path) -> None:
+def test_a_queue_without_an_answer_is_not_empty(bin: Path) -> None:
     assert squeue(["flb-a"]) is None
     says(bin, "squeue", "")
     assert squeue(["flb-a"]) == []
@@ -63,18 +63,18 @@ def shown(state: str, restarts: int = 0) -> str:
 
 
 @pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "COMPLETED"])
-def test_controller_tells_how_a_job_ended(bin: Path, state: str) -> None:
+def test_the_controller_reports_how_a_job_ended(bin: Path, state: str) -> None:
     says(bin, "scontrol", shown(state))
     assert state_of("17", 0) == state
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "SUSPENDED"])
-def test_job_that_lives_has_no_end(bin: Path, state: str) -> None:
+def test_a_live_job_has_no_end(bin: Path, state: str) -> None:
     says(bin, "scontrol", shown(state))
     assert state_of("17", 0) is None
 
 
-def test_earlier_run_of_a_requeued_job_is_told_by_accounting_if_there_is_any(bin: Path) -> None:
+def test_accounting_reports_the_earlier_run_of_a_requeued_job(bin: Path) -> None:
     says(bin, "scontrol", shown("RUNNING", restarts=2))
     assert state_of("17", 0) == state_of("17", 1) == "REQUEUED"
     says(bin, "sacct", "PREEMPTED\nNODE_FAIL\nRUNNING")
@@ -83,17 +83,17 @@ def test_earlier_run_of_a_requeued_job_is_told_by_accounting_if_there_is_any(bin
     assert state_of("17", 2) is None
 
 
-def test_job_that_the_controller_has_forgotten_is_told_by_accounting(bin: Path) -> None:
+def test_accounting_reports_jobs_that_the_controller_has_forgotten(bin: Path) -> None:
     says(bin, "sacct", "CANCELLED by 1000")
     assert state_of("17", 0) == "CANCELLED"
 
 
-def test_nobody_knows() -> None:
+def test_an_unknown_end_is_none() -> None:
     assert state_of("17", 0) is None
 
 
 def lost(store: Store, experiment: Experiment, **lease: Any) -> tuple[RunDir, Attempt]:
-    """A run whose worker died in job 17 on a node that nobody sees into."""
+    """Return a run whose worker died in job 17 on another node."""
     there = replace(Lease.here(), host="node7", pid_start="", slurm_job="17", **lease)
     attempt = store.claim(experiment, there)
     assert attempt is not None
@@ -116,7 +116,7 @@ def lost(store: Store, experiment: Experiment, **lease: Any) -> tuple[RunDir, At
         ("CANCELLED", "interrupted", "pending", 0),
     ],
 )
-def test_ends_of_jobs_are_told_apart(
+def test_ends_of_jobs_are_classified(
     store: Store, bin: Path, state: str, kind: str, status: str, failures: int
 ) -> None:
     (experiment,) = experiments()
@@ -128,7 +128,7 @@ def test_ends_of_jobs_are_told_apart(
 
 
 @pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL"])
-def test_what_befell_the_job_is_not_held_against_a_run_that_got_further(store: Store, bin: Path, state: str) -> None:
+def test_the_end_of_a_job_is_not_charged_to_a_run_with_progress(store: Store, bin: Path, state: str) -> None:
     (experiment,) = experiments()
     run, attempt = lost(store, experiment)
     attempt.save_checkpoint(4, lambda file: file.write(b"[4, 5]"))
@@ -139,7 +139,7 @@ def test_what_befell_the_job_is_not_held_against_a_run_that_got_further(store: S
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "FAILED"])
-def test_run_stays_lost_where_slurm_has_nothing_to_say(store: Store, bin: Path, state: str) -> None:
+def test_a_run_stays_lost_if_slurm_does_not_know(store: Store, bin: Path, state: str) -> None:
     (experiment,) = experiments()
     run, _ = lost(store, experiment)
     says(bin, "scontrol", shown(state))
@@ -160,9 +160,7 @@ def test_memory_is_recognized_in_the_jobs_output(store: Store, bin: Path) -> Non
 
 
 @pytest.mark.parametrize(("memory", "user_fixable"), [("usual", False), ("more", True), ("all", True)])
-def test_out_of_memory_is_final_where_there_is_no_more(
-    store: Store, bin: Path, memory: str, user_fixable: bool
-) -> None:
+def test_out_of_memory_is_final_at_the_memory_limit(store: Store, bin: Path, memory: str, user_fixable: bool) -> None:
     (experiment,) = experiments()
     run, attempt = lost(store, experiment)
     attempt.describe({"memory": memory})
@@ -172,7 +170,7 @@ def test_out_of_memory_is_final_where_there_is_no_more(
     assert (state.user_fixable, state.claimable(3)) == (user_fixable, not user_fixable)
 
 
-def test_out_of_memory_is_not_final_where_the_workers_memory_is_unknown(store: Store, bin: Path) -> None:
+def test_out_of_memory_is_not_final_if_the_workers_memory_is_unknown(store: Store, bin: Path) -> None:
     """SLURM killed the job right after the claim, when the attempt had no environment.json yet."""
     (experiment,) = experiments()
     run, _ = lost(store, experiment)
@@ -183,7 +181,7 @@ def test_out_of_memory_is_not_final_where_the_workers_memory_is_unknown(store: S
 
 
 @pytest.mark.parametrize("job", ["--help", "17;true", "", None])
-def test_what_is_no_job_id_reaches_no_command(store: Store, bin: Path, tmp_path: Path, job: str | None) -> None:
+def test_an_invalid_job_id_is_not_passed_to_a_command(store: Store, bin: Path, tmp_path: Path, job: str | None) -> None:
     (experiment,) = experiments()
     run, attempt = lost(store, experiment)
     lease = json.loads((attempt.path / "lease.json").read_text()) | {"slurm_job": job}
@@ -193,7 +191,7 @@ def test_what_is_no_job_id_reaches_no_command(store: Store, bin: Path, tmp_path:
     assert not (tmp_path / "asked").exists()
 
 
-def test_inquest_asks_now_and_then_only(store: Store, bin: Path, tmp_path: Path) -> None:
+def test_post_mortem_queries_are_rare(store: Store, bin: Path, tmp_path: Path) -> None:
     (experiment,) = experiments()
     run, _ = lost(store, experiment)
     program(bin, "scontrol", f"echo asked >> {tmp_path}/asked; exit 1")
@@ -202,7 +200,7 @@ def test_inquest_asks_now_and_then_only(store: Store, bin: Path, tmp_path: Path)
     assert (tmp_path / "asked").read_text() == "asked\n"
 
 
-def test_later_run_of_a_job_knows_that_the_earlier_is_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requeued_job_considers_its_earlier_run_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = replace(Lease.here(), host="node7", slurm_job="17", slurm_restart=1)
     (worker := store.workers / elsewhere.token).mkdir()
     (worker / "heartbeat").touch()
@@ -217,7 +215,7 @@ def test_later_run_of_a_job_knows_that_the_earlier_is_dead(store: Store, monkeyp
     assert store.liveness.alive(elsewhere, path)
 
 
-def test_lease_of_an_older_store_is_read(tmp_path: Path) -> None:
+def test_a_lease_of_an_older_store_is_read(tmp_path: Path) -> None:
     old = Lease.here().to_json()
     del old["slurm_restart"]
     files.replace(tmp_path / "lease.json", strict_json.pretty(old))
@@ -226,13 +224,13 @@ def test_lease_of_an_older_store_is_read(tmp_path: Path) -> None:
 
 
 def local_time(seconds: float) -> str:
-    """That many seconds from now, as SLURM writes it."""
+    """Return the time in this many seconds, as SLURM writes it."""
     return datetime.fromtimestamp(time.time() + seconds).isoformat(timespec="seconds")
 
 
 def test_job_knows_when_to_stop() -> None:
     assert Job.here({}) is None
-    assert Job.here({"SLURM_JOB_ID": "17"}) is None  # somebody's own job: flbench does not requeue it
+    assert Job.here({"SLURM_JOB_ID": "17"}) is None  # a job of the user, which flbench does not requeue
     environment = {"SLURM_JOB_ID": "17", "FLBENCH_JOB_END": str(int(time.time()) + 100), "FLBENCH_JOB_GRACE": "30"}
     environment["FLBENCH_JOB_LOG"] = "/logs/17.out"
     job = Job.here(environment)
@@ -248,15 +246,13 @@ def test_job_knows_when_to_stop() -> None:
     ("preempted", "end", "kind"),
     [
         ("None", 100, None),  # SLURM warns early: the grace of 30 s has not begun
-        ("None", 20, "timeout"),  # earlier than the job's script thought
+        ("None", 20, "timeout"),  # earlier than in the job's script
         ("None", 1000, None),
         ("None", None, "timeout"),
         ("2026-11-20T14:07:49", 100, "preempted"),
     ],
 )
-def test_warning_is_read_with_the_help_of_the_controller(
-    bin: Path, preempted: str, end: int | None, kind: str | None
-) -> None:
+def test_the_controller_explains_a_warning(bin: Path, preempted: str, end: int | None, kind: str | None) -> None:
     ends = "Unknown" if end is None else local_time(end)
     says(bin, "scontrol", f"JobId=17 JobState=RUNNING Restarts=0 PreemptTime={preempted} EndTime={ends}")
     job = Job("17", 0, time.monotonic() + 100, 30, Path("log"))
@@ -266,19 +262,19 @@ def test_warning_is_read_with_the_help_of_the_controller(
     assert warned.ends_at <= job.ends_at
 
 
-def test_warning_that_nobody_explains_is_taken_at_its_word(bin: Path) -> None:
+def test_an_unexplained_warning_stops_the_worker(bin: Path) -> None:
     program(bin, "scontrol", "exit 1")
     assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).warned().why_stop() == "timeout"
 
 
-def test_times_are_asked_for_in_the_form_in_which_they_are_read(bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_requested_in_the_format_that_is_parsed(bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     program(bin, "scontrol", f'[[ $SLURM_TIME_FORMAT == standard ]] && echo "EndTime={local_time(100)}"')
     assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).warned().why_stop() is None
 
 
 class InJob:
-    """A worker's main in job 17, whose requeues are noted."""
+    """A worker's main in job 17; it records requeues."""
 
     def __init__(self, store: Store, bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self._calls = store, bin / "calls"
@@ -331,9 +327,9 @@ def send(number: signal.Signals) -> Callable[[int], None]:
     return act
 
 
-def test_worker_stops_before_the_walltime_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_stops_before_the_wall_time_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(1)
-    short = chain([None] * 8, repeat("timeout"))  # the walltime runs short in mid-run
+    short = chain([None] * 8, repeat("timeout"))  # the wall time ends during the run
     monkeypatch.setattr("flbench.slurm.job.Job.why_stop", lambda job: next(short))
     assert in_job.work(plan) == REQUEUE
     assert in_job.kinds(plan[0]) == ["timeout"]
@@ -341,7 +337,7 @@ def test_worker_stops_before_the_walltime_and_requeues_its_job(in_job: InJob, mo
     assert in_job.requeued
 
 
-def test_worker_goes_on_in_its_next_turn(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_resumes_its_run_in_the_requeued_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(1)
     assert in_job.work(plan, send(signal.SIGUSR2)) == REQUEUE
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
@@ -358,8 +354,8 @@ def test_early_warning_costs_nothing(in_job: InJob, monkeypatch: pytest.MonkeyPa
     assert not in_job.requeued
 
 
-def test_warning_at_the_end_of_the_walltime_takes_no_time(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller that takes a minute to answer would take it from the grace."""
+def test_a_warning_at_the_end_of_the_wall_time_takes_no_time(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that takes a minute to answer would use up the grace period."""
     monkeypatch.setattr("flbench.slurm.job.Job.warned", lambda job: pytest.fail("asked"))
     plan = experiments(1)
 
@@ -373,7 +369,7 @@ def test_warning_at_the_end_of_the_walltime_takes_no_time(in_job: InJob, monkeyp
     assert in_job.requeued
 
 
-def test_preempted_worker_says_so_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preempted_worker_records_it_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREEMPTED", "2026-11-20T14:07:49")
     plan = experiments(1)
     assert in_job.work(plan, send(signal.SIGUSR2)) == REQUEUE
@@ -389,22 +385,20 @@ def test_cancelled_job_is_not_requeued(in_job: InJob, number: signal.Signals) ->
     assert not in_job.requeued
 
 
-def test_walltime_that_does_not_suffice_to_begin_is_no_reason_to_try_again(
-    in_job: InJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wall_time_too_short_to_start_is_not_retried(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLBENCH_JOB_END", str(time.time() + 10))
     monkeypatch.setenv("FLBENCH_JOB_GRACE", "60")
     assert in_job.work(experiments(1)) == REQUEUE
     assert not in_job.requeued
 
 
-def test_worker_that_finds_nothing_left_ends_well(in_job: InJob) -> None:
+def test_worker_without_work_ends_normally(in_job: InJob) -> None:
     plan = experiments(1)
     assert in_job.work(plan) == 0
     assert not in_job.requeued
 
 
-def test_runs_that_need_more_memory_are_left_to_those_who_have_it(store: Store) -> None:
+def test_runs_that_need_more_memory_wait_for_workers_that_have_it(store: Store) -> None:
     plan = experiments(3)
     for experiment in (plan[0], plan[2]):
         attempt = store.claim(experiment, Lease.here())
@@ -419,7 +413,7 @@ def test_runs_that_need_more_memory_are_left_to_those_who_have_it(store: Store) 
 
 
 @pytest.mark.parametrize(("memory", "user_fixable"), [("usual", False), ("more", True), ("all", True)])
-def test_memory_error_in_a_job_is_tried_once_more_with_more(store: Store, memory: Any, user_fixable: bool) -> None:
+def test_memory_error_in_a_job_is_retried_once_with_more_memory(store: Store, memory: Any, user_fixable: bool) -> None:
     (experiment,) = experiments(1, lr=0.102)
     options = Options(memory=memory)
     work(store, Plan.of([experiment]), Lease.here(), options, should_stop=lambda: False, load=lambda _: OneByOne())

@@ -19,7 +19,7 @@ def load(tmp_path: Path, text: str, resources: Resources = RESOURCES) -> Request
     return load_profile(str(path), resources)
 
 
-def test_profile_says_all_and_the_sweep_the_rest(tmp_path: Path) -> None:
+def test_profile_and_sweep_together_define_a_request(tmp_path: Path) -> None:
     text = """
 partition: gpu
 account: me
@@ -44,13 +44,13 @@ grace: 2m
 
 
 @pytest.mark.parametrize(("gpus", "asked"), [(0, None), (0.5, 1), (1, 1), (1.5, 2)])
-def test_share_of_a_gpu_takes_a_whole_one(tmp_path: Path, gpus: float, asked: int | None) -> None:
+def test_a_share_of_a_gpu_requests_a_whole_gpu(tmp_path: Path, gpus: float, asked: int | None) -> None:
     request = load(tmp_path, "time: 1h", Resources(gpus=float(gpus)))
     assert request.gpus == asked
     assert request.has_gpus == bool(asked)
 
 
-def test_a_line_may_stand_without_its_list(tmp_path: Path) -> None:
+def test_a_single_line_needs_no_list(tmp_path: Path) -> None:
     assert load(tmp_path, "setup: module load cuda").setup == ("module load cuda",)
 
 
@@ -74,18 +74,18 @@ def test_a_line_may_stand_without_its_list(tmp_path: Path) -> None:
         ("a: [", r"p.yaml:1: not valid YAML"),
     ],
 )
-def test_mistakes_are_told_with_their_line(tmp_path: Path, text: str, says: str) -> None:
+def test_mistakes_are_reported_with_their_line(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         load(tmp_path, text)
 
 
-def test_time_must_come_from_somewhere(tmp_path: Path) -> None:
+def test_a_time_limit_is_required(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"p.yaml:1: time: a value is required here, or as resources.time in the sweep"):
         load(tmp_path, "partition: cpu", Resources())
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "slurm" / "profiles").glob("*.yaml")), ids=lambda path: path.stem)
-def test_profiles_of_the_repository_are_sound(path: Path) -> None:
+def test_profiles_of_the_repository_are_valid(path: Path) -> None:
     assert load_profile(str(path), Resources()).seconds > 0
 
 
