@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1500)
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="run only this case, and print its input")
+    parser.add_argument("--only", type=int, help="run only this case")
     parser.add_argument("--kind", choices=list(KINDS), help="only cases of this kind")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this many seconds")
     given = parser.parse_args()
