@@ -69,7 +69,7 @@ def run(
     device: Device = "auto",
     **fields: Any,
 ) -> pd.DataFrame:
-    """Run one experiment in this process, unless the store has it, and return its evaluations, one a row.
+    """Return the evaluations of one experiment, one per row; run it in this process unless the store has it.
 
     ``kind="rank"`` (or ``sharpness``, ``deep``) runs a study, whose rows hold what it measures.
 
@@ -111,7 +111,7 @@ def sweep(
     sets: Sequence[str] = (),
     workers: int | None = None,
 ) -> pd.DataFrame:
-    """Run what is missing of a sweep file with workers on this machine, and return its runs as ``load`` does.
+    """Return the runs of a sweep file as ``load`` does; first run those that are missing, with workers on this machine.
 
     Args:
         path: the sweep file.

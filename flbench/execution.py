@@ -105,6 +105,9 @@ def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], b
     Continues from the run's newest checkpoint with the same numerics, if there is one. Records the experiment's
     evaluations in the attempt, writes checkpoints at intervals and at the end, and publishes the result.
 
+    Returns:
+        How the execution ended.
+
     Raises:
         flbench.errors.UserError: the data are missing or not those that the experiment names, the partition cannot be
             drawn, or the device cannot compute in the precision.
@@ -262,7 +265,7 @@ class _Execution:
         self._last_sync = self.subject.round, now
 
     def after_round(self, report: RoundReport, *, synced: bool, stop: bool) -> Outcome | None:
-        """Record, write a checkpoint, publish; return the outcome once there is one.
+        """Return the outcome, once there is one, after recording, saving or publishing what is due.
 
         Does nothing in a round that is not waited for: if it diverged, the next sync finds that and dates it correctly.
         """

@@ -73,6 +73,9 @@ class Orchestrator:
     def run(self, *, detach: bool = False) -> Outcome:
         """Start what is missing, adopt what runs, and watch until the end (``detach``: only start).
 
+        Returns:
+            How the sweep ended.
+
         Raises:
             WorkersCrash: workers end as soon as they begin.
             StoreUnusable: the disk is full, or cannot be read or written.

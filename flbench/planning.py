@@ -31,7 +31,7 @@ Needed = Literal["data", "content", "nothing"]
 def name_data(
     experiments: Sequence[Experiment], root: Path, data_root: Path | None, needed: Needed
 ) -> list[Experiment]:
-    """The experiments on named data, each run once.
+    """Return the experiments on named data, each run once.
 
     Where the files of a data set cannot be used, its official content is meant, or else the only one that the store
     has runs on.

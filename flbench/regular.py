@@ -28,7 +28,7 @@ class NotRegular(OSError):
 
 
 def open_regular(path: Path | str) -> BufferedReader:
-    """Open a file for reading.
+    """Return a file that is open for reading.
 
     A plain ``open`` of a FIFO without a writer blocks for ever; not even SIGTERM ends a worker then.
 

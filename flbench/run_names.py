@@ -53,7 +53,7 @@ def _telling_kinds(common: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any
 
 
 def label(experiment: Mapping[str, Any], common: Common, fields: Container[str] | None = None) -> str:
-    """A short name that tells a run apart from others: method, norm, what its kind has not in common, and the seed.
+    """Return a short name that tells a run apart from others: method, norm, fields that differ, and the seed.
 
     Args:
         experiment: as plain JSON.

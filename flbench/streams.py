@@ -17,6 +17,9 @@ import numpy as np
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     """Return a new generator for one choice, which has at most three ``indices``, each in [0, 2**64).
 
+    Raises:
+        ValueError: more than three indices.
+
     >>> stream(0, "batches", 3, 1).integers(0, 100, 4).tolist()  # client 3, round 1
     [94, 45, 34, 98]
     """

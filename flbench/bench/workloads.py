@@ -63,9 +63,12 @@ WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in _WO
 
 
 def data_for(experiment: Federated, root: Path | None) -> Data:
-    """Load the experiment's data set, or random images if its files are missing: these cost the same.
+    """Return the experiment's data set, or random images if its files are missing: these cost the same.
 
     Random images have the fingerprint ``random``.
+
+    Raises:
+        DataMissing: the files are missing, and the data set does not define the shape of its images.
     """
     dataset = cast(Dataset, experiment.dataset)
     try:

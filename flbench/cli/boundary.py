@@ -23,7 +23,7 @@ class Commands(TyperGroup):
     """The commands; an error of the operating system that none of them expected becomes a message."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command.
+        """Return the result of a command.
 
         Raises:
             StoreUnusable: a file of a store cannot be read or written.

@@ -18,7 +18,7 @@ def curve(
     top: float = 1.0,
     text: Callable[[float], str] = lambda y: f"{100 * y:.0f} %",
 ) -> list[str]:
-    """Lines of text that draw ``points`` (x rising from 0 to ``x_max``, y from 0 to ``top``), with a scale.
+    """Return lines of text that draw ``points`` (x rising from 0 to ``x_max``, y from 0 to ``top``), with a scale.
 
     Neighbouring points are joined, so that few of them make a curve too. ``text`` writes the scale's numbers.
     """

@@ -97,7 +97,7 @@ def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[s
 def estimate(
     runs: Collection[Experiment], missing: Collection[Experiment], seconds_per_round: Mapping[str, float], workers: int
 ) -> float | None:
-    """Wall seconds that the missing runs will take, or None where no run has been measured.
+    """Return the wall seconds that the missing runs will take, or None where no run has been measured.
 
     A run counts as slow as the measured ones of its kind, data, network, norm, method and amount of work a round (their
     median); where there are none, as slow in proportion to the work as the measured ones on average.

@@ -23,7 +23,7 @@ _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def sparklines(curves: Sequence[Sequence[float]], width: int = WIDTH, *, metric: str = "acc") -> tuple[str, list[str]]:
-    """Curves of one number as bars on one scale, so that they can be compared, and the title that says the scale.
+    """Return curves of one number as bars on one scale, and the title that names the scale.
 
     The scale goes from the lowest value to the highest of all the curves. A curve has at most ``width`` bars, each
     the last value of its share.

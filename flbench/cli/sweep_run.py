@@ -44,7 +44,7 @@ class SweepRun:
         self._plan = "/".join(self._directory.parts[-2:])
 
     def execute(self, *, detach: bool, rerun: bool) -> dict[str, Any]:
-        """Run the sweep to its end and print what came of it; return the summary for ``--json``.
+        """Return the summary for ``--json``, after running the sweep to its end and printing the outcome.
 
         Raises:
             UserError: no worker can be started, or the store is unusable; the failed runs are printed before.
@@ -174,7 +174,7 @@ class SweepRun:
 
 
 def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, width: int) -> tuple[Path, str]:
-    """Write the leaderboard beside the plan; return its path, and its tables as text ``width`` columns wide.
+    """Return the path of the leaderboard next to the plan, and its tables as text ``width`` columns wide.
 
     Both are computed again only if what they show has changed, so that a finished sweep ends at once.
     """

@@ -52,7 +52,7 @@ def find_targets(store: Store, names: Iterable[str]) -> Targets:
 
 
 def find_plans(store: Store, name: str) -> list[Path]:
-    """The plans of a sweep file, of a sweep's name, or of ``NAME/HASH``; none where it names no sweep.
+    """Return the plans of a sweep file, of a sweep's name, or of ``NAME/HASH``; none where it names no sweep.
 
     Raises:
         UserError: the file is no sweep, or was not started in this store.

@@ -190,6 +190,9 @@ def require_device(experiments: Iterable[Experiment], device: Callable[[], str])
     """Raise UserError where a device (``cpu`` or ``cuda``) lacks the precision of an experiment.
 
     ``device`` is called only if needed: looking for CUDA imports torch, which takes seconds.
+
+    Raises:
+        UserError: the precision is tf32, and the device a CPU.
     """
     if any(getattr(experiment, "precision", None) == "tf32" for experiment in experiments) and device() == "cpu":
         raise UserError(

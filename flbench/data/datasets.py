@@ -180,7 +180,7 @@ def load(dataset: Dataset, root: Path | None = None) -> Data:
 
 
 def load_named(dataset: Dataset, root: Path | None = None) -> Data:
-    """As ``load``, and refuse data other than those that ``dataset`` names: its ``content``, or the official one.
+    """Return the data as ``load`` does, but only those that ``dataset`` names: its ``content``, or the official one.
 
     Raises:
         OtherData: its files hold something else.

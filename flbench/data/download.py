@@ -10,7 +10,7 @@ from flbench.errors import UserError
 
 
 def download(dataset: Dataset, root: Path | None = None) -> Path:
-    """Download a data set into its folder below the data root, and return the folder; whole files are kept.
+    """Return the folder of a data set below the data root, after downloading into it what is not there.
 
     Raises:
         UserError: torchvision does not have the set, or it could not be fetched or written.

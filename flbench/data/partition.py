@@ -223,10 +223,10 @@ class DomainDirichlet(Dirichlet):
 
 
 def _deal_classes(clients: int, classes: int, n: int, draw: np.random.Generator) -> Ints:
-    """Who holds which class, as (K, C) of 0 and 1, with n ones a row and K*n/C (rounded up or down) a column.
+    """Return which client holds which class, as (K, C) of 0 and 1: n ones per row, K*n/C (up or down) per column.
 
-    Let each class have left at most as many chunks as there are clients left (R), and all classes together R*n. Then at
-    most n classes have exactly R left; taking those first keeps both true, so no client is ever stuck.
+    Invariant, with R clients left: each class has at most R chunks left, and all classes together R*n. Then at most n
+    classes have exactly R left; taking those first keeps the invariant, so every client gets n different classes.
     """
     left_C = np.full(classes, clients * n // classes)
     left_C[draw.permutation(classes)[: clients * n % classes]] += 1

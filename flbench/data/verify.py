@@ -24,7 +24,7 @@ class Verdict:
 
 
 def verify(dataset: Dataset, root: Path | None = None) -> Verdict:
-    """Check the published checksums, decode everything anew, and compare with the cache and with what is expected.
+    """Return what is wrong with a data set: checksums, and all images decoded again, compared with the cache.
 
     Raises:
         DataMissing: its files are not there.

@@ -74,7 +74,7 @@ class CudaRecorder:
         return pool
 
     def __call__(self, call: Callable[[], list[Tree]]) -> tuple[Callable[[], object], list[Tree]]:
-        """Call it twice on a side stream, then record it.
+        """Return the recorded call and its outputs, after two calls on a side stream.
 
         Raises:
             RuntimeError: something in it waits for the device or cannot be recorded.

@@ -37,7 +37,7 @@ class StackedBatches:
     prepare: Callable[[Tensor], Tensor]
 
     def steps(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each local step the network's input (N, B, C, H, W) and labels (N, B).
+        """Return for each local step the network's input (N, B, C, H, W) and labels (N, B).
 
         Converted step by step: the converted pixels of a whole round would not stay in a core's cache.
         """

@@ -178,7 +178,7 @@ class FederatedTrainer(Trainer):
 def step_together(
     trainers: Sequence[FederatedTrainer], keep_clients: Sequence[bool], *, wait: bool = True
 ) -> list[RoundReport]:
-    """Train one round of several runs as one computation, with the clients of all of them in one stack.
+    """Return the reports of one round of several runs, trained as one computation with all their clients in one stack.
 
     Args:
         trainers: of runs with one method, norm, model, data set and shape of batches.

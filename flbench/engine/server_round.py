@@ -308,7 +308,7 @@ def weighted_sum(leaf_n: Tensor, weights_n: Tensor) -> Tensor:
 
 
 def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
-    """Count one more round, unless the loss or a parameter is not finite in this round or was not in an earlier one.
+    """Return ``watch`` with one more round, unless the loss or a parameter is, or was earlier, not finite.
 
     Args:
         watch: ``finite``, whether all was finite so far, and ``rounds``, how many rounds were.

@@ -22,7 +22,7 @@ KEPT = 2
 
 
 def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: int) -> int:
-    """Estimate the bytes that the local training of one client needs.
+    """Return an estimate of the bytes that the local training of one client needs.
 
     Counts what torch keeps for the backward pass of two images, scaled to a batch.
     """

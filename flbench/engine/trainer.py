@@ -69,7 +69,7 @@ class Trainer(ABC):
         self._watched_from = 0
 
     def step(self, *, keep_clients: bool = False, wait: bool = True) -> RoundReport:
-        """Train one round.
+        """Return the report of one more round of training.
 
         Args:
             keep_clients: whether the report holds what the participants sent.

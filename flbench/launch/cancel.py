@@ -14,7 +14,7 @@ BACKENDS: tuple[Callable[[Store, str], str], ...] = (local.cancel, slurm.cancel)
 
 
 def cancel(store: Store, plan: str) -> list[str]:
-    """Ask the workers and orchestrators of a plan (NAME/HASH) to stop; return a line for each backend that acted.
+    """Return a line for each backend that asked the workers and orchestrators of a plan (NAME/HASH) to stop.
 
     The mark in the store is enough: every worker checks it, and a job that SLURM starts later ends at once.
     """

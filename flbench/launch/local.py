@@ -169,9 +169,12 @@ class LocalLauncher:
 
 
 def cancel(store: Store, plan: str) -> str:
-    """Send SIGTERM to a plan's workers on this machine; return a line for the user, or ''.
+    """Send SIGTERM to a plan's workers on this machine.
 
     Workers in SLURM jobs are left to the mark in the store: to them SIGTERM means that SLURM wants the node back.
+
+    Returns:
+        A line for the user, or an empty text.
     """
     signalled = 0
     for worker in store.live_workers():

@@ -57,7 +57,7 @@ class Model(Component):
         yield Site("feature", (math.prod(self.output(image)),))
 
     def norm_problem(self, norm: Norm, image: Shape, classes: int) -> str | None:
-        """Why a norm cannot be used in this network, or None: it does not fit, or it would change nothing.
+        """Return why a norm cannot be used in this network (it does not fit, or would change nothing), or None.
 
         A model that builds itself is built with the norm and without, to find out whether its layers differ.
         """

@@ -167,7 +167,7 @@ class BatchNorm(Normalization):
         return F.batch_norm(x, *statistics, self.weight, self.bias, self.training, self.momentum, self.eps)
 
     def _normalize_stack(self, x: Tensor) -> Tensor:
-        """x_NBC or x_NBCHW client by client.
+        """Return x_NBC or x_NBCHW normalized client by client.
 
         Torch's own batch norm, over clients folded into channels, would make a client's bits depend on the stack.
         """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def write_leaderboard(
     store: Store, sweeps: Sequence[Sweep], path: Path, papers: Sequence[Paper], arguments: Sequence[str] = ()
 ) -> Leaderboard:
-    """Build the leaderboard of some sweeps from ``store`` and write it to ``path`` as Markdown.
+    """Return the leaderboard of some sweeps from ``store``, after writing it to ``path`` as Markdown.
 
     ``arguments`` are options of the command that makes it again (``flbench report``).
     """

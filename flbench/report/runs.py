@@ -106,6 +106,9 @@ def collect(
             on held-out training data, where there is such data; ``oracle``: the one with the best ``metric`` on the
             test data, an upper bound. Of equal records the first.
         metric: ranks the records for ``oracle``.
+
+    Raises:
+        UserError: ``select_by`` is no such rule.
     """
     if select_by not in get_args(SelectBy):
         raise UserError(f"unknown rule {select_by!r}; known: {', '.join(get_args(SelectBy))}")

@@ -52,7 +52,7 @@ def read_rows(answer: str) -> list[Row]:
 
 
 def state_of(job: str, restart: int) -> str | None:
-    """The state in which a job's run number ``restart`` ended; None while it lives, and where nobody knows.
+    """Return the state in which a job's run number ``restart`` ended; None while it runs, and where that is unknown.
 
     A run that was followed by another is ``REQUEUED`` where accounting does not know better.
     """

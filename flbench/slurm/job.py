@@ -59,7 +59,7 @@ class Job:
         return "timeout" if time.monotonic() >= self.ends_at - self.grace else None
 
     def warned(self) -> Job:
-        """The same job, after SLURM's warning: it is preempted, or ends when SLURM says.
+        """Return the same job after SLURM's warning: it is preempted, or ends when SLURM says.
 
         One signal announces both. That of a walltime's end comes up to a minute early, by a clock that has run for
         longer than that of the job's script. Where SLURM does not answer, the end is now.

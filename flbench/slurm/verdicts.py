@@ -59,9 +59,9 @@ def _end_of(log: Path) -> str:
 
 
 def explain(store: Store, run: RunDir) -> bool:
-    """Write down why a lost run's worker died, where that was in a SLURM job; say whether it is known now.
+    """Return whether it is known why a lost run's worker died, where that was in a SLURM job.
 
-    It goes where the last words of a worker stand that whoever started it has seen die.
+    The reason is written to the worker's exit.json, as a launcher does that sees its worker die.
     """
     attempts = run.attempts()
     lease = attempts[-1].lease() if attempts else None

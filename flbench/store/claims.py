@@ -34,10 +34,16 @@ SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "h
 
 
 def claim(run: RunDir, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
-    """Claim a run; return None where it is done, given up, held by a live lease, or another worker was faster.
+    """Claim a run.
 
     The directory of the new attempt appears under its number complete with its lease, in one rename, which fails
     where the number is taken: the number is the fencing token.
+
+    Returns:
+        The attempt; None where the run is done, given up, held by a live lease, or another worker was faster.
+
+    Raises:
+        OSError: the directory cannot be created.
     """
     request = RunRequest.of(experiment)
     state = run.state(request)
@@ -100,7 +106,7 @@ class Attempt(AttemptDir):
         return sorted(found, key=lambda checkpoint: (checkpoint.round, checkpoint.attempt), reverse=True)
 
     def adopt(self, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
-        """Start the metrics with the records before a checkpoint (None: with no records), and return them.
+        """Return the records before a checkpoint (None: no records), after writing them as the first of the metrics.
 
         Only requested rounds up to the checkpoint's are copied, so that the file ends up as in an uninterrupted run.
         """
@@ -147,9 +153,12 @@ class Attempt(AttemptDir):
         numerics: Mapping[str, Any],
         samples: tuple[int, int] | None = None,
     ) -> bool:
-        """Publish the result; return whether ours counts (the first writer's does).
+        """Publish the result.
 
         ``samples`` are the numbers of training and test images: a subset never counts as the full set.
+
+        Returns:
+            Whether this result counts; where several are published, the first one does.
 
         Raises:
             ValueError: a finished run whose metrics lack an evaluation that was requested.

@@ -145,11 +145,13 @@ class RunDir:
             files.disk.touch(attempts[-1].path / "forgiven")
 
     def supersede(self) -> bool:
-        """Discard all results and checkpoints, so that the run is executed again; return whether this was done.
+        """Discard all results and checkpoints, so that the run is executed again.
 
-        It is not where there is no result, or a worker executes the run now. Results move to ``superseded/``. The mark
-        that keeps new attempts from the checkpoints is made first: if this is interrupted at any point, either a result
-        still counts, or the run starts from round 0.
+        Results move to ``superseded/``. The mark that keeps new attempts from the checkpoints is made first: if this is
+        interrupted at any point, either a result still counts, or the run starts from round 0.
+
+        Returns:
+            Whether this was done: not where there is no result, or a worker executes the run now.
         """
         attempts, results = self.attempts(), self.results()
         if not results or (attempts and self._state_of(attempts).status == "running"):

@@ -33,7 +33,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def loads(data: bytes) -> Any:
-    """Parse strict JSON: no NaN, no number beyond a float's range, no text that UTF-8 cannot encode.
+    """Return the value of strict JSON: no NaN, no number beyond a float's range, no text that UTF-8 cannot encode.
 
     Raises:
         ValueError: the bytes are something else, or nested too deeply.

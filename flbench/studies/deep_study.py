@@ -72,7 +72,7 @@ class DeepMlp:
         return tree
 
     def layers(self, p: Tree, x_MD: Tensor, statistics: list[Tensor] | None = None) -> Iterator[Tensor]:
-        """H_1, H_2, ... and at last the logits.
+        """Yield H_1, H_2, ... and at last the logits.
 
         Args:
             p: parameters.

@@ -29,6 +29,9 @@ _BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 def parse_time(raw: Any) -> int:
     """Return seconds of a wall time: ``30m``, ``1h30m``, ``2d``, ``HH:MM:SS`` or SLURM's ``D-HH:MM:SS``.
 
+    Raises:
+        ValueError: another form, or no time at all.
+
     >>> parse_time("1h30m"), parse_time("1-00:00:00")
     (5400, 86400)
     """
@@ -47,6 +50,9 @@ def parse_time(raw: Any) -> int:
 
 def parse_memory(raw: Any) -> int:
     """Return bytes of an amount of memory: ``512M``, ``2G``, ``1.5G`` (powers of 1024).
+
+    Raises:
+        ValueError: another form, or no memory at all.
 
     >>> parse_memory("1.5G")
     1610612736

@@ -19,7 +19,7 @@ class Exponent:
 
 
 def exponent(x: Sequence[float], y: Sequence[float], confidence: float = 0.95) -> Exponent:
-    """Fit y = a x^b by least squares of the logarithms.
+    """Return b of y = a x^b, fitted by least squares of the logarithms.
 
     The convergence rate q of the backward order parameters (Karakida et al. 2019, section 3.2) is minus the exponent of
     the deviations |sum_i delta_i(s) delta_i(t) - q~_st| over the width.

@@ -37,6 +37,9 @@ class OrderParameters:
 
         Args:
             alphas: relative widths M_l / M of layers 0 to L-1; default: all 1.
+
+        Raises:
+            ValueError: ``alphas`` has another number of layers.
         """
         depth = len(self.backward_t)
         widths = [1.0] * depth if alphas is None else list(alphas)

@@ -65,7 +65,7 @@ def sweeps_by_run(store: Store) -> dict[str, list[str]]:
 
 
 def planned_sweep(plan: Path) -> Sweep:
-    """Load the sweep of a plan, with the options that were given on its command line.
+    """Return the sweep of a plan, with the options that were given on its command line.
 
     Comments of the user's own may look like options: the right number of them gives the plan's hash.
 

@@ -37,7 +37,7 @@ class Choice:
 
 
 def choose(requested: TrackingMode) -> Choice:
-    """Resolve a requested mode: ``auto`` follows wandb's settings, and is off without a login.
+    """Return the resolved mode: ``auto`` follows wandb's settings, and is off without a login.
 
     Importing wandb takes a second: the process that mirrors calls this, the sweep does not.
     """

@@ -33,7 +33,7 @@ class MirrorProcess:
 
     @classmethod
     def start(cls, mode: TrackingMode, store: Path, plan: Path, *, detach: bool = False) -> MirrorProcess:
-        """Start the mirror of a plan (its directory in the store), unless W&B is turned off.
+        """Return the mirror of a plan (its directory in the store), started unless W&B is turned off.
 
         With ``detach`` none is started: it would end with the sweep, before the runs do.
         """

@@ -77,7 +77,7 @@ def sync_job(
     *,
     beside: bool,
 ) -> SyncResult:
-    """Mirror one job; whatever goes wrong ends as one line for the user.
+    """Return the result of mirroring one job; an error becomes one line for the user.
 
     Args:
         store: where the runs are.

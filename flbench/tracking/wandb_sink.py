@@ -190,7 +190,7 @@ class WandbRun:
         return self.end(view.exit_code)
 
     def end(self, exit_code: int) -> str:
-        """End the run as it is; return the name of the folder of its files, if any.
+        """Return the name of the folder of the run's files, if any, after ending the run as it is.
 
         Raises:
             SendFailed: the server refused it, or the files are incomplete because the disk is full.
@@ -213,6 +213,9 @@ def _wait_until_closed(path: Path) -> None:
 
     After a failed write wandb writes nothing more, so that a file with its last record has all of them. wandb's log
     cannot replace this check: the full disk has no room for its errors either.
+
+    Raises:
+        SendFailed: the record did not come within ``CLOSE_TIMEOUT``.
     """
     deadline = time.monotonic() + CLOSE_TIMEOUT
     while not _ends_with_exit(path):
@@ -222,7 +225,7 @@ def _wait_until_closed(path: Path) -> None:
 
 
 def _ends_with_exit(path: Path) -> bool:
-    """Whether the last record of wandb's file is that of a run's end.
+    """Return whether the last record of wandb's file is that of a run's end.
 
     After a header of 7 bytes, records are cut into chunks (full 1, first 2, middle 3, last 4) that do not cross blocks
     of 32 KiB; each follows its checksum (4 bytes), length (2) and kind (1). wandb has no reader in Python.

@@ -28,9 +28,12 @@ def work(
     stopped_as: Callable[[], str] = lambda: "interrupted",
     load: Callable[[Options], Engine] = load_engine,
 ) -> int:
-    """Execute the runs of a plan until none is left that this worker may claim; return how many it claimed.
+    """Execute the runs of a plan until none is left that this worker may claim.
 
     Runs that other workers hold are skipped: the orchestrator starts another worker if their holder dies.
+
+    Returns:
+        How many runs it claimed.
 
     Raises:
         StoreUnusable: the disk is full; the attempts at all claimed runs have ended.
@@ -70,7 +73,8 @@ def work(
         if taken == claimed_before and not was_fresh:
             if taken or queue.is_thorough:
                 if unusable and not taken:
-                    raise next(iter(unusable.values()))
+                    error = next(iter(unusable.values()))
+                    raise error
                 return taken
             queue.is_thorough = True  # it was started for some run and found none: a run's cached state may be wrong
 

@@ -64,7 +64,7 @@ def shift(shape: Shape) -> nn.Module:
 
 
 def mean_variance(shape: Shape, variant: Literal["original", "text", "code"]) -> nn.Module:
-    """n_MV(x), with one of three ways to avoid a division by zero.
+    """Return n_MV(x), with one of three ways to avoid a division by zero.
 
     ``original`` is (x - mu) / sqrt(sigma^2 + 1e-5) of Ba et al. 2016 and of torch; the two others are n(s(x)), the
     paper's eq. 5, with the floors of :func:`scale`.

@@ -142,7 +142,7 @@ def correlate(
     strata: Callable[[T], Hashable],
     units: Sequence[tuple[str, Callable[[T], Hashable]]],
 ) -> Finding:
-    """The correlation of two quantities of the items that have both.
+    """Return the correlation of two quantities of the items that have both.
 
     ``units`` are ways to form groups, from the coarsest; the first with groups enough for an interval is resampled,
     or the coarsest where none has.

@@ -182,7 +182,7 @@ def _mean(pairs: Sequence[_Pair]) -> Mean | None:
 
 
 def _verdict(found: _Evidence) -> Verdict:
-    """Explained: the gain grows with the norms that it bounds, and is gone where they do not grow.
+    """Return the verdict: explained if the gain grows with the norms that it bounds, and is gone where they do not.
 
     Where it grows with them in some partitions alone, it is explained in part. Where it does not grow with them, but
     without normalization accuracy falls with growth, the evidence contradicts itself.

@@ -111,7 +111,7 @@ def _table(comparisons: Sequence[Comparison], settings: Sequence[str]) -> Grid:
 
 
 def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
-    """Comparisons that say the same of one cell together: a number may be published in several tables.
+    """Return comparisons grouped by what they say of one cell: a number may be published in several tables.
 
     Configurations come in the order of the paper, the numbers of one configuration together.
     """

@@ -93,7 +93,7 @@ def _row(line: dict[str, str]) -> PublishedRow:
 
 
 def configuration_of(experiment: Training) -> Configuration | None:
-    """The published configuration that an experiment may be, or None where some setting is not the paper's.
+    """Return the published configuration that an experiment may be, or None where some setting is not the paper's.
 
     Hyperparameters must be their defaults, which are the paper's; ``variant`` is free: it chooses between sources.
     """
@@ -130,7 +130,7 @@ OTHER_DATA: dict[str, str] = {"pacs": "64 pixels, the paper's code has 224"}
 
 
 def other_data(experiment: Training, fingerprint: str | None, samples: str | None) -> str | None:
-    """Why an experiment's data are not those of the paper, or None.
+    """Return why an experiment's data are not those of the paper, or None.
 
     Args:
         experiment: of the run.

@@ -102,7 +102,7 @@ def compare(runs: Iterable[Run], *, tolerance: float = TOLERANCE, everything: bo
 
 
 def judge(row: PublishedRow, cell: Cell | None, tolerance: float) -> tuple[Verdict, str]:
-    """The verdict on a published number, and why.
+    """Return the verdict on a published number, and the reason.
 
     ``reproduced``: the difference and the half-width of our 95 % interval are both within the tolerance. ``differs``:
     the difference exceeds the tolerance by more than the half-width, or all our seeds diverged. Everything between, and

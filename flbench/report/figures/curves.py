@@ -90,7 +90,7 @@ class _Column:
 
 
 def over_data(board: Leaderboard) -> Iterator[Drawing]:
-    """Draw one figure a section with centralized runs: a panel a column, and one of centralized training.
+    """Yield one figure per section with centralized runs: a panel per column, and one of centralized training.
 
     A round uses clients x participation x local steps x batch size samples in federated training, and local steps x
     batch size in centralized training. Runs of whole local epochs are omitted, since their number depends on the data.

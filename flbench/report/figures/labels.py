@@ -15,7 +15,7 @@ from flbench.report.ticks import public
 
 
 def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
-    """Draw one figure a partition, of its first seed; partitions of data that are not on this machine are omitted.
+    """Yield one figure per partition, of its first seed; partitions of data that are not on this machine are omitted.
 
     Args:
         board: the leaderboard.
