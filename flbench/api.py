@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.choices import Device, SelectBy
+from flbench.choices import DEFAULT_STORE, Device, SelectBy
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _tell(lines: Iterable[str]) -> None:
 
 
 def _store_path(store: str | Path | None) -> Path:
-    return Path(store if store is not None else os.environ.get("FLBENCH_STORE", "runs"))
+    return Path(store if store is not None else os.environ.get("FLBENCH_STORE", DEFAULT_STORE))
 
 
 def _source(source: Paths | None) -> Source:

@@ -1,11 +1,15 @@
-"""Choices that sweep files, options and functions share, each declared once.
+"""Choices and defaults that sweep files, options and functions share, each declared once.
 
-They are plain ``Literal`` types, which pydantic, typer and mypy check, and which cost nothing to import.
+Choices are plain ``Literal`` types, which pydantic, typer and mypy check, and which cost nothing to import.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
+
+#: The store that commands and functions use unless $FLBENCH_STORE or an option names another.
+DEFAULT_STORE = Path("runs")
 
 #: What a run computes on; ``auto`` selects CUDA if there is any.
 Device = Literal["auto", "cpu", "cuda"]

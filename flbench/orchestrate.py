@@ -61,17 +61,21 @@ class Orchestrator:
         launcher: Callable[[], Launcher],
         *,
         max_attempts: int = 3,
-        show: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        self._store, self._plan, self._max_attempts, self._show = store, plan, max_attempts, show
+        self._store, self._plan, self._max_attempts = store, plan, max_attempts
+        self._show: Callable[[Progress], None] = lambda progress: None
         self._make_launcher = launcher
         self._watch = Watch(store, Plan.of(experiments), max_attempts)
         self._launched, self._cost = 0, 0.0
         self._adopted: dict[str, LiveWorker] = {}
         self._barren, self._signature = 0, (-1, -1, -1)
 
-    def run(self, *, detach: bool = False) -> Outcome:
-        """Start what is missing, adopt what runs, and watch until the end (``detach``: only start).
+    def run(self, *, show: Callable[[Progress], None] | None = None, detach: bool = False) -> Outcome:
+        """Start missing workers, adopt running ones, and watch until the plan has ended.
+
+        Args:
+            show: called with the progress again and again.
+            detach: only start the workers.
 
         Returns:
             How the sweep ended.
@@ -80,6 +84,7 @@ class Orchestrator:
             WorkersCrash: workers end as soon as they begin.
             StoreUnusable: the disk is full, or cannot be read or written.
         """
+        self._show = show or self._show
         with self._store.usable():
             return self._run(detach)
 

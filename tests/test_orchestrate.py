@@ -39,7 +39,7 @@ def inline(store: Store, plan: list[Any], **options: Any) -> Any:
         return InlineLauncher(store, "toy/abc", plan, Options(), load=lambda _: OneByOne(execute))
 
     shown: list[Progress] = []
-    outcome = Orchestrator(store, "toy/abc", plan, launcher, show=shown.append, **options).run()
+    outcome = Orchestrator(store, "toy/abc", plan, launcher, **options).run(show=shown.append)
     return outcome, shown
 
 

@@ -1,4 +1,8 @@
-"""The command line: parse, call, print. Everything heavy is imported inside the commands."""
+"""The command line: parse, call, print.
+
+``flbench --help`` imports this package, so the modules with commands import the store, rich and torch inside their
+functions; the modules that only commands in action use import them at the top.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +37,15 @@ app = typer.Typer(
     name="flbench",
     cls=Commands,
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: drawing it with rich would take longer than all the rest of the command
+    rich_markup_mode=None,  # plain help: drawing it with rich would take longer than the rest of the command
     pretty_exceptions_enable=False,
     help="Which normalization and which federated method survive label skew, and why?\n\n"
     "Start with: flbench sweep sweeps/quickstart.yaml",
 )
 
 
-def _show_version(wished: bool) -> None:
-    if wished:
+def _show_version(show: bool) -> None:
+    if show:
         from importlib.metadata import version
 
         typer.echo(f"flbench {version('flbench')}")
@@ -56,29 +60,29 @@ def _options(
 ) -> None: ...
 
 
-app.command("sweep", short_help="Run what is missing of a sweep.")(sweep_command)
+app.command("sweep", short_help="Run a sweep: launch what is missing, show the leaderboard.")(sweep_command)
 app.command("report", short_help="Write a leaderboard, pages, figures and tables.")(report_command)
 app.command("plot", short_help="Draw one kind of figure.")(plot_command)
 app.command("run", short_help="Run one experiment and watch it.")(run_command)
-app.command("status", short_help="Show how sweeps stand and who works on what.")(status_command)
-app.command("logs", short_help="Print what runs or the workers of a sweep said.")(logs_command)
+app.command("status", short_help="Show sweep progress and active workers.")(status_command)
+app.command("logs", short_help="Show the logs of a run, or of a sweep's runs.")(logs_command)
 app.command("cancel", short_help="Stop sweeps or single runs; nothing is lost.")(cancel_command)
-app.command("retry", short_help="Let failed and cancelled runs be tried again.")(retry_command)
+app.command("retry", short_help="Retry failed or cancelled runs on the next sweep.")(retry_command)
 app.command("sync", short_help="Mirror finished runs to Weights & Biases.")(sync_command)
-app.command("gc", short_help="Remove what nobody needs any more.")(gc_command)
+app.command("gc", short_help="Delete superseded checkpoints and stale files.")(gc_command)
 app.command("verify", short_help="Check a store; compute runs again.")(verify_command)
-app.command("show", short_help="List methods, norms, data sets and the like.")(show_command)
+app.command("show", short_help="List methods, norms, data sets and other components.")(show_command)
 app.command("schema", short_help="Print the JSON Schema of sweep files.")(schema_command)
 app.command("export", short_help="Write finished runs into one compact file.")(export_command)
 app.command("import", short_help="Add exported runs to a store.")(import_command)
 app.command("bench", short_help="Time training and probes.")(bench_command)
-app.command("doctor", short_help="Check what works here, and say what to do.")(doctor_command)
+app.command("doctor", short_help="Check what works on this machine, and say how to fix the rest.")(doctor_command)
 app.add_typer(data_commands, name="data")
 app.add_typer(partition_commands, name="partition")
 
 
 def main() -> None:
-    """Entry point: a user's mistake becomes one message and its exit code; our own becomes a traceback."""
+    """Run the command line: a UserError becomes one message and its exit code, any other exception a traceback."""
     try:
         with guarded_output():
             check_environment()

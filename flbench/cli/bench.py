@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flbench.choices import Device, Precision, UsedDevice
+from flbench.cli.boundary import print_json
 from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption
 from flbench.errors import UserError
 
@@ -96,7 +96,7 @@ def bench(
 
     from flbench.bench.compare import Settings, compare
     from flbench.bench.probes import ProbeCosts, probe_costs
-    from flbench.cli.live import wide_console
+    from flbench.cli.screen import wide_console
 
     settings = Settings(
         rounds=rounds,
@@ -126,7 +126,7 @@ def bench(
     if as_json:
         used = {name: value for name, value in asdict(settings).items() if name != "data_root"}
         results = {"probes" if probes else "workloads": measured}
-        print(json.dumps({"schema": 1, "machine": machine, "settings": used, **results}, indent=1))
+        print_json({"schema": 1, "machine": machine, "settings": used, **results})
     else:
         console.print(f"\nload at the end: {_number(machine['load_after'])}", markup=False, highlight=False)
 
@@ -189,10 +189,10 @@ def _progress() -> Iterator[Note]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from flbench.cli.live import say
+    from flbench.cli.screen import can_redraw, say
 
     console = Console(stderr=True)
-    if console.is_terminal and not console.is_dumb_terminal:
+    if can_redraw(console):
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("preparing", total=None)
             yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
@@ -209,7 +209,7 @@ def _progress() -> Iterator[Note]:
 
 
 def _print_comparison(console: Console, done: Comparison) -> None:
-    from flbench.cli.live import say
+    from flbench.cli.screen import plain_table, say
 
     say(
         console,
@@ -234,7 +234,7 @@ def _print_comparison(console: Console, done: Comparison) -> None:
         for row in done.rows
     )
     columns = ["rounds/s (min to max)", "client steps/s", "samples/s", "GFLOP/s", "of peak", *references]
-    console.print(_table(["variant", "precision", "cores"], columns, rows))
+    _print_table(console, plain_table(["variant", "precision", "cores"], columns), rows)
     if done.scaling:
         say(console, f"cost of a round at larger sizes, {done.auto}; x first: relative to the first of its series")
         points = (
@@ -245,11 +245,11 @@ def _print_comparison(console: Console, done: Comparison) -> None:
             for point in done.scaling
         )
         columns = ["number", "ms per round, all runs (min to max)", "client steps/s", "x first"]
-        console.print(_table(["series"], columns, points))
+        _print_table(console, plain_table(["series"], columns), points)
 
 
 def _print_probes(console: Console, done: ProbeCosts) -> None:
-    from flbench.cli.live import say
+    from flbench.cli.screen import plain_table, say
 
     say(console, f"\n{done.what}, norm {done.norm}, executor {done.executor}, data {done.data}")
     n = done.round_s.n
@@ -264,19 +264,13 @@ def _print_probes(console: Console, done: ProbeCosts) -> None:
         for look in done.looks
     ]
     columns = ["ms per measurement (min to max)", "in rounds", "every", "share of the time"]
-    console.print(_table(["probe"], columns, [*rows, ["all", "", "", "", f"{done.share:.2%}"]]))
+    _print_table(console, plain_table(["probe"], columns), [*rows, ["all", "", "", "", f"{done.share:.2%}"]])
 
 
-def _table(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table without borders, with left-aligned and right-aligned columns."""
-    from rich.table import Table
-
-    table = Table(*left, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in right:
-        table.add_column(column, justify="right")
+def _print_table(console: Console, table: Table, rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
-    return table
+    console.print(table)
 
 
 def _spread(spread: Spread) -> str:

@@ -1,8 +1,12 @@
-"""Where commands meet the system: what cannot be read, written or printed ends as one message, not as a traceback."""
+"""Where commands meet the system: what cannot be read, written or printed ends as one message, not as a traceback.
+
+Also how commands print JSON and end on Ctrl-C, so that all of them do it alike.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+import typer
 from typer.core import TyperGroup
 
 from flbench.errors import StoreUnusable, UserError
@@ -19,8 +24,12 @@ class OutputLost(UserError):
     """Standard output cannot be written."""
 
 
+#: Exit code after Ctrl-C.
+INTERRUPTED = 130
+
+
 class Commands(TyperGroup):
-    """The commands; an error of the operating system that none of them expected becomes a message."""
+    """The commands; an unexpected error of the operating system becomes a message."""
 
     def invoke(self, ctx: Any) -> Any:
         """Return the result of a command.
@@ -32,7 +41,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # whoever read the output has seen enough
+            raise  # the reader of a pipe closed it: no error
         except OSError as error:
             raise _blame(error) from error
 
@@ -52,7 +61,7 @@ def _parents(error: OSError) -> list[Path]:
 
 
 def check_environment() -> None:
-    """Raise UserError where no command can work, whatever it is."""
+    """Raise UserError if no command can work here."""
     try:
         os.getcwd()  # noqa: PTH109  Path.cwd is the same
     except OSError as error:
@@ -69,10 +78,10 @@ def check_environment() -> None:
 
 
 class _Output(io.TextIOWrapper):
-    """A standard stream; once it cannot be written, what else is written to it is dropped.
+    """A standard stream; once it cannot be written, further text is dropped.
 
-    The layers below are C code: an interrupt cannot come between a write and the buffer's note of it, which would write
-    the same text twice.
+    The layers below are C code: an interrupt cannot come between a write and the buffer's record of it, which would
+    write the same text twice.
     """
 
     def __init__(self, descriptor: int, *, strict: bool, **options: Any) -> None:
@@ -103,10 +112,10 @@ class _Output(io.TextIOWrapper):
 
 @contextmanager
 def guarded_output() -> Iterator[None]:
-    """Let nothing about the standard streams end a command as if something else were wrong.
+    """Keep problems of the standard streams from ending a command with a misleading error.
 
-    What an output's encoding lacks is replaced, a closed one is written to nowhere, and one that cannot be written
-    (its disk is full) raises OutputLost, which no handler takes for an error of the store.
+    Characters that the output's encoding lacks are replaced, a closed stream is written to nowhere, and one that cannot
+    be written (its disk is full) raises OutputLost, which no handler mistakes for an error of the store.
     """
     for descriptor in range(3):
         try:
@@ -125,7 +134,7 @@ def guarded_output() -> Iterator[None]:
 
 
 def _guarded(stream: TextIO | None, original: TextIO | None, descriptor: int) -> TextIO:
-    """The stream itself where something has taken the place of the process's own (a test that captures it)."""
+    """Return the guarded stream; a stream that replaces the process's own (a test captures it) is returned as it is."""
     if stream is not None and stream is not original:
         return stream
     return _Output(
@@ -136,3 +145,20 @@ def _guarded(stream: TextIO | None, original: TextIO | None, descriptor: int) ->
         line_buffering=bool(stream and stream.line_buffering),
         write_through=isinstance(stream, io.TextIOWrapper) and stream.write_through,
     )
+
+
+@contextmanager
+def ends_quietly() -> Iterator[None]:
+    """End a command without a message on Ctrl-C, and when the reader of its output closes the pipe (``| head``)."""
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        pass  # the stream drops what is left
+
+
+def print_json(value: Any) -> None:
+    """Print what ``--json`` promises: one JSON document on standard output; raises ValueError for NaN."""
+    print(json.dumps(value, indent=1, allow_nan=False), flush=True)

@@ -1,22 +1,22 @@
-"""``flbench cancel``: let the workers of a sweep, or of single runs, come to their end."""
+"""``flbench cancel``: stop the workers of a sweep, or single runs, after their round."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from flbench.cli.ending import ends_quietly
-from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
-from flbench.cli.targets import TargetsArgument, entry_of, find_targets, plan_name
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.boundary import ends_quietly, print_json
+from flbench.cli.options import JsonOption, StoreOption
+from flbench.cli.targets import TargetsArgument, entry_of, find_targets, open_store, plan_name
 
 if TYPE_CHECKING:
     from flbench.store import Entry, Store
 
-#: Seconds between two looks at workers that come to their end, and until it is said that they are waited for.
+#: Seconds between two looks at stopping workers, and until a line says that the command waits for them.
 PERIOD = 0.2
 SILENCE = 2.0
 
@@ -24,22 +24,21 @@ SILENCE = 2.0
 def cancel(
     names: TargetsArgument,
     store: StoreOption = DEFAULT_STORE,
-    wait: Annotated[bool, typer.Option(help="Wait until every worker has checkpointed and gone.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until every worker has saved a checkpoint and exited.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop the workers of sweeps, or single runs, after the round they are in; nothing is lost.
+    """Stop the workers of sweeps, or single runs, after their current round; nothing is lost.
 
-    A mark in the store tells workers and orchestrators, wherever they run; jobs that still wait in a queue are taken
-    from it. `flbench sweep` takes the mark away and goes on from the checkpoints.
+    Workers and orchestrators read a mark in the store, wherever they run; jobs still waiting in a queue are cancelled.
+    `flbench sweep` removes the mark and resumes from the checkpoints.
 
     Example: flbench cancel lr_robustness
 
     Example: flbench cancel 3fa2 b7 --no-wait
     """
     from flbench.launch.cancel import cancel as cancel_plan
-    from flbench.store import Store
 
-    opened = Store(store, create=False)
+    opened = open_store(store)
     targets = find_targets(opened, names)
     plans = [plan_name(directory) for directory in targets.plans]
     entries = [entry_of(opened, run_id) for run_id in targets.run_ids]
@@ -53,12 +52,11 @@ def cancel(
     with ends_quietly():
         left = _wait(opened, plans, entries, quiet=as_json) if wait else _busy(opened, plans, entries)
     if as_json:
-        summary = {"schema": 1, "store": str(opened.root), "sweeps": plans, "runs": verdicts, "busy": left}
-        typer.echo(json.dumps(summary, indent=1))
+        print_json({"schema": 1, "store": str(opened.root), "sweeps": plans, "runs": verdicts, "busy": left})
 
 
 def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "done", "not running"]:
-    """Ask whoever executes a run to stop, or see to it that nobody begins; ``flbench sweep`` or ``retry`` undo it."""
+    """Stop the worker that executes a run, or keep workers from starting it; ``flbench sweep`` or ``retry`` undo it."""
     from flbench.store import CANCELLED, Lease
 
     run = store.run(entry.run_id)
@@ -73,23 +71,23 @@ def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "
             return "not running"
         attempt = store.claim(entry.parse(), Lease.here())
         if attempt is not None:
-            attempt.end(CANCELLED, "by `flbench cancel` before it began; `flbench sweep` begins it", user_fixable=True)
+            attempt.end(CANCELLED, "by `flbench cancel` before it began; `flbench sweep` starts it", user_fixable=True)
             return "cancelled"
 
 
 def _wait(store: Store, plans: Sequence[str], entries: Sequence[Entry], *, quiet: bool) -> int:
-    """Wait until nobody works on what was cancelled; Ctrl-C ends the waiting, not the cancelling."""
-    began, told = time.monotonic(), quiet
+    """Wait until no worker executes what was cancelled; Ctrl-C ends the waiting, not the cancelling."""
+    began, said = time.monotonic(), quiet
     while busy := _busy(store, plans, entries):
-        if not told and time.monotonic() - began > SILENCE:
+        if not said and time.monotonic() - began > SILENCE:
             typer.echo(f"waiting for {busy} workers to end their round; Ctrl-C ends the waiting, not the cancelling")
-            told = True
+            said = True
         time.sleep(PERIOD)
     return 0
 
 
 def _busy(store: Store, plans: Sequence[str], entries: Sequence[Entry]) -> int:
-    """How many workers still work on some plans, and how many of the runs are still executed."""
+    """Return how many workers still work on the plans, plus how many of the runs are still executed."""
     workers = sum(worker.plan in plans for worker in store.live_workers())
     running = sum(store.run(entry.run_id).state(entry.request()).status == "running" for entry in entries)
     return workers + running

@@ -1,8 +1,8 @@
-"""What shells offer at the Tab key: sweep files, sweeps and runs of the store, fields and components.
+"""Completion at the Tab key: sweep files, sweeps and runs of the store, fields and components.
 
-A shell asks in a new process at every Tab, so nothing here imports torch or reads what grows with a store's runs.
-Shells replace the word under the cursor, and put a space behind it where there is one candidate only; bash, for which
-``=`` and ``:`` end a word, asks for what comes behind them by itself.
+A shell starts a new process at every Tab, so nothing here imports torch or reads files whose number grows with the
+runs. Shells replace the word under the cursor, and add a space if there is only one candidate; bash, for which ``=``
+and ``:`` end a word, completes what follows them as a word of its own.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 import typer
 
-from flbench.cli.options import DEFAULT_STORE
+from flbench.choices import DEFAULT_STORE
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.store import Store
 
-#: Ids offered at most; with more there is nothing to see yet.
+#: Ids offered at most.
 MOST_RUNS = 50
 
-#: Folders that are looked into at most.
+#: Folders that are searched at most.
 MOST_FOLDERS = 100
 
 
 def sweep_files(incomplete: str) -> list[str]:
-    """The YAML files that a path may go on to; of folders, those in them, so that a folder is never the end."""
+    """Return the YAML files that complete a path; in place of folders the files in them, so that none ends a path."""
     folder, slash, start = incomplete.rpartition("/")
     return [f"{folder}{slash}{name}" for name in _yaml_below(Path(folder + slash), start)]
 
@@ -52,7 +52,7 @@ def _is_yaml(path: Path) -> bool:
 
 
 def sweeps(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Sweeps of the store, by name or as NAME/HASH, and sweep files."""
+    """Return sweeps of the store, by name or as NAME/HASH, and sweep files."""
     from flbench.cli.targets import plan_name
 
     store = _store_of(ctx)
@@ -62,7 +62,7 @@ def sweeps(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def targets(ctx: typer.Context, incomplete: str) -> list[str]:
-    """As ``sweeps``, and runs that were begun once two digits of the id are there."""
+    """Return what ``sweeps`` does, and started runs once two digits of an id are typed."""
     store = _store_of(ctx)
     found: list[str] = []
     if store and re.fullmatch(r"[0-9a-f]{2,16}", incomplete):
@@ -79,7 +79,7 @@ def _store_of(ctx: typer.Context) -> Store | None:
 
 
 def fields(ctx: typer.Context, incomplete: str) -> list[str]:
-    """FIELD=VALUE: a field's name, and behind it what it may hold, or its default; of the kind that is given so far."""
+    """Return completions of FIELD=VALUE for the kind of experiment typed so far: names, then values or the default."""
     before = [str(word) for word in ctx.params.get("fields") or ()]
     kinds = _kinds_given(before)
     if asked := _field_before(before, kinds):
@@ -89,14 +89,14 @@ def fields(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def conditions(incomplete: str) -> list[str]:
-    """FIELD=VALUE of ``--only``, in one word."""
+    """Return completions of the FIELD=VALUE of ``--only``, in one word."""
     from flbench.config import KINDS
 
     return _assignments(incomplete, (), list(KINDS))
 
 
 def _kinds_given(words: Sequence[str]) -> list[str]:
-    """The kind of experiment that some words give, in whichever pieces the shell hands them over, or the default."""
+    """Return the kind of experiment that some words name, however the shell splits them, or the default."""
     from flbench.config import KINDS
 
     found = re.search(r"(?:^| )kind ?= ?(\S+)", " ".join(words))
@@ -104,7 +104,7 @@ def _kinds_given(words: Sequence[str]) -> list[str]:
 
 
 def _assignments(incomplete: str, given: Iterable[str], kinds: Sequence[str]) -> list[str]:
-    """FIELD=VALUE in one word, for all fields of some kinds that are not ``given``."""
+    """Return FIELD=VALUE in one word, for all fields of some kinds that are not ``given``."""
     name, equals, _ = incomplete.partition("=")
     known = _field_names(kinds)
     matching = [name] if equals and name in known else [one for one in known if one.startswith(incomplete)]
@@ -115,7 +115,7 @@ def _assignments(incomplete: str, given: Iterable[str], kinds: Sequence[str]) ->
 
 
 def _field_before(words: list[str], kinds: Sequence[str]) -> str | None:
-    """The field that a value is asked for, where the shell took ``FIELD=VALUE`` apart."""
+    """Return the field whose value is to be completed, if the shell split ``FIELD=VALUE``."""
     left = words[:-1] if words[-1:] == ["="] else words
     return left[-1] if left and left[-1] in _field_names(kinds) else None
 
@@ -128,7 +128,7 @@ def _field_names(kinds: Sequence[str]) -> list[str]:
 
 
 def _values(field: str, kinds: Sequence[str]) -> list[str]:
-    """Components, those that take a value with the colon before it; choices; of any other field the default."""
+    """Return components (with a colon if they take a value) or choices; for any other field its default."""
     from flbench.config import ALIASES, KINDS, registry_of
 
     field = ALIASES.get(field, field)

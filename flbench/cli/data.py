@@ -1,4 +1,4 @@
-"""``flbench data``: what data there is, fetching it, checking it."""
+"""``flbench data``: list, download and verify data sets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flbench.cli.boundary import print_json
+from flbench.cli.options import JsonOption, RootOption
 from flbench.errors import DataMissing, UserError
 
 if TYPE_CHECKING:
@@ -15,27 +17,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, download and verify data sets.")
 
-Root = Annotated[
-    Path | None,
-    typer.Option("--root", help="Folder of data sets (default: $FLBENCH_DATA, else the user's cache folder)."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-
 
 @app.command("list")
-def list_(root: Root = None, as_json: AsJson = False) -> None:
-    """Show every data set: its size, where it was found, and whether it is decoded already.
+def list_(root: RootOption = None, as_json: JsonOption = False) -> None:
+    """Show every data set: its size, where its files are, and whether they are decoded already.
 
     Example: flbench data list --json
     """
-    import json
-
     from flbench.data.datasets import data_root
     from flbench.registry import DATASETS
 
     rows = [_describe(cls, root) for cls in DATASETS.classes.values()]
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     _print_list(rows)
     typer.echo(f"\nData root: {data_root(root)} (set $FLBENCH_DATA or --root to change it)")
@@ -48,7 +42,7 @@ def download(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="Data sets, as 'flbench data list' names them.")
     ],
-    root: Root = None,
+    root: RootOption = None,
 ) -> None:
     """Fetch data sets through torchvision, which checks their checksums.
 
@@ -64,19 +58,17 @@ def download(
 @app.command()
 def verify(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Data sets; without any, all that are found.")
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Data sets; default: all whose files are found.")
     ] = None,
-    root: Root = None,
-    as_json: AsJson = False,
+    root: RootOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Check files against published checksums, decode them anew, and compare counts, labels and the decoded cache.
+    """Check files against published checksums, decode them again, and compare counts, labels and the decoded cache.
 
-    Exit code 1 if any is damaged. Any folder can be checked too.
+    Exit code 1 if any is damaged. Any folder of images can be checked, too.
 
     Example: flbench data verify cifar10 folder:photos
     """
-    import json
-
     from flbench.data.verify import verify as check
 
     reports: list[dict[str, Any]] = []
@@ -96,7 +88,7 @@ def verify(
         if not as_json:
             _print_verdict(reports[-1])
     if as_json:
-        typer.echo(json.dumps(reports, indent=1))
+        print_json(reports)
     if any(report["problems"] for report in reports):
         raise typer.Exit(1)
 
@@ -154,7 +146,7 @@ def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
 
 
 def _counts(source: Source) -> tuple[int, int] | None:
-    """Images in train and test as far as the files tell; what is wrong with damaged ones, ``verify`` says."""
+    """Return the numbers of train and test images, if the files can be counted; ``verify`` reports damaged ones."""
     try:
         return source.layout.counts(source.folder)
     except UserError:
@@ -162,7 +154,7 @@ def _counts(source: Source) -> tuple[int, int] | None:
 
 
 def _needs_settings(cls: type[Dataset]) -> bool:
-    """Whether it is no data set before a setting is given (``folder``)."""
+    """Whether a data set has required settings, as ``folder`` has its path."""
     return any(
         field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         for field in dataclasses.fields(cls)
@@ -170,37 +162,34 @@ def _needs_settings(cls: type[Dataset]) -> bool:
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    from flbench.cli.screen import plain_table, wide_console
+
+    table = plain_table()
     for header in ("data set", "classes", "image", "train/test", "decoded"):
         table.add_column(header, no_wrap=True)
     for header in ("found", "licence"):
         table.add_column(header, overflow="fold")
     for row in rows:
-        counts = _many(row["counts"])
+        counts = _counts_text(row["counts"])
         if row["official_counts"] not in (None, row["counts"]):
             fewer = all(map(int.__le__, row["counts"], row["official_counts"]))
-            counts += f" ({'subset' if fewer else 'other than the official'}: {_many(row['official_counts'])})"
+            counts += f" ({'subset' if fewer else 'other than the official'}: {_counts_text(row['official_counts'])})"
         shape = "x".join(map(str, row["image"] or ()))
         decoded = "yes" if row["cached"] else ""
         table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, escape(_place(row)), row["terms"])
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # whatever reads this has no edge to wrap at
-    console.print(table)
+    wide_console().print(table)
 
 
-def _many(counts: tuple[int, int] | None) -> str:
+def _counts_text(counts: tuple[int, int] | None) -> str:
     return "/".join(f"{count:,}" for count in counts or ())
 
 
 def _place(row: dict[str, Any]) -> str:
     if row["found"]:
         return f"{row['found']} ({row['layout']})"
-    return "missing" if _is_missing(row) else "name one: folder:PATH"
+    return "missing" if _is_missing(row) else "give its path: folder:PATH"
 
 
 def _is_missing(row: dict[str, Any]) -> bool:

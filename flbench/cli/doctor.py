@@ -1,8 +1,7 @@
-"""``flbench doctor``: what works here, and what to do about the rest."""
+"""``flbench doctor``: check what works on this machine, and say how to fix the rest."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -17,16 +16,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from flbench.cli.options import DEFAULT_STORE, DataOption, JsonOption, StoreOption
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.boundary import print_json
+from flbench.cli.options import DataOption, JsonOption, StoreOption
 from flbench.errors import UserError
 
-#: Seconds that a tool of the system may take to answer.
+#: Seconds that a command of the system may take to answer.
 PATIENCE = 20
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: ``broken`` is needed and does not work; ``absent`` is not there and not needed."""
+    """The result of one check: ``broken`` is needed and does not work; ``absent`` is missing and not needed."""
 
     name: str
     state: Literal["ok", "absent", "broken"]
@@ -38,7 +39,7 @@ def doctor(
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,
     as_json: JsonOption = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also list the data sets that are not there.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also list missing data sets.")] = False,
 ) -> None:
     """Check python, torch, GPU, SLURM, W&B, the store and the data; exit code 1 if something needed is broken."""
     checks: list[Callable[[], list[Finding]]] = [
@@ -54,7 +55,7 @@ def doctor(
     findings = [finding for check in checks for finding in check()]
     broken = any(finding.state == "broken" for finding in findings)
     if as_json:
-        print(json.dumps({"schema": 1, "ok": not broken, "findings": [asdict(f) for f in findings]}, indent=1))
+        print_json({"schema": 1, "ok": not broken, "findings": [asdict(finding) for finding in findings]})
     else:
         _print(findings, verbose=verbose)
     raise typer.Exit(int(broken))
@@ -64,7 +65,7 @@ def _print(findings: list[Finding], *, verbose: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from flbench.cli.live import wide_console
+    from flbench.cli.screen import wide_console
 
     colors = {"ok": "green", "absent": "yellow", "broken": "red"}
     table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
@@ -117,12 +118,12 @@ def _gpu() -> list[Finding]:
 
 
 def _store(root: Path) -> list[Finding]:
-    """Try, beside the runs, what the store's promises rest on: fsync, rename, and a link that refuses to overwrite."""
+    """Try what the store relies on, in its folder: fsync, rename, and a link that does not overwrite."""
     from flbench.store import Store, files
 
     if not Store.exists(root):
         parent = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
-        found, place = f"{root} is not there yet; `flbench sweep` makes it", parent
+        found, place = f"{root} does not exist yet; `flbench sweep` creates it", parent
     else:
         try:
             opened = Store(root, create=False)
@@ -161,7 +162,7 @@ def _data(root: Path | None) -> list[Finding]:
         try:
             dataset = kind()
         except TypeError:
-            continue  # it needs a path, so there is nothing to look for
+            continue  # it needs a path
         try:
             source = locate(dataset, root)
         except UserError:

@@ -1,70 +1,70 @@
-"""What ``flbench sweep --dry-run`` prints: the arithmetic, the cells, what is done, and how long the rest will take."""
+"""What ``flbench sweep --dry-run`` prints: the number of runs, the cells, what is done, and the remaining time."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from flbench.cli.boundary import print_json
+from flbench.cli.numbers import counted
+from flbench.cli.screen import plain_table, wide_console
 from flbench.config import Experiment, Federated, Training
+from flbench.launch.local import usable_cores
 from flbench.messages import format_scalar
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from flbench.sweeps import Sweep
+from flbench.store import Store
+from flbench.sweeps import Sweep, label, short_name
 
 #: Cells shown of a long sweep, half of them from its end.
 SHOWN = 40
 
-#: A cell: its place in the sweep, its id and its runs.
+#: A cell: its position in the sweep, its id and its runs.
 _Numbered = tuple[int, str, list[Experiment]]
 
 
 def print_dry_run(
     sweep: Sweep, store: Path, *, workers: int | None = None, rerun: bool = False, as_json: bool = False
 ) -> None:
-    """Print a plan and how it stands in a store, without executing anything.
+    """Print a plan and how much of it a store has, without executing anything.
 
     Args:
         sweep: the plan.
-        store: the store's directory; where there is none yet, nothing is done and none is made.
+        store: the store's directory, which need not exist; it is not created.
         workers: how many runs execute at a time; default: as the sweep says, or as the cores allow.
         rerun: whether finished runs would be executed again.
-        as_json: print JSON instead: ``summary`` and ``cells``, of each its ``cell_id``, the ``values`` of the varying
-            fields as people write them, and its numbers of ``runs`` and ``done`` runs.
+        as_json: print JSON instead: the ``summary``, and for each of the ``cells`` its ``cell_id``, the ``values`` of
+            the varying fields as people write them, and its numbers of ``runs`` and ``done`` runs.
     """
     workers = workers or _workers(sweep)
     finished = finished_runs(sweep, store)
     facts = summary(sweep, finished, workers)
     if as_json:
-        import json
-
         cells = [_cell(sweep, cell_id, runs, finished) for cell_id, runs in sweep.cells().items()]
-        typer.echo(json.dumps({**facts, "cells": cells}, indent=1))
+        print_json({**facts, "cells": cells})
         return
     typer.echo(f"sweep {sweep.name} ({sweep.spec_hash}) from {sweep.path}{''.join(f', {o}' for o in sweep.options)}")
     for line in _arithmetic_lines(sweep):
         typer.echo(f"  {line}")
     _print_cells(sweep, finished)
-    typer.echo(f"done in {store}: {facts['done']:,} of {_many(facts['runs'], 'run')}; to run: {facts['missing']:,}")
+    typer.echo(f"done in {store}: {facts['done']:,} of {counted(facts['runs'], 'run')}; to run: {facts['missing']:,}")
     typer.echo(_estimate_line(facts, workers))
     if rerun and facts["done"]:
-        typer.echo(f"--rerun: {_many(facts['done'], 'finished run')} would be executed again, too")
+        typer.echo(f"--rerun: {counted(facts['done'], 'finished run')} would be executed again, too")
 
 
 def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:
-    """Measured seconds a round, by id, of the sweep's runs that have nothing left to do in a store."""
-    from flbench.store import Store
-
+    """Return the measured seconds per round of the sweep's finished runs in a store, by id."""
     if not Store.exists(store):
         return {}
     opened = Store(store, create=False)
-    there = set(opened.run_ids())  # to look for each of 100,000 runs on its own would take minutes
+    there = set(opened.run_ids())  # one listing: looking for each of 100,000 runs would take minutes
     finished = {}
     for run in sweep.experiments:
         if run.run_id in there and (result := opened.run(run.run_id).result_for(run)) is not None:
@@ -73,14 +73,12 @@ def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:
 
 
 def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[str, Any]:
-    """How a plan stands, as JSON.
+    """Return the state of a plan as JSON.
 
     Returns:
         ``name, spec_hash, arithmetic, varying, runs, done, missing`` and ``estimated_seconds`` (wall time with
-        ``workers``, null where nothing has finished yet).
+        ``workers``, null before any run has finished).
     """
-    import dataclasses
-
     missing = [run for run in sweep.experiments if run.run_id not in finished]
     return {
         "name": sweep.name,
@@ -97,10 +95,10 @@ def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[s
 def estimate(
     runs: Collection[Experiment], missing: Collection[Experiment], seconds_per_round: Mapping[str, float], workers: int
 ) -> float | None:
-    """Return the wall seconds that the missing runs will take, or None where no run has been measured.
+    """Return the wall seconds that the missing runs will take; None if no run has been measured.
 
-    A run counts as slow as the measured ones of its kind, data, network, norm, method and amount of work a round (their
-    median); where there are none, as slow in proportion to the work as the measured ones on average.
+    A run is taken to be as slow as the median of the measured runs of its kind, data, network, norm, method and work
+    per round; if there are none, as slow in proportion to its work as the measured runs on average.
     """
     measured: dict[tuple[Any, ...], list[float]] = {}
     rates = []
@@ -120,8 +118,6 @@ def estimate(
 
 
 def _workers(sweep: Sweep) -> int:
-    from flbench.launch.local import usable_cores
-
     return getattr(sweep.spec.backend, "workers", None) or max(1, usable_cores() // sweep.spec.resources.cpus)
 
 
@@ -132,7 +128,7 @@ def _same_cost(run: Experiment) -> tuple[Any, ...]:
 
 
 def _work(run: Experiment) -> int:
-    """Samples that a round goes through, about; a study's rounds are measured whole."""
+    """Return the approximate number of samples of a round; 1 for a study, whose rounds are measured as a whole."""
     if not isinstance(run, Training):
         return 1
     clients, cohort = (run.clients, run.cohort_size) if isinstance(run, Federated) else (1, 1)
@@ -143,8 +139,6 @@ def _work(run: Experiment) -> int:
 
 
 def _cell(sweep: Sweep, cell_id: str, runs: list[Experiment], finished: Mapping[str, float]) -> dict[str, Any]:
-    from flbench.sweeps import label
-
     first = runs[0]
     given = {field: getattr(first, field) for field in sweep.varying if hasattr(first, field)}
     values = {field: label(value) for field, value in given.items() if value is not None}
@@ -156,34 +150,30 @@ def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
     count = sweep.arithmetic
     for index, grid in enumerate(count.grids):
         product = " x ".join(f"{length} {name}" for name, length in grid.axes) or "no axes"
-        yield f"{'grid' if len(count.grids) == 1 else f'grids[{index}]'}: {product} = {_many(grid.cells, 'cell')}"
+        yield f"{'grid' if len(count.grids) == 1 else f'grids[{index}]'}: {product} = {counted(grid.cells, 'cell')}"
     for index, cells in enumerate(count.excluded):
-        yield f"exclude[{index}]: {_rule(sweep.spec.exclude[index])} leaves out {_many(cells, 'cell')}"
+        yield f"exclude[{index}]: {_rule(sweep.spec.exclude[index])} leaves out {counted(cells, 'cell')}"
     for index, cells in enumerate(count.overridden):
         rule = sweep.spec.overrides[index]
-        yield f"overrides[{index}]: {_rule(rule.if_)} gets {_rule(rule.set)} in {_many(cells, 'cell')}"
+        yield f"overrides[{index}]: {_rule(rule.if_)} gets {_rule(rule.set)} in {counted(cells, 'cell')}"
     if count.duplicates:
-        yield f"duplicates: {_many(count.duplicates, 'cell')} of earlier ones dropped"
+        yield f"duplicates: {counted(count.duplicates, 'cell')} of earlier ones dropped"
     if count.unselected:
-        yield f"--only leaves out {_many(count.unselected, 'cell')}"
-    possible = _many(count.runs + count.beyond_limit, "run")
-    yield f"total: {_many(count.cells, 'cell')} x {_many(count.seeds, 'seed')} = {possible}"
+        yield f"--only leaves out {counted(count.unselected, 'cell')}"
+    possible = counted(count.runs + count.beyond_limit, "run")
+    yield f"total: {counted(count.cells, 'cell')} x {counted(count.seeds, 'seed')} = {possible}"
     if count.beyond_limit:
-        yield f"--limit keeps the first {_many(count.runs, 'run')}"
+        yield f"--limit keeps the first {counted(count.runs, 'run')}"
     yield from _rounded(sweep.experiments)
 
 
 def _rounded(runs: Collection[Experiment]) -> Iterator[str]:
-    """A line for each participation that is no whole number of clients."""
+    """Yield a line for each participation that is no whole number of clients."""
     shares = {(run.clients, run.participation): run.cohort_size for run in runs if isinstance(run, Federated)}
     for (clients, participation), cohort in shares.items():
         if not math.isclose(clients * participation, cohort, rel_tol=1e-9):
             of = format_scalar(participation)
-            yield f"participation {of} of {_many(clients, 'client')} is rounded to {cohort} of {clients:,} in a round"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+            yield f"participation {of} of {counted(clients, 'client')} is rounded to {cohort} of {clients:,} in a round"
 
 
 def _rule(values: Mapping[str, Any]) -> str:
@@ -191,9 +181,7 @@ def _rule(values: Mapping[str, Any]) -> str:
 
 
 def _print_cells(sweep: Sweep, finished: Mapping[str, float]) -> None:
-    """The cells of each kind in a table of their own: kinds differ in their fields."""
-    from flbench.cli.live import wide_console
-
+    """Print the cells, one table for each kind: kinds differ in their fields."""
     kinds: dict[str, list[_Numbered]] = {}
     for number, (cell_id, runs) in enumerate(sweep.cells().items(), 1):
         kinds.setdefault(runs[0].kind, []).append((number, cell_id, runs))
@@ -204,16 +192,11 @@ def _print_cells(sweep: Sweep, finished: Mapping[str, float]) -> None:
 
 
 def _table_of(sweep: Sweep, cells: Sequence[_Numbered], finished: Mapping[str, float]) -> Table:
-    """Cells of one kind, by the fields in which they differ."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from flbench.sweeps import short_name
-
+    """Return a table of cells of one kind, by the fields in which they differ."""
     firsts = [runs[0] for _, _, runs in cells]
     own = [field for field in sweep.varying if field in type(firsts[0]).model_fields]
     fields = [name for name in own if len(cells) == 1 or _differ(getattr(one, name) for one in firsts)]
-    table = Table("#", title_justify="left", title_style="", box=None, pad_edge=False)
+    table = plain_table(["#"])
     for field in fields:
         table.add_column(short_name(field), overflow="fold")
     table.add_column("done")
@@ -230,7 +213,7 @@ def _table_of(sweep: Sweep, cells: Sequence[_Numbered], finished: Mapping[str, f
 
 def _differ(values: Iterator[Any]) -> bool:
     first = next(values)
-    # The cells of a sweep share their values: nearly always there is nothing to compare.
+    # The cells of a sweep share their values: comparing identities first is much faster.
     return any(value is not first and value != first for value in values)
 
 
@@ -240,7 +223,7 @@ def _estimate_line(facts: dict[str, Any], workers: int) -> str:
         return "nothing is left to run"
     if seconds is None:
         return "remaining time: not known until a run of this sweep has finished"
-    return f"remaining time: about {_duration(seconds)} with {_many(workers, 'worker')}"
+    return f"remaining time: about {_duration(seconds)} with {counted(workers, 'worker')}"
 
 
 def _duration(seconds: float) -> str:

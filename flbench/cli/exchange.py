@@ -1,4 +1,4 @@
-"""``flbench export`` and ``flbench import``: finished runs out of and into a store."""
+"""``flbench export`` and ``flbench import``: copy finished runs out of and into a store."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.completion import sweep_files
-from flbench.cli.options import DEFAULT_STORE, StoreOption
-from flbench.cli.report import LimitOption, OnlyOption, SetsOption
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.numbers import file_size
+from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgument, StoreOption
+from flbench.cli.targets import open_store
 from flbench.errors import UserError
 
 
 def export(
     file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="The file to write.")],
-    specs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[SPEC]...", help="Sweep files; without any, every finished run.", autocompletion=sweep_files
-        ),
-    ] = None,
+    specs: SpecsArgument = None,
     store: StoreOption = DEFAULT_STORE,
     ends: Annotated[
         bool,
@@ -40,16 +36,15 @@ def export(
     from flbench.report import exports, transfer
     from flbench.report.contents import named_by
     from flbench.report.sources import StoreSource
-    from flbench.store import Store
     from flbench.sweeps import load_sweeps
 
     if file.suffix != ".parquet":
         raise UserError(f"{file}: expected a name that ends in .parquet")
-    there = Store(store, create=False)
+    opened = open_store(store)
     sweeps = load_sweeps(specs or [], sets or (), only or (), limit)
-    source = StoreSource(there)
+    source = StoreSource(opened)
     requests = [experiment.run_id for sweep in sweeps for experiment in named_by(source, sweep.experiments)]
-    exported, problems = transfer.export_runs(there, requests if specs else there.run_ids(), ends=ends)
+    exported, problems = transfer.export_runs(opened, requests if specs else opened.run_ids(), ends=ends)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     if not exported:
@@ -59,17 +54,17 @@ def export(
         )
     exports.write(file, exported)
     runs = len({one.run_id for one in exported})
-    wished = f" of {len(set(requests))}" if specs else ""
-    typer.echo(f"wrote {file}: {runs}{wished} runs, {file.stat().st_size / 1024:.0f} KiB")
+    requested = f" of {len(set(requests))}" if specs else ""
+    typer.echo(f"wrote {file}: {runs}{requested} runs, {file_size(file.stat().st_size)}")
 
 
 def import_(
     exported: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files written by `flbench export`.")],
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Add exported runs to a store; a run that is there already is kept as it is.
+    """Add exported runs to a store; runs that it has already are left as they are.
 
-    Exit code 1 where a run has other numbers here than in the file, or is being executed right now.
+    Exit code 1 if a run has other numbers here than in the file, or is being executed right now.
 
     Example: flbench import results/quickstart.parquet
     """

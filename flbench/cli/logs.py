@@ -1,4 +1,4 @@
-"""``flbench logs``: what the attempts at a run, or at the runs of a sweep, wrote down."""
+"""``flbench logs``: show the logs of a run's attempts, or of a sweep's runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.ending import ends_quietly
-from flbench.cli.options import DEFAULT_STORE, StoreOption
-from flbench.cli.targets import TargetsArgument, entries_of, find_targets
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.boundary import ends_quietly
+from flbench.cli.options import StoreOption
+from flbench.cli.targets import TargetsArgument, entries_of, find_targets, open_store
 from flbench.regular import open_regular
 from flbench.report.literal import visible
 
@@ -21,32 +22,32 @@ if TYPE_CHECKING:
 #: Seconds between two looks at a store that is followed.
 PERIOD = 0.5
 
-#: Seconds for which nobody may be at work before a failed run counts as given up, or say how a finished one ended.
+#: Seconds without live workers after which a failed run counts as given up, and within which a finished run's worker
+#: records how it ended.
 PATIENCE = 5.0
 
-#: Lines told of the log of a worker that died.
-LAST_WORDS = 15
+#: Lines shown of the log of a worker that died.
+LAST_LINES = 15
 
 
 def logs(
     names: TargetsArgument,
     store: StoreOption = DEFAULT_STORE,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on with what is logged from now on, until the runs have ended.")
+        bool, typer.Option("-f", "--follow", help="Continue with new lines until the runs have ended.")
     ] = False,
 ) -> None:
-    """Print the logs of runs: every attempt, on what it ran, what it logged and how it ended.
+    """Show the logs of runs: every attempt, where it ran, what it logged and how it ended.
 
-    Of a sweep, the runs that logged something or are not well. With -f, a run is followed across its attempts until it
-    has ended; of a sweep, what ended before is not told again. A run that waits for a worker is waited for: Ctrl-C.
+    Of a sweep, only the runs that logged something or did not end well. With -f, a run is followed across its attempts
+    until it has ended, and waited for if no worker has it yet; earlier attempts of a sweep's runs are not shown. Ctrl-C
+    ends it.
 
     Example: flbench logs 3fa2 -f
 
     Example: flbench logs lr_robustness | grep -i error
     """
-    from flbench.store import Store
-
-    opened = Store(store, create=False)
+    opened = open_store(store)
     targets = find_targets(opened, names)
     entries = list(entries_of(opened, targets.plans, targets.run_ids))
     with ends_quietly():
@@ -55,8 +56,8 @@ def logs(
             return
         for entry in entries:
             run = opened.run(entry.run_id)
-            told = RunLog(run, opened.workers, _prefix(entry, entries), terse=bool(targets.plans))
-            told.tell(run.state(entry.request()))
+            log = RunLog(run, opened.workers, _prefix(entry, entries), terse=bool(targets.plans))
+            log.print_news(run.state(entry.request()))
 
 
 def _prefix(entry: Entry, entries: list[Entry]) -> str:
@@ -64,10 +65,10 @@ def _prefix(entry: Entry, entries: list[Entry]) -> str:
 
 
 def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
-    """Print what is new until every run is at its end."""
+    """Print what is new until every run has ended."""
     from flbench.config import headline_of
 
-    told: dict[str, RunLog] = {}
+    logs: dict[str, RunLog] = {}
     idle_since = time.monotonic()
     left = entries
     first = True
@@ -80,37 +81,37 @@ def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
         for entry in left:
             run = store.run(entry.run_id)
             state = run.state(entry.request())
-            is_over = _is_at_its_end(state, given_up=given_up)
+            has_ended = _has_ended(state, given_up=given_up)
             if not (first and news_only and state.status != "running"):
                 prefix, rounds = _prefix(entry, entries), entry.request().rounds
                 new = RunLog(run, store.workers, prefix, rounds=rounds, metric=headline_of(entry.experiment))
-                log = told.setdefault(entry.run_id, new)
-                log.tell(state)
-                is_over = is_over and log.ended
-            if not is_over:
+                log = logs.setdefault(entry.run_id, new)
+                log.print_news(state)
+                has_ended = has_ended and log.ended
+            if not has_ended:
                 going_on.append(entry)
         left, first = going_on, False
         if left:
-            # A store so large that a look takes long is not looked at all the time.
+            # Reading a large store takes long: leave the disk to the workers for most of the time.
             time.sleep(max(PERIOD, 5 * (time.monotonic() - began)))
 
 
-def _is_at_its_end(state: RunState, *, given_up: bool) -> bool:
+def _has_ended(state: RunState, *, given_up: bool) -> bool:
     if state.status in ("failed", "lost"):
         return state.user_fixable or given_up
     return state.status == "done"
 
 
 class RunLog:
-    """The logs of one run's attempts, told bit by bit.
+    """Prints the logs of one run's attempts as they grow.
 
     Args:
-        run: whose logs.
-        workers: the store's folder of workers, whose logs tell more of an attempt that was lost.
-        prefix: what each line begins with.
-        rounds: how many are wanted; where given, evaluations are told, too.
+        run: the run.
+        workers: the store's folder of workers, whose logs say more about an attempt that was lost.
+        prefix: beginning of each line.
+        rounds: number of requested rounds; if given, evaluations are printed, too.
         metric: the run's headline number.
-        terse: say nothing of attempts that logged nothing and are well.
+        terse: skip attempts that logged nothing and ended well.
     """
 
     def __init__(
@@ -130,24 +131,24 @@ class RunLog:
         self._log, self._metrics = Tail(Path()), Tail(Path())
         self._round, self._metric = -1, metric
 
-    def tell(self, state: RunState) -> None:
-        """Print what is new; ``state`` is the run's, asked just now."""
+    def print_news(self, state: RunState) -> None:
+        """Print what is new; ``state`` is the run's, read just now."""
         if state.unreadable:
-            self._say(f"== run {self._run.run_id} cannot be read: {state.message}")
+            self._print(f"== run {self._run.run_id} cannot be read: {state.message}")
             self.ended = True
             return
         attempts = [attempt for attempt in self._run.attempts() if attempt.number >= self._current]
         for attempt in attempts:
             lives = attempt is attempts[-1] and (state.status == "running" or self._is_just_published(state))
             if attempt.number > self._current:
-                if self._terse and _is_well(attempt):
+                if self._terse and _ended_well(attempt):
                     continue
                 self._begin(attempt)
             if not self.ended:
-                self._go_on(attempt, lives=lives)
+                self._continue(attempt, lives=lives)
 
     def _is_just_published(self, state: RunState) -> bool:
-        """Whether the result has come so lately that its worker may still have something to say."""
+        """Whether the result is so new that its worker may still log something."""
         if state.status != "done":
             return False
         self._published = self._published or time.monotonic()
@@ -159,28 +160,32 @@ class RunLog:
         lease = attempt.lease()
         job = f", job {lease.slurm_job}" if lease and lease.slurm_job else ""
         where = f" on {lease.host}, process {lease.pid}{job}, since {lease.started}" if lease else ""
-        self._say(f"== attempt {attempt.number} at run {self._run.run_id}{where}")
+        self._print(f"== attempt {attempt.number} at run {self._run.run_id}{where}")
 
-    def _go_on(self, attempt: AttemptDir, *, lives: bool) -> None:
-        # Asked before the log is read: what was logged before the end is all there then.
-        end = self._run.end_of(attempt)
+    def _continue(self, attempt: AttemptDir, *, lives: bool) -> None:
+        end = self._run.end_of(attempt)  # read before the log, so that the log is complete if the attempt has ended
         for line in self._log.lines():
-            self._say(line)
+            self._print(line)
         if self._rounds is not None:
-            self._tell_records(self._rounds)
+            self._print_records(self._rounds)
         if end is not None:
             reached = f" after round {end['round']}" if end.get("round") else ""
             message = f": {end['message']}" if end.get("message") else ""
-            self._say(f"== attempt {attempt.number} ended: {end.get('kind')}{reached}{message}")
+            self._print(f"== attempt {attempt.number} ended: {end.get('kind')}{reached}{message}")
         elif lives:
             return
         else:
-            self._say(f"== attempt {attempt.number} was lost: its worker died")
-            self._tell_worker(attempt)
+            self._print(f"== attempt {attempt.number} was lost: its worker died")
+            lease = attempt.lease()
+            lines = list(Tail(self._workers / lease.token / "log.txt").lines()) if lease else []
+            if lines:
+                self._print("the log of its worker ends with:")
+            for line in lines[-LAST_LINES:]:
+                self._print(line)
         self.ended = True
 
-    def _tell_records(self, rounds: int) -> None:
-        from flbench.cli.run import record_line
+    def _print_records(self, rounds: int) -> None:
+        from flbench.cli.run_curve import record_line
         from flbench.store.records import parse_records
 
         for line in self._metrics.lines():
@@ -188,35 +193,27 @@ class RunLog:
                 # A new attempt begins with the records of those before it.
                 if record.get("round", -1) > self._round:
                     self._round = record["round"]
-                    self._say(record_line(record, rounds, self._metric))
+                    self._print(record_line(record, rounds, self._metric))
 
-    def _tell_worker(self, attempt: AttemptDir) -> None:
-        lease = attempt.lease()
-        lines = list(Tail(self._workers / lease.token / "log.txt").lines()) if lease else []
-        if lines:
-            self._say("the log of its worker ends with:")
-        for line in lines[-LAST_WORDS:]:
-            self._say(line)
-
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         print(self._prefix + visible(line), flush=True)
 
 
-def _is_well(attempt: AttemptDir) -> bool:
-    """Whether there is nothing to tell of an attempt: it logged nothing and ended as it should."""
+def _ended_well(attempt: AttemptDir) -> bool:
+    """Whether an attempt logged nothing and ended without a failure."""
     end = attempt.exit() or {}
     return end.get("kind") in ("ok", "interrupted") and not attempt.log_path.exists()
 
 
 class Tail:
-    """The whole lines of a file that may not be there yet, and may grow."""
+    """The whole lines of a file that may not exist yet, and may grow."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def lines(self) -> Iterator[str]:
-        """Lines that were not read before, without their ends."""
+        """Yield the lines that were not read before, without their ends."""
         try:
             with open_regular(self._path) as file:
                 file.seek(self._offset)

@@ -1,4 +1,4 @@
-"""Numbers for people who watch."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from flbench.metric_specs import METRICS
 
 
 def percent(accuracy: float | None) -> str:
-    """An accuracy for people; a dash where there is none yet."""
+    """Return an accuracy as ``91.2 %``; a dash if there is none yet."""
     return "–" if accuracy is None else f"{100 * accuracy:.1f} %"
 
 
 def value(metric: str, number: float | None) -> str:
-    """A recorded number for people: 91.2 %, 36.62; a dash where there is none yet."""
+    """Return a recorded number as ``91.2 %`` or ``36.62``; a dash if there is none yet."""
     if number is None or METRICS[metric].percent:
         return percent(number)
     return METRICS[metric].text(number)
 
 
 def named(metric: str, number: float | None) -> str:
-    """A recorded number where nothing beside it says what it is; accuracy needs no name: 91.2 %, lambda_max 36.62."""
+    """Return a recorded number with its name, which accuracy does without: ``91.2 %``, ``lambda_max 36.62``."""
     return value(metric, number) if metric == "acc" else f"{metric} {value(metric, number)}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 4.2 s, 3:07, 2:15:00, 3 d 2:15:00."""
+    """Return seconds as ``4.2 s``, ``3:07``, ``2:15:00`` or ``3 d 2:15:00``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -34,12 +34,26 @@ def duration(seconds: float) -> str:
 
 
 def pace(rounds_per_second: float) -> str:
-    """A speed in the unit that makes it a handy number: 20 rounds/s, 3.5 rounds/min, 12 rounds/h."""
+    """Return a speed in the unit that makes it a handy number: ``20 rounds/s``, ``3.5 rounds/min``, ``12 rounds/h``."""
     units = (("s", 1), ("min", 60), ("h", 3600))
     unit, seconds = next((unit for unit in units if rounds_per_second * unit[1] >= 1), units[-1])
     return f"{handy(rounds_per_second * seconds)} rounds/{unit}"
 
 
 def handy(number: float) -> str:
-    """About three digits: 0.0123, 3.14, 1,235, 1.2e+12."""
+    """Return about three digits: ``0.0123``, ``3.14``, ``1,235``, ``1.2e+12``."""
     return f"{number:,.0f}" if 100 <= number < 1e9 else f"{number:.3g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: ``1 run``, ``1,200 runs``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def file_size(size: float) -> str:
+    """Return bytes as ``512 B`` or ``3.4 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

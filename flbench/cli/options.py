@@ -1,11 +1,22 @@
-"""Options that several commands share, so that they are named and explained alike."""
+"""Options and arguments that several commands share, so that they have the same names and help."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from flbench.choices import SelectBy
+from flbench.cli.completion import conditions, sweep_files
+
+#: Threads, workers or repetitions at most: a larger number is a typing mistake.
+MOST_AT_ONCE = 10_000
+
+#: Runs at most that an option can count.
+MOST_RUNS = 10**9
 
 StoreOption = Annotated[
     Path, typer.Option("--store", envvar="FLBENCH_STORE", show_envvar=True, help="Directory of the store.")
@@ -14,20 +25,62 @@ DataOption = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of the data sets; default: $FLBENCH_DATA, else the user's cache folder."),
 ]
+RootOption = Annotated[
+    Path | None,
+    typer.Option("--root", help="Folder of data sets; default: $FLBENCH_DATA, else the user's cache folder."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable summary on standard output.")]
-
 RerunOption = Annotated[
     bool,
-    typer.Option("--rerun", help="Execute finished runs again; their earlier results are kept, and no longer count."),
+    typer.Option("--rerun", help="Execute finished runs again; earlier results are kept, but no longer count."),
 ]
 
-#: Threads, workers or repetitions at most: beyond them a number is a slip of the keyboard.
-MOST_AT_ONCE = 10_000
+SpecsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SPEC]...", help="Sweep files; default: every run.", autocompletion=sweep_files),
+]
+ResultsOption = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE...", help="Exported files (or folders of them) instead of a store; repeatable."),
+]
+MetricOption = Annotated[str | None, typer.Option(help="Metric to rank by; default: that of the sweep, else acc.")]
+SelectOption = Annotated[
+    SelectBy | None,
+    typer.Option(
+        "--select-by", help="Which round counts: last, val (the best on held-out data) or oracle (on the test data)."
+    ),
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(help="Value to which rounds and bytes are counted; default: the baseline's last value."),
+]
+SetsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="[NAME:]PATH=VALUE",
+        help="Change a sweep file, e.g. axes.lr=[0.1,0.3]; with NAME: only the file NAME.yaml.",
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="FIELD=VALUE", help="Only the cells that match, e.g. norm=ln.", autocompletion=conditions
+    ),
+]
+LimitOption = Annotated[int | None, typer.Option(max=MOST_RUNS, help="Keep only the first N runs of a sweep.")]
 
-#: Runs at most that an option can count.
-MOST_RUNS = 10**9
 
-DEFAULT_STORE = Path("runs")
+@dataclass(frozen=True)
+class Choice:
+    """Which runs a command reads, as the user gave them."""
+
+    specs: Sequence[str]
+    store: Path
+    results: Sequence[Path] | None
+    sets: Sequence[str]
+    only: Sequence[str]
+    limit: int | None
 
 
 def public_path(path: Path) -> str:

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from flbench.cli.boundary import print_json
 from flbench.cli.completion import fields as complete_fields
+from flbench.cli.options import JsonOption, RootOption
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.config import Federated
     from flbench.data.label_counts import LabelCounts
 
-app = typer.Typer(no_args_is_help=True, help="Look at how data meets clients.")
+app = typer.Typer(no_args_is_help=True, help="Show how the data are split across clients.")
 
 #: The fields of an experiment that define its partition.
 _FIELDS = ("dataset", "partition", "clients", "seed", "min_size", "val_fraction")
-#: With more classes than this, a row names the client's largest classes instead of counting all.
+#: With more classes than this, a row names the client's largest classes instead of all counts.
 _MOST_COLUMNS = 20
 
 
@@ -48,13 +50,13 @@ def show(
         str | None, typer.Option(metavar="INTEGER", help="Fewest training samples of a client.")
     ] = None,
     val_fraction: Annotated[str | None, typer.Option(metavar="FLOAT", help="Share of training data held out.")] = None,
-    root: Annotated[Path | None, typer.Option(help="Folder of data sets (default: $FLBENCH_DATA).")] = None,
-    out: Annotated[Path | None, typer.Option(help="Draw it to this .png, .svg or .pdf file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    root: RootOption = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw a figure: a .png, .svg or .pdf file.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show how many samples of each class every client holds, as a table and as a picture.
+    """Show how many samples of each class every client has, as a table and as a figure.
 
-    The partition depends on these fields alone: every method, model and norm of a seed sees this one.
+    The partition depends on these fields alone: every method, model and norm with this seed trains on it.
 
     Example: flbench partition show --dataset digits --partition dirichlet:0.1 --clients 10 --seed 0
 
@@ -75,7 +77,7 @@ def show(
 
 
 def _experiment(settings: list[str], options: dict[str, str | None]) -> Federated:
-    """The experiment that the fields and options describe; raises UserError with one message."""
+    """Return the experiment that fields and options describe; raises UserError for the first mistake."""
     from flbench.config import parse_experiment
 
     fields = {name: _read(value) for name, value in options.items() if value is not None}
@@ -111,8 +113,6 @@ def _title(experiment: Federated) -> str:
 
 
 def _print_json(experiment: Federated, counts: LabelCounts, fingerprint: str) -> None:
-    import json
-
     fields = experiment.to_json()
     record = {
         **{name: fields[name] for name in _FIELDS},
@@ -122,16 +122,16 @@ def _print_json(experiment: Federated, counts: LabelCounts, fingerprint: str) ->
         "train": counts.train_KC.tolist(),
         "test": counts.test_KC.tolist(),
     }
-    typer.echo(json.dumps(record))
+    print_json(record)
 
 
 def _print_table(experiment: Federated, counts: LabelCounts) -> None:
-    from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+
+    from flbench.cli.screen import plain_table, wide_console
 
     few = len(counts.class_names) <= _MOST_COLUMNS
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table(gap=1)
     table.add_column("client", justify="left" if counts.domains_K else "right")
     for name in [escape(name[:5]) for name in counts.class_names] if few else ["classes"]:
         table.add_column(name, justify="right", no_wrap=few)
@@ -143,15 +143,13 @@ def _print_table(experiment: Federated, counts: LabelCounts) -> None:
     for client, train, test in zip(names, trains, tests, strict=True):
         cells = [str(n) if n else "·" for n in train] if few else map(escape, _largest(counts.class_names, train))
         table.add_row(escape(client), *cells, str(train.sum()), str(test.sum()))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # whatever reads this has no edge to wrap at
+    console = wide_console()
     console.print(_title(experiment), markup=False, highlight=False, style="italic")
     console.print(table)
 
 
 def _largest(names: tuple[str, ...], counts: Any) -> list[str]:
-    """How many classes, and the three largest."""
+    """Return the number of classes of a client, and the three largest."""
     held = [label for label in counts.argsort(kind="stable")[::-1] if counts[label]]
     text = ", ".join(f"{names[label][:24]} {counts[label]}" for label in held[:3])
     return [str(len(held)), text + (", ..." if len(held) > 3 else "")]

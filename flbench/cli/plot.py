@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import DEFAULT_STORE, DataOption, StoreOption
-from flbench.cli.report import (
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.options import (
     Choice,
+    DataOption,
     LimitOption,
     MetricOption,
     OnlyOption,
@@ -17,10 +18,10 @@ from flbench.cli.report import (
     SelectOption,
     SetsOption,
     SpecsArgument,
+    StoreOption,
     TargetOption,
-    gather,
-    writing,
 )
+from flbench.cli.report import gather, writing
 from flbench.errors import UserError
 from flbench.messages import unknown
 

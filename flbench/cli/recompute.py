@@ -1,4 +1,4 @@
-"""Execute finished runs again, in a scratch store, and compare with what is recorded, bit by bit."""
+"""Execute finished runs again in a temporary store, and compare the numbers with the recorded ones, bit by bit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flbench.errors import UserError
 from flbench.store import Lease, Result, RunDir, RunRequest, Store
 from flbench.worker import Options, load_engine
 
-#: Of a record: what another execution takes otherwise.
+#: Fields of a record that differ between two executions.
 TIMES = frozenset({"seconds"})
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of executing a run again."""
+    """The outcome of executing a run again."""
 
     run_id: str
     rounds: int
@@ -29,7 +29,7 @@ class Verdict:
 
 
 def recompute(store: Store, run_ids: Sequence[str], count: int, data_root: Path | None) -> Iterator[Verdict]:
-    """Execute some of the finished runs again, evenly chosen from their ids, which are as good as random."""
+    """Execute ``count`` of the finished runs again, chosen evenly from their ids, which are as good as random."""
     finished = [run for run_id in run_ids if (run := store.run(run_id)).results()]
     step = max(1, len(finished) / count)
     chosen = [finished[int(number * step)] for number in range(min(count, len(finished)))]
@@ -38,15 +38,16 @@ def recompute(store: Store, run_ids: Sequence[str], count: int, data_root: Path 
         for run in chosen:
             result = run.results()[-1]
             try:
-                why = _why_not(result) or ""
-                verdict = Verdict(run.run_id, result.rounds, "skipped", why) if why else None
-                yield verdict or _execute(run, result, target, data_root)
+                if why := _why_not(result):
+                    yield Verdict(run.run_id, result.rounds, "skipped", why)
+                else:
+                    yield _execute(run, result, target, data_root)
             except UserError as error:
                 yield Verdict(run.run_id, result.rounds, "skipped", str(error))
 
 
-def _why_not(result: Result) -> str | None:
-    """Why this machine cannot compute what a result was computed with."""
+def _why_not(result: Result) -> str:
+    """Return why this machine cannot reproduce a result; empty if it can."""
     import torch
 
     wanted = result.numerics
@@ -54,7 +55,7 @@ def _why_not(result: Result) -> str | None:
         return f"computed with torch {wanted.get('torch')}, this is {torch.__version__}"
     if wanted.get("device") == "cuda" and not torch.cuda.is_available():
         return "computed on a GPU, and there is none"
-    return None
+    return ""
 
 
 def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None) -> Verdict:
@@ -85,9 +86,9 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None)
 
 
 def _as_recorded(experiment: Experiment, result: Result) -> Experiment:
-    """The experiment with just the request that a result answered."""
+    """Return the experiment with the rounds, evaluations and probes that a result has."""
     raw = {**experiment.to_json(), "rounds": result.wanted, "eval_every": result.eval_every()}
-    if "probes" in raw:  # which studies do not have
+    if "probes" in raw:  # studies have none
         raw["probes"] = [json.loads(probe) for probe in sorted(result.probes)]
     return parse_experiment(raw)
 
@@ -95,7 +96,7 @@ def _as_recorded(experiment: Experiment, result: Result) -> Experiment:
 def _difference(
     old: Result, recorded: Sequence[Mapping[str, Any]], new: Result, computed: Sequence[Mapping[str, Any]]
 ) -> str:
-    """The first difference in words; empty where there is none."""
+    """Return the first difference in words; empty if there is none."""
     if (old.status, old.rounds) != (new.status, new.rounds):
         return f"recorded: {old.status} after round {old.rounds}, computed: {new.status} after round {new.rounds}"
     if len(recorded) != len(computed):

@@ -1,9 +1,8 @@
-"""``flbench report``: runs to a leaderboard, a page, a table and figures."""
+"""``flbench report``: write a leaderboard, a page, a table and figures of runs."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,66 +12,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.choices import SelectBy
-from flbench.cli.completion import conditions, sweep_files
-from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, StoreOption, public_path
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.boundary import print_json
+from flbench.cli.options import (
+    Choice,
+    DataOption,
+    LimitOption,
+    MetricOption,
+    OnlyOption,
+    ResultsOption,
+    SelectOption,
+    SetsOption,
+    SpecsArgument,
+    StoreOption,
+    TargetOption,
+    public_path,
+)
+from flbench.cli.targets import open_store
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.report.board import Leaderboard
     from flbench.report.sources import Source
 
-
-SpecsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[SPEC]...", help="Sweep files; without any, every run there is.", autocompletion=sweep_files
-    ),
-]
-ResultsOption = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="FILE...", help="Exported files (or folders of them) instead of a store; repeatable."),
-]
-MetricOption = Annotated[str | None, typer.Option(help="What to rank by; default: as the sweep says, else acc.")]
-SelectOption = Annotated[
-    SelectBy | None,
-    typer.Option(
-        "--select-by", help="Which round counts: last, val (the best on held-out data) or oracle (on the test data)."
-    ),
-]
 TuneOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="FIELD", help="Hyper-parameter of which each row shows its best; repeatable (default: lr)."),
-]
-TargetOption = Annotated[
-    float | None,
-    typer.Option(help="Value to which rounds and bytes are counted (default: what the baseline ends with)."),
-]
-SetsOption = Annotated[
-    list[str] | None,
     typer.Option(
-        "--set",
-        metavar="[NAME:]PATH=VALUE",
-        help="Change the sweeps, as in `flbench sweep`, or only the one of the file NAME.yaml.",
+        metavar="FIELD", help="Hyperparameter of which each row shows its best value; repeatable (default: lr)."
     ),
 ]
-OnlyOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FIELD=VALUE", help="Only matching cells.", autocompletion=conditions),
-]
-LimitOption = Annotated[int | None, typer.Option(max=MOST_RUNS, help="Only the first so many runs of each sweep.")]
 
+#: Options that the command at a leaderboard's end omits: it has the sweep files and their changes anyway, and the last
+#: two do not change the leaderboard.
+_NOT_REPEATED = frozenset({"specs", "sets", "only", "limit", "force", "as_json"})
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """Which runs a command is about, as the user gave them."""
+#: Options that name a file or a folder; documents do not show the directories of this machine.
+_PATHS = frozenset({"store", "results", "out", "html", "csv", "figures", "data"})
 
-    specs: Sequence[str]
-    store: Path
-    results: Sequence[Path] | None
-    sets: Sequence[str]
-    only: Sequence[str]
-    limit: int | None
+#: Endings of file names.
+_ENDINGS: Mapping[str, tuple[str, ...]] = {"--out": (".md",), "--html": (".html", ".htm"), "--csv": (".csv",)}
 
 
 def report(
@@ -87,25 +65,27 @@ def report(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Also write it as one page with sortable tables.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Also write one row a run.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Also write a table of all runs.")] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Draw the figures that the runs support into this folder, too (SVG and PNG).")
+        Path | None, typer.Option(help="Also draw all figures that the runs support, into this folder (SVG and PNG).")
     ] = None,
     metric: MetricOption = None,
     select_by: SelectOption = None,
     tune: TuneOption = None,
     target: TargetOption = None,
     published: Annotated[
-        bool, typer.Option("--published", help="List every number of the label-skew paper, also what was not run.")
+        bool,
+        typer.Option("--published", help="List all numbers of the label-skew paper, including those without runs."),
     ] = False,
     tolerance: Annotated[
         float | None,
-        typer.Option(metavar="POINTS", min=0, help="What a published number may differ by (default: 1 point)."),
+        typer.Option(metavar="POINTS", min=0, help="Allowed difference from a published number (default: 1 point)."),
     ] = None,
     why: Annotated[
         bool,
         typer.Option(
-            "--why", help="Put accuracy beside what probes saw: features, sharpness, drift; and what explains it."
+            "--why",
+            help="Show accuracy beside what probes measured (features, sharpness, drift), and what explains it.",
         ),
     ] = False,
     sets: SetsOption = None,
@@ -113,14 +93,14 @@ def report(
     limit: LimitOption = None,
     data: DataOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace files that are not an earlier report on the same sweeps.")
+        bool, typer.Option("--force", help="Overwrite files that are not earlier reports on the same sweeps.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the cells as JSON and write no leaderboard.")] = False,
 ) -> None:
     """Write a leaderboard from a store or from exported files: quickstart.md for sweeps/quickstart.yaml.
 
-    Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Where the label-skew paper
-    published numbers for a data set and model among the runs, they stand beside ours, each with a verdict.
+    Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Numbers that the label-skew
+    paper published for a data set and model among the runs are shown beside ours, each with a verdict.
 
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
@@ -136,12 +116,7 @@ def report(
         _check_ending(option, path)
 
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
-    layout = {
-        "metric": metric,
-        "select_by": select_by,
-        "tune": tuple(tune) if tune else None,
-        "target": target,
-    }
+    layout = {"metric": metric, "select_by": select_by, "tune": tuple(tune) if tune else None, "target": target}
     compared = {"published": published or None, "tolerance": tolerance, "why": why or None}
     with collection_paused():
         board = gather(choice, layout, compared, _typed(context))
@@ -160,7 +135,7 @@ def report(
         if not as_json:
             write_text(out, to_markdown(document(board)))
     if as_json:
-        print(json.dumps(to_json(board), indent=1, allow_nan=False))
+        print_json(to_json(board))
         return
     written = [str(path) for path in (out, html, csv) if path is not None]
     if figures is not None:
@@ -178,12 +153,12 @@ def gather(
 
     Args:
         choice: which runs.
-        layout: report options that replace those of every sweep; None where the user gave none.
-        compared: options of the comparison with papers, likewise.
-        arguments: more arguments, for the command that makes the leaderboard again.
+        layout: report options that replace those of every sweep, unless they are None.
+        compared: options of the comparison with papers, unless they are None.
+        arguments: more arguments of the command that makes the leaderboard again.
 
     Raises:
-        UserError: there is nothing to report, or an option fits nothing.
+        UserError: there is nothing to report, or an option does not apply.
     """
     from flbench.papers import papers
     from flbench.report.leaderboard import build
@@ -196,7 +171,7 @@ def gather(
     is_given = choice.results is not None or bool(files)
     source, named = _source(choice.store, [*(choice.results or ()), *files], given=is_given)
     words = [*map(public_path, files), *arguments]
-    parts = parts_of(source, sweeps, **_given(layout))
+    parts = parts_of(source, sweeps, **_without_none(layout))
     if not any(part.collection.runs for part in parts):
         raise UserError(
             f"nothing to report in {', '.join(named) or choice.store}: run `flbench sweep sweeps/quickstart.yaml` first"
@@ -204,31 +179,20 @@ def gather(
     options = options_of(sweeps, words)
     if not sweeps:
         options = dataclasses.replace(options, title=f"{options.title}: {', '.join(_names(choice))}")
-    return build(parts, options, papers(**_given(compared)))
+    return build(parts, options, papers(**_without_none(compared)))
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Let a file that cannot be written be the user's mistake."""
+    """Report a file that cannot be written as a UserError."""
     try:
         yield
     except OSError as error:
         raise UserError(f"cannot write {error.filename or 'a file'}: {error.strerror or error}") from error
-
-
-#: Options that the command at a leaderboard's end does not repeat: it has the sweep files and their changes anyway, and
-#: the last two make no other leaderboard.
-_NOT_REPEATED = frozenset({"specs", "sets", "only", "limit", "force", "as_json"})
-
-#: Options that name a file or a folder, of which no document shows the directories of this machine.
-_PATHS = frozenset({"store", "results", "out", "html", "csv", "figures", "data"})
-
-#: What the names of files must end in.
-_ENDINGS: Mapping[str, tuple[str, ...]] = {"--out": (".md",), "--html": (".html", ".htm"), "--csv": (".csv",)}
 
 
 def _check_ending(option: str, path: Path | None) -> None:
@@ -268,12 +232,11 @@ def _name_of(board: Leaderboard, choice: Choice) -> str:
 
 
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
-    """Where the runs come from, and the names of the files if they come from files."""
+    """Return the source of the runs, and the names of its files if they are exported files."""
     from flbench.report.sources import FilesSource, StoreSource
-    from flbench.store import Store
 
     if not given:
-        return StoreSource(Store(store, create=False)), []
+        return StoreSource(open_store(store)), []
     files = [file for path in results for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
     if not files:
         raise UserError(f"no exported runs (*.parquet) in {', '.join(map(str, results))}; `flbench export` writes them")
@@ -281,7 +244,7 @@ def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, l
 
 
 def _with_figures(board: Leaderboard, directory: Path, out: Path | None, data: Path | None) -> Leaderboard:
-    """The leaderboard with its figures in ``directory``; it links to them where it is itself written to ``out``."""
+    """Return the leaderboard with its figures in ``directory``; written to ``out``, it links to them."""
     from flbench.papers import papers
     from flbench.report.figures.kinds import with_links, write_figures
 

@@ -1,16 +1,16 @@
-"""``flbench retry``: forgive failures, so that the next sweep tries again."""
+"""``flbench retry``: reset failures, so that the next sweep retries the runs."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.completion import conditions
-from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
-from flbench.cli.targets import TargetsArgument, entries_of, find_targets
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.boundary import print_json
+from flbench.cli.options import JsonOption, OnlyOption, StoreOption
+from flbench.cli.targets import TargetsArgument, entries_of, find_targets, open_store
 from flbench.errors import UserError
 from flbench.report.literal import visible
 
@@ -25,29 +25,20 @@ def retry(
         list[str] | None,
         typer.Option("--failed", metavar="KIND", help="Only this kind of failure, e.g. oom, error, lost; repeatable."),
     ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="FIELD=VALUE",
-            help="Only the cells that match, e.g. norm=ln.",
-            autocompletion=conditions,
-        ),
-    ] = None,
+    only: OnlyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let failed, lost and cancelled runs be tried again by the next `flbench sweep`.
+    """Retry failed, lost and cancelled runs on the next `flbench sweep`.
 
-    Their attempts and logs stay where they are; they only count no more. Diverged runs are results, and never repeated.
+    Their attempts and logs are kept, but no longer count. Diverged runs are results, and are never repeated.
 
     Example: flbench retry lr_robustness --failed oom --failed cuda_oom
 
     Example: flbench retry lr_robustness --only method=scaffold
     """
-    from flbench.store import Store
     from flbench.sweeps import condition
 
-    opened = Store(store, create=False)
+    opened = open_store(store)
     targets = find_targets(opened, names)
     wanted = condition(only or ())
     entries = entries_of(opened, targets.plans, targets.run_ids)
@@ -66,7 +57,7 @@ def retry(
         opened.run(entry.run_id).reset_failures()
     if as_json:
         runs = [{"run_id": entry.run_id, "kind": kind} for entry, kind in chosen]
-        typer.echo(json.dumps({"schema": 1, "store": str(opened.root), "forgiven": runs}, indent=1))
+        print_json({"schema": 1, "store": str(opened.root), "forgiven": runs})
         return
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(kind for _, kind in chosen).most_common())
     if chosen:
@@ -76,7 +67,7 @@ def retry(
 
 
 def failure_of(store: Store, entry: Entry) -> RunState | None:
-    """The state of a run that failed, where that counts against it; None where it is well."""
+    """Return the state of a run whose failures count against it; None for any other run."""
     state = store.run(entry.run_id).state(entry.request())
     if state.status not in ("failed", "lost") or not (state.failures or state.user_fixable):
         return None

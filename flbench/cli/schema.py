@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
+from flbench.cli.boundary import print_json
 
 if TYPE_CHECKING:
     from flbench.registry import Component
@@ -14,17 +14,15 @@ Schema = dict[str, Any]
 
 
 def schema() -> None:
-    """Print the JSON Schema of sweep files: an editor completes and checks them with it.
+    """Print the JSON Schema of sweep files, by which editors complete and check them.
 
     Example: flbench schema > sweep.schema.json
     """
-    import json
-
-    typer.echo(json.dumps(sweep_schema(), indent=1))
+    print_json(sweep_schema())
 
 
 def sweep_schema() -> Schema:
-    """The JSON Schema of a sweep file, with every component that is installed."""
+    """Return the JSON Schema of a sweep file, with every installed component."""
     from flbench.sweeps.spec import SweepSpec
 
     whole = SweepSpec.model_json_schema(by_alias=True)
@@ -86,13 +84,13 @@ def _one_or_list(item: Schema, fewest: int = 1) -> Schema:
 
 
 def _replace(owner: Schema, key: str, new: Schema) -> None:
-    """Another schema for a property; its description stays."""
+    """Replace the schema of a property; keep its description."""
     old = owner["properties"][key]
     owner["properties"][key] = {"description": old.get("description", ""), **new}
 
 
 def _mapping(fields: dict[str, Schema], form: Callable[[Schema], Schema]) -> Schema:
-    """A mapping of an experiment's fields, each in a form: one value, a list, ..."""
+    """Return the schema of a mapping of an experiment's fields, each in a form: one value, a list, ..."""
     properties = {
         path: {"description": field.get("description", ""), **form({"$ref": f"#/$defs/field.{path}"})}
         for path, field in fields.items()
@@ -102,7 +100,7 @@ def _mapping(fields: dict[str, Schema], form: Callable[[Schema], Schema]) -> Sch
 
 
 def _fields() -> dict[str, Schema]:
-    """The schema of every path of an experiment: fields, aliases, and the components' own fields (``norm.groups``)."""
+    """Return the schema of every path of an experiment: fields, aliases, settings of components (``norm.groups``)."""
     from flbench.config import ALIASES, KINDS, registry_of
 
     fields = _of_any_kind()
@@ -123,7 +121,7 @@ def _fields() -> dict[str, Schema]:
 
 
 def _of_any_kind() -> dict[str, Schema]:
-    """Every field's schema; where kinds differ in it, whatever suits one of them."""
+    """Return the schema of every field; of a field in which kinds differ, one that allows what any of them does."""
     from flbench.config import KINDS
 
     found: dict[str, list[Schema]] = {}
@@ -134,18 +132,18 @@ def _of_any_kind() -> dict[str, Schema]:
 
 
 def _any_of(schemas: Sequence[Schema]) -> Schema:
-    """One schema for values that suit one of several."""
+    """Return one schema for values that match one of several."""
     about = ("title", "description", "default")
     forms = [{key: value for key, value in schema.items() if key not in about} for schema in schemas]
     distinct = [form for place, form in enumerate(forms) if form not in forms[:place]]
     if len(distinct) == 1:
         return schemas[0]
-    told = dict.fromkeys(schema.get("description", "") for schema in schemas)
-    return {"description": "; or ".join(told), "anyOf": distinct}
+    descriptions = dict.fromkeys(schema.get("description", "") for schema in schemas)
+    return {"description": "; or ".join(descriptions), "anyOf": distinct}
 
 
 def _of_kinds() -> dict[str, dict[str, Schema]]:
-    """By kind, the schemas of its fields in which it differs from others that have them."""
+    """Return, by kind, the schemas of the fields in which it differs from other kinds."""
     from flbench.config import KINDS
 
     own = {kind: model.model_json_schema()["properties"] for kind, model in KINDS.items()}
@@ -160,7 +158,7 @@ def _of_kinds() -> dict[str, dict[str, Schema]]:
 
 
 def _where_kind(kind: str, fields: dict[str, Schema]) -> Schema:
-    """What is expected of a mapping that names its kind."""
+    """Return the conditional schema of a mapping that names its kind."""
     properties = {name: {"$ref": f"#/$defs/{kind}.{name}"} for name in fields}
     return {
         "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
@@ -179,7 +177,7 @@ def _first_line(cls: type) -> str:
 
 
 def _probes(component: Schema, classes: Sequence[type[Component]]) -> list[Schema]:
-    """A list of probes, or a mapping of their names to their settings, or to the rounds between two of them."""
+    """Return the schemas of probes: a list, or a mapping of names to settings or to rounds between measurements."""
     settings = {
         cls.name: {
             "anyOf": [
@@ -195,7 +193,7 @@ def _probes(component: Schema, classes: Sequence[type[Component]]) -> list[Schem
 
 
 def _forms(cls: type[Component]) -> list[Schema]:
-    """The ways to write one component: its name, its shorthand, a mapping."""
+    """Return the schemas of one component: its name, its shorthand, a mapping."""
     about = _first_line(cls)
     mapping = {
         "type": "object",
@@ -204,7 +202,7 @@ def _forms(cls: type[Component]) -> list[Schema]:
         "required": ["name"],
         "additionalProperties": False,
     }
-    # The name alone is right even where a field is required: that may come from its own path (partition.beta).
+    # The name alone is valid even if a field is required: its own path (partition.beta) may give it.
     forms: list[Schema] = [{"const": cls.name, "description": about}, mapping]
     if cls.shorthand is not None:
         forms.insert(1, {"type": "string", "pattern": f"^{cls.name}:.+$", "description": f"{cls.name}:{cls.shorthand}"})

@@ -1,45 +1,81 @@
-"""What a command shows again and again: drawn in place on a terminal, one after the other anywhere else."""
+"""Standard output for people: consoles, tables, and an area of a terminal that is drawn again and again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flbench.cli.live import say, wide_console
 from flbench.report.literal import visible
 
 
+def wide_console() -> Console:
+    """Return standard output; a pipe is wide enough that rich cuts no cell."""
+    console = Console()
+    return console if console.is_terminal else Console(width=240)
+
+
+def say(console: Console, text: str, *, fold: bool = False) -> None:
+    """Print text without markup or colours; ``fold`` breaks long lines on a terminal (not for lines with a path)."""
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=not (fold and console.is_terminal))
+
+
+def plain_table(left: Sequence[str] = (), right: Sequence[str] = (), *, gap: int = 2, title: str = "") -> Table:
+    """Return a table without lines, ``gap`` characters between columns; ``right`` are the right-aligned ones."""
+    table = Table(*left, box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    table.title, table.title_justify, table.title_style = title or None, "left", ""
+    for title in right:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def fitting(text: str) -> Text:
+    """Return text in one line, which a narrow column cuts with an ellipsis."""
+    return Text(visible(text), no_wrap=True, overflow="ellipsis")
+
+
+def can_redraw(console: Console) -> bool:
+    """Whether a console can draw over what it has drawn."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def live_area(console: Console) -> AbstractContextManager[Live | None]:
+    """Return an area that is drawn again at each update, and vanishes at the end; None without a terminal."""
+    if can_redraw(console):
+        return Live(console=console, auto_refresh=False, transient=True)
+    return nullcontext()
+
+
 class Screen:
-    """Shows tables and lines; where it ``redraws``, in place of what it showed before, and the last ones stay."""
+    """Shows tables and lines; with ``redraws`` in place of the earlier ones, of which the last stay."""
 
     def __init__(self, *, redraws: bool) -> None:
         self._console = wide_console()
-        can_draw = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._live = Live(console=self._console, auto_refresh=False, transient=True) if redraws and can_draw else None
+        self._live_area = live_area(self._console) if redraws else nullcontext()
+        self._live: Live | None = None
         self._parts: list[Table | str] = []
         self._shown = 0
 
     @property
     def width(self) -> int:
-        """Columns there are."""
+        """Width in characters."""
         return self._console.width
 
     def __enter__(self) -> Self:
-        if self._live:
-            self._live.__enter__()
+        self._live = self._live_area.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._live_area.__exit__(kind, error, trace)
         if self._live:
-            self._live.__exit__(kind, error, trace)
             self._print()
 
     def show(self, parts: Iterable[Table | str]) -> None:

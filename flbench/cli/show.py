@@ -1,4 +1,4 @@
-"""``flbench show``: the components there are, their fields, the kinds of experiments, and the sweep files."""
+"""``flbench show``: list components and their fields, kinds of experiments, and sweep files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from flbench.cli.boundary import print_json
+from flbench.cli.options import JsonOption
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from flbench.config import Experiment
     from flbench.registry import Component
 
-#: What holds components, by the word under which this command lists them.
+#: Fields that hold components, and the command that lists these.
 _PLURALS = {
     **{"dataset": "show datasets", "model": "show models", "norm": "show norms", "method": "show methods"},
     **{"partition": "show partitions", "probes": "show probes"},
@@ -24,8 +27,8 @@ What = Literal["methods", "norms", "models", "datasets", "partitions", "probes",
 
 def show(
     what: Annotated[What, typer.Argument(help="What to list.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
-    folder: Annotated[Path, typer.Option("--folder", help="Where to look for sweep files.")] = Path("sweeps"),
+    as_json: JsonOption = False,
+    folder: Annotated[Path, typer.Option("--folder", help="Folder with the sweep files.")] = Path("sweeps"),
 ) -> None:
     """List methods, norms, models, data sets, partitions, probes, kinds of experiments, or sweep files.
 
@@ -33,13 +36,11 @@ def show(
 
     Example: flbench show kinds
     """
-    import json
-
     from rich.console import Console
 
     rows = sweeps(folder) if what == "sweeps" else kinds() if what == "kinds" else components(what)
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        print_json(rows)
     elif not rows:
         typer.echo(f"no sweep files (*.yaml) below {folder}" if what == "sweeps" else f"no {what} are installed")
     else:
@@ -47,11 +48,11 @@ def show(
 
 
 def components(what: str) -> list[dict[str, Any]]:
-    """Every component of one kind, as JSON.
+    """Return every component of one kind, as JSON.
 
     Returns:
-        Of each ``name``, ``shorthand``, ``version``, ``fields``, ``doc`` (the first line), ``equation`` and ``source``
-        (the paper; both null where it states none) and ``module``.
+        For each: ``name``, ``shorthand``, ``version``, ``fields``, ``doc`` (the first line), ``equation`` and
+        ``source`` (the paper; both null if it states none) and ``module``.
     """
     from flbench import registry
 
@@ -59,11 +60,11 @@ def components(what: str) -> list[dict[str, Any]]:
 
 
 def kinds() -> list[dict[str, Any]]:
-    """Every kind of experiment, as JSON.
+    """Return every kind of experiment, as JSON.
 
     Returns:
-        Of each ``name``, ``version``, ``fields`` (with a ``doc`` each), ``doc`` (the first line) and ``headline``: the
-        recorded number that sums a run up, where all its fields are at their defaults.
+        For each: ``name``, ``version``, ``fields`` (each with a ``doc``), ``doc`` (the first line) and ``headline``:
+        the metric that summarizes a run whose fields have their defaults.
     """
     from flbench.config import KINDS
 
@@ -71,7 +72,7 @@ def kinds() -> list[dict[str, Any]]:
 
 
 def sweeps(folder: Path) -> list[dict[str, Any]]:
-    """Every sweep file below a folder with its number of runs, or what is wrong with it."""
+    """Return every sweep file below a folder with its number of runs, or what is wrong with it."""
     from flbench.errors import UserError
     from flbench.sweeps import load_sweep
 
@@ -128,7 +129,7 @@ def _describe_kind(name: str, model: type[Experiment]) -> dict[str, Any]:
 
 
 def _stated(cls: type[Component], what: str) -> str | None:
-    """What a component, or the one it varies, says of itself; what the base of its whole kind says is not meant."""
+    """Return what a component, or the one it derives from, states about itself; the base of its kind is ignored."""
     from flbench.registry import Component
 
     for one in cls.__mro__:
@@ -160,7 +161,7 @@ _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """A JSON Schema in words: ``number > 0``, ``original | text | code``, ``list of integer >= 1``."""
+    """Return a JSON Schema in words: ``number > 0``, ``original | text | code``, ``list of integer >= 1``."""
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "anyOf" in schema:
@@ -179,10 +180,11 @@ def _tables(what: str, rows: list[dict[str, Any]]) -> list[Table]:
 
 def _kind_table(row: dict[str, Any]) -> Table:
     from rich.markup import escape
-    from rich.table import Table
 
-    title = f"[bold]kind: {row['name']}[/bold]  {escape(row['doc'])}"
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, show_header=False)
+    from flbench.cli.screen import plain_table
+
+    table = plain_table(title=f"[bold]kind: {row['name']}[/bold]  {escape(row['doc'])}")
+    table.show_header = False
     for field in row["fields"]:
         table.add_row(
             f"  {field['name']}", escape(_default_text(field["default"])), escape(f"{field['doc']} ({field['type']})")
@@ -191,7 +193,7 @@ def _kind_table(row: dict[str, Any]) -> Table:
 
 
 def _default_text(default: Any) -> str:
-    """A default as people write it: of a component its name."""
+    """Return a default as people write it; for a component, its name."""
     from flbench.messages import format_scalar
 
     if isinstance(default, dict):
@@ -202,9 +204,10 @@ def _default_text(default: Any) -> str:
 
 def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table("name", "fields", "what it is", title=what, title_justify="left", box=None, pad_edge=False)
+    from flbench.cli.screen import plain_table
+
+    table = plain_table(["name", "fields", "description"], title=what)
     for row in rows:
         fields = "\n".join(map(_field_text, row["fields"])) or "-"
         what_it_is = "\n".join(filter(None, [row["doc"], row["equation"], row["source"]]))
@@ -221,9 +224,10 @@ def _field_text(field: dict[str, Any]) -> str:
 
 def _sweep_table(rows: list[dict[str, Any]]) -> Table:
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table("file", "name", "cells", "runs", title="sweeps", title_justify="left", box=None, pad_edge=False)
+    from flbench.cli.screen import plain_table
+
+    table = plain_table(["file", "name", "cells", "runs"], title="sweeps")
     for row in rows:
         if row["problem"]:
             table.add_row(escape(row["file"]), f"[red]{escape(row['problem'])}[/red]", "-", "-")

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from flbench.choices import Backend
-from flbench.cli.completion import conditions, sweep_files
+from flbench.choices import DEFAULT_STORE, Backend
+from flbench.cli.boundary import print_json
+from flbench.cli.completion import sweep_files
 from flbench.cli.options import (
-    DEFAULT_STORE,
     MOST_AT_ONCE,
-    MOST_RUNS,
     DataOption,
     JsonOption,
+    LimitOption,
+    OnlyOption,
     RerunOption,
+    SetsOption,
     StoreOption,
 )
 from flbench.errors import UserError
@@ -25,54 +26,44 @@ from flbench.errors import UserError
 def sweep(
     spec: Annotated[Path, typer.Argument(help="The sweep file (YAML).", autocompletion=sweep_files)],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, from the file and the store; do nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be done, from the file and the store; do nothing.")
     ] = False,
     backend: Annotated[
         Backend | None,
         typer.Option(
             envvar="FLBENCH_BACKEND",
             show_envvar=True,
-            help="Where workers run; default: what the file says, else local.",
+            help="Where workers run; default: that of the file, else local.",
         ),
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="What jobs ask SLURM for; NAME stands for slurm/profiles/NAME.yaml."),
+        typer.Option(metavar="NAME|FILE", help="What jobs request of SLURM; NAME: slurm/profiles/NAME.yaml."),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=MOST_AT_ONCE,
-            help="How many; default: as many as cores and GPUs have room for; on SLURM, max_jobs.",
+            help="Number of workers; default: as many as cores and GPUs have room for; on SLURM, max_jobs.",
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,
-    set_: Annotated[
-        list[str], typer.Option("--set", metavar="PATH=VALUE", help="Change the file, e.g. axes.lr=[0.1,0.3].")
-    ] = [],  # noqa: B006  Typer reads it and never changes it
-    only: Annotated[
-        list[str],
-        typer.Option(
-            "--only",
-            metavar="FIELD=VALUE",
-            help="Keep the cells that match, e.g. norm=ln.",
-            autocompletion=conditions,
-        ),
-    ] = [],  # noqa: B006
-    limit: Annotated[int | None, typer.Option(max=MOST_RUNS, help="Keep the first so many runs.")] = None,
+    sets: SetsOption = None,
+    only: OnlyOption = None,
+    limit: LimitOption = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the workers and return (exit code 3).")] = False,
     rerun: RerunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a sweep file: launch what is missing, adopt what is running, end with the leaderboard.
 
-    Calling it again is always safe: finished runs are never repeated, interrupted ones go on where they stopped.
-    Ctrl-C or SIGTERM lets the workers finish their round, a second one kills them; neither counts as a failed attempt.
-    Where SIGINT is ignored, as in a script's background job, it stays so: use SIGTERM or `flbench cancel`.
+    It is always safe to repeat the command: finished runs are never repeated, interrupted ones resume. Ctrl-C or
+    SIGTERM lets the workers finish their round, a second one kills them; neither counts as a failed attempt. If SIGINT
+    is ignored, as in a script's background job, it stays so: use SIGTERM or `flbench cancel`.
 
-    Exit codes: 0 all done, 1 some runs failed, 2 bad spec or usage, 3 incomplete or detached, 4 store unusable,
+    Exit codes: 0 all done, 1 some runs failed, 2 invalid file or usage, 3 incomplete or detached, 4 store unusable,
     130 interrupted.
 
     Example: flbench sweep sweeps/quickstart.yaml
@@ -84,7 +75,7 @@ def sweep(
     from flbench.planning import name_data_of
     from flbench.sweeps import load_sweep
 
-    given = load_sweep(spec, set_, only, limit)
+    given = load_sweep(spec, sets or (), only or (), limit)
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)
     require_device(given.experiments, lambda: wanted.options.device)
     needed: Literal["data", "content", "nothing"] = "content" if wanted.backend == "slurm" else "data"
@@ -103,5 +94,5 @@ def sweep(
 
     summary = SweepRun(loaded, wanted, store, as_json=as_json).execute(detach=detach, rerun=rerun)
     if as_json:
-        print(json.dumps(summary, indent=1))
+        print_json(summary)
     raise typer.Exit(summary["exit_code"])

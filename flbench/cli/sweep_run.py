@@ -12,10 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
-from flbench.cli.live import say, view_for
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.live import progress_view
 from flbench.cli.numbers import duration
-from flbench.cli.options import DEFAULT_STORE, public_path
-from flbench.cli.overview import Overview
+from flbench.cli.options import public_path
+from flbench.cli.ranking import Overview
+from flbench.cli.screen import say
 from flbench.config import digest
 from flbench.errors import UserError
 from flbench.launchers import SweepWorkers
@@ -66,18 +68,16 @@ class SweepRun:
 
     def _orchestrate(self, *, detach: bool) -> Outcome:
         store, plan, experiments = self._store, self._plan, self._sweep.experiments
-        view = view_for(self._console, lambda: Overview.of(store, experiments))
         orchestrator = Orchestrator(
             store,
             plan,
             experiments,
             lambda: self._workers.launcher(store, plan, experiments),
             max_attempts=self._workers.options.max_attempts,
-            show=view.show,
         )
         try:
-            with view:
-                return orchestrator.run(detach=detach)
+            with progress_view(self._console, lambda: Overview.of(store, experiments)) as show:
+                return orchestrator.run(show=show, detach=detach)
         except UserError:
             self._print_failures(orchestrator.failures())
             raise

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from typing import Annotated
 
 import typer
 
-from flbench.choices import TrackingMode
+from flbench.choices import DEFAULT_STORE, TrackingMode
+from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps as complete_sweeps
-from flbench.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from flbench.cli.options import JsonOption, StoreOption
+from flbench.cli.targets import expect_plans, open_store, plan_name
 from flbench.errors import UserError
 
 
@@ -44,14 +45,11 @@ def sync(
 
     Example: flbench sync sweeps/quickstart.yaml --mode offline
     """
-    from flbench.cli.ending import ends_quietly
-    from flbench.cli.targets import expect_plans, plan_name
-    from flbench.store import Store
     from flbench.store.secrets import redact
     from flbench.tracking.jobs import job_of_plan, job_of_runs, unplanned_runs
     from flbench.tracking.sync import sync_job
 
-    opened = Store(store, create=False)
+    opened = open_store(store)
     plans = [path for name in sweeps for path in expect_plans(opened, name)] if sweeps else opened.sweep_dirs()
     jobs = {plan_name(plan): partial(job_of_plan, plan) for plan in plans}
     if not sweeps and (unplanned := unplanned_runs(opened)):
@@ -66,6 +64,5 @@ def sync(
         results = [sync_job(opened, name, make, mode, say, beside=beside) for name, make in jobs.items()]
     ok = all(result.ok for result in results)
     if as_json:
-        summary = {"schema": 1, "store": str(store), "ok": ok, "sweeps": [result.json() for result in results]}
-        print(json.dumps(summary, indent=1))
+        print_json({"schema": 1, "store": str(store), "ok": ok, "sweeps": [result.json() for result in results]})
     raise typer.Exit(int(not ok))

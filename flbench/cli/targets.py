@@ -1,4 +1,4 @@
-"""What users name on the command line: a sweep file, a sweep of the store, or a run by the beginning of its id."""
+"""Find what users name on the command line: a store, a sweep file, a sweep of the store, a run by its id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flbench.errors import UserError
 if TYPE_CHECKING:
     from flbench.store import Entry, Store
 
-#: Ids that an error lists.
+#: Ids that an error message lists at most.
 MOST_IDS = 8
 
 TargetsArgument = Annotated[
@@ -32,14 +32,21 @@ TargetsArgument = Annotated[
 
 @dataclass(frozen=True)
 class Targets:
-    """What was named: whole sweeps by the directories of their plans, and single runs by their ids."""
+    """Whole sweeps, by the directories of their plans, and single runs, by their ids."""
 
     plans: tuple[Path, ...]
     run_ids: tuple[str, ...]
 
 
+def open_store(root: Path) -> Store:
+    """Open the store that a command reads; raises UserError if there is none."""
+    from flbench.store import Store
+
+    return Store(root, create=False)
+
+
 def find_targets(store: Store, names: Iterable[str]) -> Targets:
-    """Resolve names; raises UserError for the first one that names nothing, or more than one run."""
+    """Resolve names; raises UserError for the first that matches nothing, or several runs."""
     plans: dict[Path, None] = {}
     run_ids: dict[str, None] = {}
     for name in names:
@@ -52,10 +59,10 @@ def find_targets(store: Store, names: Iterable[str]) -> Targets:
 
 
 def find_plans(store: Store, name: str) -> list[Path]:
-    """Return the plans of a sweep file, of a sweep's name, or of ``NAME/HASH``; none where it names no sweep.
+    """Return the plans of a sweep file, of a sweep's name, or of ``NAME/HASH``; none if there is no such sweep.
 
     Raises:
-        UserError: the file is no sweep, or was not started in this store.
+        UserError: the file is no valid sweep, or was not started in this store.
     """
     directories = store.sweep_dirs()
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
@@ -64,7 +71,7 @@ def find_plans(store: Store, name: str) -> list[Path]:
 
 
 def expect_plans(store: Store, name: str) -> list[Path]:
-    """As ``find_plans``, where only a sweep will do; raises UserError where it names none."""
+    """Return the plans as ``find_plans`` does; raises UserError if there are none."""
     found = find_plans(store, name)
     if not found:
         raise _unknown(store, name, "a sweep file or the name of a sweep")
@@ -72,12 +79,12 @@ def expect_plans(store: Store, name: str) -> list[Path]:
 
 
 def plan_name(directory: Path) -> str:
-    """A plan as workers name it: NAME/HASH."""
+    """Return the name of a plan, NAME/HASH, from its directory."""
     return "/".join(directory.parts[-2:])
 
 
 def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]) -> Iterator[Entry]:
-    """Every run of some plans, and single runs as they were requested at the longest; each once."""
+    """Yield every run of some plans and some single runs, each once, with the most rounds that were requested."""
     from flbench.store import read_plan
 
     longest: dict[str, Entry] = {}
@@ -93,17 +100,17 @@ def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]
 
 
 def entry_of(store: Store, run_id: str) -> Entry:
-    """A run as it was requested at the longest; raises UserError where no readable file says what it is."""
+    """Return a run with the most rounds that were requested; raises UserError if no readable file describes it."""
     from flbench.store import Entry
 
     try:
         begun = [Entry.of(store.run(run_id).experiment())]
     except FileNotFoundError:
         begun = []
-    wished = [*begun, *store.planned(run_id)]
-    if not wished:
+    requested = [*begun, *store.planned(run_id)]
+    if not requested:
         raise UserError(f"{run_id}: its experiment.json is damaged and no plan names it")
-    return max(wished, key=lambda entry: int(entry.experiment["rounds"]))
+    return max(requested, key=lambda entry: int(entry.experiment["rounds"]))
 
 
 def _is_plan(name: str, directory: Path) -> bool:
@@ -112,7 +119,7 @@ def _is_plan(name: str, directory: Path) -> bool:
 
 
 def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list[Path]:
-    """The plans of a sweep file: one for each content of its data that it was started on."""
+    """Return the plans of a sweep file: one for each content of its data with which it was started."""
     from flbench.planning import as_planned
     from flbench.sweeps import load_sweep
 

@@ -1,17 +1,18 @@
-"""``flbench verify``: whether a store is sound, and its numbers come out again."""
+"""``flbench verify``: check a store's files, and compute runs again."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
-from flbench.cli.options import DEFAULT_STORE, MOST_RUNS, DataOption, JsonOption, StoreOption
-from flbench.cli.targets import find_targets
+from flbench.cli.options import MOST_RUNS, DataOption, JsonOption, StoreOption
+from flbench.cli.targets import find_targets, open_store
 from flbench.errors import UserError
 from flbench.report.literal import visible
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from flbench.store import Store
     from flbench.store.verify import Audit
 
-#: Problems told in full.
+#: Problems printed at most; further ones are counted.
 MOST_PROBLEMS = 50
 
 
@@ -40,52 +41,50 @@ def verify(
             min=0,
             max=MOST_RUNS,
             metavar="N",
-            help="Also execute so many finished runs again, and compare every number.",
+            help="Also execute N finished runs again, and compare every number.",
         ),
     ] = 0,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every file of a store, and nothing but check: whatever is wrong stays where it is.
+    """Check every file of a store, without changing any.
 
-    JSON is whole and of a known version, ids are the hashes of their experiments, checkpoints have their checksums,
-    metrics ascend without gaps and bear out their results, plans are whole, and what a worker recorded about an
-    attempt (lease.json, environment.json, exit.json) has its checksum, if flbench wrote one (0.1.0 did not). Checksums
-    show damage and careless edits, no forgery. Not checked are logs, heartbeats, marks (cancel.json, forgiven,
+    JSON is whole and of a known version, ids are the hashes of their experiments, checkpoints match their checksums,
+    metrics ascend without gaps and match their results, plans are whole, and what a worker recorded about an attempt
+    (lease.json, environment.json, exit.json) matches its checksum, if flbench wrote one (0.1.0 did not). Checksums
+    reveal damage and careless edits, not forgery. Not checked: logs, heartbeats, marks (cancel.json, forgiven,
     superseded), the numbers of runs without a result, and whether a whole result or attempt was removed.
 
-    With --recompute, runs that this machine can compute alike (same device, executor and torch) are executed again in a
-    scratch folder and compared bit by bit, times apart. Exit code 1 where something is wrong.
+    With --recompute, runs that this machine can reproduce (same device, executor and torch) are executed again in a
+    temporary folder and compared bit by bit, except for times. Exit code 1 if something is wrong.
 
     Example: flbench verify
 
     Example: flbench verify quickstart --recompute 3
     """
-    from flbench.store import Store
-
-    opened, wanted = _opened(store, names or [])
-    audit, run_ids = _audit(Store(opened, create=False), wanted)
+    root, wanted = _store_and_targets(store, names or [])
+    audit, run_ids = _audit(open_store(root), wanted)
     if not as_json:
-        _tell(audit)
+        _print(audit)
     sound = [run_id for run_id in run_ids if audit.is_sound(run_id)]
     verdicts = _recompute(audit.store, sound, recompute, data, quiet=as_json) if recompute else []
     different = sum(verdict.verdict == "different" for verdict in verdicts)
     if as_json:
         summary = {
             "schema": 1,
-            "store": str(opened),
+            "store": str(root),
             "runs": audit.runs,
             "files": audit.files,
             "problems": [{"path": str(one.path), "what": one.what} for one in audit.problems],
             "recomputed": [dataclasses.asdict(verdict) for verdict in verdicts],
         }
-        typer.echo(json.dumps(summary, indent=1))
+        print_json(summary)
     if audit.problems or different:
         raise typer.Exit(1)
 
 
-def _opened(store: Path, names: list[str]) -> tuple[Path, list[str]]:
-    """The store, which may be named like a sweep, and the other names."""
+def _store_and_targets(store: Path, names: list[str]) -> tuple[Path, list[str]]:
+    """Return the store, which an argument may name in place of the option, and the other arguments."""
     from flbench.store import Store
 
     stores = [name for name in names if Store.exists(Path(name))]
@@ -97,7 +96,7 @@ def _opened(store: Path, names: list[str]) -> tuple[Path, list[str]]:
 
 
 def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
-    """Check what is named; return with it the ids of the runs that it held."""
+    """Check what the user named; return the audit and the ids of the runs in it."""
     from flbench.store.verify import Audit
 
     audit = Audit(store)
@@ -113,13 +112,13 @@ def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
     return audit, run_ids
 
 
-def _tell(audit: Audit) -> None:
+def _print(audit: Audit) -> None:
     for problem in audit.problems[:MOST_PROBLEMS]:
         typer.echo(visible(f"{problem.path}: {problem.what}"))
     if len(audit.problems) > MOST_PROBLEMS:
         typer.echo(f"and {len(audit.problems) - MOST_PROBLEMS} more; --json lists all")
     aside = sum(1 for _ in audit.store.quarantine.glob("*"))
-    noted = f"; {aside} files were found damaged before, and lie in {audit.store.quarantine}" if aside else ""
+    noted = f"; {aside} files were found damaged before, and are in {audit.store.quarantine}" if aside else ""
     found = f"{len(audit.problems)} problems" if audit.problems else "all sound"
     typer.echo(f"{audit.runs} runs, {audit.files} files: {found}{noted}")
 
@@ -134,5 +133,5 @@ def _recompute(store: Store, run_ids: list[str], count: int, data: Path | None, 
             why = f": {verdict.why}" if verdict.why else ""
             typer.echo(f"{verdict.run_id}, {verdict.rounds} rounds again: {verdict.verdict}{why}")
     if not verdicts and not quiet:
-        typer.echo("no finished run is there to be executed again")
+        typer.echo("there is no finished run to execute again")
     return verdicts

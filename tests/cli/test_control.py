@@ -66,6 +66,7 @@ def slow_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Experiment
     plan = experiments(2, rounds=ROUNDS)
     monkeypatch.chdir(ROOT)
     orchestrate(store, plan, detach=True)
+    wait_until(lambda: all(store.run(one.run_id).state(one).status == "running" for one in plan))
     wait_until(lambda: recorded(store) >= 4)
     return plan
 

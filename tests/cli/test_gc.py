@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.gc import readable
+from flbench.cli.numbers import file_size
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.store import Attempt, Lease, Store, encode_plan
@@ -217,4 +217,4 @@ def test_a_finished_store_survives_everything(store: Store) -> None:
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")])
 def test_readable_sizes(size: int, text: str) -> None:
-    assert readable(size) == text
+    assert file_size(size) == text

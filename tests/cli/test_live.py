@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flbench.cli.curve import curve
-from flbench.cli.live import LiveView, PlainView, headlines, live_table, news_line, summary_line, view_for
+from flbench.cli.curves import curve
+from flbench.cli.live import PlainView, headlines, live_table, news_line, progress_view, summary_line
 from flbench.cli.numbers import duration, handy, pace
-from flbench.cli.overview import Overview
+from flbench.cli.ranking import Overview
 from flbench.config import Experiment, parse_experiment
 from flbench.progress import Progress, Seen
 from flbench.store import Lease, Result, RunState, Store
@@ -107,7 +108,7 @@ def plain() -> tuple[PlainView, StringIO]:
 
 def test_pipe_gets_a_line_a_run() -> None:
     view, file = plain()
-    with view:
+    with closing(view):
         view.show(progress(news=(done(),)))
         view.show(progress(news=(FAILED,)))
     assert file.getvalue().splitlines() == [news_line(done()), news_line(FAILED)]
@@ -115,7 +116,7 @@ def test_pipe_gets_a_line_a_run() -> None:
 
 def test_many_runs_at_once_are_told_in_one_line_but_failures_in_full() -> None:
     view, file = plain()
-    with view:
+    with closing(view):
         view.show(progress(news=(*[done()] * 50, FAILED)))
     assert file.getvalue().splitlines() == [news_line(FAILED), summary_line(progress())]
 
@@ -240,22 +241,26 @@ def terminal(**options: Any) -> tuple[Console, StringIO]:
 def test_terminal_gets_the_overview_and_failures_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TERM", raising=False)
     console, file = terminal()
-    with view_for(console, lambda: Overview.of(store, EXPERIMENTS)) as view:
-        assert isinstance(view, LiveView)
-        view.show(progress(news=(done(), *[FAILED] * 6)))
+    with progress_view(console, lambda: Overview.of(store, EXPERIMENTS)) as show:
+        show(progress(news=(done(), *[FAILED] * 6)))
     text = file.getvalue()
     assert text.count("oom: MemoryError") == 4
     assert "and 2 more failed" in text
     assert done().label not in text
-    assert isinstance(view_for(Console(file=StringIO()), lambda: Overview.of(store, EXPERIMENTS)), PlainView)
+
+
+def test_pipe_gets_plain_lines(store: Store) -> None:
+    with progress_view(Console(file=(file := StringIO())), lambda: Overview.of(store, EXPERIMENTS)) as show:
+        show(progress(news=(done(),)))
+    assert file.getvalue().splitlines() == [news_line(done())]
 
 
 def test_no_color_is_honoured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("TERM", raising=False)
     console, file = terminal()
-    with view_for(console, lambda: Overview.of(store, EXPERIMENTS)) as view:
-        view.show(progress(news=(FAILED,)))
+    with progress_view(console, lambda: Overview.of(store, EXPERIMENTS)) as show:
+        show(progress(news=(FAILED,)))
     colours = re.findall(r"\x1b\[[0-9;]*m", file.getvalue())
     assert {code for one in colours for code in one[2:-1].split(";")} <= {"0", "1", "2", "39", "49"}
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
-from flbench.cli.run import picture
+from flbench.cli.run_curve import picture
 from flbench.errors import UserError
 from flbench.launch.inline import InlineLauncher
 from flbench.store import Store

@@ -16,11 +16,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.cli.curves import sparklines
 from flbench.cli.numbers import percent
+from flbench.cli.plan_status import STATES, SweepStatus, Tally, tally_plan
 from flbench.cli.screen import Screen
-from flbench.cli.sparkline import sparklines
-from flbench.cli.status import SweepStatus
-from flbench.cli.survey import STATES, Tally, survey
 from flbench.errors import StoreUnusable, UserError
 from flbench.store import Lease, Store, encode_plan, strict_json
 from flbench.sweeps import load_sweep
@@ -81,12 +80,12 @@ def test_table_running_and_failures(store: Store) -> None:
 def test_parts_of_a_plan_add_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = json.loads(status("--json").stdout)
     (directory,) = store.sweep_dirs()
-    tally = survey(store, directory / "plan.jsonl")
-    monkeypatch.setattr("flbench.cli.survey.PART", 1)  # every run in a part of its own
-    monkeypatch.setattr("flbench.cli.survey.usable_cores", lambda: 2)
+    tally = tally_plan(store, directory / "plan.jsonl")
+    monkeypatch.setattr("flbench.cli.plan_status.PART", 1)  # every run in a part of its own
+    monkeypatch.setattr("flbench.cli.plan_status.usable_cores", lambda: 2)
     assert json.loads(status("--json").stdout) == whole
     assert [run["label"] for run in whole["sweeps"][0]["active"]] == ["fedavg none lr=0.2 s0"]
-    again = survey(store, directory / "plan.jsonl")
+    again = tally_plan(store, directory / "plan.jsonl")
     assert (again.cells, again.planned, again.rounds_given_up) == (tally.cells, tally.planned, tally.rounds_given_up)
     assert [cell.progress for cell in tally.cells.values()] == ["1/1", "0/1, 1 failed"]
 
@@ -216,7 +215,7 @@ def test_eighty_columns_show_what_matters(store: Store, monkeypatch: pytest.Monk
 def test_every_state_fits_into_eighty_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = Counter(dict.fromkeys(STATES, 12345))
     tally = Tally(counts=counts, rounds_done=123456, rounds_total=1234567)
-    monkeypatch.setattr("flbench.cli.survey.survey", lambda store, plan: tally)
+    monkeypatch.setattr("flbench.cli.plan_status.tally_plan", lambda store, plan: tally)
     head, row, *_ = drawn(store, monkeypatch, 80)
     assert head.split() == ["sweep", "runs", *STATES, "rounds"]
     assert row.split() == ["toy", "74070", *["12345"] * 6, "10.0", "%"]
@@ -291,7 +290,7 @@ def test_nothing_is_left_to_wait_for_where_nobody_works(store: Store, monkeypatc
     """Rounds were seen to end since the first look, and then the workers went."""
     (directory,) = store.sweep_dirs()
     now = [0.0]
-    monkeypatch.setattr("flbench.cli.status.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("flbench.cli.plan_status.time", SimpleNamespace(monotonic=lambda: now[0]))
     one = SweepStatus(store, directory)
     one.look(1)
     (attempt,) = store.run(load_sweep(store.root.parent / "toy.yaml").experiments[2].run_id).attempts()

@@ -192,7 +192,7 @@ def orchestrate(
     def launcher() -> LocalLauncher:
         return LocalLauncher(store, plan_name, options, workers=workers, command=command)
 
-    return Orchestrator(store, plan_name, plan, launcher, max_attempts=attempts, show=show).run(detach=detach)
+    return Orchestrator(store, plan_name, plan, launcher, max_attempts=attempts).run(show=show, detach=detach)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flbench.cli.sparkline import Curves, mixed_sparklines, sparklines
-from flbench.cli.standings import Cell, Standings, best, common_names, names
+from flbench.cli.curves import Curves, mixed_sparklines, sparklines
+from flbench.cli.ranking import Cell, Ranking, best, common_names, names
 from flbench.config import parse_experiment
 from flbench.progress import Seen
 from flbench.store import Lease, RunState, Store
@@ -19,8 +19,8 @@ PLAN = [
 ]
 
 
-def standings() -> Standings:
-    return Standings([one.cell_id for one in PLAN], lambda index: PLAN[index].to_json())
+def new_ranking() -> Ranking:
+    return Ranking([one.cell_id for one in PLAN], lambda index: PLAN[index].to_json())
 
 
 def done(index: int, accuracy: float | None) -> Seen:
@@ -28,22 +28,22 @@ def done(index: int, accuracy: float | None) -> Seen:
 
 
 def test_cells_grow_and_nothing_is_counted_twice() -> None:
-    told = standings()
+    ranking = new_ranking()
     ended = {1: done(1, 0.5)}
-    told.update(ended)
-    told.update(ended)
+    ranking.update(ended)
+    ranking.update(ended)
     ended[0] = done(0, 0.25)
     ended[3] = Seen(PLAN[3].run_id, "", 200, RunState("failed", "oom"))
-    told.update(ended)
-    ln, centralized = told.cells.values()
+    ranking.update(ended)
+    ln, centralized = ranking.cells.values()
     assert (ln.values, ln.run_ids, ln.mean) == ([0.5, 0.25], [PLAN[1].run_id, PLAN[0].run_id], 0.375)
     assert (ln.progress, centralized.progress) == ("2/2", "0/1, 1 failed")
 
 
 def test_an_experiment_is_asked_for_once_a_cell() -> None:
     asked: list[int] = []
-    told = Standings(["a", "a", "b"], lambda index: asked.append(index) or {"kind": "federated"})  # type: ignore[func-returns-value]
-    told.update({0: done(0, 0.1), 1: done(1, 0.2), 2: done(2, 0.3)})
+    ranking = Ranking(["a", "a", "b"], lambda index: asked.append(index) or {"kind": "federated"})  # type: ignore[func-returns-value]
+    ranking.update({0: done(0, 0.1), 1: done(1, 0.2), 2: done(2, 0.3)})
     assert asked == [0, 2]
 
 
@@ -70,18 +70,18 @@ def test_studies_compete_by_their_own_numbers() -> None:
             {"kind": "rank", "normalized": "bn"},
         )
     ]
-    told = Standings([one.cell_id for one in plan], lambda index: plan[index].to_json())
+    ranking = Ranking([one.cell_id for one in plan], lambda index: plan[index].to_json())
     values = (20.0, 5.0, 40.0, 1.5, 6.0)
-    told.update(
+    ranking.update(
         {
             index: Seen(one.run_id, "", 0, RunState("done"), 0, value)
             for index, (one, value) in enumerate(zip(plan, values, strict=True))
         }
     )
-    leaders = best(told.cells.values(), 5).cells
+    leaders = best(ranking.cells.values(), 5).cells
     # The least sharp and the highest rank first; networks of different widths do not compete.
     assert [(cell.metric, cell.mean) for cell in leaders] == [("lambda_max", 5.0), ("lambda_max", 40.0), ("rank", 6.0)]
-    assert [cell.mean for cell in best(told.cells.values(), 6).cells] == [5.0, 20.0, 40.0, 6.0, 1.5]
+    assert [cell.mean for cell in best(ranking.cells.values(), 6).cells] == [5.0, 20.0, 40.0, 6.0, 1.5]
     common = common_names(plan)
     assert names(plan[1].to_json(), common) == ("sharpness width=50", "mean-last")
     assert names(plan[4].to_json(), common) == ("rank", "bn")
@@ -100,7 +100,7 @@ def test_a_cell_is_called_by_what_it_competes_in_and_with() -> None:
 
 def test_parts_join() -> None:
     left, right = Cell("x", [0.1], ["a"], diverged=1), Cell("x", [0.2], ["b"], failed=2)
-    left.join(right)
+    left.merge(right)
     assert left == Cell("x", [0.1, 0.2], ["a", "b"], diverged=1, failed=2)
 
 

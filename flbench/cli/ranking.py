@@ -1,7 +1,7 @@
 """Which cells lead so far: the mean headline number of their finished runs, problem by problem.
 
-It is for people who watch a sweep, not for the leaderboard: cells are ranked before all of their seeds are there, and
-how many there are stands beside them.
+It is for people who watch a sweep, not for the leaderboard: cells are ranked before all of their seeds have finished,
+and the table says how many have.
 """
 
 from __future__ import annotations
@@ -10,14 +10,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
+from rich.table import Table
+
+from flbench.cli.curves import Curves, sparklines
+from flbench.cli.numbers import value
+from flbench.cli.screen import fitting, plain_table
 from flbench.config import REQUEST_FIELDS, Experiment, canonical_json, fields_of_all_kinds, headline_of
 from flbench.metric_specs import METRICS
-from flbench.progress import Seen
+from flbench.progress import Progress, Seen
 from flbench.run_names import Common, label
 
-#: What is to be solved; cells compete with each other only where they agree in it.
+if TYPE_CHECKING:
+    from flbench.store import Store
+
+#: Cells shown at most.
+MOST_CELLS = 6
+
+#: The fields that make a problem: only cells that agree in them are compared.
 PROBLEM = (
     *("kind", "dataset", "model", "partition", "min_size", "clients", "participation"),
     *("activation", "width", "layers", "depth", "outputs", "samples", "sigma_w2", "sigma_b2", "gamma"),
@@ -30,9 +41,9 @@ class Cell:
     """The finished runs of one cell.
 
     Attributes:
-        problem: what it competes in, and by which number, as canonical JSON.
+        problem: its fields of ``PROBLEM`` and its metric, as canonical JSON.
         values: of the runs that neither failed nor diverged, with their ids in ``run_ids``.
-        planned: how many runs are requested.
+        planned: how many runs the plan has.
         metric: the number that is compared.
     """
 
@@ -51,7 +62,7 @@ class Cell:
 
     @property
     def rank(self) -> float:
-        """Less for what is better."""
+        """A key to sort by: the best cell has the least."""
         return self.mean if METRICS[self.metric].lower_is_better else -self.mean
 
     @property
@@ -61,7 +72,7 @@ class Cell:
         return ", ".join([f"{len(self.values)}/{self.planned}", *(f"{n} {how}" for how, n in bad.items() if n)])
 
     def add(self, seen: Seen) -> None:
-        """Count a run that has come to its end."""
+        """Count a run that has ended."""
         if seen.outcome == "diverged":
             self.diverged += 1
         elif seen.state.status != "done":
@@ -70,35 +81,35 @@ class Cell:
             self.values.append(seen.value)
             self.run_ids.append(seen.run_id)
 
-    def join(self, other: Cell) -> None:
-        """Take over what another part of the plan knows of the same cell."""
+    def merge(self, other: Cell) -> None:
+        """Add the runs of the same cell from another part of the plan."""
         self.values += other.values
         self.run_ids += other.run_ids
         self.diverged += other.diverged
         self.failed += other.failed
 
 
-class Standings:
-    """The cells of a plan, or of a part of it, as its runs come to their end.
+class Ranking:
+    """The cells of a plan, or of a part of it, as its runs end.
 
     Args:
         cell_ids: the cell of each run of the plan.
-        experiment_of: the experiment of a run of the plan as plain JSON; asked once a cell.
+        experiment_of: returns the experiment of a run of the plan as plain JSON; called once per cell.
 
     Attributes:
         cells: those of which a run has ended, by id.
-        planned: how many runs there are of each cell.
+        planned: number of runs of each cell.
     """
 
     def __init__(self, cell_ids: Sequence[str], experiment_of: Callable[[int], Mapping[str, Any]]) -> None:
         self._cell_ids, self._experiment_of = cell_ids, experiment_of
         self.planned = Counter(cell_ids)
-        self._told = 0
+        self._counted = 0
         self.cells: dict[str, Cell] = {}
 
     def update(self, ended: Mapping[int, Seen]) -> None:
-        """Count what has been added to ``Progress.ended`` since the last time."""
-        for index, seen in islice(ended.items(), self._told, None):
+        """Count the runs that were added to ``Progress.ended`` since the last call."""
+        for index, seen in islice(ended.items(), self._counted, None):
             cell_id = self._cell_ids[index]
             if cell_id not in self.cells:
                 experiment = self._experiment_of(index)
@@ -106,19 +117,19 @@ class Standings:
                 problem = canonical_json({name: experiment.get(name) for name in PROBLEM} | {"metric": metric})
                 self.cells[cell_id] = Cell(problem, planned=self.planned[cell_id], metric=metric)
             self.cells[cell_id].add(seen)
-        self._told = len(ended)
+        self._counted = len(ended)
 
 
 @dataclass(frozen=True)
 class Best:
-    """The cells that lead, and how many problems have none shown for want of room."""
+    """The leading cells, and the number of problems for which there was no room."""
 
     cells: list[Cell]
     hidden: int
 
 
 def best(cells: Iterable[Cell], most: int) -> Best:
-    """The leading cells of each problem, the best first, ``most`` in all; problems in the order of the cells."""
+    """Return the leading cells of each problem, the best first, ``most`` in all; problems in the order of the cells."""
     problems: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.values:
@@ -130,12 +141,12 @@ def best(cells: Iterable[Cell], most: int) -> Best:
 
 
 def names(experiment: Mapping[str, Any], common: Common) -> tuple[str, str]:
-    """What a cell's problem, and what in it competes, is called; ``common`` is what needs no name."""
+    """Return the names of a cell's problem and of its contender in it, without the fields of ``common``."""
     return label(experiment, common, PROBLEM), label(experiment, common, CONTENDER)
 
 
 def common_names(experiments: Sequence[Experiment]) -> Common:
-    """By kind, the fields in which these experiments agree."""
+    """Return, by kind, the fields in which these experiments agree."""
     kinds: dict[str, list[Experiment]] = {}
     for one in experiments:
         kinds.setdefault(one.kind, []).append(one)
@@ -143,12 +154,54 @@ def common_names(experiments: Sequence[Experiment]) -> Common:
 
 
 def _agreed(alike: Sequence[Experiment]) -> set[str]:
-    """The fields in which experiments of one kind agree."""
+    """Return the fields in which experiments of one kind agree."""
     first = alike[0]
     names = set(type(first).model_fields) - REQUEST_FIELDS
     return {name for name in names if all(_same(getattr(one, name), getattr(first, name)) for one in alike)}
 
 
 def _same(value: Any, other: Any) -> bool:
-    # The runs of a sweep share their components: nearly always there is nothing to compare.
+    # The runs of a sweep share their components: comparing identities first is much faster.
     return value is other or bool(value == other)
+
+
+class Overview:
+    """What the live display shows of a sweep besides its progress: curves, and the leading cells."""
+
+    def __init__(self, ranking: Ranking, curves: Curves, names_of: Callable[[str], tuple[str, str]]) -> None:
+        self._ranking, self.curves, self._names_of = ranking, curves, names_of
+
+    @classmethod
+    def of(cls, store: Store, experiments: Sequence[Experiment]) -> Self:
+        """Return the overview of a sweep's experiments, in the order of its plan."""
+        ranking = Ranking([one.cell_id for one in experiments], lambda index: experiments[index].to_json())
+        by_id = {one.run_id: one for one in experiments}
+        common = common_names(experiments)
+        return cls(ranking, Curves(store), lambda run_id: names(by_id[run_id].to_json(), common))
+
+    def leaders(self, progress: Progress, most: int) -> list[Table]:
+        """Return tables of the best cells so far, one for each metric; none while no run has finished."""
+        self._ranking.update(progress.ended)
+        return cells_tables(best(self._ranking.cells.values(), most), self.curves, self._names_of)
+
+
+def cells_tables(
+    found: Best, curves: Curves, names_of: Callable[[str], tuple[str, str]], title: str = "best cells so far"
+) -> list[Table]:
+    """Return tables of some cells, one for each metric; ``names_of`` returns the problem and contender of a run."""
+    tables: list[Table] = []
+    for metric in dict.fromkeys(cell.metric for cell in found.cells):
+        more = f" (and {found.hidden} more problems)" if found.hidden and not tables else ""
+        cells = [cell for cell in found.cells if cell.metric == metric]
+        scale, lines = sparklines([curves.of_runs(cell.run_ids, metric) for cell in cells], metric=metric)
+        rows = [(cell, *names_of(cell.run_ids[0])) for cell in cells]
+        has_problems = any(problem for _, problem, _ in rows)
+        table = plain_table([title + more, *(["on"] if has_problems else [])])
+        table.add_column("runs", no_wrap=True)
+        table.add_column(METRICS[metric].title, justify="right", no_wrap=True)
+        table.add_column(scale, no_wrap=True)
+        for (cell, problem, contender), line in zip(rows, lines, strict=True):
+            called = (contender, problem) if has_problems else (contender,)
+            table.add_row(*map(fitting, called), cell.progress, value(metric, cell.mean), line)
+        tables.append(table)
+    return tables

@@ -1,0 +1,122 @@
+"""What ``flbench run`` shows: the headline number as a curve while it runs, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from flbench.cli.curves import curve
+from flbench.cli.live import news_line, remaining
+from flbench.cli.numbers import duration, handy, pace, value
+from flbench.cli.screen import live_area, say
+from flbench.config import Experiment, headline_of
+from flbench.metric_specs import METRICS
+from flbench.orchestrate import Outcome
+from flbench.progress import Progress
+from flbench.store import RunDir
+
+
+class RunCurve:
+    """One run on a console: a curve that grows on a terminal, a line for each evaluation elsewhere."""
+
+    def __init__(self, console: Console, found: RunDir, experiment: Experiment) -> None:
+        self._console, self._run, self._experiment = console, found, experiment
+        self._rounds, self._metric = experiment.rounds, headline_of(experiment.to_json())
+        self._live: Live | None = None
+        self._printed = -1
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Draw the curve in one place of the terminal until the end of the context."""
+        with live_area(self._console) as self._live:
+            yield
+
+    def update(self, progress: Progress) -> None:
+        """Draw or print the evaluations so far."""
+        attempts = self._run.attempts()
+        records = attempts[-1].records() if attempts else []
+        if self._live:
+            speed = progress.rounds_per_second
+            text = "" if speed is None else f"{pace(speed)}, {remaining(progress)}"
+            drawn = picture(records, self._rounds, self._console.width, text, metric=self._metric)
+            self._live.update(drawn, refresh=True)
+            return
+        for record in records if self._rounds else ():  # without rounds, the result says it all
+            if record["round"] > self._printed:
+                self._printed = record["round"]
+                say(self._console, record_line(record, self._rounds, self._metric))
+
+    def print_end(self, outcome: Outcome) -> None:
+        """Print the whole curve, the final numbers, and what to do next."""
+        console, found, rounds = self._console, self._run, self._rounds
+        result = found.result_for(self._experiment)
+        if result is not None:
+            records = [record for record in found.metrics(result) if record["round"] <= rounds]
+            if console.is_terminal and records:
+                console.print(picture(records, rounds, console.width, metric=self._metric))
+            if not outcome.launched:
+                say(console, "This run was finished before; nothing was computed.")
+            numbers = {name: value for name, value in result.final.items() if isinstance(value, (int, float))}
+            if not rounds:
+                numbers.pop("round", None)
+            if numbers:
+                in_order = sorted(numbers.items(), key=lambda item: (item[0] != "round", item[0] != self._metric))
+                say(console, ", ".join(f"{name} {value:.6g}" for name, value in in_order), fold=True)
+            if result.status == "diverged":
+                say(console, f"The run diverged in round {result.rounds}: its loss or a weight is not a finite number.")
+        for seen in outcome.failures:
+            say(console, f"failed: {news_line(seen, whole=True)}")
+        if outcome.exit_code in (3, 130):
+            say(console, "Stopped; the same command goes on from the last checkpoint.")
+        say(console, f"Files: {found.path}")
+
+    def summary(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the run for ``--json``."""
+        state = self._run.state(self._experiment)
+        result = state.result
+        return {
+            "schema": 1,
+            "run_id": self._run.run_id,
+            "status": result.status if result else state.status,
+            "kind": state.kind,
+            "message": state.message,
+            "rounds": result.rounds if result else None,
+            "metric": self._metric,
+            "final": result.final if result else None,
+            "directory": str(self._run.path),
+            "computed": outcome.launched > 0,
+            "exit_code": outcome.exit_code,
+        }
+
+
+def picture(
+    records: Sequence[Mapping[str, Any]], rounds: int, columns: int, speed: str = "", *, metric: str = "acc"
+) -> RenderableType:
+    """Return the curve, if there are rounds, with the newest numbers below it."""
+    points = [(record["round"], record[metric]) for record in records if record.get(metric) is not None]
+    lines = _curve(points, rounds, columns, metric) if rounds else []
+    newest = record_line(records[-1], rounds, metric) if records else "preparing data and model ..."
+    return Group(*map(Text, filter(None, (*lines, newest, speed))))
+
+
+def _curve(points: Sequence[tuple[float, float]], rounds: int, columns: int, metric: str) -> list[str]:
+    """Draw an accuracy on a scale to 100 %, any other number on a scale to its greatest value."""
+    if METRICS[metric].percent:
+        return curve(points, rounds, width=max(20, min(72, columns - 10)))
+    top = max((y for _, y in points), default=0) or 1.0
+    return curve(points, rounds, width=max(20, min(72, columns - 14)), top=top, text=handy)
+
+
+def record_line(record: Mapping[str, Any], rounds: int, metric: str = "acc") -> str:
+    """Return one evaluation in one line, the headline number first."""
+    parts = [f"round {record['round']}/{rounds}"] if rounds else []
+    parts += [f"{metric} {value(metric, record.get(metric))}"]
+    parts += [f"{name} {record[name]:.4g}" for name in ("rank",) if name != metric and record.get(name) is not None]
+    parts += [f"{name} {record[name]:.4f}" for name in ("loss", "train_loss") if record.get(name) is not None]
+    parts += [duration(record["seconds"])] if record.get("seconds") is not None else []
+    return ", ".join(parts)
