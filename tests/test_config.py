@@ -132,7 +132,7 @@ def test_other_numbers_have_another_id(raw: dict[str, Any]) -> None:
     assert parse_experiment(raw).run_id != parse_experiment({}).run_id
 
 
-def test_both_spellings_keep_their_own_name() -> None:
+def test_two_spellings_of_one_component_keep_their_names() -> None:
     grouped = parse_experiment({"norm": {"name": "gn", "groups": 1}, "participation": 0.24})
     assert isinstance(grouped, Federated)
     assert (grouped.norm.label(), grouped.participation, grouped.cohort_size) == ("gn(groups=1)", 0.24, 2)
@@ -276,7 +276,7 @@ def test_every_kind_names_its_headline_number(raw: dict[str, Any], name: str) ->
     assert name in METRICS
 
 
-def test_a_plan_may_outlive_a_kind() -> None:
+def test_a_plan_may_name_an_unknown_kind() -> None:
     assert headline_of({"kind": "gone"}) == "acc"
 
 

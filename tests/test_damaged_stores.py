@@ -121,7 +121,7 @@ def put(damage: Callable[[Path], None], path: Path) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("done", [True, False])
-def test_damaged_files_hide_no_other_run(store: Store, damage: Callable[[Path], None], done: bool) -> None:
+def test_damaged_files_do_not_hide_other_runs(store: Store, damage: Callable[[Path], None], done: bool) -> None:
     """A run for each kind of file, with that file damaged, beside a sound run."""
     damaged = [experiment(seed=100 + seed) for seed in range(len(NAMES))]
     write_toy_plan(store, [OTHER, *damaged])

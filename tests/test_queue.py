@@ -60,7 +60,7 @@ def test_a_result_of_another_length_is_not_skipped(store: Store) -> None:
     assert tried(Queue(store, Plan.of(longer), offset=0), longer) == [0, 1]
 
 
-def test_runs_that_others_claim_meanwhile_come_last(store: Store) -> None:
+def test_runs_claimed_by_other_workers_meanwhile_come_last(store: Store) -> None:
     plan = experiments(5)
     store.claim(plan[0], Lease.here())
     queue = Queue(store, Plan.of(plan), offset=0)

@@ -50,7 +50,7 @@ def test_names_keep_the_order_of_registration(things: Registry[Component]) -> No
     assert things.names() == ["plain", "knobs", "required"]
 
 
-def test_a_name_is_taken_once(things: Registry[Component]) -> None:
+def test_a_name_can_be_registered_once(things: Registry[Component]) -> None:
     with pytest.raises(ValueError, match="'plain' is registered twice"):
         things.register("plain")(Knobs)
 
@@ -70,7 +70,7 @@ def test_forms_of_one_component(things: Registry[Component]) -> None:
     assert things.parse("knobs") == Knobs()
 
 
-def test_an_integer_and_a_float_are_one_value(things: Registry[Component]) -> None:
+def test_an_integer_and_an_equal_float_are_one_value(things: Registry[Component]) -> None:
     one, also_one = things.parse("knobs:1"), things.parse("knobs:1.0")
     assert one.identity() == also_one.identity()
     assert type(one.identity()["mu"]) is float
@@ -147,13 +147,13 @@ def test_schema_of_fields(things: Registry[Component]) -> None:
     assert schema_of(Plain)["properties"] == {}
 
 
-def test_plain_values() -> None:
+def test_settings_become_plain_json() -> None:
     assert plain((1, (2.5, "a"))) == [1, [2.5, "a"]]
     assert plain(PurePath("a/b")) == "a/b"
     assert str(plain(-0.0)) == "0.0"
 
 
-def test_scalars_for_people() -> None:
+def test_scalars_are_formatted_as_in_yaml() -> None:
     assert [format_scalar(value) for value in (0.1, 1e-5, 1.0, True, (128, 64), "a")] == [
         "0.1",
         "1e-05",
@@ -165,7 +165,7 @@ def test_scalars_for_people() -> None:
 
 
 @pytest.mark.parametrize("value", [0.3, 1e-5, 1.0, 0.0316227766017, 1e22, 123456.7, 0.1 + 0.2])
-def test_two_numbers_never_read_the_same(value: float) -> None:
+def test_different_numbers_are_never_printed_the_same(value: float) -> None:
     near = math.nextafter(value, math.inf)
     assert format_scalar(value) != format_scalar(near)
     assert (float(format_scalar(value)), float(format_scalar(near))) == (value, near)

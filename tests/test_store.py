@@ -64,7 +64,7 @@ def abandoned(**changes: Any) -> Lease:
 # --- opening
 
 
-def test_new_store_says_its_schema(store: Store) -> None:
+def test_new_store_records_its_schema(store: Store) -> None:
     assert json.loads((store.root / "format.json").read_text()) == {"schema": 1}
     assert list(Store(store.root).run_ids()) == []
 
@@ -81,14 +81,14 @@ def test_damaged_format_is_refused(store: Store) -> None:
         Store(store.root)
 
 
-def test_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_directory_of_another_program_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(StoreUnusable, match="not empty and not a store"):
         Store(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_remains_of_a_deleted_store_are_named_with_what_to_do(tmp_path: Path) -> None:
+def test_remains_of_a_deleted_store_are_reported_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "runs" / "ab").mkdir(parents=True)
     with pytest.raises(StoreUnusable, match=r"left of a deleted one \(runs\)\. Delete it: rm -r .*flbench verify"):
         Store(tmp_path)
@@ -103,7 +103,7 @@ def test_store_below_a_file_is_unusable(tmp_path: Path) -> None:
         Store(tmp_path / "file" / "store")
 
 
-def test_reading_makes_no_store(tmp_path: Path) -> None:
+def test_reading_creates_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match="no store at"):
         Store(tmp_path / "none", create=False)
     assert not (tmp_path / "none").exists()
@@ -123,13 +123,13 @@ def test_files_get_the_users_umask(store: Store) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o644}
 
 
-def test_no_temporary_files_stay(store: Store) -> None:
+def test_no_temporary_files_remain(store: Store) -> None:
     run_whole(store, experiment())
     run_whole(store, experiment(rounds=40))
     assert list(store.root.rglob(".*")) == []
 
 
-def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "state"
     files.replace(path, b"old")
 
@@ -163,7 +163,7 @@ def test_numbers_that_are_not_finite_become_null() -> None:
     assert json.loads(line) == {"loss": None, "clients": [1.0, None], "probes": {"rank": None}}
 
 
-def test_plan_comes_back_equal(tmp_path: Path) -> None:
+def test_plan_round_trips(tmp_path: Path) -> None:
     wanted = [experiment(seed=seed, method="fedyogi") for seed in range(3)]
     (tmp_path / "plan.jsonl").write_bytes(encode_plan(wanted))
     entries = read_plan(tmp_path / "plan.jsonl")
@@ -175,7 +175,7 @@ def test_plan_comes_back_equal(tmp_path: Path) -> None:
 # --- one run's life
 
 
-def test_life_of_a_run(store: Store) -> None:
+def test_run_goes_from_pending_to_done(store: Store) -> None:
     wanted = experiment()
     run = store.run(wanted.run_id)
     assert run.state(wanted).status == "pending"
@@ -193,7 +193,7 @@ def test_life_of_a_run(store: Store) -> None:
     assert run.experiment() == wanted
 
 
-def test_result_says_what_it_rests_on(store: Store) -> None:
+def test_result_records_its_metrics_data_and_environment(store: Store) -> None:
     wanted = experiment()
     attempt = claim(store, wanted)
     attempt.describe({"flbench": "1.0", "git_commit": "abc", "argv": ["long"]})
@@ -240,7 +240,7 @@ def test_publishing_without_a_requested_evaluation_is_refused(store: Store) -> N
     assert attempt.run.results() == []
 
 
-def test_result_published_twice_is_the_first(store: Store) -> None:
+def test_of_two_published_results_the_first_counts(store: Store) -> None:
     """A worker that was taken for dead finishes after its successor."""
     wanted = experiment()
     zombie = store.claim(wanted, abandoned())
@@ -271,7 +271,7 @@ def test_diverged_run_is_done_for_every_longer_request(store: Store) -> None:
     assert run.state(experiment(rounds=5)).status == "pending"
 
 
-def test_diverged_before_any_evaluation(store: Store) -> None:
+def test_run_that_diverges_before_any_evaluation_is_done(store: Store) -> None:
     wanted = experiment()
     attempt = claim(store, wanted)
     attempt.adopt(None)
@@ -284,7 +284,7 @@ def test_diverged_before_any_evaluation(store: Store) -> None:
 # --- going on: interruption, extension, re-observation
 
 
-def test_resume_takes_over_what_led_to_the_checkpoint(store: Store) -> None:
+def test_resuming_copies_the_records_up_to_the_checkpoint(store: Store) -> None:
     wanted = experiment()
     first = claim(store, wanted)
     first.adopt(None)
@@ -300,7 +300,7 @@ def test_resume_takes_over_what_led_to_the_checkpoint(store: Store) -> None:
     assert [record["round"] for record in second.records()] == [5, 10]
 
 
-def test_starting_over_takes_over_nothing(store: Store) -> None:
+def test_starting_over_copies_no_records(store: Store) -> None:
     wanted = experiment()
     first = claim(store, wanted)
     first.record({"round": 5})
@@ -310,7 +310,7 @@ def test_starting_over_takes_over_nothing(store: Store) -> None:
     assert second.records() == []
 
 
-def test_older_checkpoints_of_an_attempt_go(store: Store) -> None:
+def test_older_checkpoints_of_an_attempt_are_deleted(store: Store) -> None:
     attempt = claim(store, experiment())
     for round in (3, 7, 9):
         attempt.save_checkpoint(round, lambda file: file.write(b"x"))
@@ -331,7 +331,7 @@ def test_torn_checkpoint_goes_to_quarantine(store: Store) -> None:
     assert len(list(store.quarantine.iterdir())) == 1
 
 
-def test_checkpoint_whose_metrics_were_torn_off_is_not_used(store: Store) -> None:
+def test_checkpoint_with_missing_metrics_is_not_used(store: Store) -> None:
     wanted = experiment()
     first = claim(store, wanted)
     first.adopt(None)
@@ -359,21 +359,21 @@ def test_longer_request_extends_from_the_last_checkpoint(store: Store) -> None:
     assert run.result_for(experiment(rounds=30)).rounds == 40  # type: ignore[union-attr]
 
 
-def test_extension_leaves_no_trace_of_the_shorter_request(store: Store) -> None:
+def test_extended_metrics_equal_those_of_an_uninterrupted_run(store: Store) -> None:
     """22 rounds evaluate round 22; going on to 40, that evaluation is not requested."""
     run_whole(store, experiment(rounds=22))
     longer = run_whole(store, experiment(rounds=40))
     assert [record["round"] for record in longer.records()] == list(range(5, 41, 5))
 
 
-def test_shorter_request_finds_no_later_checkpoint(store: Store) -> None:
+def test_shorter_request_ignores_later_checkpoints(store: Store) -> None:
     run_whole(store, experiment(rounds=20))
     shorter = experiment(rounds=18)
     assert store.run(shorter.run_id).state(shorter).status == "pending"  # round 18 was not evaluated
     assert claim(store, shorter).checkpoints() == []
 
 
-def test_finer_request_is_observed_again_from_the_start(store: Store) -> None:
+def test_request_with_more_evaluations_starts_from_round_0(store: Store) -> None:
     run_whole(store, experiment(eval_every=5))
     finer = experiment(eval_every=2)
     run = store.run(finer.run_id)
@@ -387,7 +387,7 @@ def test_finer_request_is_observed_again_from_the_start(store: Store) -> None:
     assert run.state(experiment(eval_every=10)).status == "done"
 
 
-def test_probes_that_were_not_recorded_are_requested_again(store: Store) -> None:
+def test_request_with_more_probes_starts_from_round_0(store: Store) -> None:
     plain = experiment()
     run_whole(store, plain)
     request = RunRequest.of({**plain.to_json(), "probes": [{"name": "drift"}]})
@@ -436,7 +436,7 @@ def test_superseded_run_starts_over(store: Store) -> None:
     assert not run.supersede(), "a worker executes it right now"
 
 
-def test_superseding_cut_short_at_any_change_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_superseding_interrupted_at_any_change_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Counting):
         def reach(self, call: str, number: int) -> bool:
             if number == limit:
@@ -466,7 +466,7 @@ def test_superseding_cut_short_at_any_change_loses_nothing(tmp_path: Path, monke
 # --- failures
 
 
-def test_failures_are_charged_and_interruptions_are_not(store: Store) -> None:
+def test_failures_are_counted_and_interruptions_are_not(store: Store) -> None:
     wanted = experiment()
     run = store.run(wanted.run_id)
     for kind in ("error", "interrupted", "preempted", "oom"):
@@ -481,7 +481,7 @@ def test_failures_are_charged_and_interruptions_are_not(store: Store) -> None:
     assert claim(store, wanted, max_attempts=3).number == 6
 
 
-def test_failure_that_waits_for_the_user(store: Store) -> None:
+def test_user_fixable_failure_is_not_retried_before_a_reset(store: Store) -> None:
     wanted = experiment()
     claim(store, wanted).end("error", "no data", user_fixable=True)
     assert store.claim(wanted, Lease.here()) is None
@@ -489,7 +489,7 @@ def test_failure_that_waits_for_the_user(store: Store) -> None:
     assert store.claim(wanted, Lease.here()) is not None
 
 
-def test_success_clears_the_charges(store: Store) -> None:
+def test_success_resets_the_count_of_failures(store: Store) -> None:
     claim(store, experiment()).end("error")
     run_whole(store, experiment())
     claim(store, experiment(rounds=40)).end("error")
@@ -500,7 +500,7 @@ def test_success_clears_the_charges(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"schema": 1, "status": "done"}'])
-def test_damaged_result_is_quarantined_and_the_run_goes_on(store: Store, damage: bytes) -> None:
+def test_damaged_result_is_quarantined_and_the_run_continues(store: Store, damage: bytes) -> None:
     wanted = experiment()
     run_whole(store, wanted)
     run = store.run(wanted.run_id)
@@ -536,7 +536,7 @@ def test_one_changed_digit_in_a_result_is_noticed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("keep_size", [True, False])
-def test_damaged_metrics_take_their_result_with_them(store: Store, keep_size: bool) -> None:
+def test_result_with_damaged_metrics_is_quarantined_with_them(store: Store, keep_size: bool) -> None:
     wanted = experiment()
     attempt = run_whole(store, wanted)
     data = attempt.metrics_path.read_bytes()
@@ -547,7 +547,7 @@ def test_damaged_metrics_take_their_result_with_them(store: Store, keep_size: bo
     assert claim(store, wanted).checkpoints() == []  # nothing resumes from damaged records
 
 
-def test_result_of_a_newer_flbench_is_no_damage(store: Store) -> None:
+def test_result_of_a_newer_flbench_is_not_treated_as_damaged(store: Store) -> None:
     wanted = experiment()
     run_whole(store, wanted)
     path = store.run(wanted.run_id).path / "results" / "00000020.json"
@@ -557,7 +557,7 @@ def test_result_of_a_newer_flbench_is_no_damage(store: Store) -> None:
     assert path.exists()
 
 
-def test_damaged_description_is_written_anew(store: Store) -> None:
+def test_damaged_experiment_json_is_written_again(store: Store) -> None:
     wanted = experiment()
     claim(store, wanted).end("interrupted")
     path = store.run(wanted.run_id).path / "experiment.json"
@@ -622,12 +622,12 @@ def test_claim_without_a_lease_is_dead_after_a_minute(store: Store) -> None:
     assert claim(store, wanted).number == 2
 
 
-def test_what_cannot_be_found_out_counts_as_alive(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_liveness_counts_as_alive(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError("read-only file system")))
     assert store.liveness.alive(abandoned(host="elsewhere"), store.root / "format.json")
 
 
-def test_zombie_is_dead() -> None:
+def test_zombie_process_counts_as_dead() -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -645,7 +645,7 @@ def test_worker_is_registered_while_it_works(store: Store) -> None:
     assert list(store.workers.iterdir()) == []
 
 
-def test_heartbeat_beats(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_is_renewed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flbench.store.leases.INTERVAL", 0.01)
     lease = Lease.here()
     with store.heartbeat(lease):

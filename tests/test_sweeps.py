@@ -463,7 +463,7 @@ def test_fast_studies_equal_slow_ones(load: Load) -> None:
         assert fast.evaluated_rounds() == slow.evaluated_rounds()
 
 
-def test_rules_take_what_any_kind_may_have(load: Load) -> None:
+def test_rules_accept_fields_of_any_kind(load: Load) -> None:
     text = """
 grids:
   - set: {kind: sharpness}

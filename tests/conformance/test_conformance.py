@@ -274,7 +274,7 @@ def test_one_step_of_equal_clients_is_centralized_sgd_on_the_union_batch() -> No
     assert largest_difference(split.x, whole.x) < 1e-14
 
 
-def test_a_client_that_does_not_take_part_keeps_its_state() -> None:
+def test_a_client_outside_the_cohort_keeps_its_state() -> None:
     trainer = toy_trainer(Scaffold(), participation=1 / 3)
     before = {name: leaf.clone() for name, leaf in trainer.states.items()}
     (client,) = trainer.cohort()

@@ -61,7 +61,7 @@ def test_fedavg_on_unequal_steps(executor: str) -> None:
 
 
 @both_executors
-def test_momentum_and_weight_decay_start_afresh_each_round(executor: str) -> None:
+def test_momentum_is_reset_and_weight_decay_applied_each_round(executor: str) -> None:
     def decayed(weights: Array, pixels: Array, labels: np.ndarray) -> Array:
         return gradient(weights, pixels, labels) + 0.01 * weights
 

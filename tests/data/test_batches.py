@@ -47,7 +47,7 @@ def test_fewer_steps_see_the_first_of_the_same_batches() -> None:
     assert np.array_equal(rows_of(50, 1, 5), rows_of(50, 8, 5)[:1])
 
 
-def test_epochs_as_steps() -> None:
+def test_local_epochs_are_converted_to_steps() -> None:
     assert steps_of_epochs(10, epochs=1, batch_size=3) == 3
     assert steps_of_epochs(10, epochs=4, batch_size=3) == 12
 
@@ -56,23 +56,21 @@ def test_epochs_as_steps() -> None:
     ("size", "epochs", "steps"),
     [(10, 10, 4), (10, 1, 1), (1, 1, 1), (1, 32, 1), (1, 33, 2), (31, 10, 10), (32, 10, 10), (33, 10, 10), (16, 3, 2)],
 )
-def test_an_epoch_of_a_client_smaller_than_a_batch_is_as_many_samples_as_it_has(
-    size: int, epochs: int, steps: int
-) -> None:
+def test_local_epochs_of_a_client_smaller_than_a_batch_use_all_its_samples(size: int, epochs: int, steps: int) -> None:
     assert steps_of_epochs(size, epochs=epochs, batch_size=32) == steps
     if size < 32:
         seen = rows_of(size=size, steps=steps, batch_size=32).ravel()[: size * epochs]
         assert set(np.unique(seen, return_counts=True)[1]) == {epochs}  # every row once an epoch
 
 
-def test_rows_given_are_not_changed() -> None:
+def test_the_given_rows_are_not_modified() -> None:
     rows = np.arange(10)
     federated_rows(rows, seed=0, client=0, round=0, steps=2, batch_size=5)
     assert rows.tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_centralized_epochs_do_not_depend_on_how_rounds_cut_them(steps: int) -> None:
+def test_centralized_batches_do_not_depend_on_the_length_of_rounds(steps: int) -> None:
     rows = np.arange(11)
     whole = consecutive_rows(rows, seed=1, first_step=0, steps=20, batch_size=3)
     cut = [consecutive_rows(rows, seed=1, first_step=first, steps=steps, batch_size=3) for first in range(0, 20, steps)]

@@ -56,7 +56,7 @@ def entries(own_cache: Path) -> list[str]:
     return sorted(path.name for path in (own_cache / "decoded/folder").iterdir() if path.suffix != ".lock")
 
 
-def test_the_second_load_opens_what_the_first_made(
+def test_the_second_load_opens_the_entry_of_the_first(
     photos: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = load(folder_set(photos))
@@ -68,7 +68,7 @@ def test_the_second_load_opens_what_the_first_made(
     assert meta["source"] == {"layout": "image folder", "folder": str(photos), "size": None}
 
 
-def test_changed_files_are_decoded_anew_and_the_old_entry_goes(photos: Path, own_cache: Path) -> None:
+def test_changed_files_are_decoded_again_and_the_old_entry_is_deleted(photos: Path, own_cache: Path) -> None:
     before = load(folder_set(photos))
     old = entries(own_cache)
     write_folder(photos, {"train/a/0.png": pixels(1, (3, 4, 4), seed=9)[0]})
@@ -80,14 +80,16 @@ def test_changed_files_are_decoded_anew_and_the_old_entry_goes(photos: Path, own
     assert before.train.images.sum() != after.train.images.sum()  # the old arrays stay usable for who has them open
 
 
-def test_another_place_keeps_its_entry(photos: Path, own_cache: Path, tmp_path: Path) -> None:
+def test_the_same_files_in_another_folder_have_an_entry_of_their_own(
+    photos: Path, own_cache: Path, tmp_path: Path
+) -> None:
     shutil.copytree(photos, tmp_path / "copy")
     assert load(folder_set(photos)).fingerprint == load(folder_set(tmp_path / "copy")).fingerprint
     load(folder_set(photos, size=2))
     assert len(entries(own_cache)) == 3
 
 
-def test_many_processes_build_at_once(photos: Path, own_cache: Path) -> None:
+def test_processes_build_concurrently(photos: Path, own_cache: Path) -> None:
     builders = [start(photos, "locked", "0.2") for _ in range(4)]
     outputs = [builder.communicate(timeout=60)[0].split() for builder in builders]
     assert [builder.returncode for builder in builders] == [0] * 4
@@ -96,7 +98,7 @@ def test_many_processes_build_at_once(photos: Path, own_cache: Path) -> None:
     assert len(entries(own_cache)) == 1
 
 
-def test_many_processes_build_at_once_where_locks_do_not_work(photos: Path, own_cache: Path) -> None:
+def test_processes_build_concurrently_without_file_locks(photos: Path, own_cache: Path) -> None:
     builders = [start(photos, "unlocked", "0.2") for _ in range(3)]
     outputs = [builder.communicate(timeout=60)[0].split() for builder in builders]
     assert [builder.returncode for builder in builders] == [0] * 3
@@ -104,7 +106,7 @@ def test_many_processes_build_at_once_where_locks_do_not_work(photos: Path, own_
     assert len(entries(own_cache)) == 1
 
 
-def test_a_killed_builder_leaves_nothing_that_is_read(photos: Path, own_cache: Path) -> None:
+def test_the_leftovers_of_a_killed_builder_are_never_read(photos: Path, own_cache: Path) -> None:
     builder = start(photos, "locked", "60")
     assert builder.stdout is not None
     assert builder.stdout.readline() == "half\n"
@@ -127,7 +129,7 @@ def test_leftovers_of_another_machine_are_kept_until_they_are_old(photos: Path, 
 
 
 @pytest.mark.parametrize("name", ["train-images.npy", "meta.json"])
-def test_a_damaged_entry_is_made_again(photos: Path, own_cache: Path, name: str) -> None:
+def test_a_damaged_entry_is_decoded_again(photos: Path, own_cache: Path, name: str) -> None:
     whole = load(folder_set(photos))
     path = own_cache / "decoded/folder" / entries(own_cache)[0] / name
     path.write_bytes(path.read_bytes()[:-30])
@@ -135,7 +137,7 @@ def test_a_damaged_entry_is_made_again(photos: Path, own_cache: Path, name: str)
     assert again.fingerprint == whole.fingerprint == fingerprint(again.train, again.test)
 
 
-def test_a_cache_that_cannot_be_written(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_cache_is_reported(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLBENCH_CACHE", str(photos / "train/a/0.png"))  # a file, not a folder
     with pytest.raises(UserError, match=r"the cache of decoded data at .* cannot be used .*set \$FLBENCH_CACHE"):
         load(folder_set(photos))
@@ -170,7 +172,7 @@ def test_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache.cache_root() == tmp_path / "home/.cache/flbench"
 
 
-def test_the_fingerprint_sees_every_array() -> None:
+def test_the_fingerprint_depends_on_every_array() -> None:
     images, labels = np.zeros((4, 1, 2, 2), np.uint8), np.zeros(4, np.int64)
     base = Arrays(images, labels)
     variants = [

@@ -47,7 +47,7 @@ def test_digits(digits: Data) -> None:
 
 
 @pytest.mark.slow
-def test_the_digits_split_is_stratified_and_whole(digits: Data) -> None:
+def test_the_split_of_digits_is_stratified_and_complete(digits: Data) -> None:
     from sklearn.datasets import load_digits
 
     everything = np.concatenate([digits.train.images, digits.test.images]).reshape(-1, 64)
@@ -90,7 +90,7 @@ def test_the_root_is_argument_then_variable_then_the_users_cache(
     assert data_root() == tmp_path / "flbench" / "data"
 
 
-def test_a_missing_set_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_set_is_reported_with_the_places_searched_and_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(DataMissing) as caught:
         load(DATASETS.parse("cifar10"), tmp_path)
     message = str(caught.value)
@@ -106,7 +106,7 @@ def test_a_missing_set_says_where_it_looked_and_what_to_do(tmp_path: Path) -> No
         assert part in message
 
 
-def test_an_incomplete_set_says_what_is_lacking(tmp_path: Path) -> None:
+def test_an_incomplete_set_is_reported_with_its_missing_files(tmp_path: Path) -> None:
     write_batches(tmp_path / "cifar10/cifar-10-batches-py")
     (tmp_path / "cifar10/cifar-10-batches-py/test_batch").unlink()
     with pytest.raises(DataMissing, match="incomplete, no cifar-10-batches-py/test_batch"):
@@ -180,7 +180,7 @@ def test_the_wrong_number_of_classes_is_refused(tmp_path: Path) -> None:
         load(DATASETS.parse("cifar10"), tmp_path)
 
 
-def test_a_further_set_is_one_small_class(tmp_path: Path) -> None:
+def test_a_new_data_set_is_one_small_class(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Pairs(Dataset):
         image = (3, 4, 4)
@@ -196,7 +196,7 @@ def test_a_further_set_is_one_small_class(tmp_path: Path) -> None:
         load(Pairs(), tmp_path)
 
 
-def test_folder_says_how_it_read_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_reports_the_resolved_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataMissing, match=f"Check 'path': it is read as {tmp_path}/photos, which is no folder"):
         load(DATASETS.parse("folder:photos"))

@@ -45,7 +45,7 @@ def test_encoded_bytes_in_a_struct(tmp_path: Path, name: str) -> None:
     assert (load(folder_set(tmp_path)).train.images == IMAGES).all()
 
 
-def test_shards_are_read_in_order_also_below_data(tmp_path: Path) -> None:
+def test_shards_are_read_in_order_in_the_folder_and_below_data(tmp_path: Path) -> None:
     for shard in range(3):
         part = slice(4 * shard, 4 * shard + 4)
         write_parquet(
@@ -56,14 +56,14 @@ def test_shards_are_read_in_order_also_below_data(tmp_path: Path) -> None:
     assert (load(folder_set(tmp_path)).train.images == IMAGES).all()
 
 
-def test_a_missing_shard(tmp_path: Path) -> None:
+def test_a_missing_shard_is_reported(tmp_path: Path) -> None:
     write_set(tmp_path, columns())
     (tmp_path / "train-00000-of-00001.parquet").rename(tmp_path / "train-00001-of-00003.parquet")
     with pytest.raises(DataMissing, match=r"incomplete, no train-00000-of-00003.parquet, train-00002-of-00003.parquet"):
         load(folder_set(tmp_path))
 
 
-def test_a_missing_half(tmp_path: Path) -> None:
+def test_a_missing_train_or_test_set_is_reported(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train-00000-of-00001.parquet", columns())
     with pytest.raises(DataMissing, match=r"parquet shards: incomplete, no test-\*\.parquet"):
         load(folder_set(tmp_path))
@@ -77,13 +77,13 @@ def test_rows_are_sorted_by_index(tmp_path: Path) -> None:
     assert (data.train.labels == labels(12, 3)).all()
 
 
-def test_an_index_given_twice(tmp_path: Path) -> None:
+def test_a_repeated_index_is_refused(tmp_path: Path) -> None:
     write_set(tmp_path, columns(index=[*range(11), 4]))
     with pytest.raises(UserError, match="the column 'index' holds 4 more than once"):
         load(folder_set(tmp_path))
 
 
-def test_domains_and_names(tmp_path: Path) -> None:
+def test_domains_and_class_names_are_read(tmp_path: Path) -> None:
     write_set(tmp_path, columns(domain=["photo", "sketch"] * 6), columns(IMAGES[:3], domain=["sketch"] * 3))
     (tmp_path / "classes.txt").write_text("cat\ndog\nfox\n")
     data = load(folder_set(tmp_path))
@@ -98,7 +98,7 @@ def test_domains_and_names(tmp_path: Path) -> None:
         load(folder_set(tmp_path))
 
 
-def test_names_in_the_schema(tmp_path: Path) -> None:
+def test_class_names_are_read_from_the_schema(tmp_path: Path) -> None:
     write_set(tmp_path, columns())
     info = '{"info": {"features": {"label": {"names": ["cat", "dog", "fox"]}}}}'
     write_parquet(tmp_path / "train-00000-of-00001.parquet", columns(), {"huggingface": info})
@@ -121,13 +121,13 @@ def test_names_in_the_schema(tmp_path: Path) -> None:
         ({"image": [encode(IMAGES[0])], "label": [1]}, r"test: label 2 is not in 0\.\.1"),
     ],
 )
-def test_damaged_tables(tmp_path: Path, train: dict[str, Any], expected: str) -> None:
+def test_damaged_tables_are_reported(tmp_path: Path, train: dict[str, Any], expected: str) -> None:
     write_set(tmp_path, train)
     with pytest.raises(UserError, match=expected):
         load(folder_set(tmp_path))
 
 
-def test_a_truncated_file_and_a_truncated_image(tmp_path: Path) -> None:
+def test_a_truncated_file_and_a_truncated_image_are_reported(tmp_path: Path) -> None:
     write_set(tmp_path, columns())
     path = tmp_path / "train-00000-of-00001.parquet"
     path.write_bytes(path.read_bytes()[:-20])
@@ -158,7 +158,7 @@ def test_an_image_folder(tmp_path: Path) -> None:
     assert (data.train.images == np.stack(expected)).all()
 
 
-def test_an_image_folder_ignores_other_files_and_goes_deep(tmp_path: Path) -> None:
+def test_an_image_folder_is_searched_at_any_depth_and_ignores_other_files(tmp_path: Path) -> None:
     write_folder(tmp_path, tree(cat=1))
     write_folder(tmp_path, {"train/cat/images/deep.PNG": IMAGES[0], "train/.hidden/a.png": IMAGES[0]})
     (tmp_path / "train/cat/notes.txt").write_text("no image")
@@ -166,7 +166,7 @@ def test_an_image_folder_ignores_other_files_and_goes_deep(tmp_path: Path) -> No
     assert len(load(folder_set(tmp_path)).train.labels) == 2
 
 
-def test_class_order_by_file_by_number_by_name(tmp_path: Path) -> None:
+def test_classes_are_ordered_by_file_then_number_then_name(tmp_path: Path) -> None:
     write_folder(tmp_path / "numbers", tree(**{"10": 1, "9": 1}))
     assert load(folder_set(tmp_path / "numbers")).class_names == ("9", "10")
     write_folder(tmp_path / "named", tree(cat=1, dog=1))
@@ -181,7 +181,7 @@ def test_class_order_by_file_by_number_by_name(tmp_path: Path) -> None:
         load(folder_set(tmp_path / "named"))
 
 
-def test_a_class_that_only_the_test_half_has(tmp_path: Path) -> None:
+def test_a_class_without_training_images_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path, tree(cat=1) | {"test/dog/a.png": IMAGES[0]})
     with pytest.raises(UserError, match="'dog' is no class"):
         load(folder_set(tmp_path))
@@ -215,7 +215,7 @@ def test_transparency_and_palettes_become_colours(tmp_path: Path) -> None:
     assert (images == np.array([9, 8, 7])[None, :, None, None]).all()
 
 
-def test_deep_images_are_refused(tmp_path: Path) -> None:
+def test_images_of_more_than_8_bits_are_refused(tmp_path: Path) -> None:
     deep = io.BytesIO()
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(deep, "PNG")
     for half in ("train", "test"):

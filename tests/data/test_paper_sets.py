@@ -80,7 +80,7 @@ def test_cifar100_with_the_papers_partitions(tmp_path: Path, text: str, clients:
 
 
 @pytest.mark.parametrize("below", ["tinyimagenet/", ""])
-def test_tinyimagenet_as_its_authors_pack_it(tmp_path: Path, below: str) -> None:
+def test_tinyimagenet_is_read_from_its_authors_folders(tmp_path: Path, below: str) -> None:
     images = write_tinyimagenet(tmp_path / f"{below}tiny-imagenet-200", WNIDS)
     source = locate(DATASETS.parse("tinyimagenet"), tmp_path)
     assert source.layout.title == "the authors' folders"
@@ -113,7 +113,7 @@ def test_tinyimagenet_without_its_lists(tmp_path: Path) -> None:
         (f"gone.PNG\t{WNIDS[0]}\t0\n", r"cannot read .*gone.PNG"),
     ],
 )
-def test_damaged_annotations_of_tinyimagenet(tmp_path: Path, line: str, message: str) -> None:
+def test_damaged_annotations_of_tinyimagenet_are_reported(tmp_path: Path, line: str, message: str) -> None:
     folder = tmp_path / "tiny-imagenet-200"
     write_tinyimagenet(folder, WNIDS)
     (folder / "val/val_annotations.txt").write_text(line)
@@ -144,7 +144,7 @@ def write_pacs(root: Path, *, size: int = 64, **columns: Any) -> None:
         write_parquet(root / f"pacs/{half}-00000-of-00001.parquet", {k: v for k, v in table.items() if v is not None})
 
 
-def test_pacs_has_its_domains_in_its_own_order(tmp_path: Path) -> None:
+def test_the_domains_of_pacs_have_a_fixed_order(tmp_path: Path) -> None:
     write_pacs(tmp_path, size=96)
     data = load(DATASETS.parse("pacs"), tmp_path)
     assert data.domain_names == DOMAINS  # not alphabetic, although there is no domains.txt
@@ -154,7 +154,7 @@ def test_pacs_has_its_domains_in_its_own_order(tmp_path: Path) -> None:
     assert data.class_names == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
 
-def test_pacs_needs_domains(tmp_path: Path) -> None:
+def test_pacs_without_domains_is_refused(tmp_path: Path) -> None:
     write_pacs(tmp_path, domain=None)
     with pytest.raises(UserError, match="has no column 'domain'; the set has domains: photo, art_painting"):
         load(DATASETS.parse("pacs"), tmp_path)
@@ -163,7 +163,7 @@ def test_pacs_needs_domains(tmp_path: Path) -> None:
         load(DATASETS.parse("pacs"), tmp_path)
 
 
-def test_what_cannot_be_downloaded(tmp_path: Path) -> None:
+def test_sets_that_cannot_be_downloaded_are_reported(tmp_path: Path) -> None:
     from flbench.data.download import download
 
     for name, why in (

@@ -63,7 +63,7 @@ def test_every_sample_is_used_once_and_none_is_lost(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_test_data_follows_the_training_data(text: str) -> None:
+def test_test_counts_follow_the_training_counts(text: str) -> None:
     for seed in range(20):
         shards = parted(text, seed=seed)
         exact = counts(shards.train, TRAIN) * 35 / 143
@@ -73,13 +73,13 @@ def test_test_data_follows_the_training_data(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_seeds_differ_and_repeat(text: str) -> None:
+def test_a_seed_reproduces_its_partition_and_another_differs(text: str) -> None:
     digests = [digest(parted(text, seed=seed)) for seed in range(5)]
     assert len(set(digests)) == 5
     assert digest(parted(text, seed=3)) == digests[3]
 
 
-def test_another_process_draws_the_same() -> None:
+def test_another_process_draws_the_same_partition() -> None:
     program = (
         "from tests.data.test_partition import ALL, digest, parted\n"
         "print(','.join(digest(parted(t, seed=7, val_fraction=0.1)) for t in ALL))"
@@ -88,7 +88,7 @@ def test_another_process_draws_the_same() -> None:
     assert run.stdout.strip().split(",") == [digest(parted(text, seed=7, val_fraction=0.1)) for text in ALL]
 
 
-def test_the_draw_of_two_classes_always_succeeds() -> None:
+def test_every_draw_of_classes_2_succeeds() -> None:
     for seed in range(300):
         held = counts(parted("classes:2", seed=seed).train, TRAIN) > 0
         assert (held.sum(axis=1) == 2).all()
@@ -99,7 +99,7 @@ def test_the_draw_of_two_classes_always_succeeds() -> None:
     ("n", "clients", "classes"),
     [(1, 10, 10), (3, 10, 7), (7, 10, 7), (5, 20, 100), (2, 50, 100), (9, 11, 10), (1, 13, 5)],
 )
-def test_distinct_classes_whatever_the_numbers(n: int, clients: int, classes: int) -> None:
+def test_clients_hold_distinct_classes_for_all_sizes(n: int, clients: int, classes: int) -> None:
     labels = np.repeat(np.arange(classes), 30)
     for seed in range(30):
         shards = parted(f"classes:{n}", seed=seed, clients=clients, classes=classes, train=labels, test=labels)
@@ -130,7 +130,7 @@ def test_classes_of_uneven_size() -> None:
     ).all()
 
 
-def test_a_class_too_small_to_be_cut() -> None:
+def test_a_class_with_fewer_samples_than_holders_is_refused() -> None:
     labels = np.repeat(np.arange(2), (3, 100))
     with pytest.raises(UserError, match="class 0 has 3 training samples and cannot be cut in 5 chunks"):
         parted("classes:1", clients=10, classes=2, train=labels, test=labels)
@@ -156,7 +156,7 @@ def test_shards_of_unsorted_labels_and_uneven_classes() -> None:
     assert (counts(shards.train, labels).sum(axis=0) == np.bincount(labels)).all()
 
 
-def test_dirichlet_goes_from_one_class_to_uniform() -> None:
+def test_dirichlet_ranges_from_one_class_to_uniform() -> None:
     def spread(beta: float) -> float:
         return float(
             np.mean([(counts(parted(f"dirichlet:{beta}", seed=s).train, TRAIN) > 0).mean() for s in range(10)])
@@ -176,7 +176,7 @@ def test_a_satisfied_min_size_changes_nothing() -> None:
     assert digest(parted("dirichlet:0.5", min_size=smallest + 1)) != digest(parted("dirichlet:0.5"))
 
 
-def test_dirichlet_gives_up_and_says_what_to_change() -> None:
+def test_dirichlet_stops_redrawing_and_suggests_a_change() -> None:
     with pytest.raises(
         UserError, match=r"in 1,000 draws, min_size is 140; raise 'beta', or lower 'clients' or 'min_size'"
     ):
@@ -189,7 +189,7 @@ def test_too_small_clients_are_refused(text: str) -> None:
         parted(text, min_size=143, val_fraction=0.1)
 
 
-def test_more_than_there_is() -> None:
+def test_more_clients_than_samples_are_refused() -> None:
     with pytest.raises(
         UserError, match="10 clients with at least 144 training samples each need 1440, the set has 1430"
     ):
@@ -228,7 +228,7 @@ def test_largest_remainders_by_hand() -> None:
 
 
 @pytest.mark.parametrize("beta", [1e-300, 1e-6, 1e6, 1e300])
-def test_extreme_concentrations(beta: float) -> None:
+def test_dirichlet_accepts_extreme_concentrations(beta: float) -> None:
     shards = parted(f"dirichlet:{beta}", clients=1)
     assert len(shards.train[0]) == len(TRAIN)
 
@@ -247,12 +247,12 @@ def test_extreme_concentrations(beta: float) -> None:
         "iid:3",
     ],
 )
-def test_impossible_settings(text: str) -> None:
+def test_impossible_settings_are_refused(text: str) -> None:
     with pytest.raises(InvalidComponent):
         PARTITIONS.parse(text)
 
 
-def test_problems_of_classes_and_clients() -> None:
+def test_numbers_of_classes_and_clients_that_do_not_fit_are_refused() -> None:
     assert PARTITIONS.parse("classes:10").problem(10, 1) is None
     assert "use at most classes:10" in PARTITIONS.parse("classes:11").problem(10, 10)
     assert "use at least classes:2, or at least 10 clients" in PARTITIONS.parse("classes:1").problem(10, 9)
@@ -283,7 +283,7 @@ BY_DOMAIN = ("domain-classes:2-2-3", "domain-dirichlet:0.5", "domain-dirichlet:1
 
 
 @pytest.mark.parametrize("text", BY_DOMAIN)
-def test_domains_are_divided_by_themselves(text: str) -> None:
+def test_each_domain_is_partitioned_separately(text: str) -> None:
     data = domain_set()
     for seed in range(20):
         shards = split(PARTITIONS.parse(text), data, clients=12, min_size=1, val_fraction=0.2, seed=seed)
@@ -316,7 +316,7 @@ def test_the_clients_of_a_domain_hold_two_two_and_three_classes() -> None:
     assert len(drawn) > 10  # of 21 pairs: drawn anew for each domain and seed
 
 
-def test_domain_draws_repeat_and_redraw() -> None:
+def test_partitions_by_domain_are_reproducible_and_redrawn() -> None:
     data = domain_set()
     for text in BY_DOMAIN:
         digests = [
@@ -330,7 +330,7 @@ def test_domain_draws_repeat_and_redraw() -> None:
         assert min(map(len, shards.train)) >= 20
 
 
-def test_domain_partitions_that_cannot_be() -> None:
+def test_impossible_partitions_by_domain_are_refused() -> None:
     held, drawn = PARTITIONS.parse("domain-classes:2-2-3"), PARTITIONS.parse("domain-dirichlet:0.5")
     assert held.misfit(7, 12, 4) is None
     assert drawn.misfit(7, 12, 4) is None
@@ -357,14 +357,14 @@ def test_domain_partitions_are_checked_with_the_experiment() -> None:
         parse_experiment({**fields, "clients": 10})
 
 
-def test_a_set_whose_files_have_no_domains() -> None:
+def test_a_set_without_domains_is_refused_by_domain_partitions() -> None:
     half = Arrays(np.zeros((30, 1, 2, 2), np.uint8), np.arange(30) % 3)
     data = Data(half, half, 3, ("a", "b", "c"), 255, "0" * 16)
     with pytest.raises(UserError, match="the data set has no domains"):
         split(PARTITIONS.parse("domain-dirichlet:1"), data, clients=4, min_size=1, val_fraction=0, seed=0)
 
 
-def test_split_checks_what_only_the_files_tell() -> None:
+def test_split_checks_what_only_the_files_define() -> None:
     half = Arrays(np.zeros((30, 1, 2, 2), np.uint8), np.arange(30) % 3)
     data = Data(half, half, 3, ("a", "b", "c"), 255, "0" * 16)
     with pytest.raises(UserError, match="classes:4 of 3 classes among 5 clients: a client cannot hold 4 classes"):

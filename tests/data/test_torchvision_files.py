@@ -43,7 +43,7 @@ def packed(content: bytes) -> bytes:
         (packed(idx(pixels(20, (1, 8, 8))[:, 0])), r"images of \(1, 8, 8\), expected \(1, 28, 28\)"),
     ],
 )
-def test_damaged_idx_files(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_damaged_idx_files_are_reported(tmp_path: Path, content: bytes, expected: str) -> None:
     folder = tmp_path / "MNIST/raw"
     write_idx(folder)
     (folder / "train-images-idx3-ubyte.gz").write_bytes(content)
@@ -51,7 +51,7 @@ def test_damaged_idx_files(tmp_path: Path, content: bytes, expected: str) -> Non
         load(mnist_of(folder), tmp_path)
 
 
-def test_a_label_out_of_range(tmp_path: Path) -> None:
+def test_a_label_out_of_range_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "MNIST/raw"
     write_idx(folder)
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.full(10, 10))))
@@ -82,7 +82,7 @@ class Runs:
         ([1, 2, 3], "expected 'data'"),
     ],
 )
-def test_batches_of_another_kind(tmp_path: Path, batch: Any, expected: str) -> None:
+def test_python_batches_of_another_structure_are_reported(tmp_path: Path, batch: Any, expected: str) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     write_batches(folder)
     (folder / "data_batch_3").write_bytes(pickle.dumps(batch, protocol=2))
@@ -109,14 +109,14 @@ def test_a_pickle_runs_no_code(tmp_path: Path) -> None:
         b"c_codecs\nencode\n(S'a'\nS'zlib'\ntR.",
     ],
 )
-def test_names_that_no_array_needs(stream: bytes) -> None:
+def test_a_pickle_that_names_other_functions_is_refused(stream: bytes) -> None:
     import io
 
     with pytest.raises(pickle.UnpicklingError, match="it asks for"):
         NumpyUnpickler(io.BytesIO(stream), encoding="latin1").load()
 
 
-def test_a_truncated_pickle(tmp_path: Path) -> None:
+def test_a_truncated_pickle_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     write_batches(folder)
     content = (folder / "data_batch_3").read_bytes()

@@ -149,7 +149,7 @@ def test_a_component_of_another_package_is_shown_with_its_fields(tmp_path: Path)
     assert {"name": "scale", "type": "number > 0", "default": 0.1, "required": False} in row["fields"]
 
 
-def test_a_package_that_cannot_be_imported_breaks_nothing_else(tmp_path: Path) -> None:
+def test_a_package_that_cannot_be_imported_does_not_affect_others(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install("flbench_demo", site)
     install("flbench_broken", site)

@@ -20,5 +20,5 @@ def test_two_updates_by_hand() -> None:
     assert found["cosine"] == pytest.approx(0.0)
 
 
-def test_there_is_no_drift_where_nothing_is_sent() -> None:
+def test_there_is_no_drift_without_messages() -> None:
     assert Drift().measure(Observation(1, {}, {}, {}, torch.tensor([0.5, 0.5]))) == {}

@@ -48,7 +48,7 @@ def test_mixed_samples_have_all_classes_alike() -> None:
     assert torch.equal(images, again), "the same ones in every round"
 
 
-def test_a_client_is_looked_at_through_its_own_samples() -> None:
+def test_local_sharpness_uses_the_clients_own_samples() -> None:
     access = access_of(partition="classes:1")
     own = access.train_samples(20, client=3)
     rows = access.trainer.sampler.rows[3] if isinstance(access.trainer, FederatedTrainer) else []
@@ -129,7 +129,7 @@ def test_one_class_clients_forget_the_other_classes(executor: str) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn", "local-only"])
 @pytest.mark.parametrize("norm", ["none", "bn", "ln"])
-def test_looking_changes_nothing(method: str, norm: str) -> None:
+def test_probes_do_not_change_training(method: str, norm: str) -> None:
     looked_at, left_alone = (access_of(method=method, norm=norm, rounds=1) for _ in range(2))
     for _ in range(2):
         for probe in (Features(samples=20), Sharpness(samples=5, clients=1), Overfit(steps=2, clients=2, samples=20)):
@@ -141,7 +141,7 @@ def test_looking_changes_nothing(method: str, norm: str) -> None:
         assert all(torch.equal(leaf, trees[1][name][key]) for key, leaf in tree.items())
 
 
-def test_numbers_that_overflow_are_no_numbers() -> None:
+def test_measurements_that_overflow_are_null() -> None:
     access = access_of(rounds=1)
     assert isinstance(access.trainer, FederatedTrainer)
     access.trainer.x = {name: leaf.sign() * 1e300 for name, leaf in access.trainer.x.items()}
@@ -179,7 +179,7 @@ def test_centralized_training_has_no_clients_to_overfit() -> None:
         [{"name": "features", "every": 2}, "drift", {"name": "overfit", "every": 4, "steps": 1, "clients": 2}],
     ],
 )
-def test_probes_of_a_run_are_taken_when_they_are_due(form: Any, tmp_path: Path) -> None:
+def test_probes_measure_when_they_are_due(form: Any, tmp_path: Path) -> None:
     experiment = parse_experiment({**SMALL, "rounds": 5, "eval_every": 2, "probes": form})
     assert experiment.run_id == parse_experiment({**SMALL, "rounds": 5}).run_id
     attempt = Store(tmp_path).claim(experiment, Lease.here())
@@ -201,6 +201,6 @@ def test_probes_of_a_run_are_taken_when_they_are_due(form: Any, tmp_path: Path) 
         (7, "expected a list of probes, or a mapping"),
     ],
 )
-def test_mistakes(probes: Any, message: str) -> None:
+def test_wrong_probe_settings_are_refused(probes: Any, message: str) -> None:
     with pytest.raises(InvalidExperiment, match=message):
         parse_experiment({**SMALL, "eval_every": 2, "probes": probes})

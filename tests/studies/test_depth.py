@@ -59,7 +59,7 @@ def test_relu_networks_collapse_too() -> None:
     assert mean_rank(network("bn", activation="relu", gamma=None), 100, 200) > 4
 
 
-def test_rows_are_normalized_as_they_say() -> None:
+def test_rows_are_normalized_by_each_norm() -> None:
     h = torch.tensor([[1.0, 3.0], [-2.0, 2.0]], dtype=torch.float64)
     torch.testing.assert_close(normalize_rows(h, "bn-rms"), h / torch.tensor([[5**0.5], [2.0]], dtype=torch.float64))
     torch.testing.assert_close(normalize_rows(h, "bn"), torch.tensor([[-1.0, 1], [-1, 1]], dtype=torch.float64))
@@ -73,7 +73,7 @@ def test_ranks_by_hand() -> None:
     assert (record["soft_rank_0.1"], record["soft_rank_0.5"]) == (2, 1)
 
 
-def test_a_deeper_network_begins_as_the_shallower_one() -> None:
+def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one() -> None:
     straight, resumed = network("bn", activation="relu"), network("bn", activation="relu")
     expected = after(straight, 30)
     half = network("bn", activation="relu")
@@ -83,7 +83,7 @@ def test_a_deeper_network_begins_as_the_shallower_one() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 0.0])
-def test_what_is_not_finite_or_zero_has_no_rank(number: float) -> None:
+def test_ranks_of_zero_or_non_finite_features_are_nan(number: float) -> None:
     record = ranks(torch.full((3, 4), number))
     assert record.keys() == ranks(torch.ones(3, 4)).keys()
     assert np.isnan(list(record.values())).all()

@@ -74,7 +74,7 @@ def test_middle_batch_norm_stays_above_its_bound() -> None:
         assert found.mean() == pytest.approx(bound + 1.7, abs=0.4)  # measured elsewhere, over widths 50 to 800
 
 
-def test_layer_norm_lies_between_its_bounds() -> None:
+def test_layer_norm_is_between_its_bounds() -> None:
     width, network = 100, deep(100, "relu", "ln-all", outputs=10)
     kappas = layer_normalized(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas()
     for seed in range(4):
@@ -117,7 +117,7 @@ def _before_the_last_norm(
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "erf"])
 @pytest.mark.parametrize("normalized", ["none", "mean-last", "bn-last"])
-def test_the_way_through_readouts_agrees_with_the_way_through_the_network(
+def test_the_kernel_of_readouts_agrees_with_the_jacobian_of_the_network(
     activation: str, normalized: Normalized
 ) -> None:
     network = GaussianNetwork((7, 11, 5, 1), activation, normalized, sigma_w2=2.0, sigma_b2=0.3)
@@ -132,7 +132,7 @@ def test_the_way_through_readouts_agrees_with_the_way_through_the_network(
     assert fisher.largest_eigenvalue(fast) == pytest.approx(fisher.largest_eigenvalue(slow), rel=1e-9)
 
 
-def test_studies_take_the_way_through_readouts_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_studies_use_the_kernel_of_readouts_where_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     def way(normalized: Normalized, outputs: int = 1, samples: int = 6) -> type[fisher.DualGram]:
         study = SharpnessOfDraw(deep(8, "tanh", normalized, outputs), samples=samples, lr=None, spectrum=False, seed=0)
         return type(study._dual_gram())
@@ -156,7 +156,7 @@ def test_spectrum_and_lanczos_agree() -> None:
     assert sum(whole["spectrum"]) == pytest.approx(whole["lambda_mean"] * parameters)
 
 
-def test_the_rate_two_over_lambda_max_is_where_the_loss_begins_to_grow() -> None:
+def test_the_loss_grows_above_the_rate_two_over_lambda_max() -> None:
     network = GaussianNetwork((100, 100, 100, 1), "relu", "none", 4.0, 1.0)
     at_start = SharpnessOfDraw(network, samples=200, lr=None, spectrum=False, seed=0).evaluate()["lambda_max"]
     peaks = {}
@@ -172,7 +172,7 @@ def test_the_rate_two_over_lambda_max_is_where_the_loss_begins_to_grow() -> None
     assert peaks[1.5] > 2
 
 
-def test_gradient_descent_is_what_it_says() -> None:
+def test_gradient_descent_follows_its_formula() -> None:
     """One step by hand: x - lr J^T (f - y) / T."""
     network = GaussianNetwork((4, 5, 2), "tanh", "none", 1.5, 0.2)
     study = SharpnessOfDraw(network, samples=6, lr=0.3, spectrum=False, seed=1)
@@ -187,7 +187,7 @@ def test_gradient_descent_is_what_it_says() -> None:
     assert study.loss == pytest.approx(0.5 * float(error.detach().square().sum()) / 6)
 
 
-def test_a_study_goes_on_from_its_state() -> None:
+def test_a_study_continues_from_its_state() -> None:
     def new() -> SharpnessOfDraw:
         return SharpnessOfDraw(deep(10), samples=8, lr=0.01, spectrum=False, seed=3)
 
@@ -197,7 +197,7 @@ def test_a_study_goes_on_from_its_state() -> None:
         SharpnessOfDraw(deep(9), samples=8, lr=0.01, spectrum=False, seed=3).load(new().state())
 
 
-def test_a_draw_that_nothing_trains_is_not_saved() -> None:
+def test_an_untrained_draw_is_not_saved() -> None:
     """At width 1600 its weights are 41 MB, and the seed gives them again."""
     study = SharpnessOfDraw(deep(10), samples=8, lr=None, spectrum=False, seed=3)
     assert study.state()["x"] == {}

@@ -95,5 +95,5 @@ def test_training_learns_where_the_rank_allows_it() -> None:
     assert accuracies["shifted"] < 0.5
 
 
-def test_a_study_goes_on_from_its_state() -> None:
+def test_a_study_continues_from_its_state() -> None:
     check_that_it_goes_on(lambda: study(DeepMlp(3, 16, "bn"), lr=0.05))

@@ -44,7 +44,7 @@ def test_the_learning_rate_line_of_figure_2() -> None:
     assert rate == pytest.approx(0.42797 / 100, rel=1e-4)
 
 
-def test_few_samples_lose_only_a_coefficient() -> None:
+def test_mean_subtraction_of_few_samples_changes_only_a_coefficient() -> None:
     few = fisher.largest_with_mean_subtraction_of_few(RELU_20, width=1600, samples=2)
     assert few == pytest.approx(2 * (1.5 - 0.3428543181) * 800)
     with pytest.raises(ValueError, match="at least two"):
@@ -95,7 +95,7 @@ def test_layer_norm_constants_by_hand() -> None:
     assert found.eta3_squared == pytest.approx((overlap**2 * np.outer(inverse, inverse)).mean())
 
 
-def test_layer_norm_bounds_hold_the_mean_field_value_between_them() -> None:
+def test_the_mean_field_value_is_between_the_layer_norm_bounds() -> None:
     kappas, drawn = layer_normalized(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas(), outputs()
     constants = fisher.LayerNormConstants.of(drawn)
     bounds = fisher.bounds_with_layer_norm(kappas, constants, width=100, samples=30, outputs=10)

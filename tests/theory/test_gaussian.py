@@ -20,7 +20,7 @@ def test_quadrature_agrees_with_closed_forms(closed: Activation, q: float, c: fl
     assert numeric.slope_product(q, c) == pytest.approx(closed.slope_product(q, c), abs=1e-12)
 
 
-def test_erf_has_its_own_closed_form() -> None:
+def test_quadrature_agrees_with_the_closed_form_of_erf() -> None:
     """E erf(u) erf(v) = 2/pi arcsin(2 c q / (1 + 2 q)) (Williams 1997)."""
     erf = ACTIVATIONS["erf"]
     for q, c in POINTS:

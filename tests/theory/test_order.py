@@ -36,7 +36,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_known_values(case: str) -> None:
+def test_order_parameters_of_known_networks(case: str) -> None:
     (activation, sigma_w2, sigma_b2), parameters, kappas = VALUES[case]
     found = plain(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3)
     names = ("forward_t", "forward_st", "backward_t", "backward_st")
@@ -63,7 +63,7 @@ def test_unequal_widths_weigh_the_layer_before() -> None:
 
 
 @pytest.mark.parametrize(("activation", "kappa1", "kappa2"), [(RELU, 0.75, 0.171427), (TANH, 0.4941, 0.1053)])
-def test_layer_normalization_has_its_own(activation: Activation, kappa1: float, kappa2: float) -> None:
+def test_layer_normalization_has_other_order_parameters(activation: Activation, kappa1: float, kappa2: float) -> None:
     variances = {"relu": (2.0, 0.0), "tanh": (3.0, 0.64)}[activation.name]
     found = layer_normalized(activation, sigma_w2=variances[0], sigma_b2=variances[1], layers=3).kappas()
     assert found.kappa1 == pytest.approx(kappa1, abs=5e-5)
@@ -71,7 +71,9 @@ def test_layer_normalization_has_its_own(activation: Activation, kappa1: float, 
 
 
 @pytest.mark.parametrize(("activation", "sigma_w2", "sigma_b2"), [(RELU, 2.0, 0.0), (TANH, 3.0, 0.64)])
-def test_a_wide_network_has_them(activation: Activation, sigma_w2: float, sigma_b2: float) -> None:
+def test_a_wide_network_has_the_predicted_order_parameters(
+    activation: Activation, sigma_w2: float, sigma_b2: float
+) -> None:
     """Two samples in networks of width 2,000, with backward signals by the chain rule; 20 draws."""
     theory = plain(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3)
     drawn = np.array([_measured(activation, sigma_w2, sigma_b2, seed) for seed in range(20)])

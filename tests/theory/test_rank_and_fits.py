@@ -57,7 +57,7 @@ def test_exponent_of_an_exact_power_law() -> None:
     assert found.high == pytest.approx(-0.5)
 
 
-def test_interval_covers_the_true_exponent_as_often_as_it_says() -> None:
+def test_interval_covers_the_true_exponent_at_its_nominal_rate() -> None:
     """2,000 fits of six noisy points: 95 % of the intervals hold the truth (within four standard errors)."""
     generator, widths = np.random.default_rng(0), np.array([50.0, 100, 200, 400, 800, 1600])
     hits = 0
