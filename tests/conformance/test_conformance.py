@@ -33,9 +33,9 @@ METHOD_NAMES = [
     "scaffold",
 ]
 
-#: Methods without their own term, and how near they then are to FedAvg where all clients hold all classes. FedLC's
-#: margins vanish with tau. The adaptive optimizers are FedAvg where tau outweighs the changes: sqrt(v) then stays tau,
-#: or vanishes where v forgets its beginning, and server_lr is sqrt(v) + tau.
+#: Methods without their own term, and the tolerance within which they equal FedAvg if all clients have all classes.
+#: FedLC's margins vanish with tau. The adaptive optimizers equal FedAvg if tau is much larger than the changes: sqrt(v)
+#: then stays tau, or vanishes if v decays from its initial value, and server_lr is sqrt(v) + tau.
 TERM_OFF: list[dict[str, Any]] = [
     {"name": "fedprox", "mu": 0.0, "tolerance": 0},
     {"name": "fedlc", "tau": 0.0, "tolerance": 0},

@@ -19,7 +19,7 @@ SECOND_MOMENTS: dict[str, Callable[[Array, Array, float], Array]] = {
     "fedyogi": lambda v, square, beta2: v - (1 - beta2) * square * np.sign(v - square),
 }
 DEFAULTS = {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}
-#: v0 lies amid the squared changes, so that Yogi's sign takes both values.
+#: v0 is among the squared changes, so that Yogi's sign takes both values.
 OTHERS = {"server_lr": 0.2, "beta1": 0.3, "beta2": 0.6, "tau": 0.05, "v0": 3e-3}
 #: With another tau alone, v0 follows it.
 SETTINGS: list[dict[str, float]] = [{}, OTHERS, {"tau": 0.05, "server_lr": 0.2}]

@@ -504,10 +504,10 @@ def test_two_sweeps_of_one_spec_at_the_same_time_share_the_work(tmp_path: Path) 
     words = ["sweep", str(tmp_path / "both.yaml"), "--store", str(tmp_path / "store"), "--workers", "2", "--json"]
     command = [sys.executable, "-c", "from flbench.cli import main; main()", *words]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [json.loads(process.communicate(timeout=300)[0]) for process in both]
-    assert [(one["exit_code"], one["done"], one["total"]) for one in told] == [(0, 6, 6)] * 2
+    printed = [json.loads(process.communicate(timeout=300)[0]) for process in both]
+    assert [(one["exit_code"], one["done"], one["total"]) for one in printed] == [(0, 6, 6)] * 2
     store = Store(tmp_path / "store")
     assert [len(store.run(run_id).attempts()) for run_id in store.run_ids()] == [1] * 6
-    assert sum(one["launched"] for one in told) <= 4
+    assert sum(one["launched"] for one in printed) <= 4
     again = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert json.loads(again.stdout)["launched"] == 0

@@ -134,8 +134,8 @@ def test_an_edited_plugin_executes_its_finished_runs_again_and_no_others(tmp_pat
     assert "The source code of the plug-in flbench_demo has changed: executing 3 finished runs again." in said
     assert {path: second[path] for path in first} == first, "earlier results are kept"
     assert len(second) - len(first) == 3, "the run of built-in components alone is reused"
-    told, third = sweep()
-    assert "nothing to launch" in told and third == second
+    printed, third = sweep()
+    assert "nothing to launch" in printed and third == second
     board = flbench(site, "report", str(spec), "--store", str(store), "--out", str(tmp_path / "board.md"))
     assert board.returncode == 0, board.stderr
     assert "Plug-ins: flbench_demo=" in (tmp_path / "board.md").read_text()
