@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flbench.report.claims import Claim, Holding
+from flbench.report.claims import Claim, Verdict
 from flbench.report.stats import Difference, summarize
 
 if TYPE_CHECKING:
     from flbench.theory.fits import Exponent
 
 #: What one setting says of a claim. True, False and None: it holds, it does not hold, the runs cannot decide.
-Outcome = Holding | bool | None
+Outcome = Verdict | bool | None
 
 #: An outcome, and the numbers behind it.
 Finding = tuple[Outcome, str]
@@ -25,7 +25,7 @@ def claim(text: str, source: str, findings: Iterable[Finding], separator: str = 
     return Claim(text, source, combined(outcome for outcome, _ in known), evidence)
 
 
-def combined(outcomes: Iterable[Outcome]) -> Holding:
+def combined(outcomes: Iterable[Outcome]) -> Verdict:
     """Return the verdict on a claim from its outcome in each setting.
 
     A claim that holds in some settings alone holds in part; one that is refuted in some and open in the others does
@@ -37,7 +37,7 @@ def combined(outcomes: Iterable[Outcome]) -> Holding:
     return "in part" if verdicts & {"holds", "in part"} else "does not hold"
 
 
-def verdict_of(outcome: Outcome) -> Holding:
+def verdict_of(outcome: Outcome) -> Verdict:
     """Return an outcome as a verdict."""
     if isinstance(outcome, str):
         return outcome

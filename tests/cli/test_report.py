@@ -293,8 +293,10 @@ def test_published_numbers_appear_with_their_data_set_and_model(here: Path, monk
     assert flbench(monkeypatch, "report") == 0
     text = Path("runs.md").read_text()
     assert "### Published numbers" in text
-    assert "| FedLN | 14 | fedavg, ln | 77.21 ± 0.85 | 51.00 ± 2.48<br><sub>n=3</sub> | 20 | -26.21 | shorter" in text
-    assert "shorter (20 of 10,000 rounds)" in text
+    assert (
+        "| FedLN | 14 | fedavg, ln | 77.21 ± 0.85 | 51.00 ± 2.48<br><sub>n=3</sub> | 20 | -26.21 | inconclusive" in text
+    )
+    assert "inconclusive (shorter: 20 of 10,000 rounds)" in text
     before = text.encode()
     assert flbench(monkeypatch, "report") == 0
     assert Path("runs.md").read_bytes() == before
@@ -311,11 +313,11 @@ def test_why_is_answered_on_request(
     assert flbench(monkeypatch, *words, "--figures", "figures") == 0
     text = Path("tiny.md").read_text()
     why = text[text.index("\n## Why\n") : text.index("## How to read this")]
-    assert "**Does accuracy follow the rank of the features?** The data do not tell" in why
+    assert "**Accuracy follows the rank of the features: inconclusive.**" in why
     assert "](figures/why-digits-mlp.svg)" in why and "](figures/features-digits-mlp-fedavg" in why
     assert "](figures/why-digits-mlp.svg)" not in text.replace(why, "")
     assert "tiny.yaml --set 'probes={features: 10}' --figures figures --why\n" in text
-    assert "Does accuracy follow the rank of the features?" in capsys.readouterr().out
+    assert "Accuracy follows the rank of the features: inconclusive" in capsys.readouterr().out
     assert flbench(monkeypatch, *words, "--json") == 0
     (plain,) = json.loads(capsys.readouterr().out)["why"]
     assert plain["runs_with_probes"] == 8 and plain["cells"][0]["growth"] == 1.0

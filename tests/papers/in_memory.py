@@ -1,4 +1,4 @@
-"""Runs that lie in no store: hundreds of them cost no time."""
+"""Runs in memory instead of a store, so that tests can make hundreds of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.report.stores import ENVIRONMENT, NUMERICS
 
 
 class Memory:
-    """A source of runs (``frames.Source``) that are told to it."""
+    """A source of the runs that are added to it."""
 
     def __init__(self) -> None:
         self._requests: dict[str, Experiment] = {}
@@ -21,7 +21,7 @@ class Memory:
         self._results: dict[str, Result] = {}
 
     def add(self, request: Experiment) -> None:
-        """A run that was begun and is not finished."""
+        """Add a run that has started and is not finished."""
         self._requests[request.run_id] = request
 
     def finish(
@@ -31,7 +31,7 @@ class Memory:
         *,
         status: Literal["done", "diverged"] = "done",
     ) -> None:
-        """A run with these records; one that diverged did so in the round after the last of them."""
+        """Add a run with these records; a diverged one diverged in the round after the last of them."""
         self.add(request)
         records = [dict(line) for line in lines]
         reached = request.rounds if status == "done" else records[-1]["round"] + 1
@@ -56,7 +56,7 @@ class Memory:
         )
 
     def collection(self) -> Collection:
-        """All of them."""
+        """Return all runs."""
         return collect(self)
 
     def stored_runs(self) -> Iterator[StoredRun]:

@@ -16,7 +16,7 @@ from flbench.report.figures.style import COLORS
 from flbench.report.runs import collect
 from flbench.report.sources import StoreSource
 from flbench.store import Store
-from tests.papers.label_skew.test_verdicts import done, seeds
+from tests.papers.label_skew.test_claims_published import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures
 
 
@@ -220,7 +220,7 @@ def test_ours_against_published(tmp_path: Path) -> None:
     assert list(identity.get_xdata()) == list(identity.get_ydata())
     spots = {point.get_xydata().round(2).tolist()[0][0] for point in points if len(point.get_xydata()) == 1}
     assert {56.82, 55.86, 55.76} <= spots
-    assert "reproduced 2" in drawing.caption
+    assert "holds 2" in drawing.caption
 
 
 def test_labels_without_data_are_left_out(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from flbench.papers.label_skew.mechanisms import Synthesis
+from flbench.papers.label_skew.chapter import Synthesis
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.report.board import Leaderboard
 from flbench.report.runs import Collection, Run

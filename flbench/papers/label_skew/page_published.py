@@ -1,4 +1,4 @@
-"""Published numbers beside ours, as blocks, as one line for a terminal, and as plain data."""
+"""Published numbers beside ours: as blocks, as a line for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from flbench.messages import format_scalar
+from flbench.papers.label_skew.claims_published import Comparison, Order, Published
 from flbench.papers.label_skew.published import Configuration, remarks
-from flbench.papers.label_skew.verdicts import Comparison, Order, Published
 from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
 from flbench.report.cells import Cell
 from flbench.report.wording import mean_text
@@ -23,67 +23,55 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-def summary_line(published: Published) -> str:
-    """How our numbers compare, for the top of a leaderboard."""
-    return f"{sum(published.counts.values())} published numbers: {summary(published)}."
-
-
-def place(published: Published, where: tuple[str, str]) -> list[Block]:
-    """The published numbers of one data set and model, by their names; nothing where there are none."""
-    blocks = _place(published, where)
+def place_blocks(published: Published, place: tuple[str, str]) -> list[Block]:
+    """Return the published numbers of one data set and model, by their names; nothing where there are none."""
+    blocks = _blocks(published, place)
     return [Heading(3, "Published numbers"), *blocks] if blocks else []
 
 
-def elsewhere(published: Published, here: Container[tuple[str, str]]) -> list[Block]:
-    """Sections of the data sets and models that have numbers but no section of their own."""
+def other_places(published: Published, shown: Container[tuple[str, str]]) -> list[Block]:
+    """Return sections of the data sets and models that have numbers but no section of their own."""
     places = dict.fromkeys(one.row.configuration.place for one in published.comparisons)
     blocks: list[Block] = []
-    for where in places:
-        if where not in here:
-            blocks += [Heading(2, f"{', '.join(where)}: published"), *_place(published, where)]
+    for place in places:
+        if place not in shown:
+            blocks += [Heading(2, f"{', '.join(place)}: published"), *_blocks(published, place)]
     return blocks
 
 
-def summary(published: Published) -> str:
-    """How many numbers have which verdict: ``reproduced 3, differs 1``."""
-    return ", ".join(f"{verdict} {count}" for verdict, count in published.counts.items())
-
-
-def plain(published: Published) -> dict[str, Any]:
-    """The section as data: one object a published number and cell of ours, values in percent."""
+def fields(published: Published) -> dict[str, Any]:
+    """Return the JSON form: one object a published number and cell of ours, values in percent."""
     return {
         "tolerance": published.tolerance,
         "counts": dict(published.counts),
-        "rows": [_plain_row(one) for one in published.comparisons],
-        "orders": [
-            {"table": one.table, **_plain_column(one.column), "rounds": one.rounds, "n": one.n, "tau": one.tau}
-            for one in published.orders
-        ],
+        "rows": [_row_fields(one) for one in published.comparisons],
+        "orders": [_order_fields(one) for one in published.orders],
     }
 
 
 def reading(published: Published) -> str:
-    """What the columns and the verdicts mean."""
+    """Return the meaning of the columns and of the verdicts."""
     points = f"{published.tolerance:g} {'point' if published.tolerance == 1 else 'points'}"
     return (
         "Published numbers: accuracy in percent as published by Zhang et al. 2024 (arXiv 2308.09565v2) and ours, the "
         "mean over seeds of the simple mean over clients on their own test shards. Published numbers are single runs "
         "unless they have a standard deviation. "
-        "*reproduced*: the difference (ours less published) and the half-width of our 95 % interval are both at most "
-        f"{points}; *differs*: the difference exceeds that by more than the half-width; else *inconclusive* (fewer "
-        "than three seeds have no interval); *shorter*: ours ran fewer rounds; *not comparable*: on other data."
+        "*holds*: the difference (ours less published) and the half-width of our 95 % interval are both at most "
+        f"{points}; *does not hold*: the difference exceeds that by more than the half-width; else *inconclusive*: "
+        "fewer than three seeds have no interval, *shorter*: ours ran fewer rounds, *not comparable*: on other data."
     )
 
 
-def _place(published: Published, where: tuple[str, str]) -> list[Block]:
-    """One data set and model: the numbers, what to know of them, and the order of the methods."""
-    everything = [one for one in published.comparisons if one.row.configuration.place == where]
+def _blocks(published: Published, place: tuple[str, str]) -> list[Block]:
+    """One data set and model: the numbers, remarks on them, and the order of the methods."""
+    everything = [one for one in published.comparisons if one.row.configuration.place == place]
     shown = [one for one in everything if published.everything or one.cell is not None]
     blocks: list[Block] = []
-    if hidden := len({id(one.row) for one in everything}) - len({id(one.row) for one in shown}):
+    total, listed = (len({id(one.row) for one in some}) for some in (everything, shown))
+    if listed < total:
         blocks.append(
             Paragraph(
-                f"{hidden} of {len({id(one.row) for one in everything})} published numbers were not asked for; "
+                f"{total - listed} of {total} published numbers were not requested; "
                 "`flbench report --published` lists them."
             )
         )
@@ -95,7 +83,7 @@ def _place(published: Published, where: tuple[str, str]) -> list[Block]:
     blocks.append(_table(shown, settings))
     if notes := _remarks(shown):
         blocks.append(Items(tuple(notes)))
-    if orders := [one for one in published.orders if one.column.place == where]:
+    if orders := [one for one in published.orders if one.column.place == place]:
         text = (
             "Whether the order of the methods is the paper's, column by column: Kendall's tau-b over n methods "
             "(1: the same order, -1: the opposite one)."
@@ -111,7 +99,7 @@ def _table(comparisons: Sequence[Comparison], settings: Sequence[str]) -> Grid:
 
 
 def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
-    """Return comparisons grouped by what they say of one cell: a number may be published in several tables.
+    """Return comparisons with the same number and cell together: a number may be published in several tables.
 
     Configurations come in the order of the paper, the numbers of one configuration together.
     """
@@ -127,7 +115,7 @@ def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
 
 def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ...]:
     one = same[0]
-    row, configuration = one.row, one.row.configuration
+    row, configuration, claim = one.row, one.row.configuration, one.claim
     difference = one.difference
     return (
         *words(
@@ -140,12 +128,12 @@ def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ..
         _mean(one.cell),
         Entry("–") if one.cell is None else Entry(f"{one.cell.runs[0].rounds:,}", order=one.cell.runs[0].rounds),
         Entry("–") if difference is None else Entry(f"{difference:+.2f}", order=difference),
-        Entry(f"{one.verdict} ({one.why})" if one.why else one.verdict),
+        Entry(f"{claim.verdict} ({claim.evidence})" if claim.evidence else claim.verdict),
     )
 
 
 def _ours(cell: Cell | None, configuration: Configuration) -> str:
-    """Method and norm as they stand in the leaderboard."""
+    """Method and norm as in the leaderboard."""
     if cell is None:
         return _named(configuration)
     return ", ".join(cell.tick(axis).label for axis in ("method", "norm"))
@@ -190,8 +178,10 @@ def _order_table(orders: Sequence[Order], settings: Sequence[str]) -> Grid:
     return Grid((*heads, "rounds", "n", "tau"), rows, len(heads))
 
 
-def _plain_row(one: Comparison) -> dict[str, Any]:
-    row, cell = one.row, one.cell
+def _row_fields(one: Comparison) -> dict[str, Any]:
+    row, cell, claim = one.row, one.cell, one.claim
+    summary = cell.summary if cell else None
+    half_width = summary.half_width if summary else None
     return {
         "table": row.table,
         "label": row.label,
@@ -202,17 +192,16 @@ def _plain_row(one: Comparison) -> dict[str, Any]:
         "published_rounds": row.rounds,
         "cell_id": cell.experiment.cell_id if cell else None,
         "rounds": cell.runs[0].rounds if cell else None,
-        "ours": 100 * cell.summary.mean if cell and cell.summary else None,
-        "ci_half_width": (
-            100 * cell.summary.half_width if cell and cell.summary and cell.summary.half_width is not None else None
-        ),
+        "ours": 100 * summary.mean if summary else None,
+        "ci_half_width": None if half_width is None else 100 * half_width,
         "n": len(cell.values) if cell else 0,
         "difference": one.difference,
-        "verdict": one.verdict,
-        "why": one.why,
+        "verdict": claim.verdict,
+        "why": claim.evidence,
         "remarks": remarks(row),
     }
 
 
-def _plain_column(column: Configuration) -> dict[str, Any]:
-    return {name: value for name, value in column._asdict().items() if name not in ("method", "norm", "groups")}
+def _order_fields(one: Order) -> dict[str, Any]:
+    column = {name: value for name, value in one.column._asdict().items() if name not in ("method", "norm", "groups")}
+    return {"table": one.table, **column, "rounds": one.rounds, "n": one.n, "tau": one.tau}

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flbench.config import Training
-from flbench.papers.label_skew.figure2 import overfit
-from flbench.papers.label_skew.figure3 import features
-from flbench.papers.label_skew.figure_mechanisms import why as draw_why
-from flbench.papers.label_skew.figure_published import published as draw_published
-from flbench.papers.label_skew.mechanisms import synthesize
+from flbench.papers.label_skew import figures, figures_one_class
+from flbench.papers.label_skew.chapter import synthesize
+from flbench.papers.label_skew.claims_published import TOLERANCE, compare
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
-from flbench.papers.label_skew.verdicts import TOLERANCE, compare
 from flbench.report.board import Section
 from flbench.report.figures.drawing import FigureKind
 from flbench.report.paper import Paper
 from flbench.report.runs import Collection
 
 FIGURES = (
-    FigureKind("published", "ours against the published numbers", draw_published, order=60),
-    FigureKind("why", "accuracy against what probes saw: features, sharpness", draw_why),
-    FigureKind("overfit", "class accuracies before and after local steps on one client", overfit),
-    FigureKind("features", "the features' norms and singular values over rounds", features),
+    FigureKind("published", "ours against the published numbers", figures.published, order=60),
+    FigureKind("why", "accuracy against the rank and growth of features, and against sharpness", figures.why),
+    FigureKind("overfit", "class accuracies before and after local steps on one client", figures_one_class.overfit),
+    FigureKind("features", "the features' norms and singular values over rounds", figures_one_class.features),
 )
 
 

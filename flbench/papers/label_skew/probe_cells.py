@@ -1,42 +1,45 @@
-"""What probes saw of each cell, beside its accuracy: the last record, and the one from before the first round."""
+"""The probes of each cell beside its accuracy: from the last record, and from the one before the first round."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flbench.config import Federated, Training
+from flbench.config import Federated
 from flbench.metric_specs import Record
 from flbench.report.cells import Cell
 from flbench.report.runs import Collection, Run, compared_fields
 
-#: Probes that the synthesis reads.
+#: The probes that are read.
 READ = ("features", "drift", "sharpness")
 
-#: What a network and its data are before training: the fields that decide what a probe sees at round 0.
+#: The fields that decide what a probe measures before training.
 _AT_BIRTH = ("dataset", "model", "norm", "bias", "precision", "partition", "clients", "min_size", "val_fraction")
+
+Probes = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Probed:
-    """A cell in the middle of its seeds: lengths, growths and lambdas as geometric means, the others as plain ones.
+    """A cell over its seeds: geometric means of lengths, growths and lambdas, plain means of the other numbers.
 
-    None where no seed that finished has the number.
+    None where no finished seed has the number.
 
     Attributes:
-        cell: whose seeds these are.
+        cell: the cell.
         acc: the report's metric.
         rank: effective rank of the features.
-        share: of the first singular value's square in all squares.
-        norm: of a feature.
-        born_share: ``share`` before the first round.
-        growth: ``norm`` over what it was before the first round; ``growth_by_seed`` of each seed.
+        share: of the first singular value's square in all squares; ``born_share`` before the first round.
+        norm: of a feature; ``born_norm`` before the first round.
+        growth_by_seed: ``norm`` over ``born_norm``, of each seed.
+        growth: the same over all seeds.
         head_growth: the longest class embedding over the longest before the first round.
         agreement: of the clients' updates.
-        born: lambda_max before the first round; ``born_local`` the largest over the clients looked at.
+        born: lambda_max before the first round; ``born_local`` the largest over the clients that were probed.
         final: lambda_max at the end; ``final_local`` likewise.
     """
 
@@ -44,8 +47,8 @@ class Probed:
     acc: float | None
     rank: float | None
     share: float | None
-    norm: float | None
     born_share: float | None
+    norm: float | None
     growth: float | None
     growth_by_seed: Mapping[int, float]
     head_growth: float | None
@@ -56,24 +59,24 @@ class Probed:
     final_local: float | None
 
     @property
-    def experiment(self) -> Training:
-        """Any of the seeds' experiments."""
-        return self.cell.training
-
-    @property
     def lr(self) -> float:
-        """Of local training."""
+        """The learning rate of local training."""
         return self.cell.training.lr
 
     @property
+    def is_federated(self) -> bool:
+        """Whether it was trained by a federated method."""
+        return isinstance(self.cell.experiment, Federated)
+
+    @property
     def norm_label(self) -> str:
-        """The normalization as it is printed."""
+        """The normalization, as printed."""
         return self.cell.tick("norm").label
 
     @property
     def method_label(self) -> str:
-        """The method as it is printed; empty where training is not federated."""
-        return self.cell.tick("method").label if isinstance(self.cell.experiment, Federated) else "centralized"
+        """The method, as printed."""
+        return self.cell.tick("method").label if self.is_federated else "centralized"
 
     @property
     def row(self) -> tuple[str, str]:
@@ -82,14 +85,19 @@ class Probed:
 
     @property
     def partition(self) -> str:
-        """As it is printed."""
-        return self.cell.tick("partition").label if isinstance(self.cell.experiment, Federated) else "all data"
+        """The partition, as printed."""
+        return self.cell.tick("partition").label if self.is_federated else "all data"
 
     @cached_property
     def column(self) -> tuple[tuple[str, str], ...]:
-        """Everything besides method, norm and learning rate: what cells share that may be compared."""
+        """Everything but method, norm and learning rate: cells that share it may be compared."""
         names = (name for name in compared_fields(self.cell.experiment) if name not in ("method", "norm", "lr"))
         return (*((name, self.cell.tick(name).label) for name in names), ("data", self.cell.fingerprint or ""))
+
+    @property
+    def born_norm(self) -> float | None:
+        """The norm of a feature before the first round."""
+        return self.norm / self.growth if self.norm and self.growth else None
 
     @property
     def used(self) -> float | None:
@@ -106,10 +114,10 @@ class Births:
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
-        self._known: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        self._known: dict[tuple[Any, ...], Probes] = {}
 
-    def of(self, run: Run) -> Mapping[str, Any]:
-        """What its probes saw before the first round; nothing where they did not look."""
+    def of(self, run: Run) -> Probes:
+        """Return the probes before the first round; empty where there were none."""
         if run.result is None or 0 not in run.result.evaluated or not probes_of(run.record):
             return {}
         key = (*(getattr(run.experiment, name, None) for name in _AT_BIRTH), run.experiment.seed, run.fingerprint)
@@ -121,80 +129,73 @@ class Births:
         return self._known[key]
 
 
-def probes_of(record: Record | None) -> Mapping[str, Any]:
-    """What probes wrote into a record."""
+def probes_of(record: Record | None) -> Probes:
+    """Return the probes in a record."""
     return (record or {}).get("probes") or {}
 
 
 def has_probes(run: Run) -> bool:
-    """Whether a run that finished recorded anything that the synthesis reads."""
+    """Return whether a run that finished recorded any of the probes that are read."""
     return any(name in probes_of(run.record) for name in READ)
 
 
 def probed(cells: Iterable[Cell], births: Births) -> list[Probed]:
-    """What is known of each cell with probes."""
+    """Return the cells with probes."""
     return [_probed(cell, births) for cell in cells if any(map(has_probes, cell.runs))]
 
 
 def _probed(cell: Cell, births: Births) -> Probed:
     runs = [run for run in cell.runs if run.state == "done" and has_probes(run)]
-    pairs = [(births.of(run), probes_of(run.record)) for run in runs]
-    grown = {run.experiment.seed: _ratio(*pair, _length) for run, pair in zip(runs, pairs, strict=True)}
-    ends, begins = [end for _, end in pairs], [birth for birth, _ in pairs]
+    ends, begins = [probes_of(run.record) for run in runs], [births.of(run) for run in runs]
+
+    def growth(size: Callable[[Probes], float | None]) -> list[float | None]:
+        sizes = [(size(begin), size(end)) for begin, end in zip(begins, ends, strict=True)]
+        return [after / before if before and after is not None else None for before, after in sizes]
+
+    growths = growth(_norm)
     return Probed(
         cell=cell,
         acc=cell.summary.mean if cell.summary else None,
-        rank=_mean(ends, "features", "rank"),
-        share=_mean(ends, "features", "first_share"),
-        born_share=_mean(begins, "features", "first_share"),
-        norm=_geometric([_number(end, "features", "norm") for end in ends]),
-        growth=_geometric(list(grown.values())),
-        growth_by_seed={seed: growth for seed, growth in grown.items() if growth},
-        head_growth=_geometric([_ratio(*pair, _longest) for pair in pairs]),
-        agreement=_mean(ends, "drift", "agreement"),
-        born=_geometric([_number(birth, "sharpness", "lambda_max") for birth in begins]),
-        born_local=_geometric([_largest(birth) for birth in begins]),
-        final=_geometric([_number(end, "sharpness", "lambda_max") for end in ends]),
-        final_local=_geometric([_largest(end) for end in ends]),
+        rank=_mean([number(end, "features", "rank") for end in ends]),
+        share=_mean([number(end, "features", "first_share") for end in ends]),
+        born_share=_mean([number(begin, "features", "first_share") for begin in begins]),
+        norm=_geometric([_norm(end) for end in ends]),
+        growth=_geometric(growths),
+        growth_by_seed={run.experiment.seed: one for run, one in zip(runs, growths, strict=True) if one},
+        head_growth=_geometric(growth(_longest_embedding)),
+        agreement=_mean([number(end, "drift", "agreement") for end in ends]),
+        born=_geometric([number(begin, "sharpness", "lambda_max") for begin in begins]),
+        born_local=_geometric([_sharpest_client(begin) for begin in begins]),
+        final=_geometric([number(end, "sharpness", "lambda_max") for end in ends]),
+        final_local=_geometric([_sharpest_client(end) for end in ends]),
     )
 
 
-def _number(probes: Mapping[str, Any], probe: str, name: str) -> float | None:
-    """A finite number that a probe recorded."""
+def number(probes: Probes, probe: str, name: str) -> float | None:
+    """Return a finite number that a probe recorded."""
     value = probes.get(probe, {}).get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _largest(probes: Mapping[str, Any]) -> float | None:
-    """lambda_max on the sharpest of the clients looked at."""
+def _norm(probes: Probes) -> float | None:
+    return number(probes, "features", "norm")
+
+
+def _longest_embedding(probes: Probes) -> float | None:
+    return max(probes.get("features", {}).get("head_norms") or (), default=None)
+
+
+def _sharpest_client(probes: Probes) -> float | None:
     local = [value for value in probes.get("sharpness", {}).get("local") or () if value is not None]
     return max(local, default=None)
 
 
-def _length(probes: Mapping[str, Any]) -> float | None:
-    """The mean norm of features."""
-    return _number(probes, "features", "norm")
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
-def _longest(probes: Mapping[str, Any]) -> float | None:
-    """The norm of the longest class embedding."""
-    return max(probes.get("features", {}).get("head_norms") or (), default=None)
-
-
-def _ratio(
-    first: Mapping[str, Any], last: Mapping[str, Any], size: Callable[[Mapping[str, Any]], float | None]
-) -> float | None:
-    """How many times as large as at first something is at last."""
-    before, after = size(first), size(last)
-    return after / before if before and after is not None else None
-
-
-def _mean(records: Sequence[Mapping[str, Any]], probe: str, name: str) -> float | None:
-    known = [value for record in records if (value := _number(record, probe, name)) is not None]
-    return math.fsum(known) / len(known) if known else None
-
-
-def _geometric(values: Sequence[float | None]) -> float | None:
-    """The geometric mean of what is above zero."""
+def _geometric(values: Iterable[float | None]) -> float | None:
+    """The geometric mean of the values above zero."""
     known = [math.log(value) for value in values if value is not None and value > 0]
     return math.exp(math.fsum(known) / len(known)) if known else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flbench.papers.evidence import Finding, claim, exponent_text, range_text, three_digits
 from flbench.papers.sharpness.networks import Curve, Point
-from flbench.report.claims import Claim, Holding
+from flbench.report.claims import Claim, Verdict
 
 if TYPE_CHECKING:
     from flbench.theory.fits import Exponent
@@ -29,7 +29,7 @@ MOST = 0.9
 ENOUGH_OUTPUTS = 8
 
 #: Judges one family of networks.
-Judge = Callable[[Curve], tuple[Holding, str]]
+Judge = Callable[[Curve], tuple[Verdict, str]]
 
 
 def claims(curves: Sequence[Curve]) -> tuple[Claim, ...]:
@@ -84,10 +84,10 @@ def _claim(text: str, source: str, curves: Sequence[Curve], judge: Judge, contro
         verdict, evidence = _judged(curve, judge)
         findings.append((verdict, f"{curve.family.label}: {evidence}."))
     found = claim(text, source, findings, separator=" ")
-    return Claim(text, source, found.holding, found.evidence + controls)
+    return Claim(text, source, found.verdict, found.evidence + controls)
 
 
-def _judged(curve: Curve, judge: Judge) -> tuple[Holding, str]:
+def _judged(curve: Curve, judge: Judge) -> tuple[Verdict, str]:
     """Judge by the widths with enough draws; inconclusive if these are too few."""
     full = tuple(point for point in curve.points if len(point.values) >= FEWEST_DRAWS)
     if len(full) >= FEWEST_WIDTHS:
@@ -97,7 +97,7 @@ def _judged(curve: Curve, judge: Judge) -> tuple[Holding, str]:
     )
 
 
-def _follows_theory(curve: Curve) -> tuple[Holding, str]:
+def _follows_theory(curve: Curve) -> tuple[Verdict, str]:
     """Theorem 2.2: a value at every width, and a slope of 1."""
     widest = curve.points[-1]
     assert widest.predicted is not None and widest.predicted.value is not None
@@ -112,7 +112,7 @@ def _follows_theory(curve: Curve) -> tuple[Holding, str]:
     return near(curve.exponent, 1) if close else "does not hold", evidence
 
 
-def _is_flat(curve: Curve) -> tuple[Holding, str]:
+def _is_flat(curve: Curve) -> tuple[Verdict, str]:
     """Theorem 3.3 and eq. 19: no slope, within bounds."""
     widest = curve.points[-1]
     ratio = f", {widest.ratio:.1f} times the lower bound" if widest.ratio else ""
@@ -120,7 +120,7 @@ def _is_flat(curve: Curve) -> tuple[Holding, str]:
     return _within_bounds(curve, near(curve.exponent, 0)), evidence
 
 
-def _grows_above_bound(curve: Curve) -> tuple[Holding, str]:
+def _grows_above_bound(curve: Curve) -> tuple[Verdict, str]:
     """Theorem 3.4: linear, above a bound."""
     excess = [
         value - (point.predicted.lower or 0) for point in curve.points if point.predicted for value in point.values
@@ -129,7 +129,7 @@ def _grows_above_bound(curve: Curve) -> tuple[Holding, str]:
     return _within_bounds(curve, grows(curve.exponent)), evidence
 
 
-def _grows_between_bounds(curve: Curve) -> tuple[Holding, str]:
+def _grows_between_bounds(curve: Curve) -> tuple[Verdict, str]:
     """Theorem 4.1: linear, between bounds; beside it the mean-field value, which is not the paper's."""
     known = [point for point in curve.points if point.predicted and point.predicted.value]
     ratios = ", ".join(f"{point.ratio:.2f} at {point.width}" for point in known)
@@ -138,14 +138,14 @@ def _grows_between_bounds(curve: Curve) -> tuple[Holding, str]:
     return _within_bounds(curve, grows(curve.exponent)), evidence
 
 
-def _within_bounds(curve: Curve, slope: Holding) -> Holding:
+def _within_bounds(curve: Curve, slope: Verdict) -> Verdict:
     """Return the verdict on slope and bounds: nearly all draws must be within the bounds."""
     if any(not point.predictions for point in curve.points):
         return "does not hold" if slope == "does not hold" else "inconclusive"
     return slope if sum(point.admitted for point in curve.points) / curve.draws >= MOST else "does not hold"
 
 
-def near(found: Exponent | None, claimed: float, slack: float = SLACK) -> Holding:
+def near(found: Exponent | None, claimed: float, slack: float = SLACK) -> Verdict:
     """Judge an exponent: its whole interval is within the slack of the claimed one, across its edge, or outside."""
     if found is None or found.low is None or found.high is None:
         return "inconclusive"
@@ -155,7 +155,7 @@ def near(found: Exponent | None, claimed: float, slack: float = SLACK) -> Holdin
     return "does not hold" if outside else "inconclusive"
 
 
-def grows(found: Exponent | None) -> Holding:
+def grows(found: Exponent | None) -> Verdict:
     """Judge whether an exponent is nearer to 1 than to 0, with its whole interval."""
     if found is None or found.low is None or found.high is None:
         return "inconclusive"

@@ -261,7 +261,7 @@ def _spectra(groups: Sequence[Sequence[Run]]) -> Drawing:
     figure.supylabel("eigenvalues of a draw", fontsize="medium")
     figure.suptitle(f"Spectra of random networks: {title}", fontsize="medium")
     caption = (
-        f"Nonzero eigenvalues of the Fisher information of {title}: how many of a draw lie in each bar, mean over "
+        f"Nonzero eigenvalues of the Fisher information of {title}: number in each bar, mean over "
         f"{_count([len(group) for group in groups])} draws; dashed: lambda_max of theory (theorem 2.2), dotted: its "
         "lower bound (theorems 3.3 and 3.4)."
     )

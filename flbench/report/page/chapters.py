@@ -25,6 +25,6 @@ def chapter_blocks(chapter: Chapter, pictures: Sequence[Figure]) -> Iterator[Blo
 def claims_grid(claims: Sequence[Claim]) -> Grid:
     """Return a table of claims with their sources, verdicts and evidence."""
     rows = [
-        (Entry(claim.text, (claim.source,)), Entry(claim.holding, bold=True), Entry(claim.evidence)) for claim in claims
+        (Entry(claim.text, (claim.source,)), Entry(claim.verdict, bold=True), Entry(claim.evidence)) for claim in claims
     ]
     return Grid(("claim", "verdict", "our measurement"), tuple(rows), names=3)

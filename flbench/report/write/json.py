@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from flbench.report.board import Details, Leaderboard
@@ -13,7 +12,7 @@ from flbench.report.summary import Overall
 from flbench.report.tables import Position, Table
 
 #: Version of the fields; raised when a program that reads the old ones would misread the new ones.
-JSON_SCHEMA = 2
+JSON_SCHEMA = 3
 
 
 def to_json(board: Leaderboard) -> dict[str, Any]:
@@ -36,11 +35,7 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
         ],
         "unfinished": dict(board.unfinished),
         "left_out": list(board.collection.left_out),
-        "claims": [
-            {"kind": chapter.kind, **dataclasses.asdict(claim)}
-            for chapter in board.chapters
-            for claim in chapter.claims
-        ],
+        "claims": [{"kind": chapter.kind, **claim.fields()} for chapter in board.chapters for claim in chapter.claims],
         **{name: value for one in board.supplements for name, value in one.fields().items()},
         "provenance": {
             "runs": made.requested,

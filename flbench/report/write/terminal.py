@@ -32,7 +32,7 @@ def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:
 def _claims(chapter: Chapter) -> RichTable:
     table = RichTable("claim", "verdict", "our measurement", title=chapter.title, title_justify="left")
     for claim in chapter.claims:
-        table.add_row(Text(f"{claim.text} ({claim.source})"), Text(claim.holding), Text(claim.evidence))
+        table.add_row(Text(f"{claim.text} ({claim.source})"), Text(claim.verdict), Text(claim.evidence))
     return table
 
 

@@ -46,8 +46,8 @@ def gather(store: Memory) -> tuple[Chapter, Collection]:
     return chapter, collection
 
 
-def holding(chapter: Chapter, text: str) -> str:
-    return next(claim.holding for claim in chapter.claims if claim.text == text)
+def verdict(chapter: Chapter, text: str) -> str:
+    return next(claim.verdict for claim in chapter.claims if claim.text == text)
 
 
 def evidence(chapter: Chapter, text: str) -> str:
@@ -64,7 +64,7 @@ def test_a_network_that_collapses_and_one_that_does_not() -> None:
         record(store, seed, collapsing)
         record(store, seed, lambda _: 5.0, normalized="bn-rms")
     chapter, _ = gather(store)
-    assert {claim.text: claim.holding for claim in chapter.claims} == {
+    assert {claim.text: claim.verdict for claim in chapter.claims} == {
         COLLAPSE: "holds", RELU: "not run", AVOIDS: "holds", ROOT: "inconclusive", BOUND: "holds", RELU_ROOT: "not run",
     }  # fmt: skip
     assert "γ 0.5: r = 1.00 ± 0.00 at the end, at most 1.00 (d = 32, 1000 layers, n=3)" in evidence(chapter, COLLAPSE)
@@ -77,7 +77,7 @@ def test_networks_that_do_not_collapse_refute_the_lemma() -> None:
         record(store, seed, lambda _: 7.0)
         record(store, seed, lambda layer: 5.0 if layer < 700 else 1.1, normalized="bn")
     chapter, _ = gather(store)
-    assert holding(chapter, COLLAPSE) == holding(chapter, AVOIDS) == "does not hold"
+    assert verdict(chapter, COLLAPSE) == verdict(chapter, AVOIDS) == "does not hold"
     assert "it collapses for γ 0.5, d = 32" in evidence(chapter, AVOIDS)
 
 
@@ -86,10 +86,10 @@ def test_what_is_not_deep_enough_is_not_judged() -> None:
     store = Memory()
     record(store, 0, lambda _: 4.6, gamma=0.01)
     chapter, _ = gather(store)
-    assert holding(chapter, COLLAPSE) == "inconclusive"
+    assert verdict(chapter, COLLAPSE) == "inconclusive"
     assert "not deep enough to judge: γ 0.01, r = 4.60" in evidence(chapter, COLLAPSE)
     record(store, 0, collapsing)
-    assert holding(gather(store)[0], COLLAPSE) == "holds"
+    assert verdict(gather(store)[0], COLLAPSE) == "holds"
 
 
 @pytest.mark.parametrize(("power", "expected"), [(0.5, "holds"), (0.6, "holds"), (0.3, "does not hold")])
@@ -100,9 +100,9 @@ def test_the_exponent_over_the_width_decides_on_theorem_2(power: float, expected
             found = (1 + 0.01 * (seed - 1)) * width**power
             record(store, seed, lambda _, found=found: found, normalized="bn-rms", width=width)  # type: ignore[misc]
     chapter, _ = gather(store)
-    assert holding(chapter, ROOT) == expected
+    assert verdict(chapter, ROOT) == expected
     assert f"exponent {power:.2f} [" in evidence(chapter, ROOT)
-    assert holding(chapter, AVOIDS) == "not run", "without networks that have no normalization"
+    assert verdict(chapter, AVOIDS) == "not run", "without networks that have no normalization"
 
 
 def test_a_violated_bound_is_told() -> None:
@@ -110,7 +110,7 @@ def test_a_violated_bound_is_told() -> None:
     lines = [{"round": LAYERS, "rank": 9.0, "first_share": 0.5, "soft_rank_0.5": 2, "soft_rank_0.1": 8, "seconds": 0.0}]
     store.finish(request(0), lines)
     chapter, _ = gather(store)
-    assert holding(chapter, BOUND) == "does not hold"
+    assert verdict(chapter, BOUND) == "does not hold"
     assert evidence(chapter, BOUND) == "1 of 2 pairs of a layer and a τ violate it"
 
 
@@ -120,7 +120,7 @@ def test_dead_networks_and_missing_draws_are_told() -> None:
     record(store, 1, lambda _: 3.0, activation="relu", normalized="bn-rms")
     record(store, 0, collapsing, activation="relu")
     chapter, _ = gather(store)
-    assert holding(chapter, AVOIDS) == "does not hold", "one draw of two ended in nothing"
+    assert verdict(chapter, AVOIDS) == "does not hold", "one draw of two ended in nothing"
     grid: Any = chapter.blocks[0]
     (row,) = [row for row in grid.rows if row[2].text == "bn-rms"]
     assert [row[-2].text, row[-1].text] == ["1", "1 of 2 draws unfinished, or of rank 0"]

@@ -66,8 +66,8 @@ def chapter(store: Memory) -> Chapter:
     return found
 
 
-def holdings(store: Memory) -> dict[str, str]:
-    return {claim.text: claim.holding for claim in chapter(store).claims}
+def verdicts(store: Memory) -> dict[str, str]:
+    return {claim.text: claim.verdict for claim in chapter(store).claims}
 
 
 def evidence(store: Memory, text: str) -> str:
@@ -85,7 +85,7 @@ def over_depth(bn_at_32: float = 0.97, he_at_32: float = 0.5) -> Memory:
 
 
 def test_accuracy_and_rank_over_depth() -> None:
-    found = holdings(over_depth())
+    found = verdicts(over_depth())
     assert {text: found[text] for text in (RANKS, FALLS, KEPT, BREAKS, RAISES)} == {
         RANKS: "holds", FALLS: "holds", KEPT: "holds", BREAKS: "not run", RAISES: "not run",
     }  # fmt: skip
@@ -95,7 +95,7 @@ def test_accuracy_and_rank_over_depth() -> None:
 
 
 def test_what_figure_1_says_can_be_refuted() -> None:
-    found = holdings(over_depth(bn_at_32=0.5, he_at_32=0.99))
+    found = verdicts(over_depth(bn_at_32=0.5, he_at_32=0.99))
     assert found[FALLS] == found[KEPT] == "does not hold"
 
 
@@ -103,26 +103,26 @@ def test_a_collapsed_rank_that_trains_speaks_against_the_rank() -> None:
     said = evidence(over_depth(), CRUCIAL)
     assert "against it: He's init at 8 layers, r = 1.20 ± 0.00, 97.1 ± 0.2 %" in said
     assert "in 6 arms" in said
-    assert holdings(over_depth())[CRUCIAL] in ("in part", "does not hold")
+    assert verdicts(over_depth())[CRUCIAL] in ("in part", "does not hold")
 
 
 def test_rank_that_orders_accuracy_predicts_it() -> None:
     store = Memory()
     for place, depth in enumerate((2, 3, 4, 6, 8, 12, 16, 32)):
         add(store, 0.9 - 0.1 * place, 9.0 - place, depth=depth, **HE)
-    assert holdings(store)[CRUCIAL] == "holds"
+    assert verdicts(store)[CRUCIAL] == "holds"
 
 
 def test_shifts_break_batch_norm_dose_by_dose() -> None:
     store = Memory()
     for shift, rank, acc in ((0.0, 12.0, 0.97), (0.1, 1.1, 0.17), (1.0, 1.0, 0.11)):
         add(store, acc, rank, shift=shift, **BN)
-    assert holdings(store)[BREAKS] == "holds"
+    assert verdicts(store)[BREAKS] == "holds"
     assert "shift 0: r = 12.00 ± 0.00, 97.1 ± 0.2 %; 0.1: r = 1.10" in evidence(store, BREAKS)
     robust = Memory()
     for shift in (0.0, 1.0):
         add(robust, 0.97, 12.0, shift=shift, **BN)
-    assert holdings(robust)[BREAKS] == "does not hold"
+    assert verdicts(robust)[BREAKS] == "does not hold"
 
 
 def raised(light: float = 0.985, control: float = 0.95) -> Memory:
@@ -138,7 +138,7 @@ def raised(light: float = 0.985, control: float = 0.95) -> Memory:
 
 
 def test_pre_training_against_batch_norm_and_the_control() -> None:
-    found = holdings(raised())
+    found = verdicts(raised())
     assert {text: found[text] for text in (RAISES, BEATS, CONTROL, MORE, PRESERVED)} == {
         RAISES: "holds", BEATS: "in part", CONTROL: "in part", MORE: "does not hold", PRESERVED: "in part",
     }  # fmt: skip
@@ -153,7 +153,7 @@ def test_a_high_rank_that_diverges_speaks_against_the_rank() -> None:
 
 
 def test_pre_training_that_the_rescaling_explains() -> None:
-    assert holdings(raised(light=0.95, control=0.98))[CONTROL] == "does not hold"
+    assert verdicts(raised(light=0.95, control=0.98))[CONTROL] == "does not hold"
 
 
 def test_runs_that_are_missing_leave_it_open() -> None:
@@ -161,7 +161,7 @@ def test_runs_that_are_missing_leave_it_open() -> None:
     add(store, 0.97, 14.0, **BN)
     add(store, None, 37.0, seeds=2, **steps(25))
     store.add(experiment(kind="deep", rounds=EPOCHS, eval_every=5, lr=0.1, seed=2, depth=32, **steps(25)))
-    assert holdings(store)[BEATS] == "inconclusive"
+    assert verdicts(store)[BEATS] == "inconclusive"
     (table,) = [block for block in chapter(store).blocks if hasattr(block, "rows")]
     (row,) = [row for row in table.rows if row[0].text.startswith("25")]
     assert row[-1].text == "diverged: 2/3 at lr 0.1; 1 unfinished"
@@ -193,7 +193,7 @@ def test_untrained_networks_have_ranks_alone() -> None:
     store = Memory()
     request = experiment(kind="deep", rounds=0, seed=0, depth=32, **BN)
     store.finish(request, [{"round": 0, "rank": 12.0, "ranks": [30.0, 12.0]}])
-    assert set(holdings(store).values()) == {"not run"}
+    assert set(verdicts(store).values()) == {"not run"}
 
 
 def test_figures_over_depth_over_layers_and_over_shifts() -> None:

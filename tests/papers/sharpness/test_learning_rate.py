@@ -10,7 +10,7 @@ import pytest
 from flbench.papers.sharpness.networks import Family
 from flbench.papers.sharpness.training import descents_of, networks_of, predicted_rate
 from flbench.report.blocks import Grid
-from flbench.report.claims import Chapter, Claim, Holding
+from flbench.report.claims import Chapter, Claim, Verdict
 from tests.papers.in_memory import Memory
 from tests.report.stores import chapters, experiment
 
@@ -92,10 +92,10 @@ def careless(factor: float) -> tuple[float, float]:
         (careless, "in part", "does not hold"),
     ],
 )
-def test_the_line_marks_growth_or_explosion(store: Memory, losses: Losses, onset: Holding, explosion: Holding) -> None:
+def test_the_line_marks_growth_or_explosion(store: Memory, losses: Losses, onset: Verdict, explosion: Verdict) -> None:
     descend(store, losses)
-    assert claim_on(store, "losses grow").holding == onset
-    assert claim_on(store, "wide networks explode").holding == explosion
+    assert claim_on(store, "losses grow").verdict == onset
+    assert claim_on(store, "wide networks explode").verdict == explosion
 
 
 def test_evidence_counts_the_runs_on_both_sides_of_their_own_line(store: Memory) -> None:
@@ -107,13 +107,13 @@ def test_evidence_counts_the_runs_on_both_sides_of_their_own_line(store: Memory)
     assert "onset over line: 1.08 (1.08, n=6)" in found
     exploded = claim_on(store, "wide networks explode").evidence
     assert "8 of 8 runs ended above 1000 or not finite and 8 were there at some step with M = 400" in exploded
-    assert {one.holding for one in chapter(store).claims if "means subtracted" in one.text} == {"not run"}
+    assert {one.verdict for one in chapter(store).claims if "means subtracted" in one.text} == {"not run"}
 
 
 def test_few_runs_beside_the_line_are_inconclusive(store: Memory) -> None:
     descend(store, wall, widths=(100,), factors=(0.9, 1.3))
-    assert claim_on(store, "losses grow").holding == "inconclusive"
-    assert claim_on(store, "wide networks explode").holding == "inconclusive"
+    assert claim_on(store, "losses grow").verdict == "inconclusive"
+    assert claim_on(store, "wide networks explode").verdict == "inconclusive"
 
 
 def centred(factor: float) -> tuple[float, float]:
@@ -125,7 +125,7 @@ def test_mean_subtraction_allows_rates_that_do_not_depend_on_the_width(store: Me
     descend(store, catapult)
     descend(store, centred, normalized="mean-last", lambda_max=lambda width: 30.0)
     found = claim_on(store, "means subtracted")
-    assert found.holding == "holds"
+    assert found.verdict == "holds"
     assert "without, over M exponent -1.00" in found.evidence
     # At M = 100: 1.8 * 2 / 30 against 0.9 * 2 / 467.
     assert "Gain (ratio of medians): 31.1 at 100, 62.3 at 200, 125 at 400" in found.evidence
@@ -134,18 +134,18 @@ def test_mean_subtraction_allows_rates_that_do_not_depend_on_the_width(store: Me
 def test_rates_that_fall_with_the_width_refute_it(store: Memory) -> None:
     descend(store, catapult)
     descend(store, centred, normalized="mean-last")
-    assert claim_on(store, "means subtracted").holding == "does not hold"
+    assert claim_on(store, "means subtracted").verdict == "does not hold"
 
 
 def test_rates_that_are_no_higher_refute_it(store: Memory) -> None:
     descend(store, catapult)
     descend(store, centred, normalized="mean-last", lambda_max=lambda width: 1e4)
-    assert claim_on(store, "means subtracted").holding == "does not hold"
+    assert claim_on(store, "means subtracted").verdict == "does not hold"
 
 
-@pytest.mark.parametrize(("times", "holding"), [(1.0, "holds"), (0.1, "does not hold")])
+@pytest.mark.parametrize(("times", "verdict"), [(1.0, "holds"), (0.1, "does not hold")])
 def test_the_line_of_mean_subtraction_is_held_against_what_survived(
-    store: Memory, times: float, holding: Holding
+    store: Memory, times: float, verdict: Verdict
 ) -> None:
     """Networks that survive up to about the line, and up to a tenth of it."""
     family = Family("relu", 4.0, 1.0, 3, 1, 1000, "mean-last")
@@ -156,7 +156,7 @@ def test_the_line_of_mean_subtraction_is_held_against_what_survived(
         return 2 * 1.8 / (times * line)  # 1.8 is the last factor that survives
 
     descend(store, centred, normalized="mean-last", lambda_max=lambda_max)
-    assert claim_on(store, "subtracted means").holding == holding
+    assert claim_on(store, "subtracted means").verdict == verdict
 
 
 def test_lines_of_theory() -> None:

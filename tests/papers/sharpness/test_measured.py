@@ -46,10 +46,10 @@ def test_random_networks_bear_out_the_theorems() -> None:
             measure(memory, normalized=normalized, **shared)
         measure(memory, normalized="ln-all", outputs=10, **shared)
     found = claims(memory)
-    verdicts = {source: found[source].holding for source in ("theorem 2.2", "theorem 3.3", "theorem 3.4")}
+    verdicts = {source: found[source].verdict for source in ("theorem 2.2", "theorem 3.3", "theorem 3.4")}
     assert verdicts == dict.fromkeys(verdicts, "holds"), {source: found[source].evidence for source in verdicts}
     for scattered in ("eq. 19", "theorem 4.1"):  # by the outputs' own scale: ten draws may leave these open
-        assert found[scattered].holding in ("holds", "in part", "inconclusive"), found[scattered].evidence
+        assert found[scattered].verdict in ("holds", "in part", "inconclusive"), found[scattered].evidence
     assert "tanh (3, 0.64), exponent 0.0" in found["theorem 3.4"].evidence, "the control is flat"
 
 
@@ -63,5 +63,5 @@ def test_descents_grow_above_their_line_and_come_back() -> None:
         for factor in (0.3, 0.6, 0.9, 1.3, 1.6, 2.0, 2.5, 3.0):
             measure(memory, rounds=60, eval_every=60, seed=seed, lr=2 * factor / top, **network)
     found = claims(memory)
-    assert found["eq. 23"].holding == "holds", found["eq. 23"].evidence
-    assert found["figure 2, left"].holding == "does not hold", found["figure 2, left"].evidence
+    assert found["eq. 23"].verdict == "holds", found["eq. 23"].evidence
+    assert found["figure 2, left"].verdict == "does not hold", found["figure 2, left"].evidence

@@ -11,7 +11,7 @@ from flbench.papers.evidence import combined
 from flbench.papers.sharpness.claims_width import grows, near
 from flbench.papers.sharpness.networks import Family, curves_of, predict
 from flbench.report.blocks import Grid
-from flbench.report.claims import Chapter, Claim, Holding
+from flbench.report.claims import Chapter, Claim, Verdict
 from flbench.theory.fits import Exponent
 from tests.papers.in_memory import Memory
 from tests.report.stores import chapters, experiment, leaderboard_of, markdown_of
@@ -73,17 +73,17 @@ def test_theory_that_is_met_holds(store: Memory) -> None:
     for activation in ("relu", "tanh"):
         draw(store, theory, activation=activation)
     found = claim(store, "theorem 2.2")
-    assert found.holding == "holds"
+    assert found.verdict == "holds"
     assert found.evidence.startswith(
         "ReLU (2, 0): measured/theory 1.00 at 50, 1.00 at 100, 1.00 at 200, 1.00 at 400; "
         "mean 277 (sd 3.19, n=4) at M = 400 against 277; exponent 0.97 [0.96, 0.98], n=16. tanh (3, 0.64): "
     )
-    others = {one.holding for one in chapter(store).claims if one.source != "theorem 2.2"}
+    others = {one.verdict for one in chapter(store).claims if one.source != "theorem 2.2"}
     assert others == {"not run"}
 
 
 @pytest.mark.parametrize(
-    ("value", "holding"),
+    ("value", "verdict"),
     [
         (theory, "holds"),
         (lambda request: 1.08 * theory(request), "holds"),
@@ -91,22 +91,22 @@ def test_theory_that_is_met_holds(store: Memory) -> None:
         (lambda request: 277.0, "does not hold"),  # right at the widest alone: no slope
     ],
 )
-def test_theorem_2_2_needs_value_and_slope(store: Memory, value: Callable[[Any], float], holding: Holding) -> None:
+def test_theorem_2_2_needs_value_and_slope(store: Memory, value: Callable[[Any], float], verdict: Verdict) -> None:
     draw(store, value)
-    assert claim(store, "theorem 2.2").holding == holding
+    assert claim(store, "theorem 2.2").verdict == verdict
 
 
 def test_one_activation_of_two_is_in_part(store: Memory) -> None:
     draw(store, theory)
     draw(store, lambda request: 3 * theory(request), activation="tanh")
-    assert claim(store, "theorem 2.2").holding == "in part"
+    assert claim(store, "theorem 2.2").verdict == "in part"
 
 
 @pytest.mark.parametrize(("widths", "seeds"), [((50, 100), range(4)), (WIDTHS, range(2))])
 def test_little_data_are_inconclusive(store: Memory, widths: Sequence[int], seeds: Sequence[int]) -> None:
     draw(store, theory, widths=widths, seeds=seeds)
     found = claim(store, "theorem 2.2")
-    assert found.holding == "inconclusive"
+    assert found.verdict == "inconclusive"
     assert "widths with 3 draws or more; a verdict needs 3 of them" in found.evidence
 
 
@@ -114,7 +114,7 @@ def test_widths_with_few_draws_do_not_judge(store: Memory) -> None:
     draw(store, theory)
     draw(store, lambda request: 9 * theory(request), widths=(800,), seeds=(0,))
     found = claim(store, "theorem 2.2")
-    assert found.holding == "holds"
+    assert found.verdict == "holds"
     assert "800" not in found.evidence
 
 
@@ -132,14 +132,14 @@ def test_unfinished_and_foreign_runs_are_no_draws(store: Memory) -> None:
     draw(store, theory, outputs=10)
     store.add(experiment(kind="sharpness", rounds=0, width=64))
     found = chapter(store)
-    assert {one.holding for one in found.claims} == {"not run"}
+    assert {one.verdict for one in found.claims} == {"not run"}
     assert len(found.runs) == 33
     (grid,) = (block for block in found.blocks if isinstance(block, Grid))
     assert len(grid.rows) == 2 * len(WIDTHS)
 
 
 @pytest.mark.parametrize(
-    ("value", "holding"),
+    ("value", "verdict"),
     [
         (lambda request: 3.6 * bound(request), "holds"),
         (lambda request: 3.6 * bound(request) * request.width / 50, "does not hold"),  # grows
@@ -148,39 +148,39 @@ def test_unfinished_and_foreign_runs_are_no_draws(store: Memory) -> None:
     ],
 )
 def test_mean_subtraction_is_flat_and_above_its_bound(
-    store: Memory, value: Callable[[Any], float], holding: Holding
+    store: Memory, value: Callable[[Any], float], verdict: Verdict
 ) -> None:
     draw(store, value, normalized="mean-last")
-    assert claim(store, "theorem 3.3").holding == holding
+    assert claim(store, "theorem 3.3").verdict == verdict
 
 
 def test_last_batch_norm_is_held_to_its_own_outputs(store: Memory) -> None:
     """With one output Q_2/Q_1 = 1/sigma^2: the bound 2.3143 / 0.25 = 9.257 lies below 20, but not below 8."""
     draw(store, lambda request: 20.0, normalized="bn-last", more={"sigmas": [0.5]})
     found = claim(store, "eq. 19")
-    assert found.holding == "holds"
+    assert found.verdict == "holds"
     assert "2.2 times the lower bound; within bounds in 16 of 16 draws" in found.evidence
     draw(store, lambda request: 8.0, normalized="bn-last", more={"sigmas": [0.5]}, activation="relu", seeds=range(4, 8))
-    assert claim(store, "eq. 19").holding == "does not hold"
+    assert claim(store, "eq. 19").verdict == "does not hold"
 
 
 def test_middle_batch_norm_grows_for_relu_and_tanh_is_a_control(store: Memory) -> None:
     draw(store, lambda request: bound(request) + 1.7, normalized="bn-middle")
     draw(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
     found = claim(store, "theorem 3.4")
-    assert found.holding == "holds"
+    assert found.verdict == "holds"
     assert "within bounds in 16 of 16 draws" in found.evidence
     assert "Outside the theorem: tanh (3, 0.64), exponent 0.00" in found.evidence
 
 
 def test_middle_batch_norm_that_flattens_relu_would_refute(store: Memory) -> None:
     draw(store, lambda request: 70.0, normalized="bn-middle")
-    assert claim(store, "theorem 3.4").holding == "does not hold"
+    assert claim(store, "theorem 3.4").verdict == "does not hold"
 
 
 def test_the_control_alone_says_nothing_of_the_theorem(store: Memory) -> None:
     draw(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
-    assert claim(store, "theorem 3.4").holding == "not run"
+    assert claim(store, "theorem 3.4").verdict == "not run"
 
 
 #: What C = 10 outputs of variance 1 make of eta_1, eta_2 and eta_3^2, about.
@@ -188,23 +188,23 @@ CONSTANTS = {"eta1": 1.3, "eta2": 2.2, "eta3_squared": 0.2, "lambda_mean_field":
 
 
 @pytest.mark.parametrize(
-    ("value", "holding"),
+    ("value", "verdict"),
     [
         (lambda request: 0.5 * request.width, "holds"),
         (lambda request: 30.0, "does not hold"),
         (lambda request: 50.0 * request.width, "does not hold"),  # beyond the upper bound
     ],
 )
-def test_layer_norm_grows_between_its_bounds(store: Memory, value: Callable[[Any], float], holding: Holding) -> None:
+def test_layer_norm_grows_between_its_bounds(store: Memory, value: Callable[[Any], float], verdict: Verdict) -> None:
     draw(store, value, normalized="ln-all", outputs=10, more=CONSTANTS)
     found = claim(store, "theorem 4.1")
-    assert found.holding == holding
+    assert found.verdict == verdict
     assert "measured/mean field" in found.evidence
 
 
 def test_layer_norm_over_few_outputs_is_left_out(store: Memory) -> None:
     draw(store, lambda request: 0.5 * request.width, normalized="ln-all", outputs=3, more=CONSTANTS)
-    assert claim(store, "theorem 4.1").holding == "not run"
+    assert claim(store, "theorem 4.1").verdict == "not run"
 
 
 def test_a_draw_with_and_without_its_spectrum_counts_once(store: Memory) -> None:
@@ -218,7 +218,7 @@ def test_records_without_what_a_bound_needs_have_no_bound(store: Memory) -> None
     draw(store, lambda request: 20.0, normalized="bn-last")
     (line,) = curves_of(store.collection().runs)
     assert line.points[0].predicted is None
-    assert claim(store, "eq. 19").holding == "inconclusive"
+    assert claim(store, "eq. 19").verdict == "inconclusive"
 
 
 def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
@@ -231,7 +231,7 @@ def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "holding"),
+    ("found", "wanted", "verdict"),
     [
         (Exponent(0.0, -0.1, 0.1), 0, "holds"),
         (Exponent(0.2, 0.1, 0.3), 0, "inconclusive"),
@@ -241,8 +241,8 @@ def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
         (None, 1, "inconclusive"),
     ],
 )
-def test_exponents_are_judged_with_their_intervals(found: Exponent | None, wanted: float, holding: Holding) -> None:
-    assert near(found, wanted) == holding
+def test_exponents_are_judged_with_their_intervals(found: Exponent | None, wanted: float, verdict: Verdict) -> None:
+    assert near(found, wanted) == verdict
 
 
 def test_growth_is_nearer_to_one_than_to_zero() -> None:
@@ -251,7 +251,7 @@ def test_growth_is_nearer_to_one_than_to_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "holding"),
+    ("parts", "verdict"),
     [
         ([], "not run"),
         (["holds", "holds"], "holds"),
@@ -261,5 +261,5 @@ def test_growth_is_nearer_to_one_than_to_zero() -> None:
         (["does not hold", "does not hold"], "does not hold"),
     ],
 )
-def test_settings_are_taken_combined(parts: Sequence[Holding], holding: Holding) -> None:
-    assert combined(parts) == holding
+def test_settings_are_taken_combined(parts: Sequence[Verdict], verdict: Verdict) -> None:
+    assert combined(parts) == verdict

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment, parse_experiment
-from flbench.papers.label_skew.verdicts import Comparison, Published, compare
+from flbench.papers.label_skew.claims_published import Comparison, Published, compare
 from flbench.report.board import Leaderboard
 from flbench.report.runs import collect
 from flbench.report.sources import StoreSource
@@ -48,6 +48,10 @@ def by_table(found: Published, **fields: Any) -> dict[str, Comparison]:
     }
 
 
+def said(one: Comparison) -> tuple[str, str]:
+    return one.claim.verdict, one.claim.evidence
+
+
 def done(store: Store, requests: Sequence[Experiment], percents: Sequence[float], **more: Any) -> None:
     for request, percent in zip(requests, percents, strict=False):
         finish(store, request, round(percent / 100, 6), **more)
@@ -62,38 +66,42 @@ def test_every_published_number_of_a_configuration_has_its_own_verdict(tmp_path:
     assert {table: round(one.difference or 0, 6) for table, one in found.items()} == {
         "3": -1.02, "4": -1.02, "12": -1.02, "10": -0.06, "14": 0.04,
     }  # fmt: skip
-    assert {table: one.verdict for table, one in found.items()} == {
-        "3": "inconclusive", "4": "inconclusive", "12": "inconclusive", "10": "reproduced", "14": "reproduced",
+    assert {table: one.claim.verdict for table, one in found.items()} == {
+        "3": "inconclusive", "4": "inconclusive", "12": "inconclusive", "10": "holds", "14": "holds",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("percents", "tolerance", "verdict", "why"),
     [
-        ([55.86, 55.86, 55.86], 0.0, "reproduced", ""),
-        ([56.86, 56.86, 56.86], 1.0, "reproduced", ""),  # the difference is the tolerance
-        ([56.87, 56.87, 56.87], 1.0, "differs", ""),
-        ([56.87, 56.87, 56.87], 1.01, "reproduced", ""),
-        ([55.46, 55.86, 56.26], 1.0, "reproduced", ""),  # half-width 0.99
+        ([55.86, 55.86, 55.86], 0.0, "holds", ""),
+        ([56.86, 56.86, 56.86], 1.0, "holds", ""),  # the difference is the tolerance
+        ([56.87, 56.87, 56.87], 1.0, "does not hold", ""),
+        ([56.87, 56.87, 56.87], 1.01, "holds", ""),
+        ([55.46, 55.86, 56.26], 1.0, "holds", ""),  # half-width 0.99
         ([55.45, 55.86, 56.27], 1.0, "inconclusive", "our interval is too wide"),  # half-width 1.02
-        ([57.76, 57.86, 57.96], 1.0, "differs", ""),  # 2.00 - 0.25 > 1
+        ([57.76, 57.86, 57.96], 1.0, "does not hold", ""),  # 2.00 - 0.25 > 1
         ([56.86, 57.06, 57.26], 1.0, "inconclusive", ""),  # 1.20 - 0.50 < 1
         ([40.0, 55.86, 71.0], 1.0, "inconclusive", "our interval is too wide"),
-        ([10.0, 10.1, 10.2], 1.0, "differs", ""),
+        ([10.0, 10.1, 10.2], 1.0, "does not hold", ""),
     ],
 )
 def test_verdicts_by_hand(tmp_path: Path, percents: list[float], tolerance: float, verdict: str, why: str) -> None:
     store, requests = Store(tmp_path), seeds()
     done(store, requests, percents)
     one = by_table(published(store, requests, tolerance=tolerance))["10"]
-    assert (one.verdict, one.why) == (verdict, why)
+    assert said(one) == (verdict, why)
 
 
 def test_one_seed_is_inconclusive_however_near(tmp_path: Path) -> None:
     store, requests = Store(tmp_path), seeds(1)
     done(store, requests, [55.86])
     one = by_table(published(store, requests))["10"]
-    assert (one.verdict, one.why, round(one.difference or 0, 6)) == ("inconclusive", "one seed has no interval", 0.0)
+    assert (one.claim.verdict, one.claim.evidence, round(one.difference or 0, 6)) == (
+        "inconclusive",
+        "one seed has no interval",
+        0.0,
+    )
 
 
 def test_every_kind_of_gap(tmp_path: Path) -> None:
@@ -122,23 +130,22 @@ def test_every_kind_of_gap(tmp_path: Path) -> None:
         finish(store, request, status="diverged")
     found = published(store, [request for requests in cells.values() for request in requests])
 
-    def said(table: str = "10", **fields: Any) -> tuple[str, str]:
-        one = by_table(found, **fields)[table]
-        return one.verdict, one.why
+    def of(table: str = "10", **fields: Any) -> tuple[str, str]:
+        return said(by_table(found, **fields)[table])
 
-    assert said(partition="classes:2") == ("not run", "")
-    assert said(partition="dirichlet:0.1") == ("not run", "1 failed (oom), 2 pending")
-    assert said(norm="fn") == ("differs", "3 diverged")
-    assert said(norm="ln") == ("inconclusive", "1 diverged")
-    assert said("4", norm="gn") == ("inconclusive", "1 pending")
-    assert said("4", norm="bn") == ("not run", "2 pending, 1 running")
-    assert said("3", norm="fn-layerwise") == ("shorter", "200 of 10,000 rounds")
-    assert said("3", norm="ln-static") == ("not comparable", "20,000 of 10,000 rounds")
-    assert said(method="fedyogi") == ("shorter", "200 of 10,000 rounds")
+    assert of(partition="classes:2") == ("not run", "")
+    assert of(partition="dirichlet:0.1") == ("not run", "1 failed (oom), 2 pending")
+    assert of(norm="fn") == ("does not hold", "3 diverged")
+    assert of(norm="ln") == ("inconclusive", "1 diverged")
+    assert of("4", norm="gn") == ("inconclusive", "1 pending")
+    assert of("4", norm="bn") == ("not run", "2 pending, 1 running")
+    assert of("3", norm="fn-layerwise") == ("inconclusive", "shorter: 200 of 10,000 rounds")
+    assert of("3", norm="ln-static") == ("inconclusive", "not comparable: 20,000 of 10,000 rounds")
+    assert of(method="fedyogi") == ("inconclusive", "shorter: 200 of 10,000 rounds")
     # What nobody requested is not run either.
-    assert said(method="fedprox") == ("not run", "")
+    assert of(method="fedprox") == ("not run", "")
     assert sum(found.counts.values()) == 166  # every published number of CIFAR-10 and the CNN, once
-    assert found.counts["differs"] == 6  # tables 2, 3, 4, 10, 12 and 14
+    assert found.counts["does not hold"] == 6  # tables 2, 3, 4, 10, 12 and 14
 
 
 def test_other_data_are_not_comparable(tmp_path: Path) -> None:
@@ -149,16 +156,22 @@ def test_other_data_are_not_comparable(tmp_path: Path) -> None:
     done(store, tiny, [21.2] * 3, fingerprint="f2cb16468fe261ed")
     found = published(store, [*pacs, *tiny])
     one = by_table(found, partition="domain-classes:2-2-3")["5"]
-    assert (one.verdict, one.why) == ("not comparable", "64 pixels, the paper's code has 224")
+    assert said(one) == (
+        "inconclusive",
+        "not comparable: 64 pixels, the paper's code has 224",
+    )
     one = by_table(found, partition="dirichlet:0.01")["1"]
-    assert (one.verdict, one.why) == ("not comparable", "70 of 500 training and 20 of 50 test images a class")
+    assert said(one) == (
+        "inconclusive",
+        "not comparable: 70 of 500 training and 20 of 50 test images a class",
+    )
 
 
 def test_the_whole_of_tinyimagenet_is_comparable(tmp_path: Path) -> None:
     store = Store(tmp_path)
     tiny = seeds(dataset="tinyimagenet", model="resnet18", clients=200, partition="dirichlet:0.01")
     done(store, tiny, [21.2] * 3, samples=(100_000, 10_000))
-    assert by_table(published(store, tiny), partition="dirichlet:0.01")["1"].verdict == "reproduced"
+    assert by_table(published(store, tiny), partition="dirichlet:0.01")["1"].claim.verdict == "holds"
 
 
 @pytest.mark.parametrize(
@@ -173,14 +186,14 @@ def test_a_part_of_tinyimagenet_is_never_the_whole(tmp_path: Path, samples: tupl
     tiny = seeds(dataset="tinyimagenet", model="resnet18", clients=200, partition="dirichlet:0.01")
     done(store, tiny, [21.2] * 3, samples=samples)
     one = by_table(published(store, tiny), partition="dirichlet:0.01")["1"]
-    assert (one.verdict, one.why) == ("not comparable", why)
+    assert said(one) == ("inconclusive", f"not comparable: {why}")
 
 
 def test_a_part_of_cifar10_is_never_the_whole(tmp_path: Path) -> None:
     store, requests = Store(tmp_path), seeds()
     done(store, requests, [55.7, 55.8, 55.9], fingerprint="aaaaaaaaaaaaaaaa", samples=(300, 60))
     found = by_table(published(store, requests))
-    assert {one.verdict for one in found.values()} == {"not comparable"}
+    assert {one.judgement.obstacle for one in found.values()} == {"not comparable"}
 
 
 def test_two_versions_of_the_data_and_two_variants_are_judged_apart(tmp_path: Path) -> None:
@@ -193,11 +206,11 @@ def test_two_versions_of_the_data_and_two_variants_are_judged_apart(tmp_path: Pa
     done(store, original, [70.0] * 3)
     found = published(store, [*requests, *text, *original])
     fedavg = [one for one in found.comparisons if one.row.text == "55.86"]
-    assert [one.verdict for one in fedavg] == ["inconclusive", "inconclusive"]
-    assert {one.why for one in fedavg} == {"2 on other data"}
+    assert [one.claim.verdict for one in fedavg] == ["inconclusive", "inconclusive"]
+    assert {one.claim.evidence for one in fedavg} == {"2 on other data"}
     scaffold = [one for one in found.comparisons if one.row.text == "54.14"]
-    assert [one.verdict for one in scaffold] == ["differs", "reproduced"]  # the default first
-    assert found.counts["reproduced"] == 1
+    assert [one.claim.verdict for one in scaffold] == ["does not hold", "holds"]  # the default first
+    assert found.counts["holds"] == 1
 
 
 def test_nothing_is_said_where_nothing_was_published(tmp_path: Path) -> None:
@@ -299,7 +312,7 @@ def test_everything_lists_what_nobody_asked_for(tmp_path: Path) -> None:
     assert "365 published numbers" in text
     assert "at most 2.5 points" in text
     assert "## cifar100, cnn: published" in text
-    assert "were not asked for" not in text
+    assert "were not requested" not in text
     assert text.count("| FedDecorr |") == 27
 
 
@@ -315,7 +328,7 @@ def test_json_has_every_comparison(tmp_path: Path) -> None:
     assert (last["published_sd"], last["published_seeds"], last["n"], last["rounds"]) == (0.7, 3, 3, 10_000)
     assert last["ours"] == pytest.approx(73.2)
     assert last["difference"] == pytest.approx(-0.56)
-    assert last["verdict"] == "reproduced"
+    assert last["verdict"] == "holds"
     assert plain["orders"][0]["n"] >= 2
 
 

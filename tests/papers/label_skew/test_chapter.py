@@ -10,9 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from flbench.papers.label_skew.answers import leaning
-from flbench.papers.label_skew.mechanisms import Answer, Synthesis, synthesize
-from flbench.papers.label_skew.page_mechanisms import NO_PROBES
+from flbench.papers.label_skew.chapter import NO_PROBES, Synthesis, synthesize
+from flbench.papers.label_skew.correlations import Mechanism, direction
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
 from flbench.report.write.json import to_json
@@ -33,8 +32,8 @@ def synthesis(law: Any, **axes: Any) -> Synthesis:
     return found
 
 
-def answer(name: str, law: Any, **axes: Any) -> Answer:
-    return next(one for one in synthesis(law, **axes).answers if one.name == name)
+def mechanism(name: str, law: Any, **axes: Any) -> Mechanism:
+    return next(one for one in synthesis(law, **axes).mechanisms if one.name == name)
 
 
 def wiggle(request: Any) -> float:
@@ -47,7 +46,7 @@ def wiggle(request: Any) -> float:
     [((0.1, 0.5), "rises"), ((-0.5, -0.1), "falls"), ((-0.1, 0.2), "flat"), ((-0.1, 0.6), "open"), (None, "open")],
 )
 def test_which_way_a_correlation_points(interval: tuple[float, float] | None, way: str) -> None:
-    assert leaning(Correlation(30, 10, 0.2, interval)) == way
+    assert direction(Correlation(30, 10, 0.2, interval)) == way
 
 
 # (a) learning rates
@@ -67,36 +66,36 @@ def limit(request: Any) -> float:
 
 
 def test_the_range_follows_the_sharpness() -> None:
-    found = answer("rates", lambda request: works_below(limit(request), request), rates=RATES, methods=METHODS[:2])
-    assert found.verdict == "yes"
-    assert found.text.startswith("Yes: the highest learning rate that works")
-    assert "rho 1.00 (1.00 to 1.00; n = 28 in 7 norms)" in found.text
-    assert "That rate is 1 (1 to 1) times 2 / lambda_max" in found.text
-    assert "lr x lambda_max / 2 is 1.1 (1.1 to 1.1), below 1 in 0 of 28 cells" in found.text
-    assert [one.where for one in found.findings] == 2 * ["iid", "classes:1", "everywhere"]
+    found = mechanism("rates", lambda request: works_below(limit(request), request), rates=RATES, methods=METHODS[:2])
+    assert found.claim.verdict == "holds"
+    assert found.claim.evidence.startswith("Highest learning rate that works")
+    assert "rho 1.00 (1.00 to 1.00; n = 28 in 7 norms)" in found.claim.evidence
+    assert "That rate is 1 (1 to 1) times 2 / lambda_max" in found.claim.evidence
+    assert "lr x lambda_max / 2 is 1.1 (1.1 to 1.1), below 1 in 0 of 28 cells" in found.claim.evidence
+    assert [one.where for one in found.correlations] == 2 * ["iid", "classes:1", "everywhere"]
 
 
 def test_the_range_does_the_opposite() -> None:
     opposite = {norm: 10 ** ((6 - i) / 2 - 2.5) * 1.01 for i, norm in enumerate(NORMS)}
-    found = answer(
+    found = mechanism(
         "rates", lambda request: works_below(opposite[request.norm.name], request), rates=RATES, methods=METHODS[:2]
     )
-    assert found.verdict == "no" and "rho -1.00" in found.text
+    assert found.claim.verdict == "does not hold" and "rho -1.00" in found.claim.evidence
 
 
 def test_three_norms_tell_nothing_of_sharpness() -> None:
-    found = answer("rates", lambda request: works_below(limit(request), request), rates=RATES, norms=NORMS[:3])
-    assert found.verdict == "does not tell"
-    assert "rho 1.00 (no interval: n = 42 in only 3 norms)" in found.text
+    found = mechanism("rates", lambda request: works_below(limit(request), request), rates=RATES, norms=NORMS[:3])
+    assert found.claim.verdict == "inconclusive"
+    assert "rho 1.00 (no interval: n = 42 in only 3 norms)" in found.claim.evidence
 
 
 def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() -> None:
     def law(request: Any) -> Saw | None:
         return Saw(0.1, born_sharp=1) if request.norm.name == "bn" else works_below(limit(request), request)
 
-    found = answer("rates", law, rates=RATES, methods=METHODS[:2])
-    assert "Left out: 4 rows whose best rate is not 2 times better than guessing." in found.text
-    assert found.findings[-1].correlation.n == 24
+    found = mechanism("rates", law, rates=RATES, methods=METHODS[:2])
+    assert "Left out: 4 rows whose best rate is not 2 times better than guessing." in found.claim.evidence
+    assert found.correlations[-1].correlation.n == 24
 
 
 # (b) rank
@@ -107,9 +106,11 @@ def test_accuracy_follows_the_rank() -> None:
         rank = 1 + place(NORMS, request.norm.name) + request.lr + wiggle(request)
         return Saw(rank / 20, rank=rank)
 
-    found = answer("rank", law)
-    assert found.verdict == "yes" and found.text.startswith("Yes: over all cells of a column rho 1.00")
-    assert "at the same norm it rises with the rank" in found.text
+    found = mechanism("rank", law)
+    assert found.claim.verdict == "holds" and found.claim.evidence.startswith(
+        "Over all cells of a column it rises with the rank, rho 1.00"
+    )
+    assert "at the same norm it rises with the rank" in found.claim.evidence
 
 
 def test_between_norms_alone_it_follows_in_part() -> None:
@@ -117,23 +118,25 @@ def test_between_norms_alone_it_follows_in_part() -> None:
         own = math.log10(request.lr) / 10 + wiggle(request)
         return Saw((1 + place(NORMS, request.norm.name) - own) / 20, rank=1 + place(NORMS, request.norm.name) + own)
 
-    found = answer("rank", law)
-    assert found.verdict == "in part"
-    assert "at the same norm it falls with the rank, rho -1.00" in found.text
+    found = mechanism("rank", law)
+    assert found.claim.verdict == "in part"
+    assert "at the same norm it falls with the rank, rho -1.00" in found.claim.evidence
 
 
 def test_more_rank_can_go_with_less_accuracy() -> None:
-    found = answer(
+    found = mechanism(
         "rank", lambda request: Saw(0.9 - request.lr / 2 - wiggle(request), rank=1 + request.lr + wiggle(request))
     )
-    assert found.verdict == "no" and found.text.startswith("No, the opposite")
+    assert found.claim.verdict == "does not hold" and found.claim.evidence.startswith(
+        "Over all cells of a column it falls with the rank"
+    )
 
 
 def test_few_cells_do_not_tell() -> None:
     law = lambda request: Saw(0.5 + request.lr / 4, rank=1 + request.lr)  # noqa: E731
-    found = answer("rank", law, methods=["fedavg"], norms=["none"], partitions=["iid"])
-    assert found.verdict == "does not tell"
-    assert "rho 1.00 (no interval: n = 3 in only 1 rows)" in found.text
+    found = mechanism("rank", law, methods=["fedavg"], norms=["none"], partitions=["iid"])
+    assert found.claim.verdict == "inconclusive"
+    assert "rho 1.00 (no interval: n = 3 in only 1 rows)" in found.claim.evidence
 
 
 # (c) bounded norms
@@ -160,8 +163,8 @@ def loss_of(request: Any) -> float:
 
 
 def test_the_gain_is_that_of_bounded_norms() -> None:
-    found = answer("norms", grows(lambda request: 0.7 + 0.05 * math.log10(request.lr) - loss_of(request)))
-    assert found.verdict == "yes", found.text
+    found = mechanism("norms", grows(lambda request: 0.7 + 0.05 * math.log10(request.lr) - loss_of(request)))
+    assert found.claim.verdict == "holds", found.claim.evidence
     growth, norms = found.means
     assert [line.names[0] for line in growth.lines] == ["below 2", "2 to 10", "10 and more"]
     below = growth.lines[0].means[-1]
@@ -170,18 +173,18 @@ def test_the_gain_is_that_of_bounded_norms() -> None:
 
 
 def test_what_is_gained_without_growth_is_not_explained() -> None:
-    found = answer(
+    found = mechanism(
         "norms", grows(lambda request: 0.8 - loss_of(request) + 0.1 * (request.norm.name == "fn") + wiggle(request))
     )
-    assert found.verdict == "in part", found.text
-    assert "Where none's norms grow less than twofold the gain is +10.0 points" in found.text
+    assert found.claim.verdict == "in part", found.claim.evidence
+    assert "Where none's norms grow less than twofold the gain is +10.0 points" in found.claim.evidence
 
 
 def test_a_gain_that_has_nothing_to_do_with_growth() -> None:
-    found = answer("norms", grows(lambda request: 0.5 + 0.1 * (request.norm.name == "fn") / growth_of(request)))
-    assert found.verdict in ("no", "does not tell")
+    found = mechanism("norms", grows(lambda request: 0.5 + 0.1 * (request.norm.name == "fn") / growth_of(request)))
+    assert found.claim.verdict in ("does not hold", "inconclusive")
     shrinking = grows(lambda request: 0.9 if request.norm.name == "fn" else 0.5 + growth_of(request) / 1e4)
-    assert answer("norms", shrinking).verdict == "no"
+    assert mechanism("norms", shrinking).claim.verdict == "does not hold"
 
 
 def test_growth_can_explain_one_partition() -> None:
@@ -191,20 +194,20 @@ def test_growth_can_explain_one_partition() -> None:
             0.7 + 0.05 * math.log10(request.lr) - (loss_of(request) if skewed else 0.02 * (request.norm.name == "none"))
         )
 
-    found = answer("norms", grows(acc), methods=METHODS)
-    assert found.verdict == "in part"
-    assert "(by partition, iid: cannot be told, classes:1: rises with it)" in found.text
+    found = mechanism("norms", grows(acc), methods=METHODS)
+    assert found.claim.verdict == "in part"
+    assert "(by partition, iid: open, classes:1: rises with it)" in found.claim.evidence
 
 
 def test_longer_features_from_the_start_are_told() -> None:
     law = lambda request: Saw(0.5 + wiggle(request), norm=8, born_norm=0.5 if request.norm.name == "none" else 8)  # noqa: E731
-    found = answer("norms", law)
-    assert "fn's features are 16.0 times as long as none's" in found.text
+    found = mechanism("norms", law)
+    assert "fn's features are 16.0 times as long as none's" in found.claim.evidence
 
 
 def test_cells_that_diverged_have_no_gain() -> None:
-    found = answer("norms", lambda request: None if request.norm.name == "none" else Saw(0.9))
-    assert found.verdict == "not measured"
+    found = mechanism("norms", lambda request: None if request.norm.name == "none" else Saw(0.9))
+    assert found.claim.verdict == "not run"
 
 
 # what is read, and what is said
@@ -270,14 +273,17 @@ def test_golden_section() -> None:
 def test_json_and_terminal_and_page_tell_the_same() -> None:
     found = board(world(golden_law, norms=NORMS[:3]))
     plain = json.loads(json.dumps(to_json(found), allow_nan=False))["why"][0]
-    assert [one["verdict"] for one in plain["answers"]] == ["does not tell", "yes", "in part"]
+    assert [one["verdict"] for one in plain["answers"]] == ["inconclusive", "holds", "in part"]
     assert plain["answers"][1]["findings"][0]["n"] == 63
     assert len(plain["cells"]) == 126 and plain["cells"][0]["lambda_start"] == pytest.approx(1.0)
     page = html_of(found)
     for answer in plain["answers"]:
-        assert answer["text"] in markdown_of(found) and f"<strong>{answer['question']}</strong>" in page
+        assert (
+            answer["text"] in markdown_of(found)
+            and f"<strong>{answer['question']}: {answer['verdict']}.</strong>" in page
+        )
     lines = [str(part) for part in to_terminal(found, 100)]
-    assert any(line.startswith("Does accuracy follow the rank of the features?") for line in lines)
+    assert any(line.startswith("Accuracy follows the rank of the features: holds.") for line in lines)
 
 
 # figures
@@ -338,7 +344,7 @@ def test_collapse_without_normalization_and_not_with_fn() -> None:
         none=lambda seed: Saw(0.1, norm=10 + seed, share=0.999, rank=1.001, overfit=(0.8, 0.1)),
         fn=lambda seed: Saw(0.1, norm=1, share=0.8 + 0.01 * seed, overfit=(0.9, 0.7 + 0.01 * seed)),
     )
-    assert [one.holding for one in found] == ["holds"] * 4
+    assert [one.verdict for one in found] == ["holds"] * 4
     assert "none: factor 11, above 1 in 1 of 1 setting" in found[0].evidence and "; fn: 1;" in found[0].evidence
     assert "fn: 81 % (before training 40 %), above 99 % in 0 of 1 setting" in found[1].evidence
     assert "fn less none: -18.90 ± 2.48 points (paired by seed, n = 3)" in found[2].evidence
@@ -350,7 +356,7 @@ def test_claims_that_the_runs_contradict() -> None:
         none=lambda seed: Saw(0.1, norm=1 - 0.01 * seed, share=0.5, overfit=(0.8, 0.8 - 0.01 * seed)),
         fn=lambda seed: Saw(0.1, norm=2, share=0.995 + 0.001 * seed, overfit=(0.8, 0.1)),
     )
-    assert [one.holding for one in found] == ["does not hold"] * 4
+    assert [one.verdict for one in found] == ["does not hold"] * 4
 
 
 def test_the_sweep_of_the_claims() -> None:

@@ -1,4 +1,4 @@
-"""Accuracy against what probes saw: rank of the features, growth of their norms, learning rate over 2 / lambda_max."""
+"""Figures of accuracy: against the quantities that probes measured, and against the published numbers."""
 
 from __future__ import annotations
 
@@ -7,43 +7,45 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flbench.papers.label_skew.mechanisms import Probed, Synthesis, synthesize
+from flbench.papers.label_skew.chapter import Synthesis, synthesize
+from flbench.papers.label_skew.claims_published import Comparison, tally
+from flbench.papers.label_skew.probe_cells import Probed
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import COLORS, GREY, MARKERS, LineStyle, metric_label, scale_of, set_title
-from flbench.report.ticks import Tick
+from flbench.report.figures.style import COLORS, GREY, MARKERS, LineStyle, metric_label, panels, scale_of, set_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _STABLE = "lr / (2 / λ_max) at the end"
 
-#: What stands below a column of panels, what it shows, and whether it is drawn over powers of ten.
+#: The quantity of each column of panels, with its label.
 _COLUMNS: tuple[tuple[str, Callable[[Probed], float | None]], ...] = (
     ("effective rank of the features", lambda one: one.rank),
     ("feature norm at the end / at the start", lambda one: one.growth),
     (_STABLE, lambda one: one.used),
 )
 
-#: Drawn with the first looks.
+#: Norms with filled marks.
 _FIRST = ("none", "ln", "fn")
 
 _PANEL = (2.9, 2.1)
 
 
 def why(board: Leaderboard) -> Iterator[Drawing]:
-    """One figure a section with probes: a row of panels a partition, a mark a cell."""
+    """Draw a figure for each section with probes: a row of panels a partition, a mark a cell."""
     supplement = board.supplement(LabelSkewSupplement)
     known = supplement.why if supplement else None
     for found in synthesize(board.sections, board.collection) if known is None else known:
         cells = [one for one in found.cells if one.acc is not None and not one.cell.personal]
         columns = [column for column in _COLUMNS if sum(column[1](one) is not None for one in cells) > 1]
         if columns:
-            yield _draw(found, cells, columns)
+            yield _why(found, cells, columns)
 
 
-def _draw(
+def _why(
     found: Synthesis, cells: Sequence[Probed], columns: Sequence[tuple[str, Callable[[Probed], float | None]]]
 ) -> Drawing:
     from matplotlib.figure import Figure
@@ -70,31 +72,31 @@ def _draw(
         for panel in axes[:, c] if label == _STABLE else ():
             panel.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
     _legend(figure, styles)
-    set_title(figure, f"{found.title}: accuracy against what probes saw; a mark a cell (mean over seeds)")
+    set_title(figure, f"{found.title}: accuracy against probes; one mark per cell (mean over seeds)")
     caption = (
         f"{found.title}: {metric_label(metric)} of every cell (a method, norm, learning rate and number of local "
-        "steps; mean over seeds) against the effective rank of the global model's features, against how many times as "
-        "long its features became, and against the learning rate over 2 / lambda_max at the end of training (dashed: "
-        "1, below which gradient descent is stable). A row of panels a partition; colours and marks are "
-        "normalizations; the outermost twentieth of the marks stands at the edges."
+        "steps; mean over seeds) against the effective rank of the global model's features, the growth of their norms, "
+        "and the learning rate over 2 / lambda_max at the end of training (dashed: 1, below which gradient descent is "
+        "stable). One row of panels per partition; colours and marks show normalizations; the outermost twentieth of "
+        "the marks is at the edges."
     )
     return Drawing(file_name("why", found.title), caption, figure, found.place)
 
 
 def _in_order(cells: Sequence[Probed], axis: str) -> list[str]:
     """The labels on an axis in its order."""
-    ticks: set[Tick] = {one.cell.tick(axis) for one in cells}
-    return [tick.label if tick.label != "–" else "all data" for tick in sorted(ticks)]
+    ticks = {one.cell.tick(axis) for one in cells}
+    return ["all data" if tick.label == "–" else tick.label for tick in sorted(ticks)]
 
 
 def _norms(cells: Sequence[Probed]) -> list[str]:
-    """Those that everything is about first, so that they have filled marks."""
+    """The norms; those of the baseline and of the paper's methods come first and have filled marks."""
     labels = _in_order(cells, "norm")
     return sorted(labels, key=lambda label: (label not in _FIRST, labels.index(label)))
 
 
 def _look(place: int) -> LineStyle:
-    """Filled marks first, then hollow ones with other pairs of colour and mark."""
+    """Return filled marks first, then hollow ones with other pairs of colour and mark."""
     turn = place // len(COLORS)
     color = COLORS[place % len(COLORS)]
     marker = MARKERS[(place + turn) % len(MARKERS)]
@@ -138,11 +140,9 @@ def _number_ticks(panel: Axes) -> None:
     panel.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _legend(figure: object, styles: Mapping[str, LineStyle]) -> None:
-    from matplotlib.figure import Figure
+def _legend(figure: Figure, styles: Mapping[str, LineStyle]) -> None:
     from matplotlib.lines import Line2D
 
-    assert isinstance(figure, Figure)
     handles = [
         Line2D(
             [],
@@ -156,3 +156,67 @@ def _legend(figure: object, styles: Mapping[str, LineStyle]) -> None:
         for look in styles.values()
     ]
     figure.legend(handles, list(styles), loc="outside right center", title="norm")
+
+
+def published(board: Leaderboard) -> Iterator[Drawing]:
+    """Draw a figure for each data set and model: a point for each published number and ours, with our interval."""
+    supplement = board.supplement(LabelSkewSupplement)
+    if supplement is None or supplement.published is None:
+        return
+    found = supplement.published
+    places = dict.fromkeys(one.row.configuration.place for one in found.comparisons)
+    for place in places:
+        pairs = [
+            one
+            for one in found.comparisons
+            if one.row.configuration.place == place and one.cell is not None and one.cell.summary is not None
+        ]
+        if pairs:
+            yield _published(place, pairs, found.tolerance)
+
+
+def _published(place: tuple[str, str], pairs: Sequence[Comparison], tolerance: float) -> Drawing:
+    figure, (panel,) = panels(1, panel=(4.0, 3.8))
+    values = [one.row.value for one in pairs] + [_ours(one) for one in pairs]
+    low, high = max(0.0, min(values) - 5), min(100.0, max(values) + 5)
+    panel.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
+    within = ([low - tolerance, high - tolerance], [low + tolerance, high + tolerance])
+    panel.fill_between([low, high], *within, color=GREY, alpha=0.15, linewidth=0, zorder=0)
+    norms = sorted({one.row.configuration.norm for one in pairs}, key=lambda norm: (norm != "none", norm))
+    for index, norm in enumerate(norms):
+        _draw_numbers(panel, [one for one in pairs if one.row.configuration.norm == norm], index, norm)
+    panel.set(xlim=(low, high), ylim=(low, high), xlabel="published accuracy (%)", ylabel="ours (%)", aspect="equal")
+    panel.set_title(f"{', '.join(place)}: ours against published")
+    figure.legend(loc="outside right center", title="norm")
+    rounds = sorted({one.cell.runs[0].rounds for one in pairs if one.cell})
+    caption = (
+        f"{', '.join(place)}: our accuracy (after {' and '.join(f'{number:,}' for number in rounds)} rounds, with 95 % "
+        f"intervals) against the published one; the line of equality within {tolerance:g} "
+        f"{'point' if tolerance == 1 else 'points'}. Hollow: fewer rounds or other data. "
+        f"{tally(one.judgement for one in pairs)}."
+    )
+    return Drawing(file_name("published", *place), caption, figure, place)
+
+
+def _ours(one: Comparison) -> float:
+    assert one.cell is not None and one.cell.summary is not None
+    return 100 * one.cell.summary.mean
+
+
+def _draw_numbers(panel: Axes, pairs: Sequence[Comparison], index: int, norm: str) -> None:
+    color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+    for number, one in enumerate(pairs):
+        assert one.cell is not None and one.cell.summary is not None
+        half_width = 100 * (one.cell.summary.half_width or 0.0)
+        panel.errorbar(
+            one.row.value,
+            _ours(one),
+            yerr=half_width or None,
+            color=color,
+            marker=marker,
+            markersize=5,
+            markerfacecolor="none" if one.judgement.obstacle else color,
+            linestyle="none",
+            elinewidth=0.8,
+            label=norm if number == 0 else None,
+        )

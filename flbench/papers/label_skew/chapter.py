@@ -1,0 +1,262 @@
+"""The chapter "Why": accuracy beside what probes measured, and the claims that this decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flbench.metric_specs import METRICS
+from flbench.papers.label_skew import (
+    claims_bounded_norms,
+    claims_feature_rank,
+    claims_learning_rate,
+    claims_one_class,
+)
+from flbench.papers.label_skew.correlations import READING, Means, Mechanism, RankCorrelation
+from flbench.papers.label_skew.probe_cells import Births, Probed, has_probes, probed
+from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
+from flbench.report.board import Section
+from flbench.report.cells import Cell
+from flbench.report.claims import Claim
+from flbench.report.correlation import Mean
+from flbench.report.literal import literal
+from flbench.report.page.chapters import claims_grid
+from flbench.report.runs import Collection
+
+#: Kinds of figures that stand in the chapter where a report has one.
+KINDS = ("why", "overfit", "features")
+
+NO_PROBES = (
+    "No finished run recorded probes. Turn them on and run the sweep again, each with its interval in rounds, a "
+    "multiple of `eval_every`: "
+    "`flbench sweep SPEC --set 'probes={features: 50, drift: 50, sharpness: 100}'`."
+)
+NO_ACCURACY = "The claims are about accuracies, and this report's metric is none: they are not judged."
+
+#: What the columns of the table of cells are.
+COLUMNS = (
+    "Per cell, mean over seeds: *rank*: effective rank of the features, *1st*: share of the first singular value's "
+    "square in percent, *growth*: mean feature norm over what it was before the first round, *agreement* of the "
+    "clients' updates (1: all pull one way), *λ start, λ end*: lambda_max of the Fisher information of the global "
+    "model's softmax before the first round and at the end (geometric means, as for growth), *2/λ end* beside the *lr* "
+    "in use, and *lr λ/2*, below 1 where gradient descent is stable."
+)
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """One data set and model.
+
+    Attributes:
+        title: of its section.
+        place: of its section.
+        cells: every cell with probes.
+        tuned: those of the section's detailed tables, which have the chosen learning rates where these vary.
+        mechanisms: claims about why accuracies differ.
+        claims: of the label-skew paper about one-class training, where such runs were probed.
+        seen: finished runs with probes, of ``finished``.
+        finished: finished runs.
+    """
+
+    title: str
+    place: tuple[str, str]
+    cells: tuple[Probed, ...]
+    tuned: tuple[Probed, ...]
+    mechanisms: tuple[Mechanism, ...]
+    claims: tuple[Claim, ...]
+    seen: int
+    finished: int
+
+
+def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Synthesis, ...]:
+    """Return a synthesis of each section, with the records of round 0 where probes have them."""
+    births = Births(collection)
+    return tuple(_synthesis(section, births) for section in sections)
+
+
+def _synthesis(section: Section, births: Births) -> Synthesis:
+    everything = [cell for table in section.tables for cell in _in_order(table.cells)]
+    cells = probed(everything, births)
+    tuned = probed((cell for details in section.details for cell in _in_order(details.table.cells)), births)
+    shared, best = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
+    metric = METRICS[cells[0].cell.metric] if cells else None
+    mechanisms = (
+        claims_learning_rate.judge(section.ranges, shared, best),
+        claims_feature_rank.judge(shared, best),
+        claims_bounded_norms.judge(shared, best),
+    )
+    runs = [run for cell in everything for run in cell.runs if run.state == "done"]
+    return Synthesis(
+        title=section.title,
+        place=section.place,
+        cells=tuple(cells),
+        tuned=tuple(tuned),
+        mechanisms=mechanisms if metric is not None and metric.percent and not metric.lower_is_better else (),
+        claims=tuple(claims_one_class.claims(cells)),
+        seen=sum(map(has_probes, runs)),
+        finished=len(runs),
+    )
+
+
+def _in_order(placed: Mapping[tuple[int, int], Cell]) -> Iterator[Cell]:
+    return (cell for _, cell in sorted(placed.items(), key=lambda item: item[0]))
+
+
+def blocks(found: Sequence[Synthesis], pictures: Mapping[tuple[str, str], Sequence[Figure]]) -> Iterator[Block]:
+    """Yield the chapter; the pictures of a data set and model stand with the last synthesis on it."""
+    yield Heading(2, "Why")
+    if not any(one.seen for one in found):
+        yield Paragraph(NO_PROBES)
+        return
+    yield Paragraph(READING)
+    last = {one.place: one for one in found}
+    for one in found:
+        if len(found) > 1:
+            yield Heading(3, f"Why: {one.title}")
+        yield from _synthesis_blocks(one, pictures.get(one.place, ()) if last[one.place] is one else ())
+
+
+def _synthesis_blocks(found: Synthesis, pictures: Sequence[Figure]) -> Iterator[Block]:
+    if not found.seen:
+        yield Paragraph(NO_PROBES)
+        return
+    if found.seen < found.finished:
+        yield Paragraph(f"{found.seen} of {found.finished} finished runs recorded probes; only these are read.")
+    if not found.mechanisms:
+        yield Paragraph(NO_ACCURACY)
+    for claim in (one.claim for one in found.mechanisms):
+        yield Paragraph(f"**{claim.text}: {claim.verdict}.** {literal(claim.evidence)}")
+    if found.claims:
+        yield claims_grid(found.claims)
+    yield from pictures
+    for one in found.mechanisms:
+        tables: list[Block] = [_correlation_table(one.correlations)] if one.correlations else []
+        for means in one.means:
+            tables += [Paragraph(f"{means.title}:"), _means_table(means)]
+        if tables:
+            yield Fold(f"{one.claim.text}: the numbers", tuple(tables))
+    yield Fold(f"{len(found.tuned)} cells with probes", (Paragraph(COLUMNS), _cell_table(found.tuned)))
+
+
+def _correlation_table(correlations: Sequence[RankCorrelation]) -> Grid:
+    rows = []
+    for one in correlations:
+        found = one.correlation
+        rho = Entry("–") if found.rho is None else Entry(f"{found.rho:+.2f}", order=found.rho)
+        interval = "none" if found.interval is None else f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}"
+        size = (Entry(str(found.n), order=found.n), Entry(f"{found.groups} {one.unit}", order=found.groups))
+        rows.append((*words(one.what, one.where), rho, Entry(interval), *size))
+    return Grid(("of", "where", "rho", "95 % interval", "n", "resampled"), tuple(rows), names=2)
+
+
+def _means_table(means: Means) -> Grid:
+    rows = [(*words(*row.names), *map(_mean_entry, row.means)) for row in means.lines]
+    return Grid(means.head, tuple(rows), len(means.lines[0].names))
+
+
+def _mean_entry(found: Mean | None) -> Entry:
+    if found is None:
+        return Entry("–")
+    interval = f"{100 * found.interval[0]:+.1f} to {100 * found.interval[1]:+.1f}, " if found.interval else ""
+    return Entry(f"{100 * found.mean:+.1f}", (f"{interval}n={found.n}",), order=found.mean)
+
+
+def _cell_table(cells: Sequence[Probed]) -> Grid:
+    """Accuracy beside all probes, a row a cell."""
+    axes = _axes(cells)
+    metric = METRICS[cells[0].cell.metric]
+    heads = (*axes, "lr", metric.title, "rank", "1st", "growth", "agreement", "λ start", "λ end", "2/λ end", "lr λ/2")
+    rows = [
+        (
+            *words(*(one.cell.tick(axis).label for axis in axes)),
+            _number(one.lr),
+            _number(one.acc, metric.text),
+            _number(one.rank),
+            _number(one.share, lambda value: f"{100 * value:.1f}"),
+            *map(_number, (one.growth, one.agreement, one.born, one.final)),
+            _number(2 / one.final if one.final else None),
+            _number(one.used),
+        )
+        for one in sorted(cells, key=lambda one: tuple(one.cell.tick(axis) for axis in axes))
+    ]
+    return Grid(heads, tuple(rows), len(axes))
+
+
+def _axes(cells: Sequence[Probed]) -> tuple[str, ...]:
+    """The partition and other columns first, so that cells that may be compared stand together."""
+    columns = [dict(one.column) for one in cells]
+    differing = [name for name in columns[0] if name != "data" and len({column.get(name) for column in columns}) > 1]
+    return (*differing, *(["method"] if any(one.is_federated for one in cells) else []), "norm")
+
+
+def _number(value: float | None, text: Callable[[float], str] = "{:.3g}".format) -> Entry:
+    return Entry("–") if value is None else Entry(text(value), order=value)
+
+
+def fields(found: Sequence[Synthesis]) -> list[dict[str, Any]]:
+    """Return the JSON form; shares and accuracies are fractions."""
+    return [
+        {
+            "section": one.title,
+            "runs_with_probes": one.seen,
+            "finished": one.finished,
+            "answers": [_mechanism_fields(mechanism) for mechanism in one.mechanisms],
+            "claims": [claim.fields() for claim in one.claims],
+            "cells": [_cell_fields(cell) for cell in one.cells],
+        }
+        for one in found
+    ]
+
+
+def _mechanism_fields(one: Mechanism) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "question": one.claim.text,
+        "verdict": one.claim.verdict,
+        "text": one.claim.evidence,
+        "findings": [
+            {
+                "what": found.what,
+                "where": found.where,
+                "rho": found.correlation.rho,
+                "interval": list(found.correlation.interval) if found.correlation.interval else None,
+                "n": found.correlation.n,
+                "groups": found.correlation.groups,
+                "resampled": found.unit,
+            }
+            for found in one.correlations
+        ],
+        "means": [dataclasses.asdict(means) for means in one.means],
+    }
+
+
+def _cell_fields(one: Probed) -> dict[str, Any]:
+    return {
+        "cell_id": one.cell.experiment.cell_id,
+        "fingerprint": one.cell.fingerprint,
+        "rounds": one.cell.runs[0].rounds,
+        "lr": one.lr,
+        "acc": one.acc,
+        "rank": one.rank,
+        "first_share": one.share,
+        "norm": one.norm,
+        "growth": one.growth,
+        "agreement": one.agreement,
+        "lambda_start": one.born,
+        "lambda_start_local": one.born_local,
+        "lambda_end": one.final,
+        "lambda_end_local": one.final_local,
+    }
+
+
+def lines(found: Sequence[Synthesis]) -> list[str]:
+    """Return the claims about mechanisms as lines for a terminal."""
+    if not any(one.seen for one in found):
+        return [f"why: {NO_PROBES}"]
+    return [
+        f"{f'{one.title}: ' if len(found) > 1 else ''}{claim.text}: {claim.verdict}. {claim.evidence}"
+        for one in found
+        for claim in (mechanism.claim for mechanism in one.mechanisms)
+    ]

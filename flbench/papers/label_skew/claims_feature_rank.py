@@ -1,0 +1,78 @@
+"""The claim that accuracy follows the rank of the features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flbench.papers.label_skew.correlations import (
+    CELL_UNITS,
+    STRONG,
+    Direction,
+    Key,
+    Mechanism,
+    RankCorrelation,
+    by_partition,
+    correlate,
+)
+from flbench.papers.label_skew.probe_cells import Probed
+from flbench.report.claims import Claim, Verdict
+
+TEXT = "Accuracy follows the rank of the features"
+SOURCE = "after Daneshmand et al. 2020"
+
+_DIRECTIONS: dict[Direction, str] = {
+    "rises": "it rises with the rank",
+    "falls": "it falls with the rank",
+    "flat": "it hardly depends on the rank",
+    "open": "the direction is open",
+}
+
+
+def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
+    """Correlate accuracy and effective rank over all cells, and among those of equal norm or learning rate."""
+    known = [one for one in cells if one.rank is not None and one.acc is not None]
+    if not known:
+        return Mechanism("rank", Claim(TEXT, SOURCE, "not run", "No run has the features probe."))
+    *parts, whole = [
+        _correlation(some, where, lambda one: one.column)
+        for where, some in by_partition(known, lambda one: one.partition)
+    ]
+    same_norm = _correlation(known, "everywhere, at the same norm", lambda one: (one.column, one.norm_label))
+    same_rate = _correlation(known, "everywhere, at the same lr", lambda one: (one.column, one.lr))
+    both = _correlation(known, "everywhere, at the same norm and lr", lambda one: (one.column, one.norm_label, one.lr))
+    best = _correlation(tuned, "everywhere, at the best lr of each row", lambda one: one.column)
+    share = correlate(
+        known,
+        (lambda one: one.share, lambda one: one.acc),
+        what="accuracy ~ share of the first singular value",
+        where="everywhere",
+        strata=lambda one: one.column,
+        units=CELL_UNITS,
+    )
+    evidence = (
+        f"Over all cells of a column {_DIRECTIONS[whole.direction]}, {whole.text}; at the same norm "
+        f"{_DIRECTIONS[same_norm.direction]}, {same_norm.text}; at the same learning rate "
+        f"{_DIRECTIONS[same_rate.direction]}, {same_rate.text}; at the best learning rates {best.text}."
+    )
+    others = [one for one in (same_norm, same_rate, both, best, share) if one.correlation.rho is not None]
+    verdict = _verdict(whole, same_norm, same_rate)
+    return Mechanism("rank", Claim(TEXT, SOURCE, verdict, evidence), (*parts, whole, *others))
+
+
+def _correlation(cells: Sequence[Probed], where: str, strata: Key[Probed]) -> RankCorrelation:
+    return correlate(
+        cells,
+        (lambda one: one.rank, lambda one: one.acc),
+        what="accuracy ~ effective rank",
+        where=where,
+        strata=strata,
+        units=CELL_UNITS,
+    )
+
+
+def _verdict(whole: RankCorrelation, *within: RankCorrelation) -> Verdict:
+    """Holds if the correlation is strong over all cells and rises among equal norms and equal learning rates."""
+    if whole.direction == "rises":
+        is_strong = (whole.correlation.rho or 0) >= STRONG
+        return "holds" if is_strong and all(one.direction == "rises" for one in within) else "in part"
+    return "inconclusive" if whole.direction == "open" else "does not hold"

@@ -1,0 +1,215 @@
+"""Every published number as a claim: whether ours agrees, and whether the order of the methods does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from flbench.papers.label_skew.published import (
+    Configuration,
+    PublishedRow,
+    configuration_of,
+    other_data,
+    published_rows,
+)
+from flbench.report.cells import Cell, cells_of, grouped
+from flbench.report.claims import VERDICTS, Claim, Verdict
+from flbench.report.runs import Run
+from flbench.report.stats import kendall_tau
+
+#: Why our number cannot be compared with a published one: it is of fewer rounds, or of other data or more rounds.
+Obstacle = Literal["", "not comparable", "shorter"]
+OBSTACLES: tuple[Obstacle, ...] = get_args(Obstacle)
+
+#: Percentage points; the paper's own repetitions of a number differ by up to 4.
+TOLERANCE = 1.0
+
+
+class Judgement(NamedTuple):
+    """The verdict on a published number, the obstacle to it if any, and why."""
+
+    verdict: Verdict
+    why: str = ""
+    obstacle: Obstacle = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published number, and one of our cells of its configuration if there is any."""
+
+    row: PublishedRow
+    cell: Cell | None
+    judgement: Judgement
+
+    @property
+    def claim(self) -> Claim:
+        """The number as a claim with its verdict."""
+        verdict, why, obstacle = self.judgement
+        evidence = f"{obstacle}: {why}" if obstacle else why
+        return Claim(f"{self.row.label}: {self.row.text} %", f"table {self.row.table}", verdict, evidence)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus published, in percentage points."""
+        summary = self.cell.summary if self.cell else None
+        return 100 * summary.mean - self.row.value if summary else None
+
+
+@dataclass(frozen=True)
+class Order:
+    """The agreement on the order of the methods in a table's column: Kendall's tau-b over ``n`` methods.
+
+    ``tau`` is None where it is not defined: all published numbers, or all of ours, are equal.
+    """
+
+    table: str
+    column: Configuration  # of any of its rows
+    rounds: int
+    n: int
+    tau: float | None
+
+
+@dataclass(frozen=True)
+class Published:
+    """The comparison with all published numbers.
+
+    Attributes:
+        tolerance: percentage points.
+        everything: whether numbers that nobody requested are listed too.
+        comparisons: one a published number and cell of ours.
+        orders: one a column of a table.
+    """
+
+    tolerance: float
+    everything: bool
+    comparisons: tuple[Comparison, ...]
+    orders: tuple[Order, ...]
+
+    @property
+    def counts(self) -> Mapping[Verdict, int]:
+        """The published numbers by verdict, each counted once."""
+        counts = Counter(one.verdict for one in self.judgements)
+        return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
+
+    @property
+    def judgements(self) -> Sequence[Judgement]:
+        """A judgement for each published number, by the most decisive of our cells."""
+        best: dict[int, Judgement] = {}
+        for one in self.comparisons:
+            best[id(one.row)] = min(best.get(id(one.row), one.judgement), one.judgement, key=_decisiveness)
+        return list(best.values())
+
+
+def _decisiveness(one: Judgement) -> tuple[int, int]:
+    return VERDICTS.index(one.verdict), OBSTACLES.index(one.obstacle)
+
+
+def tally(judgements: Iterable[Judgement]) -> str:
+    """Return the number of judgements of each verdict: ``holds 3, inconclusive 70 (shorter 66), not run 96``."""
+    known = list(judgements)
+    verdicts, obstacles = Counter(one.verdict for one in known), Counter(one.obstacle for one in known)
+    reasons = ", ".join(f"{one} {obstacles[one]}" for one in OBSTACLES if one and obstacles[one])
+    return ", ".join(
+        f"{verdict} {verdicts[verdict]}" + (f" ({reasons})" if verdict == "inconclusive" and reasons else "")
+        for verdict in VERDICTS
+        if verdicts[verdict]
+    )
+
+
+def compare(runs: Iterable[Run], *, tolerance: float = TOLERANCE, everything: bool = False) -> Published | None:
+    """Compare runs with the published numbers of their data sets and models, or with all that there are.
+
+    Args:
+        runs: the runs of a report.
+        tolerance: percentage points.
+        everything: also the numbers of data sets and models that are not among the runs.
+
+    Returns:
+        None where nothing was published for any data set and model among the runs, unless ``everything``.
+    """
+    runs = list(runs)
+    places = {(run.training.dataset.name, run.training.model.name) for run in runs}
+    rows = [row for row in published_rows() if everything or row.configuration.place in places]
+    if not rows:
+        return None
+    cells = _cells_by_configuration(runs)
+    comparisons = [
+        Comparison(row, cell, judge(row, cell, tolerance))
+        for row in rows
+        for cell in cells.get(row.configuration) or [None]
+    ]
+    return Published(tolerance, everything, tuple(comparisons), tuple(_orders(comparisons)))
+
+
+def judge(row: PublishedRow, cell: Cell | None, tolerance: float) -> Judgement:
+    """Return the verdict on a published number, and why.
+
+    ``holds``: the difference and the half-width of our 95 % interval are both within the tolerance. ``does not hold``:
+    the difference exceeds the tolerance by more than the half-width, or all our seeds diverged. Everything between, and
+    every cell without all of its seeds, with a single one, or with an obstacle, is ``inconclusive``.
+    """
+    if cell is None:
+        return Judgement("not run")
+    gap = "" if cell.complete else ", ".join(f"{count} {why}" for why, count in cell.gaps.items())
+    if not cell.values and cell.gaps.keys() != {"diverged"}:
+        return Judgement("not run", "" if cell.gaps.keys() == {"pending"} else gap)
+    if why := other_data(cell.training, cell.fingerprint, cell.samples):
+        return Judgement("inconclusive", why, "not comparable")
+    if (rounds := cell.runs[0].rounds) != row.rounds:
+        obstacle: Obstacle = "shorter" if rounds < row.rounds else "not comparable"
+        return Judgement("inconclusive", f"{rounds:,} of {row.rounds:,} rounds", obstacle)
+    if not cell.values:
+        return Judgement("does not hold", gap)
+    if gap:
+        return Judgement("inconclusive", gap)
+    return _judge_mean(row, cell, tolerance)
+
+
+def _judge_mean(row: PublishedRow, cell: Cell, tolerance: float) -> Judgement:
+    summary = cell.summary
+    if summary is None or summary.half_width is None:
+        return Judgement("inconclusive", "one seed has no interval")
+    # Numbers are compared as printed, to a hundredth of a point.
+    distance, half_width = round(abs(100 * summary.mean - row.value), 2), round(100 * summary.half_width, 2)
+    if distance <= tolerance and half_width <= tolerance:
+        return Judgement("holds")
+    if round(distance - half_width, 2) > tolerance:
+        return Judgement("does not hold")
+    return Judgement("inconclusive", "" if distance > tolerance else "our interval is too wide")
+
+
+def _cells_by_configuration(runs: Sequence[Run]) -> dict[Configuration, list[Cell | None]]:
+    """Our cells by published configuration; those with default settings first, then as the leaderboard's."""
+    found: dict[Configuration, list[Cell | None]] = {}
+    for members in grouped(runs, lambda run: (run.training.dataset.label(), run.training.model.label())):
+        for cell in sorted(cells_of(members, "acc"), key=_settings):
+            if (configuration := configuration_of(cell.training)) is not None:
+                found.setdefault(configuration, []).append(cell)
+    return found
+
+
+def _settings(cell: Cell) -> tuple[int, str, str]:
+    """The number of settings of a cell's method and norm that are no default, then the labels of both."""
+    method, norm = getattr(cell.training, "method", None), cell.training.norm
+    given = (method.settings() if method else {}) | norm.settings()
+    return len(given), method.label() if method else "", norm.label()
+
+
+def _orders(comparisons: Sequence[Comparison]) -> list[Order]:
+    """Kendall's tau of every column in which at least two methods ran for equally many rounds on the same data."""
+    columns: dict[tuple[str, object, int, str | None], dict[tuple[str, str], tuple[PublishedRow, float]]] = {}
+    for one in comparisons:
+        if one.cell is None or one.cell.summary is None:
+            continue
+        configuration, rounds = one.row.configuration, one.cell.runs[0].rounds
+        column = columns.setdefault((one.row.table, configuration.column, rounds, one.cell.fingerprint), {})
+        column.setdefault((configuration.method, configuration.norm), (one.row, one.cell.summary.mean))
+    orders = []
+    for (table, _, rounds, _), column in columns.items():
+        if len(column) > 1:
+            rows, ours = zip(*column.values(), strict=True)
+            tau = kendall_tau([row.value for row in rows], ours)
+            orders.append(Order(table, rows[0].configuration, rounds, len(column), tau))
+    return orders

@@ -1,0 +1,188 @@
+"""What the claims about mechanisms rest on: rank correlations and tables of means, and their numbers as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from flbench.papers.label_skew.probe_cells import Probed
+from flbench.report.claims import Claim
+from flbench.report.correlation import FEWEST_GROUPS, Correlation, Mean, spearman
+from flbench.report.stats import CONFIDENCE
+
+#: Direction of a correlation; ``open``: its interval allows several.
+Direction = Literal["rises", "falls", "flat", "open"]
+
+#: An interval within this of zero excludes all but weak correlations.
+WEAK = 0.3
+
+#: A correlation of at least this is strong.
+STRONG = 0.6
+
+T = TypeVar("T")
+Quantity = Callable[[T], float | None]
+Key = Callable[[T], Hashable]
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """A rank correlation of two quantities.
+
+    Attributes:
+        what: the two quantities.
+        where: the cells.
+        correlation: within strata.
+        unit: what was resampled: rows, lines or cells, in the plural.
+    """
+
+    what: str
+    where: str
+    correlation: Correlation
+    unit: str
+
+    @property
+    def direction(self) -> Direction:
+        """The direction, as far as its interval decides."""
+        return direction(self.correlation)
+
+    @property
+    def text(self) -> str:
+        """``rho 0.45 (0.21 to 0.63; n = 102 in 15 norms)``."""
+        found = self.correlation
+        if found.rho is None:
+            return f"rho is not defined (n = {found.n})"
+        if found.interval is None:
+            return f"rho {found.rho:.2f} (no interval: n = {found.n} in only {found.groups} {self.unit})"
+        low, high = found.interval
+        return f"rho {found.rho:.2f} ({low:.2f} to {high:.2f}; n = {found.n} in {found.groups} {self.unit})"
+
+
+@dataclass(frozen=True)
+class MeansRow:
+    """A row of a table of means: its names, and a mean for each column, None where there is none."""
+
+    names: tuple[str, ...]
+    means: tuple[Mean | None, ...]
+
+
+@dataclass(frozen=True)
+class Means:
+    """A table of means.
+
+    Attributes:
+        title: what they are.
+        head: of the names and the columns.
+        lines: its rows.
+        percent: whether the means are shares, shown in points.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    lines: tuple[MeansRow, ...]
+    percent: bool = True
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A claim about why accuracies differ.
+
+    Attributes:
+        name: in a word.
+        claim: with its verdict.
+        correlations: behind it.
+        means: tables behind it.
+    """
+
+    name: str
+    claim: Claim
+    correlations: tuple[RankCorrelation, ...] = ()
+    means: tuple[Means, ...] = ()
+
+
+def direction(found: Correlation) -> Direction:
+    """Return the direction of a correlation, as far as its interval decides."""
+    if found.interval is None:
+        return "open"
+    low, high = found.interval
+    if low > 0:
+        return "rises"
+    if high < 0:
+        return "falls"
+    return "flat" if max(-low, high) < WEAK else "open"
+
+
+def correlate(
+    items: Sequence[T],
+    quantities: tuple[Quantity[T], Quantity[T]],
+    *,
+    what: str,
+    where: str,
+    strata: Key[T],
+    units: Sequence[tuple[str, Key[T]]],
+) -> RankCorrelation:
+    """Return the correlation of two quantities of the items that have both.
+
+    Args:
+        items: of which there are quantities.
+        quantities: None where an item has none.
+        what: names the quantities.
+        where: names the items.
+        strata: ranks are taken among the items of equal key.
+        units: ways to form the groups that are resampled, as in ``grouping``.
+    """
+    pairs = [(item, quantities[0](item), quantities[1](item)) for item in items]
+    known = [(item, x, y) for item, x, y in pairs if x is not None and y is not None]
+    unit, group = grouping([item for item, _, _ in known], units)
+    found = spearman(
+        [x for _, x, _ in known],
+        [y for _, _, y in known],
+        [group(item) for item, _, _ in known],
+        [strata(item) for item, _, _ in known],
+    )
+    return RankCorrelation(what, where, found, unit)
+
+
+def grouping(items: Sequence[T], units: Sequence[tuple[str, Key[T]]]) -> tuple[str, Key[T]]:
+    """Return the first of ``units``, from the coarsest, that forms enough groups; else the coarsest."""
+    return next((unit for unit in units if len(set(map(unit[1], items))) >= FEWEST_GROUPS), units[0])
+
+
+def by_partition(items: Iterable[T], partition: Callable[[T], str]) -> list[tuple[str, list[T]]]:
+    """Return the items of each partition if there are several, then all of them as ``everywhere``."""
+    everything = list(items)
+    by_name: dict[str, list[T]] = {}
+    for item in everything:
+        by_name.setdefault(partition(item), []).append(item)
+    return [*(by_name.items() if len(by_name) > 1 else ()), ("everywhere", everything)]
+
+
+def points_text(found: Mean | None) -> str:
+    """``+3.2 points (1.1 to 5.0; n = 40)``."""
+    if found is None:
+        return "nothing"
+    low_high = f"{100 * found.interval[0]:+.1f} to {100 * found.interval[1]:+.1f}" if found.interval else "no interval"
+    return f"{100 * found.mean:+.1f} points ({low_high}; n = {found.n})"
+
+
+def quartiles_text(values: Sequence[float]) -> str:
+    """Median and middle half: ``1.2 (0.4 to 3.1)``."""
+    import numpy as np
+
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return f"{middle:.3g} ({low:.3g} to {high:.3g})"
+
+
+#: Groups of cells, from the coarsest: all of a method and norm, one line over learning rates, single cells.
+CELL_UNITS: tuple[tuple[str, Key[Probed]], ...] = (
+    ("rows", lambda one: one.row),
+    ("lines", lambda one: (one.row, one.column)),
+    ("cells", lambda one: (one.row, one.column, one.lr)),
+)
+
+READING = (
+    f"rho: Spearman's rank correlation within columns (ranks among cells that differ by method, norm and learning rate "
+    f"alone, unless said otherwise), with a {100 * CONFIDENCE:g} % bootstrap interval that resamples whole rows "
+    f"(methods x norms), or lines over the learning rate where there are fewer than {FEWEST_GROUPS} rows, or cells; "
+    "fewer have none. Many intervals are shown: of twenty correlations that are zero, one looks as if it were not."
+)
