@@ -1,8 +1,7 @@
-"""Plan -> launch -> watch -> adopt: what ``flbench sweep`` does.
+"""Start workers for a plan, adopt those that run already, and watch until all runs have ended (``flbench sweep``).
 
-The orchestrator holds nothing that would be lost with it: workers claim runs from the store by themselves, and this
-process only sees to it that there are workers while there is something to claim. Killed and started again, it finds the
-workers of its predecessor by their leases, and carries on.
+The orchestrator keeps no state of its own: workers claim runs in the store, and this process only starts workers while
+runs are left to claim. After a kill, the next orchestrator finds the workers by their leases and continues.
 """
 
 from __future__ import annotations
@@ -25,13 +24,19 @@ from flbench.store import LiveWorker, Plan, Store
 from flbench.store.attempts import ending
 from flbench.store.leases import HANGING
 
-#: Seconds between two looks at the store, at least.
+#: Least seconds between two reads of the store.
 PERIOD = 0.25
 
 
 @dataclass
 class Outcome:
-    """How an orchestration ended."""
+    """How an orchestration ended.
+
+    Attributes:
+        launched: workers that it started.
+        adopted: workers of the plan on this machine that another orchestrator had started.
+        fingerprint: identifies the results (``Watch.fingerprint``).
+    """
 
     progress: Progress
     launched: int = 0
@@ -42,7 +47,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> Literal[0, 1, 3, 130]:
-        """0 all done, 1 some failed, 3 something is left to do, 130 interrupted."""
+        """Return 0 if all runs are done, 1 if some failed, 3 if some are left, 130 after an interrupt."""
         if self.interrupted:
             return 130
         if not self.progress.finished:
@@ -51,7 +56,13 @@ class Outcome:
 
 
 class Orchestrator:
-    """Sees a plan through to its end, with the workers of one launcher and whoever else works on it."""
+    """Execute a plan to its end.
+
+    Args:
+        plan: NAME/HASH in the store.
+        launcher: returns the launcher; called only if there is a run to execute.
+        max_attempts: failed or lost attempts after which a run is given up.
+    """
 
     def __init__(
         self,
@@ -68,20 +79,20 @@ class Orchestrator:
         self._watch = Watch(store, Plan.of(experiments), max_attempts)
         self._launched, self._cost = 0, 0.0
         self._adopted: dict[str, LiveWorker] = {}
-        self._barren, self._signature = 0, (-1, -1, -1)
+        self._starts_without_progress, self._last_counts = 0, (-1, -1, -1)
 
     def run(self, *, show: Callable[[Progress], None] | None = None, detach: bool = False) -> Outcome:
         """Start missing workers, adopt running ones, and watch until the plan has ended.
 
         Args:
-            show: called with the progress again and again.
+            show: called with the progress after each read of the store.
             detach: only start the workers.
 
         Returns:
-            How the sweep ended.
+            How the orchestration ended.
 
         Raises:
-            WorkersCrash: workers end as soon as they begin.
+            WorkersCrash: workers end right after they start.
             StoreUnusable: the disk is full, or cannot be read or written.
         """
         self._show = show or self._show
@@ -89,13 +100,13 @@ class Orchestrator:
             return self._run(detach)
 
     def failures(self) -> list[Seen]:
-        """The runs that were given up, as far as is known: also where ``run`` has raised."""
+        """Return the runs that were given up; also valid after ``run`` has raised."""
         return self._watch.failures()
 
     def _run(self, detach: bool) -> Outcome:
         self._store.mark(self._plan).clear()
         progress = self._watch.update()
-        if progress.failed and self._forgive():
+        if progress.failed and self._reset_user_fixable():
             self._watch.reset()
             progress = self._watch.update()
         if progress.finished:
@@ -109,118 +120,118 @@ class Orchestrator:
                     if self._store.mark(self._plan).is_set():
                         self._drain(launcher, interrupts)
                         return self._outcome(self._watch.update())
-                    self._see_to_workers(launcher, progress)
+                    self._start_missing_workers(launcher, progress)
                     if detach:
                         return self._outcome(progress)
-                    progress = self._wait_and_look(launcher)
+                    progress = self._wait(launcher)
                 self._show(progress)
-                self._settle(launcher)
+                self._let_workers_exit(launcher)
             except KeyboardInterrupt:
-                return self._interrupted(launcher, interrupts)
+                if launcher is not None:
+                    self._drain(launcher, interrupts)
+                outcome = self._outcome(self._watch.update())
+                outcome.interrupted = not outcome.progress.finished
+                return outcome
         return self._outcome(progress)
 
-    def _see_to_workers(self, launcher: Launcher, progress: Progress) -> None:
-        """Start workers for what nobody has claimed, as far as there is room on this machine."""
-        self._end_hanging()
+    def _start_missing_workers(self, launcher: Launcher, progress: Progress) -> None:
+        """Start workers for the runs that no worker has claimed, at most as many as the launcher has slots for."""
+        self._kill_hanging_workers()
         here = self._adopt(launcher)
         alive = launcher.alive()
-        # A worker that ended after the count may have ended its run as well: what looked pending need not be.
-        on_plan = max(progress.workers, alive + len(self._living_adopted()))
+        # A worker that has ended since `progress` was read may have ended a run that is pending there.
+        on_plan = max(progress.workers, alive + len(self._live_adopted()))
         room = launcher.slots - alive - len(here)
         if not on_plan:
-            room = max(room, 1)  # workers of another plan shall not keep this one waiting for ever
+            room = max(room, 1)  # else workers of another plan could block this one forever
         idle = max(0, on_plan - len(progress.active))
         missing = min(room, progress.pending - idle)
-        if missing > 0 and self._has_room(on_plan):
-            self._guard(launcher, progress, missing)
+        if missing > 0 and self._has_disk_space(on_plan):
+            self._stop_crash_loop(launcher, progress, missing)
             launcher.start(missing, min(missing, progress.out_of_memory))
             self._launched += missing
 
-    def _end_hanging(self) -> None:
-        """Kill workers of this plan that are processes here and give no sign of life: what they hold is freed."""
+    def _kill_hanging_workers(self) -> None:
+        """Kill workers of this plan on this machine whose heartbeats have stopped, so that their runs become free."""
         for worker in self._store.hanging_workers():
             if worker.plan == self._plan:
-                message = f"its worker gave no sign of life for {HANGING:.0f} s and was killed"
+                message = f"its worker was killed: it had no heartbeat for {HANGING:.0f} s"
                 self._store.record_death(worker.lease.token, ending("signal", message))
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(worker.lease.pid, signal.SIGKILL)
 
-    def _has_room(self, on_plan: int) -> bool:
-        """Whether the disk lets further workers begin; raises StoreUnusable where it does not and nobody is left."""
+    def _has_disk_space(self, on_plan: int) -> bool:
+        """Return whether the disk has space for more workers; raise StoreUnusable if not and no worker is left."""
         try:
             if any(seen.outcome == "disk_full" for seen in self._watch.failures()):
                 raise StoreUnusable(
-                    f"the disk is full where the store {self._store.root} lies; `flbench gc` prunes checkpoints. "
-                    "Then call the same command again: it goes on with what had to end"
+                    f"the disk of the store {self._store.root} is full: free some space (`flbench gc` deletes "
+                    "superseded checkpoints), then run the same command again to continue"
                 )
             self._store.check_room()
         except StoreUnusable:
-            if on_plan:  # they may still come to their end, and are not kept from it
+            if on_plan:  # their runs may still fit
                 return False
             raise
         return True
 
     def _adopt(self, launcher: Launcher) -> list[LiveWorker]:
-        """Workers on this machine that somebody else started; those on this plan are adopted."""
+        """Return the workers on this machine that this launcher did not start; adopt those of this plan."""
         own = launcher.tokens()
         others = (worker for worker in self._store.live_workers() if worker.lease.token not in own)
         here = [worker for worker in others if worker.lease.is_local()]
         self._adopted.update((worker.lease.token, worker) for worker in here if worker.plan == self._plan)
         return here
 
-    def _guard(self, launcher: Launcher, progress: Progress, starting: int) -> None:
-        """Stop where workers are started over and over and nothing comes of it."""
-        signature = (progress.done, progress.failed, progress.rounds_done)
-        self._barren = starting if signature != self._signature else self._barren + starting
-        self._signature = signature
-        if self._barren > launcher.slots * self._max_attempts + 2:
-            raise WorkersCrash(f"workers end as soon as they begin; {launcher.crash_log() or 'they left no log'}")
+    def _stop_crash_loop(self, launcher: Launcher, progress: Progress, starting: int) -> None:
+        """Raise WorkersCrash if many workers were started since the runs last made progress."""
+        counts = (progress.done, progress.failed, progress.rounds_done)
+        if counts != self._last_counts:
+            self._starts_without_progress = 0
+        self._starts_without_progress += starting
+        self._last_counts = counts
+        if self._starts_without_progress > launcher.slots * self._max_attempts + 2:
+            raise WorkersCrash(f"workers end right after they start; {launcher.crash_log() or 'none left a log'}")
 
-    def _wait_and_look(self, launcher: Launcher) -> Progress:
+    def _wait(self, launcher: Launcher) -> Progress:
+        """Sleep, then read the progress; at most a tenth of the time goes into reading."""
         time.sleep(max(PERIOD, 10 * self._cost))
-        # Workers are counted before runs: one that ended meanwhile has left its mark on a run.
-        workers = launcher.alive() + len(self._living_adopted())
+        # Count the workers first: if one ends in between, its run's end is read with the runs.
+        workers = launcher.alive() + len(self._live_adopted())
         began = time.monotonic()
         progress = self._watch.update(workers)
         self._cost = time.monotonic() - began
         return progress
 
-    def _living_adopted(self) -> list[LiveWorker]:
+    def _live_adopted(self) -> list[LiveWorker]:
+        """Return the adopted workers that are still alive."""
         alive = self._store.liveness.alive
         paths = ((worker, self._store.workers / token / "lease.json") for token, worker in self._adopted.items())
         return [worker for worker, path in paths if path.exists() and alive(worker.lease, path)]
 
-    def _settle(self, launcher: Launcher) -> None:
-        """Give workers that find nothing left the moment they need to go."""
+    def _let_workers_exit(self, launcher: Launcher) -> None:
+        """Wait up to 5 seconds for the workers to exit, now that no run is left."""
         deadline = time.monotonic() + 5
         while launcher.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _interrupted(self, launcher: Launcher | None, interrupts: Interrupts) -> Outcome:
-        """Let every worker of this plan finish its round; a second Ctrl-C does not wait."""
-        if launcher is not None:
-            self._drain(launcher, interrupts)
-        outcome = self._outcome(self._watch.update())
-        outcome.interrupted = not outcome.progress.finished
-        return outcome
-
     def _drain(self, launcher: Launcher, interrupts: Interrupts) -> None:
-        """Ask the workers of this plan to stop, and wait for them unless the user interrupts a second time."""
+        """Ask the plan's workers to stop and wait for them; kill them if the user interrupts a second time."""
         launcher.drain()
         self._adopt(launcher)
-        for worker in self._living_adopted():
+        for worker in self._live_adopted():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(worker.lease.pid, signal.SIGTERM)
-        while launcher.alive() or self._living_adopted():
+        while launcher.alive() or self._live_adopted():
             if interrupts.count > 1:
                 launcher.kill()
                 return
-            progress = self._watch.update(launcher.alive() + len(self._living_adopted()))
+            progress = self._watch.update(launcher.alive() + len(self._live_adopted()))
             self._show(replace(progress, stopping=True))
             time.sleep(PERIOD)
 
-    def _forgive(self) -> bool:
-        """Try again what failed for a reason that the user has had the occasion to mend."""
+    def _reset_user_fixable(self) -> bool:
+        """Retry the runs that failed for a reason that the user can fix; return whether there are any."""
         failures = self._watch.failures()
         user_fixable = [seen for seen in failures if seen.state.user_fixable and not seen.state.unreadable]
         for seen in user_fixable:
@@ -238,10 +249,10 @@ class Orchestrator:
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM raises KeyboardInterrupt, and further ones are only counted.
+    """A context in which the first SIGINT or SIGTERM raises KeyboardInterrupt and later ones are only counted.
 
-    An exception for each signal could strike in the middle of the reaction to the one before. A signal that the caller
-    ignores stays ignored: a script's background job shall not end when the user interrupts the script.
+    An exception for every signal could interrupt the handling of the one before. A signal that the parent process
+    ignores stays ignored, so that a script's background job survives when the user interrupts the script.
     """
 
     def __init__(self) -> None:
@@ -249,7 +260,7 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # no other thread may set handlers
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._interrupt)

@@ -1,4 +1,4 @@
-"""How a plan stands: its runs by state, its speed, and the time that is left."""
+"""The progress of a plan: its runs by state, its speed, and the remaining time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from flbench.config import digest, headline_of
 from flbench.run_names import common_fields, label
 from flbench.slurm import SlurmPostMortem
-from flbench.store import Entry, Lease, RunDir, RunRequest, RunState, Store
+from flbench.store import AttemptDir, Entry, RunDir, RunRequest, RunState, Store
 
-#: Seconds of the past from which speed and remaining time are judged; where rounds are so long that hardly any has
-#: ended in that time, the last few times that some had.
+#: Seconds of the past over which the speed is measured. If fewer than ``MIN_STEPS`` reads of the store found new rounds
+#: in that window, the last ``MIN_STEPS`` such reads are used instead.
 WINDOW = 120.0
-FEWEST_STEPS = 8
+MIN_STEPS = 8
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One run as it was seen last; ``value`` is its headline number, recorded as ``metric``."""
+    """One run as it was last read from the store; ``value`` is its headline metric, named ``metric``."""
 
     run_id: str
     label: str
@@ -36,7 +36,7 @@ class Seen:
 
     @property
     def outcome(self) -> str:
-        """``done``, ``diverged``, ``running``, ``pending``, or why it failed."""
+        """Return ``done``, ``diverged``, ``running``, ``pending``, or the kind of its failure."""
         if self.state.result is not None:
             return self.state.result.status
         return self.state.kind or self.state.status if self.state.status == "failed" else self.state.status
@@ -44,15 +44,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class Progress:
-    """How a plan stands.
+    """The progress of a plan.
 
     Attributes:
-        news: the runs that came to their end since the last look.
+        news: the runs that ended since the previous update.
+        workers: live workers, as counted by the caller of ``Watch.update``.
         out_of_memory: how many of the pending runs ran out of memory.
-        rounds_given_up: what the runs that failed have not reached.
-        runs_per_second: where no run has any round; None elsewhere, or unknown.
-        ended: every run at its end, by its place in the plan, in the order in which they were seen; it only grows.
-        stopping: the workers have been asked to end after their round.
+        rounds_given_up: rounds that the failed runs have not executed.
+        runs_per_second: the speed of a plan whose runs have no rounds; None for other plans, or if unknown.
+        ended: the runs that have ended, by index in the plan, in the order in which they were found; it only grows.
+        stopping: whether the workers were asked to stop at the end of their round.
     """
 
     total: int
@@ -74,17 +75,17 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """The share of the rounds that are done; of the runs, where no run has any round."""
+        """Return the share of the rounds that are done; if the runs have no rounds, the share of the runs."""
         return share_done(self.rounds_done, self.rounds_total, self.done, self.total)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do or to wait for."""
+        """Return whether every run is done or has failed."""
         return self.done + self.failed == self.total
 
     @property
     def eta(self) -> float | None:
-        """Seconds left at the present speed; None where that is unknown."""
+        """Return the remaining seconds at the current speed; None if it is unknown."""
         if self.runs_per_second:
             return (self.total - self.done - self.failed) / self.runs_per_second
         speed = self.rounds_per_second
@@ -92,7 +93,7 @@ class Progress:
 
     @property
     def runs_per_hour(self) -> float | None:
-        """Runs of this plan's mean length in an hour at the present speed; None where that is unknown."""
+        """Return the runs per hour at the current speed, for runs of mean length; None if it is unknown."""
         if self.runs_per_second:
             return 3600 * self.runs_per_second
         speed = self.rounds_per_second
@@ -100,7 +101,7 @@ class Progress:
 
 
 class Watch:
-    """Looks at the runs of a plan, again and again; those at their end are not looked at twice."""
+    """Read the states of a plan's runs repeatedly; a run that has ended is not read again."""
 
     def __init__(self, store: Store, entries: Sequence[Entry], max_attempts: int) -> None:
         self._store, self._entries, self._max_attempts = store, entries, max_attempts
@@ -112,7 +113,7 @@ class Watch:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all that was seen."""
+        """Forget all states, so that the next update reads every run."""
         self._open = dict.fromkeys(range(len(self._entries)))
         self._rounds: dict[int, int] = {}
         self._speed: deque[tuple[float, int]] = deque()
@@ -120,11 +121,11 @@ class Watch:
         self.ended: dict[int, Seen] = {}
 
     def update(self, workers: int = 0) -> Progress:
-        """Bring everything up to date."""
+        """Read the runs that have not ended yet; return the progress."""
         active, news, pending, out_of_memory = [], [], 0, 0
         for index in list(self._open):
-            seen = self._see(index)
-            if self._is_at_its_end(seen.state):
+            seen = self._read(index)
+            if self._has_ended(seen.state):
                 del self._open[index]
                 self.ended[index] = seen
                 news += [] if self._first else [seen]
@@ -136,7 +137,7 @@ class Watch:
         self._first = False
         rounds_done = sum(self._rounds.values())
         rounds_total = sum(request.rounds for request in self._requests)
-        speed = self._measure(rounds_done if rounds_total else len(self.ended))
+        speed = self._measure_speed(rounds_done if rounds_total else len(self.ended))
         done = [seen for seen in self.ended.values() if seen.state.status == "done"]
         failed = [seen for seen in self.ended.values() if seen.state.status != "done"]
         return Progress(
@@ -158,15 +159,15 @@ class Watch:
         )
 
     def failures(self) -> list[Seen]:
-        """The runs that were given up."""
+        """Return the runs that were given up, in the order of the plan."""
         return [seen for _, seen in sorted(self.ended.items()) if seen.state.status != "done"]
 
     def run_ids(self) -> list[str]:
-        """The ids of all runs of the plan."""
+        """Return the ids of all runs of the plan."""
         return self._ids
 
     def fingerprint(self) -> str:
-        """Names what a report on the runs at their end would show."""
+        """Return a digest of the ended runs' results; a report changes only if it changes."""
         facts = []
         for index, seen in sorted(self.ended.items()):
             result = seen.state.result
@@ -176,7 +177,7 @@ class Watch:
 
     @cached_property
     def common(self) -> Mapping[str, Mapping[str, Any]]:
-        """By kind, the fields in which its runs agree."""
+        """By kind, the fields that all runs of the kind share."""
         return common_fields(self._entries)
 
     def _label(self, index: int) -> str:
@@ -185,15 +186,16 @@ class Watch:
     def _metric(self, index: int) -> str:
         return headline_of(self._entries[index].experiment)
 
-    def _is_at_its_end(self, state: RunState) -> bool:
+    def _has_ended(self, state: RunState) -> bool:
+        """Return whether a run needs no further execution: it is done or given up."""
         return state.status == "done" or (
             state.status in ("failed", "lost") and not state.claimable(self._max_attempts)
         )
 
-    def _see(self, index: int) -> Seen:
+    def _read(self, index: int) -> Seen:
         run, request = self._store.run(self._ids[index]), self._requests[index]
         state = run.state(request)
-        if state.status == "lost" and self._post_mortem.explains(run):
+        if state.status == "lost" and self._post_mortem.explain(run):
             state = run.state(request)
         if state.unreadable:
             return Seen(run.run_id, self._label(index), request.rounds, state, metric=self._metric(index))
@@ -201,44 +203,44 @@ class Watch:
             return Seen(run.run_id, "", request.rounds, state)
         if state.status == "done":
             self._rounds[index] = request.rounds
-            # Names are for people; a sweep that is complete at the first look needs none.
+            # Runs that were done before the first update are not shown one by one and need no label.
             label = "" if self._first else self._label(index)
             result = state.result
             metric = self._metric(index)
             value = result.final.get(metric) if result else None
             kept = replace(state, result=result.without_numbers() if result else None)
             return Seen(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
-        return self._see_attempt(index, run, request, state)
+        return self._read_attempt(index, run, request, state)
 
-    def _see_attempt(self, index: int, run: RunDir, request: RunRequest, state: RunState) -> Seen:
+    def _read_attempt(self, index: int, run: RunDir, request: RunRequest, state: RunState) -> Seen:
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
-        # A new attempt has no records until it has taken over those of the one before.
+        # The count never decreases: a new attempt has no records until it has copied those of the previous one.
         self._rounds[index] = max(self._rounds.get(index, 0), min(record.get("round", 0), request.rounds))
-        log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt.path)
+        log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt)
         metric, label = self._metric(index), self._label(index)
         return Seen(run.run_id, label, request.rounds, state, self._rounds[index], record.get(metric), log, metric)
 
-    def _worker_log(self, attempt: Path) -> Path | None:
+    def _worker_log(self, attempt: AttemptDir) -> Path | None:
         try:
-            lease = Lease.read(attempt / "lease.json")
+            lease = attempt.lease()
         except OSError:
             return None
         log = None if lease is None else self._store.workers / lease.token / "log.txt"
         return log if log and log.exists() else None
 
-    def _measure(self, done: int) -> float | None:
-        """Rounds (or runs) in a second, from the moments at which some had ended; each step counts until now."""
+    def _measure_speed(self, done: int) -> float | None:
+        """Return the rounds (or runs) per second, from the times at which their number has grown, until now."""
         now, steps = time.monotonic(), self._speed
         if not steps or done > steps[-1][1]:
             steps.append((now, done))
-        while len(steps) > FEWEST_STEPS and steps[0][0] < now - WINDOW:
+        while len(steps) > MIN_STEPS and steps[0][0] < now - WINDOW:
             steps.popleft()
-        # The first step includes the time in which workers begin: it counts for want of others only.
+        # The first step includes the start-up of the workers: skip it once there are others.
         began, first = steps[1] if len(steps) > 3 else steps[0]
         return (done - first) / (now - began) if now - began > 1 and done > first else None
 
 
 def share_done(rounds_done: int, rounds_total: int, runs_done: int, runs_total: int) -> float:
-    """How far a plan is: in rounds, or in runs where they have none."""
+    """Return the share of a plan that is done: of its rounds, or of its runs if they have no rounds."""
     return rounds_done / rounds_total if rounds_total else runs_done / max(1, runs_total)

@@ -143,7 +143,7 @@ def test_no_worker_is_sent_to_a_run_whose_end_is_told_a_moment_later(store: Stor
 def test_crash_loop_ends_with_the_workers_log(store: Store) -> None:
     broken = (sys.executable, "-c", "import sys; sys.exit('no such library')")
     with pytest.raises(
-        WorkersCrash, match=r"(?s)end as soon as they begin; .*log.txt .exit code 1. ends with:\nno such"
+        WorkersCrash, match=r"(?s)end right after they start; .*log.txt .exit code 1. ends with:\nno such"
     ):
         orchestrate(store, experiments(2), workers=1, attempts=1, command=broken)
 

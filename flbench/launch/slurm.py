@@ -1,8 +1,8 @@
-"""Workers as array jobs of a SLURM cluster, submitted by submitit.
+"""Workers as array jobs of a SLURM cluster, submitted with submitit.
 
-A job runs ``python -m flbench.worker``, as on any machine: what is submitted is a command line and never a pickle, so
-that nothing in the store can execute code, no job waits for a file that its launcher did not live to write, and nobody
-but the worker handles the job's signals.
+A job runs ``python -m flbench.worker``, as on any machine. Submitting a command line instead of a pickle means that
+nothing in the store can execute code, that no job needs a file which its launcher may not have written, and that only
+the worker handles the job's signals.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ from flbench.worker import Options
 if TYPE_CHECKING:
     from submitit.slurm.slurm import SlurmExecutor
 
-#: Seconds between two questions to the controller, at least.
-PERIOD = 2.0
+#: Least seconds between two questions to the controller.
+POLL_SECONDS = 2.0
 
-#: How many times as long as it took to answer the controller is left alone afterwards.
-REST = 10.0
+#: The pause after an answer of the controller, as a multiple of the time that the answer took.
+POLL_PAUSE_FACTOR = 10.0
 
-#: Seconds without questions after SLURM refused a job for a reason that may pass.
-PATIENCE = 30.0
+#: Seconds until the next submission after SLURM refused one for a temporary reason.
+RETRY_SECONDS = 30.0
 
-#: How many times as much memory the jobs get whose runs ran out of it.
-MORE_MEMORY = 2
+#: How many times the usual memory the jobs get for runs that ran out of memory.
+MEMORY_FACTOR = 2
 
-#: Most tasks of an array where SLURM does not say.
+#: Most tasks of an array, if SLURM does not report its limit.
 ARRAY_SIZE = 1000
 
-#: What of SLURM's environment a job may inherit from a launcher that is itself in a job.
-KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+#: SLURM's variables that a job inherits even from a launcher that runs inside another job.
+KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
-#: What a shell does before it becomes the worker: a warning that came while Python starts would kill it. It need not be
-#: heard then: the worker knows when the walltime ends, and what follows a preemption's warning is SIGTERM.
-DEAF = 'trap "" USR2; exec "$0" "$@"'
+#: Shell command that ignores SIGUSR2 and then becomes the worker: SLURM's warning would kill Python while it starts.
+#: The worker does not need that warning: it knows the end of its wall time, and a preemption sends SIGTERM afterwards.
+IGNORE_USR2 = 'trap "" USR2; exec "$0" "$@"'
 
-#: What sbatch says when the same call may succeed later.
-PASSING = ("timed out", "Unable to contact", "temporarily", "Connection refused", "SubmitJob")
+#: Parts of sbatch's error messages after which the same call may succeed later.
+TEMPORARY_ERRORS = ("timed out", "Unable to contact", "temporarily", "Connection refused", "SubmitJob")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What each job asks SLURM for; None: whatever the cluster's default is.
+    """The resources that each job requests; None: the cluster's default.
 
     Attributes:
-        seconds: walltime.
-        grace: how many seconds before its end a worker comes to its own.
+        seconds: wall time.
+        grace: how many seconds before its end a worker stops.
         mem: bytes.
         setup: shell lines that the job executes before the worker.
-        parallel: most tasks of an array at a time.
+        parallel: most tasks of an array that run at a time.
     """
 
     seconds: int
@@ -85,20 +85,20 @@ class Request:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether workers get GPUs."""
+        """Return whether workers get GPUs."""
         return bool(self.gpus) or "gpu" in (self.gres or "")
 
     def with_more_memory(self) -> Request:
-        """The same, for runs that ran out of memory."""
-        return self if self.mem is None else replace(self, mem=MORE_MEMORY * self.mem)
+        """Return the request for runs that ran out of memory."""
+        return self if self.mem is None else replace(self, mem=MEMORY_FACTOR * self.mem)
 
-    def without(self, nodes: set[str]) -> Request:
-        """The same, on other nodes."""
+    def excluding(self, nodes: set[str]) -> Request:
+        """Return the request with these nodes excluded."""
         return replace(self, exclude=",".join(filter(None, [self.exclude, *sorted(nodes)])) or None)
 
 
 class SlurmLauncher:
-    """Submits workers, and knows by name every job of its plan, whoever submitted it."""
+    """Submit workers as array jobs; count all jobs of the plan, including those that other launchers submitted."""
 
     def __init__(
         self,
@@ -113,15 +113,15 @@ class SlurmLauncher:
         self._workers, self._command = workers, command
         self._store, self._plan, self._options, self._request = store, plan, options, request
         self._rows: dict[str, list[Row]] = {}
-        self._asked, self._pause, self._refused_until = -math.inf, 0.0, -math.inf
-        self._seen: set[str] = set()  # submissions whose jobs were seen alive
-        self._ended_before: dict[str, set[str]] = {}  # by submission, the tasks that had ended at the first look
+        self._polled_at, self._poll_pause, self._refused_until = -math.inf, 0.0, -math.inf
+        self._seen: set[str] = set()  # names of submissions that have had a live job
+        self._ended_before: dict[str, set[str]] = {}  # by submission, the tasks that had ended at its first poll
         self._failed_nodes: set[str] = set()
         self._cancelled = False
 
     @property
     def slots(self) -> int:
-        """How many workers were asked for; none for a while after SLURM would take no more, and after a ``scancel``."""
+        """Return the requested number of workers; 0 for a while after SLURM refused a job, and after a ``scancel``."""
         return self._workers if time.monotonic() >= self._refused_until and not self._cancelled else 0
 
     def start(self, count: int, out_of_memory: int = 0) -> None:
@@ -132,42 +132,41 @@ class SlurmLauncher:
             WorkersCrash: the user cancelled a job of the plan, and no other is left.
         """
         if self._cancelled:
-            raise WorkersCrash("jobs of this sweep were cancelled with scancel; the same command goes on with it")
+            raise WorkersCrash("jobs of this sweep were cancelled with scancel; run the same command again to continue")
         largest = max(1, int(config_value("MaxArraySize") or ARRAY_SIZE))
         more = out_of_memory if self._request.mem is not None else 0
         for wanted, more_memory in ((more, True), (count - more, False)):
             for begin in range(0, wanted, largest):
-                if self.slots:  # SLURM has taken all so far
+                if self.slots:  # SLURM has accepted all arrays so far
                     self._submit(begin, min(largest, wanted - begin), more_memory)
 
     def alive(self) -> int:
-        """How many jobs of the plan are queued or run; while SLURM does not answer, as many as before."""
-        self._look()
-        return sum(self._size(submission) for submission in self._open())
+        """Return how many jobs of the plan are queued or running; as before while SLURM does not answer."""
+        self._poll()
+        return sum(self._size(submission) for submission in self._submissions())
 
     def tokens(self) -> set[str]:
-        """The names of the workers in SLURM jobs, whoever submitted those: they are counted as jobs."""
+        """Return the names of all workers in SLURM jobs: ``alive`` counts them as jobs."""
         return {worker.lease.token for worker in self._store.live_workers() if worker.lease.slurm_job is not None}
 
     def drain(self) -> None:
-        """Take back what is queued, and ask running workers to stop at the end of their round."""
-        names = self._names()
-        if names:
+        """Cancel the queued jobs, and ask the running workers to stop at the end of their round."""
+        if names := name_option(self._store, self._plan):
             scancel("--state=PENDING", names)
             scancel("--state=RUNNING", "--signal=TERM", names)
-        self._forget()
+        self._polled_at = -math.inf
 
     def kill(self) -> None:
-        """Cancel every job, after recording that the user asked for it: SLURM soon forgets why a job ended."""
+        """Cancel every job; record first that the user asked for it, since SLURM soon forgets why a job ended."""
         for worker in self._store.live_workers():
             if worker.plan == self._plan and worker.lease.slurm_job is not None:
                 record_user_kill(self._store, worker.lease.token)
-        if names := self._names():
+        if names := name_option(self._store, self._plan):
             scancel(names)
-        self._forget()
+        self._polled_at = -math.inf
 
     def crash_log(self) -> str:
-        """The end of the newest log of a job of this plan."""
+        """Return the end of the newest log of the plan's jobs; '' if there is none."""
         ours = (found for found in Submission.all(self._store, ended=True) if found.plan == self._plan)
         logs = [log for submission in ours for log in submission.logs()]
         if not logs:
@@ -175,139 +174,127 @@ class SlurmLauncher:
         return end_of_log(max(logs, key=lambda log: log.stat().st_mtime))
 
     def _submit(self, begin: int, tasks: int, more_memory: bool) -> None:
-        request = self._request.without(self._failed_nodes)
+        request = self._request.excluding(self._failed_nodes)
         if more_memory:
             request = request.with_more_memory()
         options = replace(self._options, memory=memory_of(request, more_memory), workers=self._workers)
-        submission = Submission.begin(self._store, self._plan, tasks, memory=options.memory)
-        worker = Worker(self._store.root, self._plan, options, begin, self._command)
+        submission = Submission.create(self._store, self._plan, tasks, memory=options.memory)
+        command = worker_command(self._store.root, self._plan, options, begin, self._command)
         executor = executor_for(submission.folder, submission.name, request, tasks)
         try:
-            with own_environment():
-                job = executor._submit_command(worker.command())
+            with clean_environment():
+                job = executor._submit_command(command)
         except OSError as error:
-            submission.end()
+            submission.record_end()
             raise UserError(f"sbatch cannot be called ({error.strerror}): is this machine part of a cluster?") from None
-        except Exception as error:  # submitit knows several, and each says what sbatch said
-            self._refused(submission, str(error))
+        except Exception as error:  # submitit raises several kinds, each with sbatch's message
+            self._handle_refusal(submission, str(error))
         else:
-            submission.became(job.job_id)
+            submission.record_job_id(job.job_id)
             self._seen.add(submission.name)
             self._ended_before[submission.name] = set()
-            self._forget()
+            self._polled_at = -math.inf
 
-    def _refused(self, submission: Submission, why: str) -> None:
-        """Go on later where that may help: then, it may even be that SLURM took the job."""
-        full = "SubmitJob" in why  # so many jobs and no more, of which some are ours: they will end
-        if any(reason in why for reason in PASSING) and (self._seen or not full):
+    def _handle_refusal(self, submission: Submission, why: str) -> None:
+        """Pause submissions after a temporary error: SLURM may have accepted the job. Otherwise raise UserError."""
+        full = "SubmitJob" in why  # the limit on jobs; if some of them are this plan's, they will end and make room
+        if any(reason in why for reason in TEMPORARY_ERRORS) and (self._seen or not full):
             submission.release()
-            self._refused_until = time.monotonic() + PATIENCE
+            self._refused_until = time.monotonic() + RETRY_SECONDS
             return
-        submission.end()
+        submission.record_end()
         lines = [line for line in why.splitlines() if "sbatch" in line and "rror" in line] or why.splitlines()[-1:]
-        raise UserError(f"SLURM refuses the job: {' '.join(lines)}; {submission.folder} has its script")
+        raise UserError(f"SLURM refuses the job: {' '.join(lines)}; its script is in {submission.folder}")
 
-    def _look(self) -> None:
-        """Bring up to date what is known of the jobs, unless it was asked for a moment ago."""
+    def _poll(self) -> None:
+        """Ask SLURM for the states of the plan's jobs, unless the last answer is recent."""
         began = time.monotonic()
-        if began < self._asked + self._pause:
+        if began < self._polled_at + self._poll_pause:
             return
-        submissions = self._open()
+        submissions = self._submissions()
         rows = squeue(submission.name for submission in submissions) if submissions else []
-        self._asked = time.monotonic()
-        self._pause = max(PERIOD, REST * (self._asked - began))
+        self._polled_at = time.monotonic()
+        self._poll_pause = max(POLL_SECONDS, POLL_PAUSE_FACTOR * (self._polled_at - began))
         if rows is None:
             return
         self._rows = {submission.name: [] for submission in submissions}
         for row in rows:
             self._rows.setdefault(row.name, []).append(row)
         for submission in submissions:
-            self._settle(submission, self._rows[submission.name])
+            self._update(submission, self._rows[submission.name])
 
-    def _settle(self, submission: Submission, rows: list[Row]) -> None:
-        """Adopt a job whose launcher died before it wrote down the id; see which submissions have ended, and how."""
-        if rows and submission.job_id is None:
-            submission.became(rows[0].job)
+    def _update(self, submission: Submission, rows: list[Row]) -> None:
+        """Record a submission's job id and end; note failed nodes and cancelled tasks."""
+        if rows and submission.job_id is None:  # its launcher died before it could record the id
+            submission.record_job_id(rows[0].job)
         self._failed_nodes |= {row.nodes for row in rows if row.state == "NODE_FAIL" and row.nodes}
-        # One cancelled task is enough: a job submitted in its place would undo what the user did.
+        # If the user cancelled even one task, submit no more: a new job would undo that.
         before = self._ended_before.setdefault(submission.name, {row.task for row in rows if not row.alive})
         self._cancelled |= any(row.state == "CANCELLED" and row.task not in before for row in rows)
         if any(row.alive for row in rows):
             self._seen.add(submission.name)
-        elif not submission.is_being_made(self._store):
-            submission.end()
+        elif not submission.is_in_progress(self._store):
+            submission.record_end()
 
     def _size(self, submission: Submission) -> int:
-        """How many workers of a submission are queued or run, as far as one knows."""
+        """Return how many workers of a submission are queued or running; all of them if SLURM lists none."""
         rows = self._rows.get(submission.name)
         return submission.tasks if not rows else sum(row.alive for row in rows)
 
-    def _open(self) -> list[Submission]:
+    def _submissions(self) -> list[Submission]:
         return Submission.of_plan(self._store, self._plan)
 
-    def _names(self) -> str:
-        names = ",".join(submission.name for submission in self._open())
-        return f"--name={names}" if names else ""
 
-    def _forget(self) -> None:
-        """Ask again at the next occasion."""
-        self._asked = -math.inf
+def name_option(store: Store, plan: str) -> str:
+    """Return the ``--name`` option that selects the jobs of a plan; '' if it has none."""
+    names = ",".join(submission.name for submission in Submission.of_plan(store, plan))
+    return f"--name={names}" if names else ""
 
 
-@dataclass(frozen=True)
-class Worker:
-    """The command line of an array's workers; ``begin`` counts those of earlier arrays."""
-
-    store: Path
-    plan: str
-    options: Options
-    begin: int = 0
-    program: Sequence[str] = WORKER
-
-    def command(self) -> str:
-        """A shell command, in which each task begins elsewhere in the plan."""
-        options = [option for option in self.options.to_argv() if not option.startswith("--offset=")]
-        command = ["sh", "-c", DEAF, *self.program, str(self.store.absolute()), self.plan, *options]
-        return f'{shlex.join(command)} "--offset=$(({self.begin} + SLURM_ARRAY_TASK_ID))"'
+def worker_command(store: Path, plan: str, options: Options, begin: int = 0, program: Sequence[str] = WORKER) -> str:
+    """Return the shell command of an array's tasks; task i starts at the run ``begin + i`` of the plan."""
+    arguments = [option for option in options.to_argv() if not option.startswith("--offset=")]
+    command = ["sh", "-c", IGNORE_USR2, *program, str(store.absolute()), plan, *arguments]
+    return f'{shlex.join(command)} "--offset=$(({begin} + SLURM_ARRAY_TASK_ID))"'
 
 
 def memory_of(request: Request, more: bool) -> Memory:
-    """How much a worker has, in its own words."""
+    """Return the ``memory`` option of a job's worker."""
     if request.mem is None:
         return "all"
     return "more" if more else "usual"
 
 
 def cancel(store: Store, plan: str) -> str:
-    """Take back the queued jobs of a plan; those that run are left to the mark in the store."""
-    names = ",".join(submission.name for submission in Submission.of_plan(store, plan))
+    """Cancel a plan's queued jobs; return a line for the user, or ''. Running workers see the mark in the store."""
+    names = name_option(store, plan)
     if not names:
         return ""
-    if scancel("--state=PENDING", f"--name={names}"):
-        return "cancelled the jobs that are queued in SLURM"
-    return "scancel does not answer: what is queued in SLURM will end as soon as it begins"
+    if scancel("--state=PENDING", names):
+        return "cancelled the jobs that were queued in SLURM"
+    return "scancel does not answer: queued SLURM jobs will end as soon as they start"
 
 
 def executor_for(folder: Path, name: str, request: Request, tasks: int) -> SlurmExecutor:
-    """The submitit executor of one array."""
+    """Return the submitit executor of one array."""
     from submitit.slurm.slurm import SlurmExecutor
 
-    class Anywhere(SlurmExecutor):
-        """Writes scripts on machines without SLURM, too."""
+    class ScriptWriter(SlurmExecutor):
+        """A SlurmExecutor that writes scripts on machines without SLURM, too."""
 
         @classmethod
         def affinity(cls) -> int:
             return 1
 
-    executor = Anywhere(folder.absolute())
+    executor = ScriptWriter(folder.absolute())
     executor.update_parameters(**parameters(folder.absolute(), name, request))
     executor.parameters["map_count"] = tasks
     return executor
 
 
 def parameters(folder: Path, name: str, request: Request) -> dict[str, Any]:
-    """The same as submitit names it."""
-    given = {
+    """Return a request as submitit's parameters."""
+    optional = {
         "partition": request.partition,
         "account": request.account,
         "qos": request.qos,
@@ -319,7 +306,7 @@ def parameters(folder: Path, name: str, request: Request) -> dict[str, Any]:
         "array_parallelism": request.parallel,
     }
     return {
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in optional.items() if value is not None},
         "job_name": name,
         "time": math.ceil(request.seconds / 60),
         "ntasks_per_node": 1,
@@ -329,12 +316,12 @@ def parameters(folder: Path, name: str, request: Request) -> dict[str, Any]:
         "stderr_to_stdout": True,
         "wckey": None,
         "additional_parameters": {"requeue": True},
-        "setup": [*own_setup(folder, request), *request.setup],
+        "setup": [*exports(folder, request), *request.setup],
     }
 
 
-def own_setup(folder: Path, request: Request) -> list[str]:
-    """What a worker is told by way of the environment; the first line, so that setup's time counts as well."""
+def exports(folder: Path, request: Request) -> list[str]:
+    """Return the script's first lines, which set the worker's environment; the time of the setup lines counts too."""
     log = f"{shlex.quote(str(folder))}/${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}_0_log.out"
     seconds = 60 * math.ceil(request.seconds / 60)
     return [
@@ -344,22 +331,22 @@ def own_setup(folder: Path, request: Request) -> list[str]:
 
 
 def script(store: Path, plan: str, options: Options, request: Request, tasks: int) -> str:
-    """The script that sbatch would get, for people to read."""
-    worker = Worker(store, plan, replace(options, memory=memory_of(request, more=False), workers=tasks))
+    """Return the script that sbatch would get, to show it to the user."""
+    options = replace(options, memory=memory_of(request, more=False), workers=tasks)
     executor = executor_for(store / "submissions" / "ID", "flb-ID", request, tasks)
-    return executor._make_submission_file_text(worker.command(), "ID")
+    return executor._make_submission_file_text(worker_command(store, plan, options), "ID")
 
 
 @contextmanager
-def own_environment() -> Iterator[None]:
-    """Call sbatch as from a login shell, and without secrets.
+def clean_environment() -> Iterator[None]:
+    """Hide the secrets and the variables of a job around the launcher, while sbatch is called.
 
-    The variables of a job around the launcher would reach into the new ones. Keys would lie in SLURM's own files for as
-    long as the jobs live, and workers need none: data are fetched, and W&B is told, by others.
+    Jobs inherit sbatch's environment: they would take the outer job's variables for their own, and SLURM would keep the
+    secrets in its files. Workers need no secrets: other processes download data and send runs to W&B.
     """
     before = dict(os.environ)
     for name in before:
-        if name not in KEPT and (name.startswith("SLURM_") or is_secret(name)):
+        if name not in KEPT_VARIABLES and (name.startswith("SLURM_") or is_secret(name)):
             del os.environ[name]
     try:
         yield

@@ -1,8 +1,8 @@
-"""What was handed to SLURM, in the store: written down before sbatch is called, so that no job is ever forgotten.
+"""Records in the store of the arrays submitted to SLURM, written before sbatch is called so that no job is lost.
 
-Every submission has a folder of its own: ``lease.json`` says who is about to submit, ``intent.json`` what, and under
-which name; ``jobs.json`` which job it became; ``ended`` that no job of it is left. A launcher that finds an intent
-without a job looks for a job of that name: its predecessor may have died right after sbatch.
+Each submission has a folder with these files: ``lease.json``, the launcher that submits; ``intent.json``, the plan, the
+number of tasks and the jobs' name; ``jobs.json``, the job id; ``ended``, once no job of it is left. A launcher that
+finds an intent without a job id asks SLURM for jobs of that name: the one that wrote it may have died after sbatch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from flbench.store import Lease, Store, files, strict_json
 from flbench.store.names import is_name
 
-#: What the names of all jobs begin with.
+#: Prefix of all job names.
 PREFIX = "flb-"
 
 
@@ -25,9 +25,9 @@ class Submission:
     """One call of sbatch: an array of workers.
 
     Attributes:
-        folder: its folder in the store; the jobs' scripts and logs lie there, too.
+        folder: its folder in the store, with the jobs' scripts and logs.
         plan: NAME/HASH of the sweep.
-        tasks: how many workers.
+        tasks: the number of workers.
     """
 
     folder: Path
@@ -35,8 +35,8 @@ class Submission:
     tasks: int
 
     @classmethod
-    def begin(cls, store: Store, plan: str, tasks: int, **facts: Any) -> Submission:
-        """Write down that an array is about to be submitted."""
+    def create(cls, store: Store, plan: str, tasks: int, **facts: Any) -> Submission:
+        """Record the intent to submit an array; ``facts`` go into its intent.json."""
         submission = cls(store.root / "submissions" / uuid.uuid4().hex[:16], plan, tasks)
         files.make_directory(submission.folder, store.root)
         files.replace(submission.folder / "lease.json", strict_json.pretty(Lease.here().to_json()))
@@ -46,12 +46,12 @@ class Submission:
 
     @classmethod
     def of_plan(cls, store: Store, plan: str) -> list[Submission]:
-        """Those of a plan that may have jobs left."""
+        """Return the submissions of a plan that may have jobs left."""
         return [submission for submission in cls.all(store) if submission.plan == plan]
 
     @classmethod
     def all(cls, store: Store, *, ended: bool = False) -> Iterator[Submission]:
-        """The submissions of a store; those that have ended only if asked for."""
+        """Return the submissions of a store; with ``ended`` also those without jobs left."""
         for folder in sorted((store.root / "submissions").glob("*/")):
             if not ended and (folder / "ended").exists():
                 continue
@@ -62,32 +62,32 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """The name of its jobs, which no other submission has."""
+        """Return the name of its jobs, which is unique."""
         return f"{PREFIX}{self.folder.name}"
 
     @property
     def job_id(self) -> str | None:
-        """The array's job id; None while it is not known."""
+        """Return the array's job id; None while it is unknown."""
         job_id = (strict_json.read_json(self.folder / "jobs.json") or {}).get("job_id")
         return job_id if isinstance(job_id, str) else None
 
-    def became(self, job_id: str) -> None:
-        """Write down the job id."""
+    def record_job_id(self, job_id: str) -> None:
+        """Record the array's job id."""
         files.replace(self.folder / "jobs.json", strict_json.pretty({"job_id": job_id}))
 
-    def end(self) -> None:
-        """Write down that no job of it is left."""
+    def record_end(self) -> None:
+        """Record that no job of this submission is left."""
         files.disk.touch(self.folder / "ended")
 
-    def is_being_made(self, store: Store) -> bool:
-        """Whether its launcher lives and may be calling sbatch right now."""
+    def is_in_progress(self, store: Store) -> bool:
+        """Return whether its launcher is alive and may be calling sbatch now."""
         path = self.folder / "lease.json"
         return self.job_id is None and store.liveness.alive(Lease.read(path), path)
 
     def release(self) -> None:
-        """Say that its launcher does not know whether there is a job: whoever finds none in a minute may give it up."""
+        """Give up the launcher's lease: if no job appears within a minute, any launcher may record the end."""
         files.discard(self.folder / "lease.json")
 
     def logs(self) -> list[Path]:
-        """What its jobs wrote, the newest last."""
+        """Return the logs of its jobs, the newest last."""
         return sorted(self.folder.glob("*_log.out"), key=lambda path: path.stat().st_mtime)

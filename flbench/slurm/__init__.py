@@ -1,23 +1,23 @@
-"""SLURM as a worker meets it: its commands, the job that this process runs in, and why a job ended.
+"""SLURM from a worker's side: its commands, the job around this process, and why a job ended.
 
-State comes from the store's own files first, then from the controller (squeue, scontrol), then, where there is any,
-from accounting (sacct). A question that nobody answers changes nothing: unknown is not dead.
+A job's state comes from the store's files first, then from the controller (squeue, scontrol), then from accounting
+(sacct) if the cluster has it. If SLURM does not answer, nothing changes: a job of unknown state counts as alive.
 """
 
 from flbench.slurm.commands import ENDED, Row, config_value, scancel, squeue, state_of
 from flbench.slurm.job import Job
-from flbench.slurm.verdicts import SlurmPostMortem, Verdict, explain, verdict_on
+from flbench.slurm.post_mortem import JobEnd, SlurmPostMortem, end_of_job, record_end
 
 __all__ = [
     "ENDED",
     "Job",
+    "JobEnd",
     "Row",
     "SlurmPostMortem",
-    "Verdict",
     "config_value",
-    "explain",
+    "end_of_job",
+    "record_end",
     "scancel",
     "squeue",
     "state_of",
-    "verdict_on",
 ]

@@ -1,4 +1,4 @@
-"""SLURM's commands: what they are asked, and how their answers are read."""
+"""Call SLURM's commands and parse their output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-#: States in which a job does not, and will not, run.
+#: States of a job that does not run and will not run again.
 ENDED = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
@@ -16,16 +16,16 @@ ENDED = frozenset(
     }
 )  # fmt: skip
 
-#: Seconds that a command gets; a busy controller takes its time.
+#: Seconds until a command is given up; a busy controller answers slowly.
 TIMEOUT = 60.0
 
-#: The array's job id, the task, state, nodes, name.
+#: The columns of squeue's output: the array's job id, the task, state, nodes, name.
 _FORMAT = "%F|%K|%T|%N|%j"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One job, or one task of an array, as squeue shows it."""
+    """One line of squeue: a job, or one task of an array."""
 
     job: str
     task: str
@@ -35,41 +35,43 @@ class Row:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs or will run."""
+        """Return whether the job runs or will run."""
         return self.state not in ENDED
 
 
 def squeue(names: Iterable[str]) -> list[Row] | None:
-    """Every job of these names that the controller remembers, ended ones too; None where it does not answer."""
-    answer = ask("squeue", "--noheader", "--array", "--states=all", f"--name={','.join(names)}", f"--format={_FORMAT}")
+    """Return all jobs with these names, ended ones too; None if the controller does not answer."""
+    answer = output_of(
+        "squeue", "--noheader", "--array", "--states=all", f"--name={','.join(names)}", f"--format={_FORMAT}"
+    )
     return None if answer is None else read_rows(answer)
 
 
 def read_rows(answer: str) -> list[Row]:
-    """The rows of squeue's answer."""
+    """Return the rows of squeue's output."""
     parts = (line.split("|") for line in answer.splitlines())
     return [Row(*row) for row in parts if len(row) == 5]
 
 
 def state_of(job: str, restart: int) -> str | None:
-    """Return the state in which a job's run number ``restart`` ended; None while it runs, and where that is unknown.
+    """Return the state in which a job ended after ``restart`` requeues; None while it is alive, or if it is unknown.
 
-    A run that was followed by another is ``REQUEUED`` where accounting does not know better.
+    If the job has been requeued since, this is the state in accounting, or ``REQUEUED``.
     """
-    answer = ask("scontrol", "show", "job", "--oneliner", job)
+    answer = output_of("scontrol", "show", "job", "--oneliner", job)
     if answer is not None:
         shown = read_pairs(answer)
         if restart >= int(shown.get("Restarts", "0")):
             state = shown.get("JobState")
             return state if state in ENDED else None
-        return state_by_accounting(job, restart) or "REQUEUED"
-    return state_by_accounting(job, restart)
+        return _state_in_accounting(job, restart) or "REQUEUED"
+    return _state_in_accounting(job, restart)
 
 
-def state_by_accounting(job: str, restart: int) -> str | None:
-    """The same from accounting alone: it keeps a record of each time that a job ran."""
+def _state_in_accounting(job: str, restart: int) -> str | None:
+    """Return the same from accounting, which has one record for each start of the job."""
     options = ("--noheader", "--parsable2", "--allocations", "--duplicates", "--format=State")
-    answer = ask("sacct", *options, f"--jobs={job}")
+    answer = output_of("sacct", *options, f"--jobs={job}")
     # `CANCELLED by 1000`
     states = [line.split()[0] for line in (answer or "").splitlines() if line.strip()]
     if restart >= len(states):
@@ -78,13 +80,13 @@ def state_by_accounting(job: str, restart: int) -> str | None:
 
 
 def read_pairs(answer: str) -> dict[str, str]:
-    """The ``Key=Value`` pairs of ``scontrol show --oneliner``."""
+    """Return the ``Key=Value`` pairs of ``scontrol show --oneliner``."""
     return dict(re.findall(r"(\S+?)=(\S*)", answer))
 
 
 def config_value(key: str) -> str | None:
-    """One value of the cluster's configuration; None where the controller does not answer."""
-    for line in (ask("scontrol", "show", "config") or "").splitlines():
+    """Return a value of the cluster's configuration; None if it is not set or the controller does not answer."""
+    for line in (output_of("scontrol", "show", "config") or "").splitlines():
         name, _, value = line.partition("=")
         if name.strip() == key:
             return value.strip()
@@ -92,19 +94,19 @@ def config_value(key: str) -> str | None:
 
 
 def scancel(*arguments: str) -> bool:
-    """Cancel, or signal, jobs; say whether SLURM took it."""
-    return ask("scancel", *arguments) is not None
+    """Cancel or signal jobs; return whether SLURM accepted the request."""
+    return output_of("scancel", *arguments) is not None
 
 
-def ask(*command: str) -> str | None:
-    """A command's answer; None where it fails, hangs, or is not there."""
-    done = attempt(command)
+def output_of(*command: str) -> str | None:
+    """Return a command's standard output; None if it fails, hangs, or is not installed."""
+    done = run_command(command)
     return done.stdout if done is not None and done.returncode == 0 else None
 
 
-def attempt(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """A command, run to its end; None where it hangs or is not there."""
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # a user's own would show times in another way
+def run_command(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    """Run a command; return None if it hangs or is not installed."""
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # the user's format may not be ISO 8601
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
     except (OSError, subprocess.SubprocessError):

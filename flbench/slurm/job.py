@@ -1,4 +1,4 @@
-"""The SLURM job that this process runs in: when it ends, why it was asked to stop, and how it gets another turn."""
+"""The SLURM job around this process: when it ends, whether it is preempted, and how it is requeued."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from flbench.slurm.commands import ask, attempt, read_pairs
+from flbench.slurm.commands import output_of, read_pairs, run_command
 
-#: Set by the job's script, by the clock of the node that runs it: when SLURM ends the job, in seconds since 1970.
+#: Variable that the job's script sets: when SLURM ends the job, in seconds since 1970, by the clock of the job's node.
 JOB_END = "FLBENCH_JOB_END"
 
-#: Set by the job's script: how many seconds before that end a worker comes to its own.
+#: Variable that the job's script sets: how many seconds before that time the worker stops.
 GRACE = "FLBENCH_JOB_GRACE"
 
-#: Set by the job's script: the file that holds the job's output.
+#: Variable that the job's script sets: the file with the job's output.
 LOG = "FLBENCH_JOB_LOG"
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job around this process, which flbench has submitted.
+    """The job around this process, submitted by flbench.
 
     Attributes:
-        job_id: SLURM's own number; an array's task has one, too.
-        restart: how often it was requeued.
+        job_id: SLURM's number of the job, or of the array's task.
+        restart: how often SLURM has requeued it.
         ends_at: when SLURM ends it, on the monotonic clock.
-        grace: how many seconds before that a worker comes to its own end.
-        log: the file that holds its output.
-        preempted: whether SLURM has announced that it makes room for another.
+        grace: how many seconds before that the worker stops.
+        log: the file with its output.
+        preempted: whether SLURM has announced a preemption.
     """
 
     job_id: str
@@ -44,43 +44,44 @@ class Job:
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Job | None:
-        """The job around this process; None outside of SLURM, and in jobs of the user's own, which are left alone."""
+        """Return the job around this process; None outside SLURM and in a job that flbench did not submit."""
         try:
-            ends_at, grace = on_monotonic_clock(float(environment[JOB_END])), float(environment[GRACE])
+            ends_at, grace = to_monotonic(float(environment[JOB_END])), float(environment[GRACE])
             job_id, log = environment["SLURM_JOB_ID"], Path(environment[LOG])
         except KeyError:
             return None
         return cls(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), ends_at, grace, log)
 
-    def why_stop(self) -> Literal["timeout", "preempted"] | None:
-        """Why to come to an end now, if so: the walltime is nearly over, or another job is to have the node."""
+    def stop_reason(self) -> Literal["timeout", "preempted"] | None:
+        """Return why the worker must stop now: the wall time is nearly over, or a preemption; None to continue."""
         if self.preempted:
             return "preempted"
         return "timeout" if time.monotonic() >= self.ends_at - self.grace else None
 
-    def warned(self) -> Job:
-        """Return the same job after SLURM's warning: it is preempted, or ends when SLURM says.
+    def after_warning(self) -> Job:
+        """Return the job with the reason for SLURM's warning signal: a preemption, or the end of the wall time.
 
-        One signal announces both. That of a walltime's end comes up to a minute early, by a clock that has run for
-        longer than that of the job's script. Where SLURM does not answer, the end is now.
+        One signal announces both, so ask the controller. The warning of the wall time's end comes up to a minute early,
+        and the controller's clock may have started before that of the job's script: the earlier end counts. If the
+        controller does not answer, the job ends now.
         """
-        shown = read_pairs(ask("scontrol", "show", "job", "--oneliner", self.job_id) or "")
+        shown = read_pairs(output_of("scontrol", "show", "job", "--oneliner", self.job_id) or "")
         if shown.get("PreemptTime", "None") not in ("None", "N/A"):
             return replace(self, preempted=True)
         try:
-            end = on_monotonic_clock(datetime.fromisoformat(shown["EndTime"]).timestamp())
+            end = to_monotonic(datetime.fromisoformat(shown["EndTime"]).timestamp())
         except (KeyError, ValueError):
             end = time.monotonic()
         return replace(self, ends_at=min(self.ends_at, end))
 
     def requeue(self) -> str:
-        """Ask SLURM for another turn of this job; return what went wrong, or nothing."""
-        done = attempt(["scontrol", "requeue", self.job_id])
+        """Ask SLURM to requeue this job; return the error message, '' if there is none."""
+        done = run_command(["scontrol", "requeue", self.job_id])
         if done is None:
             return "scontrol does not answer"
         return done.stderr.strip() if done.returncode else ""
 
 
-def on_monotonic_clock(moment: float) -> float:
-    """A time in seconds since 1970 on the clock that nobody sets."""
+def to_monotonic(moment: float) -> float:
+    """Convert seconds since 1970 to the monotonic clock, which no change of the system's time affects."""
     return time.monotonic() + moment - time.time()

@@ -7,7 +7,7 @@ from typing import Any
 
 from flbench.config import FUSABLE, REQUEST_FIELDS, canonical_json
 from flbench.errors import StoreUnusable, UserError
-from flbench.slurm import explain
+from flbench.slurm import record_end
 from flbench.store import Attempt, Entry, Lease, Plan, Queue, RunRequest, RunState, Store
 from flbench.worker.attempts import MEMORY, execute_group
 from flbench.worker.engine import Engine, load_engine
@@ -83,7 +83,7 @@ def _state(store: Store, entry: Entry) -> RunState:
     """Return a run's state; if its worker died in a SLURM job, ask SLURM why first."""
     run, request = store.run(entry.run_id), RunRequest.of(entry.experiment)
     state = run.state(request)
-    return run.state(request) if state.status == "lost" and explain(store, run) else state
+    return run.state(request) if state.status == "lost" and record_end(store, run) else state
 
 
 def _has_data(entry: Entry, engine: Engine, unusable: dict[str, UserError]) -> bool:

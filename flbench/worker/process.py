@@ -53,10 +53,10 @@ class Stop:
     def _why_job_stops(self) -> Literal["timeout", "preempted"] | None:
         if self.job is None:
             return None
-        if self._warned.is_set() and self.job.why_stop() is None:
+        if self._warned.is_set() and self.job.stop_reason() is None:
             self._warned.clear()
-            self.job = self.job.warned()
-        return self.job.why_stop()
+            self.job = self.job.after_warning()
+        return self.job.stop_reason()
 
 
 def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine] = load_engine) -> int:

@@ -107,7 +107,7 @@ def test_hanging_worker_is_killed_and_its_run_is_resumed(store: Store, monkeypat
     assert (outcome.progress.done, outcome.progress.failed) == (1, 1)
     assert store.live_workers() == []
     assert executed(store, stopping.run_id) == [[1, 2, 3], [1, 2, 3]]
-    assert "gave no sign of life" in check_failed(store, stopping, "signal")
+    assert "had no heartbeat for" in check_failed(store, stopping, "signal")
     check_done_once(store, [sound])
 
 

@@ -14,7 +14,7 @@ import pytest
 from flbench.errors import UserError
 from flbench.launch import WorkersCrash
 from flbench.launch.cancel import cancel
-from flbench.launch.slurm import Request, SlurmLauncher, Worker, script
+from flbench.launch.slurm import Request, SlurmLauncher, script, worker_command
 from flbench.launch.submissions import Submission
 from flbench.store import Lease, Store, files, strict_json
 from flbench.worker import Options
@@ -50,8 +50,8 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flbench.launch.slurm.PERIOD", 0.0)
-    monkeypatch.setattr("flbench.launch.slurm.REST", 0.0)
+    monkeypatch.setattr("flbench.launch.slurm.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("flbench.launch.slurm.POLL_PAUSE_FACTOR", 0.0)
 
 
 def launcher(store: Store, workers: int = 8, **request: object) -> SlurmLauncher:
@@ -109,7 +109,7 @@ def test_a_warning_during_start_up_does_not_kill_the_worker(tmp_path: Path) -> N
         "-c",
         "import os, signal, sys; os.kill(os.getpid(), signal.SIGUSR2); print(sys.argv[1:])",
     )
-    command = Worker(tmp_path / "a store", PLAN, Options(device="cuda"), 4, program).command()
+    command = worker_command(tmp_path / "a store", PLAN, Options(device="cuda"), 4, program)
     environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "3"}
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0
@@ -144,7 +144,7 @@ def test_submission_is_in_the_store_before_sbatch_is_called(store: Store, bin: P
 
 
 def test_jobs_of_a_dead_launcher_are_adopted_by_name(store: Store, bin: Path) -> None:
-    orphan = Submission.begin(store, PLAN, 2)
+    orphan = Submission.create(store, PLAN, 2)
     kill(orphan)
     queue_shows(bin, f"{orphan.name} RUNNING", f"{orphan.name} PENDING")
     assert launcher(store).alive() == 2
@@ -152,7 +152,7 @@ def test_jobs_of_a_dead_launcher_are_adopted_by_name(store: Store, bin: Path) ->
 
 
 def test_a_planned_submission_without_a_job_is_dropped_unless_its_launcher_lives(store: Store, bin: Path) -> None:
-    dead, live = Submission.begin(store, PLAN, 2), Submission.begin(store, PLAN, 3)
+    dead, live = Submission.create(store, PLAN, 2), Submission.create(store, PLAN, 3)
     kill(dead)
     says(bin, "squeue", "")
     assert launcher(store).alive() == 3
@@ -166,7 +166,7 @@ def kill(submission: Submission) -> None:
 
 
 def test_other_plans_jobs_are_left_alone(store: Store, bin: Path) -> None:
-    Submission.begin(store, "other/0123456789abcdef", 2)
+    Submission.create(store, "other/0123456789abcdef", 2)
     assert launcher(store).alive() == 0
     assert launcher(store).crash_log() == ""
 
@@ -327,7 +327,7 @@ def test_cancel_command_cancels_queued_jobs(store: Store, bin: Path, tmp_path: P
     assert cancel(store, PLAN) == []
     launcher(store).start(1)
     program(bin, "scancel", f'echo "$@" >> {tmp_path}/cancelled')
-    assert cancel(store, PLAN) == ["cancelled the jobs that are queued in SLURM"]
+    assert cancel(store, PLAN) == ["cancelled the jobs that were queued in SLURM"]
     assert (tmp_path / "cancelled").read_text().startswith("--state=PENDING --name=flb-")
 
 

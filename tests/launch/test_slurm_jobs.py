@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment
-from flbench.slurm import Job, Row, SlurmPostMortem, explain, squeue, state_of
+from flbench.slurm import Job, Row, SlurmPostMortem, record_end, squeue, state_of
 from flbench.slurm.commands import read_rows
 from flbench.store import Attempt, Lease, Plan, Store, files, strict_json
 from flbench.store.runs import RunDir
@@ -122,7 +122,7 @@ def test_ends_of_jobs_are_classified(
     (experiment,) = experiments()
     run, _ = lost(store, experiment)
     says(bin, "scontrol", shown(state))
-    assert explain(store, run)
+    assert record_end(store, run)
     found = run.state(experiment)
     assert (found.kind, found.status, found.failures) == (kind, status, failures)
 
@@ -133,7 +133,7 @@ def test_the_end_of_a_job_is_not_charged_to_a_run_with_progress(store: Store, bi
     run, attempt = lost(store, experiment)
     attempt.save_checkpoint(4, lambda file: file.write(b"[4, 5]"))
     says(bin, "scontrol", shown(state))
-    assert explain(store, run)
+    assert record_end(store, run)
     assert run.state(experiment).failures == 0
     assert run.state(experiment).claimable(1)
 
@@ -143,7 +143,7 @@ def test_a_run_stays_lost_if_slurm_does_not_know(store: Store, bin: Path, state:
     (experiment,) = experiments()
     run, _ = lost(store, experiment)
     says(bin, "scontrol", shown(state))
-    assert not explain(store, run)
+    assert not record_end(store, run)
     assert run.state(experiment).status == "lost"
 
 
@@ -155,7 +155,7 @@ def test_memory_is_recognized_in_the_jobs_output(store: Store, bin: Path) -> Non
     assert lease is not None
     (worker := store.workers / lease.token).mkdir()
     (worker / "log.txt").write_text("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=17.0\n")
-    assert explain(store, run)
+    assert record_end(store, run)
     assert run.state(experiment).kind == "oom"
 
 
@@ -165,7 +165,7 @@ def test_out_of_memory_is_final_at_the_memory_limit(store: Store, bin: Path, mem
     run, attempt = lost(store, experiment)
     attempt.describe({"memory": memory})
     says(bin, "scontrol", shown("OUT_OF_MEMORY"))
-    assert explain(store, run)
+    assert record_end(store, run)
     state = run.state(experiment)
     assert (state.user_fixable, state.claimable(3)) == (user_fixable, not user_fixable)
 
@@ -175,7 +175,7 @@ def test_out_of_memory_is_not_final_if_the_workers_memory_is_unknown(store: Stor
     (experiment,) = experiments()
     run, _ = lost(store, experiment)
     says(bin, "scontrol", shown("OUT_OF_MEMORY"))
-    assert explain(store, run)
+    assert record_end(store, run)
     state = run.state(experiment)
     assert (state.kind, state.user_fixable, state.claimable(3)) == ("oom", False, True)
 
@@ -187,7 +187,7 @@ def test_an_invalid_job_id_is_not_passed_to_a_command(store: Store, bin: Path, t
     lease = json.loads((attempt.path / "lease.json").read_text()) | {"slurm_job": job}
     (attempt.path / "lease.json").write_text(json.dumps(lease))
     program(bin, "scontrol", f"touch {tmp_path}/asked")
-    assert not explain(store, run)
+    assert not record_end(store, run)
     assert not (tmp_path / "asked").exists()
 
 
@@ -196,7 +196,7 @@ def test_post_mortem_queries_are_rare(store: Store, bin: Path, tmp_path: Path) -
     run, _ = lost(store, experiment)
     program(bin, "scontrol", f"echo asked >> {tmp_path}/asked; exit 1")
     post_mortem = SlurmPostMortem(store)
-    assert not any(post_mortem.explains(run) for _ in range(50))
+    assert not any(post_mortem.explain(run) for _ in range(50))
     assert (tmp_path / "asked").read_text() == "asked\n"
 
 
@@ -237,9 +237,9 @@ def test_job_knows_when_to_stop() -> None:
     assert job is not None
     assert (job.job_id, job.restart, job.log) == ("17", 0, Path("/logs/17.out"))
     assert abs(job.ends_at - time.monotonic() - 100) < 2
-    assert job.why_stop() is None
+    assert job.stop_reason() is None
     late = Job.here(environment | {"FLBENCH_JOB_GRACE": "200", "SLURM_RESTART_COUNT": "3"})
-    assert late is not None and late.restart == 3 and late.why_stop() == "timeout"
+    assert late is not None and late.restart == 3 and late.stop_reason() == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -256,21 +256,21 @@ def test_the_controller_explains_a_warning(bin: Path, preempted: str, end: int |
     ends = "Unknown" if end is None else local_time(end)
     says(bin, "scontrol", f"JobId=17 JobState=RUNNING Restarts=0 PreemptTime={preempted} EndTime={ends}")
     job = Job("17", 0, time.monotonic() + 100, 30, Path("log"))
-    warned = job.warned()
-    assert job.why_stop() is None
-    assert warned.why_stop() == kind
+    warned = job.after_warning()
+    assert job.stop_reason() is None
+    assert warned.stop_reason() == kind
     assert warned.ends_at <= job.ends_at
 
 
 def test_an_unexplained_warning_stops_the_worker(bin: Path) -> None:
     program(bin, "scontrol", "exit 1")
-    assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).warned().why_stop() == "timeout"
+    assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).after_warning().stop_reason() == "timeout"
 
 
 def test_times_are_requested_in_the_format_that_is_parsed(bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     program(bin, "scontrol", f'[[ $SLURM_TIME_FORMAT == standard ]] && echo "EndTime={local_time(100)}"')
-    assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).warned().why_stop() is None
+    assert Job("17", 0, time.monotonic() + 100, 30, Path("log")).after_warning().stop_reason() is None
 
 
 class InJob:
@@ -330,7 +330,7 @@ def send(number: signal.Signals) -> Callable[[int], None]:
 def test_worker_stops_before_the_wall_time_and_requeues_its_job(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(1)
     short = chain([None] * 8, repeat("timeout"))  # the wall time ends during the run
-    monkeypatch.setattr("flbench.slurm.job.Job.why_stop", lambda job: next(short))
+    monkeypatch.setattr("flbench.slurm.job.Job.stop_reason", lambda job: next(short))
     assert in_job.work(plan) == REQUEUE
     assert in_job.kinds(plan[0]) == ["timeout"]
     assert in_job.store.run(plan[0].run_id).state(plan[0]).status == "pending"
@@ -356,12 +356,12 @@ def test_early_warning_costs_nothing(in_job: InJob, monkeypatch: pytest.MonkeyPa
 
 def test_a_warning_at_the_end_of_the_wall_time_takes_no_time(in_job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that takes a minute to answer would use up the grace period."""
-    monkeypatch.setattr("flbench.slurm.job.Job.warned", lambda job: pytest.fail("asked"))
+    monkeypatch.setattr("flbench.slurm.job.Job.after_warning", lambda job: pytest.fail("asked"))
     plan = experiments(1)
 
     def warn_late(round: int) -> None:
         if round == 6:
-            monkeypatch.setattr("flbench.slurm.job.Job.why_stop", lambda job: "timeout")
+            monkeypatch.setattr("flbench.slurm.job.Job.stop_reason", lambda job: "timeout")
             os.kill(os.getpid(), signal.SIGUSR2)
 
     assert in_job.work(plan, warn_late) == REQUEUE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flbench.slurm import config_value
-from flbench.slurm.commands import ask
+from flbench.slurm.commands import output_of
 from flbench.store import Store
 from tests.slurm.toys import Cluster
 
@@ -35,4 +35,4 @@ def cluster(dev_cluster: None, tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(Store(tmp_path / "store"))
     yield cluster
     if names := cluster.names():
-        ask("scancel", f"--name={','.join(names)}")
+        output_of("scancel", f"--name={','.join(names)}")

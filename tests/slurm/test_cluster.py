@@ -23,7 +23,7 @@ from flbench.errors import StoreUnusable
 from flbench.launch import WorkersCrash
 from flbench.launch.slurm import Request
 from flbench.slurm import config_value
-from flbench.slurm.commands import ask
+from flbench.slurm.commands import output_of
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.faults.stub import experiments, undisturbed
@@ -208,7 +208,7 @@ def test_jobs_of_a_deleted_store_end_and_create_nothing(cluster: Cluster) -> Non
         cluster.store.root.rename(cluster.store.root.with_name("grave"))
         with pytest.raises(StoreUnusable, match="was deleted or moved"):
             sweep.result(60)
-    wait_until(lambda: ask("squeue", "--noheader", f"--name={names}") == "")
+    wait_until(lambda: output_of("squeue", "--noheader", f"--name={names}") == "")
     assert not cluster.store.root.exists()
 
 

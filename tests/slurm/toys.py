@@ -22,7 +22,7 @@ from flbench.launch.slurm import Request, SlurmLauncher
 from flbench.launch.submissions import Submission
 from flbench.orchestrate import Orchestrator, Outcome
 from flbench.slurm import Row, squeue
-from flbench.slurm.commands import ask
+from flbench.slurm.commands import output_of
 from flbench.store import Attempt, Store
 from flbench.worker import Engine, Options, load_engine, main
 from tests.faults.stub import Done, OneByOne, execute, experiments, write_toy_plan
@@ -160,7 +160,7 @@ def wait_until(true: Callable[[], object], seconds: float = PATIENCE) -> None:
 
 
 def scontrol(*arguments: str) -> None:
-    assert ask("scontrol", *arguments) is not None, arguments
+    assert output_of("scontrol", *arguments) is not None, arguments
 
 
 if __name__ == "__main__":

@@ -1,0 +1,97 @@
+"""Ask SLURM why a job ended whose worker died without recording it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from flbench.slurm.commands import state_of
+from flbench.store import RunDir, Store, files, strict_json
+
+#: What SLURM writes into a job's output when it kills the job for its memory: such a job may end as FAILED.
+_MEMORY = ("exceeded memory limit", "oom-kill", "oom_kill")
+
+#: Bytes at the end of a job's output that are searched for these words.
+_TAIL = 1 << 13
+
+#: Seconds between two questions to SLURM about the same run.
+RETRY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended, as the ``kind`` and ``message`` of an exit.json."""
+
+    kind: str
+    message: str
+
+
+#: By the job's state. The states COMPLETED and FAILED do not explain why a run was lost.
+_ENDS = {
+    "TIMEOUT": JobEnd("timeout", "SLURM ended its job at the wall time"),
+    "DEADLINE": JobEnd("timeout", "SLURM ended its job at the deadline"),
+    "PREEMPTED": JobEnd("preempted", "SLURM preempted its job"),
+    "REQUEUED": JobEnd("preempted", "SLURM requeued its job"),
+    "CANCELLED": JobEnd("interrupted", "its job was cancelled"),
+    "NODE_FAIL": JobEnd("node_fail", "the node of its job failed"),
+    "BOOT_FAIL": JobEnd("node_fail", "the node of its job did not boot"),
+    "OUT_OF_MEMORY": JobEnd("oom", "its job used more memory than it requested; raise mem in the profile"),
+}
+
+
+def end_of_job(job: str, restart: int, log: Path) -> JobEnd | None:
+    """Return how a job ended after ``restart`` requeues; None if SLURM does not know or does not answer."""
+    state = state_of(job, restart)
+    if state == "FAILED" and any(words in _tail(log) for words in _MEMORY):
+        state = "OUT_OF_MEMORY"
+    return _ENDS.get(state or "")
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def record_end(store: Store, run: RunDir) -> bool:
+    """Return whether SLURM knows why a lost run's worker died; if so, record it.
+
+    The record is the exit.json of the worker's folder, where launchers record the deaths that they see.
+    """
+    attempts = run.attempts()
+    lease = attempts[-1].lease() if attempts else None
+    # The job id becomes an argument of SLURM's commands, and the store may come from another user: allow only digits.
+    if lease is None or not str(lease.slurm_job).isdecimal() or not isinstance(lease.slurm_restart, int):
+        return False
+    worker = store.workers / lease.token
+    end = end_of_job(str(lease.slurm_job), lease.slurm_restart, worker / "log.txt")
+    if end is None:
+        return False
+    # Do not retry if no worker can have more memory. The worker's memory is unknown if it was killed before it wrote
+    # environment.json.
+    environment = attempts[-1].environment()
+    final = end.kind == "oom" and bool(environment) and environment.get("memory") != "usual"
+    record = {"schema": strict_json.SCHEMA, "kind": end.kind, "message": end.message, "mendable": final}
+    files.make_directory(worker, store.workers)
+    files.publish(worker / "exit.json", strict_json.sealed(record))
+    return True
+
+
+class SlurmPostMortem:
+    """Calls ``record_end`` at most once per run and ``RETRY_SECONDS``, for callers that read states in a loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._next: dict[str, float] = {}
+
+    def explain(self, run: RunDir) -> bool:
+        """Return whether this call has recorded why the run was lost."""
+        if time.monotonic() < self._next.get(run.run_id, 0.0):
+            return False
+        self._next[run.run_id] = time.monotonic() + RETRY_SECONDS
+        return record_end(self._store, run)
