@@ -1,7 +1,7 @@
 """flbench from Python: ``flbench.load``, ``flbench.run`` and ``flbench.sweep``, which call these.
 
-Everything goes through the same stores and workers as the commands do, so a notebook repeats nothing that a command has
-finished, and the other way round. Results are pandas frames.
+They use the same stores and workers as the commands, so that a notebook repeats no run that a command has finished, and
+vice versa. Results are pandas frames.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flbench.report.sources import Source
     from flbench.store import Store
 
-#: A path, or several: where runs are.
+#: One path or several, to stores or exported files.
 Paths = str | Path | Iterable[str | Path]
 
 
@@ -35,18 +35,18 @@ def load(
     curves: bool = False,
     select_by: SelectBy = "last",
 ) -> pd.DataFrame:
-    """The runs of a store or of exported files as the tidy frame that the report uses.
+    """Return the runs of a store or of exported files as the tidy frame that the report uses.
 
     Args:
         source: a store, or exported files (``*.parquet``, or a folder of them); None: $FLBENCH_STORE, else ``runs``.
-        spec: a sweep file, of whose runs to tell, whether they exist or not; None: every run there is.
-        curves: one row an evaluation, instead of one row a run.
+        spec: a sweep file, to return exactly its runs, whether they exist or not; None: every run.
+        curves: return one row per evaluation instead of one row per run.
         select_by: which round's record counts: ``last``, ``val`` (the best accuracy on held-out training data) or
             ``oracle`` (the best accuracy on the test data).
 
     Returns:
-        One row a run: ids, every field (``method``, ``method.mu``, ...), ``state``, the metrics at the round that
-        counts, provenance. With ``curves`` one row an evaluation: ``run_id``, ``round``, metrics. Accuracies are
+        One row per run: ids, every field (``method``, ``method.mu``, ...), ``state``, the metrics at the round that
+        counts, provenance. With ``curves`` one row per evaluation: ``run_id``, ``round``, metrics. Accuracies are
         fractions.
 
     Raises:
@@ -74,13 +74,13 @@ def run(
     ``kind="rank"`` (or ``sharpness``, ``deep``) runs a study, whose rows hold what it measures.
 
     Args:
-        store: where it is kept; None: $FLBENCH_STORE, else ``runs``.
-        data: folder of the data sets; None: the usual one.
-        device: what to compute on; ``auto`` takes CUDA where there is any.
+        store: the store's directory; None: $FLBENCH_STORE, else ``runs``.
+        data: folder of the data sets; None: the default one.
+        device: what to compute on; ``auto`` selects CUDA if there is any.
         fields: of the experiment, as in a sweep: ``norm="ln"``, ``method={"name": "fedprox", "mu": 0.1}``, ``E=10``.
 
     Raises:
-        UserError: a field that does not fit, the data are missing or damaged, or the run failed.
+        UserError: a field is invalid, the data are missing or damaged, or the run failed.
     """
     from flbench.config import parse_experiment, require_device
     from flbench.launchers import run_launcher, used_device
@@ -94,7 +94,7 @@ def run(
     (experiment,) = name_data([parse_experiment(fields)], path, root, "data")
     require_device([experiment], lambda: used_device(device))
     opened = Store(path)
-    _tell(begin(opened, [experiment]))
+    _warn(begin(opened, [experiment]))
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):
         found.reset_failures()
@@ -115,14 +115,14 @@ def sweep(
 
     Args:
         path: the sweep file.
-        store: where runs are kept; None: $FLBENCH_STORE, else ``runs``.
-        data: folder of the data sets; None: the usual one.
-        sets: changes of the file, ``PATH=VALUE``, as ``flbench sweep --set`` takes them.
-        workers: how many; None: as many as cores and GPUs have room for.
+        store: the store's directory; None: $FLBENCH_STORE, else ``runs``.
+        data: folder of the data sets; None: the default one.
+        sets: changes of the file, ``PATH=VALUE``, as for ``flbench sweep --set``.
+        workers: how many; None: as the file says, else as many as cores and GPUs have room for.
 
     Raises:
-        UserError: anything wrong with the file, or its data are missing or damaged. Runs that fail raise nothing: their
-            ``state`` says so.
+        UserError: the file is invalid, or its data are missing or damaged. Failed runs raise nothing: their ``state``
+            says so.
     """
     from flbench.config import require_device
     from flbench.launchers import SweepWorkers
@@ -139,7 +139,7 @@ def sweep(
     require_device(loaded.experiments, lambda: wanted.options.device)
     opened = Store(_store_path(store))
     directory = write_plan(opened, loaded)
-    _tell(begin(opened, loaded.experiments))
+    _warn(begin(opened, loaded.experiments))
     plan, experiments = "/".join(directory.parts[-2:]), loaded.experiments
     launcher = partial(wanted.launcher, opened, plan, experiments)
     _execute(opened, plan, experiments, launcher, wanted.options.max_attempts, raises=False)
@@ -150,7 +150,7 @@ def sweep(
 def _execute(
     store: Store, plan: str, experiments: Sequence[Experiment], launcher: Any, max_attempts: int, *, raises: bool = True
 ) -> Outcome:
-    """See the experiments through to their end; raises UserError for a failure where ``raises``."""
+    """Execute the experiments; with ``raises`` a failed run raises UserError."""
     from flbench.orchestrate import Orchestrator
 
     outcome = Orchestrator(store, plan, experiments, launcher, max_attempts=max_attempts).run()
@@ -162,7 +162,7 @@ def _execute(
     return outcome
 
 
-def _tell(lines: Iterable[str]) -> None:
+def _warn(lines: Iterable[str]) -> None:
     for line in lines:
         logging.getLogger(__name__).warning("%s", line)
 
@@ -172,7 +172,7 @@ def _store_path(store: str | Path | None) -> Path:
 
 
 def _source(source: Paths | None) -> Source:
-    """A store, or exported files; raises UserError where there is neither."""
+    """Return a store or exported files as a source of runs; raises UserError if there is neither."""
     from flbench.report.sources import FilesSource, StoreSource
     from flbench.store import Store
 

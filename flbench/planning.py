@@ -1,7 +1,7 @@
-"""Before anything is written: which data experiments are on, and whether they can be used here.
+"""From a sweep to its plan in the store: the data that experiments are on, and the runs that are stored already.
 
-The id of a run holds the content of its data (``flbench.data.datasets.Dataset.content``). It is looked up once, here,
-from the files; later, workers compare what they load with what the plan names.
+A run's id depends on the content of its data (``flbench.data.datasets.Dataset.content``). It is looked up here, once,
+from the files; workers compare the data that they load with what the plan names.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from flbench.store import Lease, RunRequest, Store, encode_plan, files, read_pla
 from flbench.store.plans import refuse_newer
 from flbench.sweeps import Sweep
 
-#: What must be there: the ``data``, since runs are to be executed here; their ``content``, since they are to be
-#: executed elsewhere; or ``nothing``, since nothing is to be executed.
+#: What must exist: the ``data``, if runs are executed here; their ``content``, if they are executed on another machine;
+#: or ``nothing``, if nothing is executed.
 Needed = Literal["data", "content", "nothing"]
 
 
 def name_data(
     experiments: Sequence[Experiment], root: Path, data_root: Path | None, needed: Needed
 ) -> list[Experiment]:
-    """Return the experiments on named data, each run once.
+    """Return the experiments with the content of their data, each run once.
 
-    Where the files of a data set cannot be used, its official content is meant, or else the only one that the store
-    has runs on.
+    If the files of a data set cannot be used, its official content is taken, or else the only content on which the
+    store has runs.
 
     Args:
         experiments: as the user gave them.
-        root: the store; nothing is written there, and it need not exist.
-        data_root: folder of the data sets; None: the usual one.
-        needed: what must be known; not so for runs that are finished.
+        root: the store; nothing is written to it, and it need not exist.
+        data_root: folder of the data sets; None: the default one.
+        needed: what must exist for the runs that are not finished.
 
     Raises:
         UserError: data that are needed are missing, damaged, or other than the experiments name.
@@ -76,12 +76,12 @@ def _raise_if_needed(problem: UserError, dataset: Dataset, needed: Needed) -> No
 
 
 def name_data_of(sweep: Sweep, root: Path, data_root: Path | None, needed: Needed) -> Sweep:
-    """As ``name_data``, for all experiments of a sweep."""
+    """Return a sweep with the content of its data, as ``name_data`` does for experiments."""
     return sweep.planned_as(name_data(sweep.experiments, root, data_root, needed))
 
 
 def as_planned(sweep: Sweep, directory: Path) -> Sweep:
-    """A sweep on the data that a plan in a store names."""
+    """Return a sweep on the data that a plan in a store names."""
     path = directory / "plan.jsonl"
     plan = read_plan(path) if b'"content":' in path.read_bytes() else ()
     raws = {str(raw): raw for entry in plan if (raw := entry.experiment.get("dataset")) and raw.get("content")}
@@ -91,14 +91,19 @@ def as_planned(sweep: Sweep, directory: Path) -> Sweep:
 
 
 def begin(store: Store, experiments: Sequence[Experiment], *, rerun: bool = False) -> list[str]:
-    """Prepare what is stored of some runs for their execution; return lines for the user."""
+    """Prepare stored runs for their execution, with ``rerun`` from their start; return lines for the user."""
     with store.usable():
-        _take_over(store, experiments)
-        return [_supersede(store, experiments)] if rerun else _outdated(store, experiments)
+        _import_earlier(store, experiments)
+        if not rerun:
+            return _outdated(store, experiments)
+        runs = ((store.run(experiment.run_id), experiment) for experiment in experiments)
+        count = sum(run.result_for(experiment) is not None and run.supersede() for run, experiment in runs)
+    done = f"executing {count} finished runs again"
+    return [f"--rerun: {done}; their results so far are in superseded/ of their folders."]
 
 
-def _take_over(store: Store, experiments: Sequence[Experiment]) -> None:
-    """Copy results that were stored before runs named their data to the ids that the runs have now."""
+def _import_earlier(store: Store, experiments: Sequence[Experiment]) -> None:
+    """Copy results from the time when run ids did not depend on the data to the present ids."""
     earlier = [run_id for experiment in experiments if (run_id := _earlier_id(store, experiment))]
     results, _ = transfer.export_runs(store, earlier)
     if results:
@@ -108,7 +113,7 @@ def _take_over(store: Store, experiments: Sequence[Experiment]) -> None:
 
 
 def _earlier_id(store: Store, experiment: Experiment) -> str | None:
-    """The id that a run had, where something is stored under it and nothing under its own."""
+    """Return the id that a run had at that time, if the store has it and not the present one."""
     dataset = getattr(experiment, "dataset", None)
     if dataset is None or dataset.content is None or store.run(experiment.run_id).path.exists():
         return None
@@ -117,7 +122,7 @@ def _earlier_id(store: Store, experiment: Experiment) -> str | None:
 
 
 def _outdated(store: Store, experiments: Sequence[Experiment]) -> list[str]:
-    """A line for each plug-in whose source code has changed since finished runs were computed with it."""
+    """Return a line for each plug-in whose source code has changed since finished runs were computed with it."""
     changed: Counter[str] = Counter()
     cells = {experiment.cell_id: experiment for experiment in experiments}
     with_plugins = {cell_id for cell_id, experiment in cells.items() if plugins_of(experiment.to_json())}
@@ -133,23 +138,16 @@ def _outdated(store: Store, experiments: Sequence[Experiment]) -> list[str]:
     ]
 
 
-def _supersede(store: Store, experiments: Sequence[Experiment]) -> str:
-    """Let finished runs be executed again (``--rerun``); return a line that says how many."""
-    runs = ((store.run(experiment.run_id), experiment) for experiment in experiments)
-    count = sum(run.result_for(experiment) is not None and run.supersede() for run, experiment in runs)
-    return f"--rerun: executing {count} finished runs again; their results so far are in superseded/ of their folders."
-
-
 def write_plan(store: Store, sweep: Sweep) -> Path:
-    """Put a sweep's spec and plan into the store; what is there already and equal stays untouched."""
+    """Write a sweep's spec and plan into the store, unless it has the same; return the plan's directory."""
     directory = store.sweep_dir(sweep.name, sweep.spec_hash)
     spec = "".join(f"# {option}\n" for option in sweep.options) + sweep.source
     with store.usable():
         files.make_directory(directory, store.root)
         for name, content in (("spec.yaml", spec.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
             path = directory / name
-            there = files.read_bytes(path)
-            if there != content:
-                refuse_newer(path, there or b"")
+            stored = files.read_bytes(path)
+            if stored != content:
+                refuse_newer(path, stored or b"")
                 files.replace(path, content)
     return directory

@@ -1,4 +1,4 @@
-"""The short name by which people tell a run from the others of its sweep."""
+"""The short name of a run, which distinguishes it from the others of its sweep."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from flbench.config import REQUEST_FIELDS, canonical_json, fields_of_all_kinds, 
 from flbench.messages import format_scalar
 from flbench.store import Entry
 
-#: What stands before a value in a run's short name, where it is not the field's name.
-_SHORT = {"kind": "", "normalized": "", "activation": "", "seed": "s", "local_steps": "E="}
+#: Prefix of a value in a run's name, if it is not ``FIELD=``.
+_PREFIXES = {"kind": "", "normalized": "", "activation": "", "seed": "s", "local_steps": "E="}
 
-#: By kind, the fields in which the runs of a plan agree; ``kind`` is among them where there is only one.
+#: Fields that come first in a name, in this order; the seed comes last.
+_FIRST = ("kind", "method", "norm", "normalized", "activation", "partition", "dataset", "model", "lr", "local_steps")
+
+#: Fields that a name always shows.
+_ALWAYS = ("method", "norm", "normalized", "seed")
+
+#: By kind, the fields in which the runs of a plan agree; ``kind`` is one of them if there is only one kind.
 Common = Mapping[str, Container[str]]
 
 
 def common_fields(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
-    """By kind, the fields, as plain JSON, in which its runs agree (see ``Common``)."""
+    """Return, by kind, the fields in which its runs agree, with their values as plain JSON (see ``Common``)."""
     names = {name for name in fields_of_all_kinds() if name not in REQUEST_FIELDS}
     common: dict[str, dict[str, Any]] = {}
     for entry in entries:
@@ -30,12 +36,12 @@ def common_fields(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
         elif differing := [name for name, value in known.items() if raw.get(name) != value]:
             for name in differing:
                 del known[name]
-    return _telling_kinds(common)
+    return _without_kinds(common)
 
 
 def joined_common(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """What is common to the runs of all parts of a plan, from what is to those of each."""
-    return _telling_kinds(reduce(_agreed, parts, {}))
+    """Return what ``common_fields`` of all runs returns, from what it returns for each part of a plan."""
+    return _without_kinds(reduce(_agreed, parts, {}))
 
 
 def _agreed(left: Mapping[str, Mapping[str, Any]], right: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -45,23 +51,23 @@ def _agreed(left: Mapping[str, Mapping[str, Any]], right: Mapping[str, Mapping[s
     return joined
 
 
-def _telling_kinds(common: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The kind is no field that all agree in where there are several."""
+def _without_kinds(common: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Remove the field ``kind`` if there are several kinds."""
     for fields in common.values() if len(common) > 1 else ():
         fields.pop("kind", None)
     return common
 
 
 def label(experiment: Mapping[str, Any], common: Common, fields: Container[str] | None = None) -> str:
-    """Return a short name that tells a run apart from others: method, norm, fields that differ, and the seed.
+    """Return a short name: method, norm, the fields in which the runs of its kind differ, and the seed.
 
     Args:
         experiment: as plain JSON.
-        common: what needs no name.
+        common: the fields that need not be named.
         fields: those that may be named; None: all.
     """
-    always, shared = ("method", "norm", "normalized", "seed"), common.get(str(experiment.get("kind")), ())
-    names = (name for name in _label_order() if name in always or name not in shared)
+    shared = common.get(str(experiment.get("kind")), ())
+    names = (name for name in _label_order() if name in _ALWAYS or name not in shared)
     shown = (name for name in names if fields is None or name in fields)
     return " ".join(filter(None, (_text(name, experiment.get(name)) for name in shown)))
 
@@ -72,16 +78,14 @@ def _label_order() -> tuple[str, ...]:
 
 
 def _rank(field: str) -> int:
-    order = ("kind", "method", "norm", "normalized", "activation", "partition", "dataset", "model", "lr", "local_steps")
-    return order.index(field) if field in order else len(order) + (field == "seed")
+    return _FIRST.index(field) if field in _FIRST else len(_FIRST) + (field == "seed")
 
 
 def _text(field: str, value: Any) -> str:
     if value is None:
         return ""
-    registry = registry_of(field)
-    if registry is None:
-        return f"{_SHORT.get(field, field + '=')}{format_scalar(value)}"
+    if registry_of(field) is None:
+        return f"{_PREFIXES.get(field, field + '=')}{format_scalar(value)}"
     return _component_label(field, canonical_json(value))
 
 
@@ -90,5 +94,5 @@ def _component_label(field: str, raw: str) -> str:
     registry: Any = registry_of(field)
     try:
         return str(registry.parse(json.loads(raw)).label())
-    except (KeyError, ValueError):  # a plan may outlive a component
+    except (KeyError, ValueError):  # a plan may name a component that was removed since
         return raw

@@ -43,21 +43,18 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             raise  # the reader of a pipe closed it: no error
         except OSError as error:
-            raise _blame(error) from error
+            raise _as_user_error(error) from error
 
 
-def _blame(error: OSError) -> UserError:
+def _as_user_error(error: OSError) -> UserError:
     from flbench.store import Store, files
 
-    store = next((path for path in _parents(error) if Store.exists(path)), None)
+    named = isinstance(error.filename, str | bytes | os.PathLike)
+    parents = Path(os.fsdecode(error.filename)).parents if named else []
+    store = next((path for path in parents if Store.exists(path)), None)
     if store is None:
         return UserError(files.reason(error))
     return StoreUnusable(f"the store {store} cannot be used: {files.reason(error)}")
-
-
-def _parents(error: OSError) -> list[Path]:
-    name = error.filename
-    return list(Path(os.fsdecode(name)).parents) if isinstance(name, str | bytes | os.PathLike) else []
 
 
 def check_environment() -> None:

@@ -16,7 +16,7 @@ from flbench.cli.targets import TargetsArgument, entry_of, find_targets, open_st
 if TYPE_CHECKING:
     from flbench.store import Entry, Store
 
-#: Seconds between two looks at stopping workers, and until a line says that the command waits for them.
+#: Seconds between two checks of stopping workers, and until a line says that the command waits for them.
 PERIOD = 0.2
 SILENCE = 2.0
 

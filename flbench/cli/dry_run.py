@@ -42,7 +42,8 @@ def print_dry_run(
         as_json: print JSON instead: the ``summary``, and for each of the ``cells`` its ``cell_id``, the ``values`` of
             the varying fields as people write them, and its numbers of ``runs`` and ``done`` runs.
     """
-    workers = workers or _workers(sweep)
+    backend_workers: int | None = getattr(sweep.spec.backend, "workers", None)
+    workers = workers or backend_workers or max(1, usable_cores() // sweep.spec.resources.cpus)
     finished = finished_runs(sweep, store)
     facts = summary(sweep, finished, workers)
     if as_json:
@@ -54,7 +55,13 @@ def print_dry_run(
         typer.echo(f"  {line}")
     _print_cells(sweep, finished)
     typer.echo(f"done in {store}: {facts['done']:,} of {counted(facts['runs'], 'run')}; to run: {facts['missing']:,}")
-    typer.echo(_estimate_line(facts, workers))
+    seconds = facts["estimated_seconds"]
+    if not facts["missing"]:
+        typer.echo("nothing is left to run")
+    elif seconds is None:
+        typer.echo("remaining time: not known until a run of this sweep has finished")
+    else:
+        typer.echo(f"remaining time: about {_duration(seconds)} with {counted(workers, 'worker')}")
     if rerun and facts["done"]:
         typer.echo(f"--rerun: {counted(facts['done'], 'finished run')} would be executed again, too")
 
@@ -115,10 +122,6 @@ def estimate(
     costs = ((run, known.get((*_same_cost(run), _work(run)), rate * _work(run))) for run in missing)
     total = sum(max(1, run.rounds) * a_round for run, a_round in costs)  # without rounds it is measured once
     return total / min(workers, len(missing))
-
-
-def _workers(sweep: Sweep) -> int:
-    return getattr(sweep.spec.backend, "workers", None) or max(1, usable_cores() // sweep.spec.resources.cpus)
 
 
 def _same_cost(run: Experiment) -> tuple[Any, ...]:
@@ -215,15 +218,6 @@ def _differ(values: Iterator[Any]) -> bool:
     first = next(values)
     # The cells of a sweep share their values: comparing identities first is much faster.
     return any(value is not first and value != first for value in values)
-
-
-def _estimate_line(facts: dict[str, Any], workers: int) -> str:
-    seconds = facts["estimated_seconds"]
-    if not facts["missing"]:
-        return "nothing is left to run"
-    if seconds is None:
-        return "remaining time: not known until a run of this sweep has finished"
-    return f"remaining time: about {_duration(seconds)} with {counted(workers, 'worker')}"
 
 
 def _duration(seconds: float) -> str:

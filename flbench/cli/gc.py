@@ -45,27 +45,23 @@ def gc(
     from flbench.store.garbage import find, remove
 
     opened = open_store(store)
-    found = list(find(opened, last_checkpoints=last_checkpoints, orphans=orphans, warn=_warn))
+
+    def warn(line: str) -> None:
+        typer.echo(visible(line), err=True)
+
+    found = list(find(opened, last_checkpoints=last_checkpoints, orphans=orphans, warn=warn))
     if not as_json:
         _print(found)
     if found and not dry_run and not yes:
-        _ask()
+        if not sys.stdin.isatty():
+            raise UserError("standard input is no terminal: confirm with --yes, or only list the files with --dry-run")
+        if not typer.confirm("Delete these files?", err=True):
+            raise typer.Exit(0)
     gone = [] if dry_run else remove(opened, found, last_checkpoints=last_checkpoints, orphans=orphans)
     if as_json:
         print_json({"schema": 1, "store": str(opened.root), "found": _by_kind(found), "removed": _by_kind(gone)})
     elif gone:
         typer.echo(f"removed {len(gone)}, freed {file_size(sum(one.bytes for one in gone))}")
-
-
-def _warn(line: str) -> None:
-    typer.echo(visible(line), err=True)
-
-
-def _ask() -> None:
-    if not sys.stdin.isatty():
-        raise UserError("standard input is no terminal: confirm with --yes, or only list the files with --dry-run")
-    if not typer.confirm("Delete these files?", err=True):
-        raise typer.Exit(0)
 
 
 def _print(found: Sequence[Garbage]) -> None:

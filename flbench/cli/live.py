@@ -1,4 +1,4 @@
-"""How a sweep goes on: a live display on a terminal, plain lines elsewhere."""
+"""Show a sweep's progress: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

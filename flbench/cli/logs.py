@@ -19,7 +19,7 @@ from flbench.report.literal import visible
 if TYPE_CHECKING:
     from flbench.store import AttemptDir, Entry, RunDir, RunState, Store
 
-#: Seconds between two looks at a store that is followed.
+#: Seconds between two reads of a store that is followed.
 PERIOD = 0.5
 
 #: Seconds without live workers after which a failed run counts as given up, and within which a finished run's worker
@@ -81,7 +81,8 @@ def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
         for entry in left:
             run = store.run(entry.run_id)
             state = run.state(entry.request())
-            has_ended = _has_ended(state, given_up=given_up)
+            failed = state.status in ("failed", "lost")
+            has_ended = (state.user_fixable or given_up) if failed else state.status == "done"
             if not (first and news_only and state.status != "running"):
                 prefix, rounds = _prefix(entry, entries), entry.request().rounds
                 new = RunLog(run, store.workers, prefix, rounds=rounds, metric=headline_of(entry.experiment))
@@ -94,12 +95,6 @@ def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
         if left:
             # Reading a large store takes long: leave the disk to the workers for most of the time.
             time.sleep(max(PERIOD, 5 * (time.monotonic() - began)))
-
-
-def _has_ended(state: RunState, *, given_up: bool) -> bool:
-    if state.status in ("failed", "lost"):
-        return state.user_fixable or given_up
-    return state.status == "done"
 
 
 class RunLog:

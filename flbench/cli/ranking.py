@@ -156,13 +156,13 @@ def common_names(experiments: Sequence[Experiment]) -> Common:
 def _agreed(alike: Sequence[Experiment]) -> set[str]:
     """Return the fields in which experiments of one kind agree."""
     first = alike[0]
-    names = set(type(first).model_fields) - REQUEST_FIELDS
-    return {name for name in names if all(_same(getattr(one, name), getattr(first, name)) for one in alike)}
-
-
-def _same(value: Any, other: Any) -> bool:
-    # The runs of a sweep share their components: comparing identities first is much faster.
-    return value is other or bool(value == other)
+    agreed = set()
+    for name in set(type(first).model_fields) - REQUEST_FIELDS:
+        value, others = getattr(first, name), (getattr(one, name) for one in alike)
+        # The runs of a sweep share their components: comparing identities first is much faster.
+        if all(other is value or other == value for other in others):
+            agreed.add(name)
+    return agreed
 
 
 class Overview:

@@ -44,7 +44,11 @@ def show(
     elif not rows:
         typer.echo(f"no sweep files (*.yaml) below {folder}" if what == "sweeps" else f"no {what} are installed")
     else:
-        Console().print(*_tables(what, rows), sep="\n")
+        if what == "kinds":
+            tables = [_kind_table(row) for row in rows]
+        else:
+            tables = [_sweep_table(rows) if what == "sweeps" else _component_table(what, rows)]
+        Console().print(*tables, sep="\n")
 
 
 def components(what: str) -> list[dict[str, Any]]:
@@ -170,12 +174,6 @@ def _type(schema: dict[str, Any]) -> str:
         return f"list of {_type(schema.get('items', {}))}"
     limits = [f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema and schema[key] < 2**63]
     return " ".join([str(schema.get("const", schema.get("type", "any"))), *limits])
-
-
-def _tables(what: str, rows: list[dict[str, Any]]) -> list[Table]:
-    if what == "kinds":
-        return [_kind_table(row) for row in rows]
-    return [_sweep_table(rows) if what == "sweeps" else _component_table(what, rows)]
 
 
 def _kind_table(row: dict[str, Any]) -> Table:

@@ -68,7 +68,7 @@ def _sweeps_table(watched: Sequence[SweepStatus], *, wide: bool) -> Table:
 
 
 def _short_name(one: SweepStatus, watched: Sequence[SweepStatus]) -> str:
-    """The sweep's name, with as many digits of the hash as tell it from others of that name."""
+    """Return the sweep's name, with as many digits of the hash as make it unique."""
     name, _, digits = one.name.partition("/")
     others = [other.name for other in watched if other is not one]
     shortest = next((n for n in (0, 4, 8) if not any(o.startswith(f"{name}/{digits[:n]}") for o in others)), 16)

@@ -67,7 +67,9 @@ def find_plans(store: Store, name: str) -> list[Path]:
     directories = store.sweep_dirs()
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
         return _plans_of_file(store, name, directories)
-    return [path for path in directories if name == path.parent.name or _is_plan(name, path)]
+    sweep, slash, digits = name.partition("/")
+    plans = [path for path in directories if path.parent.name == sweep]
+    return [path for path in plans if path.name.startswith(digits)] if digits or not slash else []
 
 
 def expect_plans(store: Store, name: str) -> list[Path]:
@@ -104,18 +106,13 @@ def entry_of(store: Store, run_id: str) -> Entry:
     from flbench.store import Entry
 
     try:
-        begun = [Entry.of(store.run(run_id).experiment())]
+        started = [Entry.of(store.run(run_id).experiment())]
     except FileNotFoundError:
-        begun = []
-    requested = [*begun, *store.planned(run_id)]
+        started = []
+    requested = [*started, *store.planned(run_id)]
     if not requested:
         raise UserError(f"{run_id}: its experiment.json is damaged and no plan names it")
     return max(requested, key=lambda entry: int(entry.experiment["rounds"]))
-
-
-def _is_plan(name: str, directory: Path) -> bool:
-    sweep, slash, digits = name.partition("/")
-    return bool(slash and digits) and sweep == directory.parent.name and directory.name.startswith(digits)
 
 
 def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list[Path]:
