@@ -17,7 +17,7 @@ from PIL import Image
 from flbench.orchestrate import Orchestrator
 from flbench.planning import write_plan
 from flbench.report.figures.kinds import draw, write_figures
-from flbench.report.paper import Paper
+from flbench.report.paper import Paper, figure_kinds
 from flbench.report.runs import collect
 from flbench.report.sources import StoreSource
 from flbench.store import Store
@@ -107,13 +107,14 @@ def test_the_figure(tmp_path: Path) -> None:
     for clients, acc in ((5, 0.5), (10, 0.7)):
         finish(store, experiment(clients=clients, partition="iid"), acc)
     board = leaderboard_of(collect(StoreSource(store)), cols=("clients",))
-    paper = Paper(figures=(module("A figure")["CLIENTS"],))
-    (picture,) = (one for one in write_figures(board, tmp_path, [paper]) if one.kind == "clients")
+    kind = module("A figure")["CLIENTS"]
+    assert list(figure_kinds([Paper(figures=(kind,))]))[5:7] == ["clients", "cost"], "in the order of a report"
+    (picture,) = write_figures(board, tmp_path, [kind])
     assert picture.svg.name == "clients-digits-mlp.svg" and picture.svg.stat().st_size > 1000
-    (drawing,) = draw(board, "clients", [paper])
+    (drawing,) = draw(board, kind)
     (line,) = drawing.figure.axes[0].lines
     assert np.array(line.get_data()).tolist() == [[5, 10], [50, 70]]
-    assert list(draw(leaderboard_of(collect(StoreSource(Store(tmp_path / "none")))), "clients", [paper])) == []
+    assert list(draw(leaderboard_of(collect(StoreSource(Store(tmp_path / "none")))), kind)) == []
 
 
 @pytest.mark.slow

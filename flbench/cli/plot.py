@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 def kinds(incomplete: str) -> list[str]:
     """Return the kinds of figures that begin with a text, for the shell's completion."""
     from flbench.papers import papers
-    from flbench.report.figures.kinds import kinds_of
+    from flbench.report.paper import figure_kinds
 
-    return [name for name in kinds_of(papers()) if name.startswith(incomplete)]
+    return [name for name in figure_kinds(papers()) if name.startswith(incomplete)]
 
 
 def plot(
@@ -72,11 +72,12 @@ def plot(
     """
     from flbench.papers import papers
     from flbench.report.figures.drawing import FORMATS, save
-    from flbench.report.figures.kinds import draw, kinds_of
+    from flbench.report.figures.kinds import draw
+    from flbench.report.paper import figure_kinds
 
     if out is not None and out.suffix and out.suffix not in FORMATS and not out.is_dir():
         raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(FORMATS)}")
-    known = kinds_of(papers())
+    known = figure_kinds(papers())
     if kind not in known:
         raise UserError(unknown("kind of figure", kind, known))
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)

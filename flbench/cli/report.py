@@ -247,8 +247,9 @@ def _with_figures(board: Leaderboard, directory: Path, out: Path | None, data: P
     """Return the leaderboard with its figures in ``directory``; written to ``out``, it links to them."""
     from flbench.papers import papers
     from flbench.report.figures.kinds import with_links, write_figures
+    from flbench.report.paper import figure_kinds
 
-    pictures = write_figures(board, directory, papers(), data)
+    pictures = write_figures(board, directory, figure_kinds(papers()).values(), data)
     return dataclasses.replace(board, pictures=with_links(pictures, out) if out else pictures)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from flbench.report.board import Section
 from flbench.report.claims import Chapter
 from flbench.report.figures.drawing import FigureKind
+from flbench.report.figures.kinds import GENERAL
 from flbench.report.runs import Collection, Run
 from flbench.report.supplement import Supplement
 
@@ -28,3 +29,9 @@ class Paper:
     chapters: Mapping[str, Callable[[Sequence[Run], Collection], Chapter]] = field(default_factory=dict)
     figures: tuple[FigureKind, ...] = ()
     supplement: Callable[[Sequence[Section], Collection], Supplement] | None = None
+
+
+def figure_kinds(papers: Sequence[Paper]) -> Mapping[str, FigureKind]:
+    """Return the general kinds of figures and those of papers by name, in the order of a report."""
+    kinds = [*GENERAL, *(kind for paper in papers for kind in paper.figures)]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.order)}

@@ -37,13 +37,14 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
     from flbench.papers import papers
     from flbench.report.figures.kinds import write_figures
     from flbench.report.leaderboard import build
+    from flbench.report.paper import figure_kinds
     from flbench.report.parts import options_of, parts_of
     from flbench.report.sources import StoreSource
     from flbench.report.write.json import to_json
 
     board = build(parts_of(StoreSource(store), [sweep]), options_of([sweep]), papers())
     try:
-        write_figures(board, folder, papers())
+        write_figures(board, folder, figure_kinds(papers()).values())
     except (UserError, OSError) as error:
         say(f"warning: some figures could not be drawn: {error}")
     cells = to_json(board)["cells"]

@@ -15,6 +15,7 @@ from flbench.report.figures.drawing import Drawing
 from flbench.report.layout import Layout
 from flbench.report.leaderboard import build, chapters_of
 from flbench.report.page.leaderboard import document
+from flbench.report.paper import figure_kinds
 from flbench.report.parts import Part
 from flbench.report.runs import Collection
 from flbench.report.write.html import to_html
@@ -56,12 +57,12 @@ def html_of(board: Leaderboard) -> str:
 
 def draw(board: Leaderboard, kind: str, data_root: Path | None = None) -> list[Drawing]:
     """The figures of one kind, general or of a paper."""
-    return list(kinds.draw(board, kinds.kinds_of(papers())[kind], data_root))
+    return list(kinds.draw(board, figure_kinds(papers())[kind], data_root))
 
 
 def write_figures(board: Leaderboard, directory: Path) -> tuple[Picture, ...]:
     """Every figure, general or of a paper."""
-    return kinds.write_figures(board, directory, papers())
+    return kinds.write_figures(board, directory, figure_kinds(papers()).values())
 
 
 def chapters(collection: Collection) -> tuple[Chapter, ...]:

@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from flbench.report.correlation import FEWEST_GROUPS, Correlation, mean, spearman
 
 
-def test_it_is_one_less_six_times_the_squared_differences_of_ranks() -> None:
+def test_rho_by_hand() -> None:
     # Ranks 1 2 3 4 5 against 2 1 4 3 5: d^2 sums to 4, so rho = 1 - 6 * 4 / (5 * 24) = 0.8.
     found = spearman([1, 20, 300, 4000, 5e4], [0.2, 0.1, 0.4, 0.3, 0.5], range(5))
     assert found == Correlation(5, 5, pytest.approx(0.8, abs=1e-12), None), "five groups have no interval"
@@ -20,7 +20,7 @@ def test_equal_values_share_their_rank() -> None:
     assert found.rho == pytest.approx(spearmanr(x, y).statistic, abs=1e-12)
 
 
-def test_differences_between_strata_say_nothing() -> None:
+def test_differences_between_strata_do_not_count() -> None:
     # Within both strata the order is opposite; overall the second stratum has more of both.
     x, y, strata = [1, 2, 3, 11, 12, 13], [3, 2, 1, 13, 12, 11], "aaabbb"
     assert spearman(x, y, range(6), strata).rho == pytest.approx(-1)
@@ -28,12 +28,12 @@ def test_differences_between_strata_say_nothing() -> None:
     assert spearman(x, y, range(6)).rho == pytest.approx(19 / 35)
 
 
-def test_equal_values_have_no_correlation_and_nothing_has_none() -> None:
+def test_equal_or_no_values_have_no_correlation() -> None:
     assert spearman([1, 1, 1], [1, 2, 3], range(3)) == Correlation(3, 3, None, None)
     assert spearman([], [], []) == Correlation(0, 0, None, None)
 
 
-def test_the_interval_is_that_of_drawing_and_ranking_again() -> None:
+def test_the_interval_matches_resampling_by_hand() -> None:
     draw = np.random.default_rng(0)
     x = draw.normal(size=60)
     y = 0.7 * x + draw.normal(size=60)

@@ -62,9 +62,9 @@ def test_the_best_learning_rate_of_each_row_and_column() -> None:
         "fedavg ln iid": (0.9, "lr 0.01, best of 3"),
         "fedavg none classes:1": (0.3, "lr 1, best of 3"),
     }
-    assert sum(len(table.cells) for table in found.sections[0].tables) == 9, "all cells are still told"
+    assert sum(len(table.cells) for table in found.sections[0].tables) == 9, "all cells are still shown"
     assert [one.columns for one in found.overall] == [("iid", "classes:1")]
-    assert "### Best lr of each row" in markdown_of(found) and "flatters every row" in markdown_of(found)
+    assert "### Best lr of each row" in markdown_of(found) and "favours every row" in markdown_of(found)
 
 
 def test_rows_choose_among_the_settings_that_all_rows_of_the_column_tried() -> None:
@@ -123,12 +123,12 @@ def test_a_field_that_follows_from_the_row_belongs_to_its_label() -> None:
     assert board(*varied).sections[0].tables[0].col_axes == ("weight_decay", "partition")
 
 
-def test_what_is_to_be_solved_is_a_column_in_any_case() -> None:
+def test_fields_of_the_problem_are_columns() -> None:
     (table,) = board(run(0.5, norm="none", E=1), run(0.9, norm="ln", E=10)).sections[0].tables
     assert table.col_axes == ("local_steps", "partition")
 
 
-def test_incomplete_settings_use_up_the_budget_and_cannot_win() -> None:
+def test_incomplete_settings_cannot_be_chosen() -> None:
     runs = [run(0.5, lr=0.01, seed=seed) for seed in range(2)]
     runs += [run(0.9, lr=0.1, seed=0), run(None, "diverged", lr=0.1, seed=1)]
     assert chosen(board(*runs)) == {"fedavg none classes:1": (0.5, "lr 0.01, best of 2")}
@@ -136,7 +136,7 @@ def test_incomplete_settings_use_up_the_budget_and_cannot_win() -> None:
     assert chosen(board(*hopeless)) == {"fedavg none classes:1": (None, "none complete of 2")}
 
 
-def test_validation_data_choose_settings_where_the_rule_says_so() -> None:
+def test_select_by_val_chooses_settings_by_validation_accuracy() -> None:
     runs = [run(0.9, more={"val_acc": 0.1}, lr=0.01), run(0.4, more={"val_acc": 0.3}, lr=0.1)]
     assert chosen(board(*runs, select_by="val")) == {"fedavg none classes:1": (0.4, "lr 0.1, best of 2")}
     assert chosen(board(*runs, select_by="last")) == {"fedavg none classes:1": (0.9, "lr 0.01, best of 2")}
@@ -145,13 +145,13 @@ def test_validation_data_choose_settings_where_the_rule_says_so() -> None:
 
 def test_hyper_parameters_of_a_method_can_be_chosen() -> None:
     proxes = [run(mu, method={"name": "fedprox", "mu": mu}) for mu in (0.1, 0.3)]
-    told = chosen(board(*proxes, tune=("method.mu",)))
-    assert told == {"fedprox none classes:1": (0.3, "method.mu 0.3, best of 2")}
+    found_rows = chosen(board(*proxes, tune=("method.mu",)))
+    assert found_rows == {"fedprox none classes:1": (0.3, "method.mu 0.3, best of 2")}
     assert chosen(board(*proxes)) == {}, "unless they are named, they are rows of their own"
     assert chosen(board(*proxes, tune=())) == {}
 
 
-def test_the_oracle_sees_the_test_data_of_every_round(tmp_path: Path) -> None:
+def test_select_by_oracle_uses_the_test_data_of_every_round(tmp_path: Path) -> None:
     store, request = Store(tmp_path), experiment(rounds=30)
     lines = records([10, 20, 30], 0.6)
     lines[1]["acc"], lines[1]["loss"] = 0.8, 0.9
@@ -189,7 +189,7 @@ def test_rounds_and_bytes_to_the_target(tmp_path: Path) -> None:
     assert "| 45.0\N{NO-BREAK SPACE}kB | 30<br><sub>1/2 seeds</sub> | 45.0\N{NO-BREAK SPACE}kB |" in fixed
 
 
-def test_nobody_is_held_to_a_baseline_on_other_data(tmp_path: Path) -> None:
+def test_a_baseline_on_other_data_is_no_target(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(norm="none"), 0.5, bytes_up=10, fingerprint="aaaaaaaaaaaaaaaa")
     finish(store, experiment(norm="ln"), 0.6, bytes_up=10, fingerprint="bbbbbbbbbbbbbbbb")
@@ -252,16 +252,16 @@ def test_rows_over_all_columns() -> None:
         for seed in range(3)
     ]
     (found,) = board(*runs).overall
-    told = {row.row[1].label: (row.mean, row.rank, row.complete) for row in found.rows}
-    assert list(told) == ["ln", "fn", "none", "gn"], "the best first, incomplete rows last"
-    assert told["ln"] == (pytest.approx(0.81), 1.5, 2)
-    assert told["fn"] == (pytest.approx(0.76), 1.5, 2)
-    assert told["none"] == (pytest.approx(0.56), 3.0, 2)
-    assert told["gn"] == (None, None, 1)
+    found_rows = {row.row[1].label: (row.mean, row.rank, row.complete) for row in found.rows}
+    assert list(found_rows) == ["ln", "fn", "none", "gn"], "the best first, incomplete rows last"
+    assert found_rows["ln"] == (pytest.approx(0.81), 1.5, 2)
+    assert found_rows["fn"] == (pytest.approx(0.76), 1.5, 2)
+    assert found_rows["none"] == (pytest.approx(0.56), 3.0, 2)
+    assert found_rows["gn"] == (None, None, 1)
     assert found.ranked == 3
 
 
-def test_many_columns_are_summed_up() -> None:
+def test_many_columns_are_summarized() -> None:
     runs = [
         run(0.5 + 0.1 * (norm == "ln"), norm=norm, partition=f"dirichlet:{beta}")
         for norm in ("none", "ln")
@@ -272,7 +272,7 @@ def test_many_columns_are_summed_up() -> None:
     assert "| fedavg | ln | **60.00** | 1.00 | 8/8 | 8/8 |" in text
 
 
-def test_few_columns_of_two_data_sets_stand_in_one_table_and_many_in_one_each() -> None:
+def test_few_columns_of_two_data_sets_share_one_table() -> None:
     digits, cifar = {"dataset": "digits"}, {"dataset": "cifar10", "model": "cnn"}
     partitions = [f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)]
 
@@ -283,12 +283,12 @@ def test_few_columns_of_two_data_sets_stand_in_one_table_and_many_in_one_each() 
 
     (found,) = board(*runs(digits, "none ln fn", 3), *runs(cifar, "none ln", 4)).overall
     assert found.title == "" and len(found.columns) == 7 and found.columns[-1] == "cifar10, cnn, dirichlet:0.3"
-    told = board(*runs(digits, "none ln fn", 8), *runs(cifar, "none ln", 2))
-    assert [(one.title, len(one.columns), len(one.rows)) for one in told.overall] == [
+    found_rows = board(*runs(digits, "none ln fn", 8), *runs(cifar, "none ln", 2))
+    assert [(one.title, len(one.columns), len(one.rows)) for one in found_rows.overall] == [
         ("digits, mlp", 8, 3),
         ("cifar10, cnn", 2, 2),
     ]
-    text = markdown_of(told)
+    text = markdown_of(found_rows)
     assert text.index("\n**digits, mlp**: ") < text.index("\n**cifar10, cnn**: ") < text.index("\n## digits, mlp\n")
     assert "- mean of 8 or 2: " in text and "among the 3 or 2 rows" in text
 
@@ -323,7 +323,7 @@ def test_golden_tuned_leaderboard() -> None:
     assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"
 
 
-def test_json_tells_what_the_tables_tell() -> None:
+def test_json_has_the_numbers_of_the_tables() -> None:
     plain = to_json(tuned_board())
     json.dumps(plain, allow_nan=False)
     by_norm = {row["norm"]: row for row in plain["overall"][0]["rows"]}

@@ -73,7 +73,7 @@ def test_export_import_report_gives_the_same_bytes(tmp_path: Path) -> None:
     assert export(copy, tmp_path / "again.parquet").read_bytes() == path.read_bytes()
 
 
-def test_an_imported_run_is_done_and_whole(tmp_path: Path) -> None:
+def test_an_imported_run_is_complete(tmp_path: Path) -> None:
     store, request = Store(tmp_path / "a"), experiment()
     finish(store, request, 0.8, probes={"drift": {"mean_norm": 1.0}})
     copy = Store(tmp_path / "b")
@@ -81,7 +81,7 @@ def test_an_imported_run_is_done_and_whole(tmp_path: Path) -> None:
     assert copy.run(request.run_id).state(request).status == "done"
     assert copy.run(request.run_id).metrics() == store.run(request.run_id).metrics()
     assert copy.run(request.run_id).experiment() == request
-    assert copy.claim(request, Lease.here()) is None, "nobody executes it again"
+    assert copy.claim(request, Lease.here()) is None, "no worker executes it again"
     assert copy.claim(experiment(rounds=40), Lease.here()) is not None, "but it can be extended"
 
 
@@ -142,14 +142,14 @@ def test_a_run_that_diverged_here_and_not_there_is_a_contradiction(tmp_path: Pat
     assert bring(other, path) == {"different numbers": 1}
 
 
-def test_times_are_no_numbers(tmp_path: Path) -> None:
+def test_times_may_differ(tmp_path: Path) -> None:
     path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
     other = Store(tmp_path / "b")
     finish(other, experiment(), accuracy(experiment()), seconds=99.0)
     assert bring(other, path) == {"already there": 1}
 
 
-def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
+def test_a_run_in_use_is_not_imported(tmp_path: Path) -> None:
     path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
     other = Store(tmp_path / "b")
     claim(other, experiment())
@@ -164,7 +164,7 @@ def test_a_failed_run_is_replaced_by_an_import(tmp_path: Path) -> None:
     assert other.run(experiment().run_id).state(experiment()).status == "done"
 
 
-def test_an_extension_joins_what_is_there(tmp_path: Path) -> None:
+def test_an_extension_is_added_to_the_run(tmp_path: Path) -> None:
     path = export(varied(tmp_path / "a"), tmp_path / "runs.parquet")
     other = Store(tmp_path / "b")
     finish(other, experiment(norm="fn"), lines=records([10, 20], 0.6))
@@ -172,7 +172,7 @@ def test_an_extension_joins_what_is_there(tmp_path: Path) -> None:
     assert [result.rounds for result in other.run(experiment(norm="fn").run_id).results()] == [20, 40]
 
 
-def test_nothing_private_leaves(tmp_path: Path) -> None:
+def test_private_fields_are_not_exported(tmp_path: Path) -> None:
     path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
     (row,) = pq.read_table(path).to_pylist()
     assert "laptop-of-somebody" not in str(row)
@@ -181,7 +181,7 @@ def test_nothing_private_leaves(tmp_path: Path) -> None:
     assert json.loads(row["environment"])["numpy"] == "2.2.0"
 
 
-def test_damaged_metrics_are_left_out_aloud(tmp_path: Path) -> None:
+def test_damaged_metrics_are_reported(tmp_path: Path) -> None:
     store = filled(tmp_path / "a", [experiment(), experiment(seed=1)])
     run = store.run(experiment().run_id)
     path = run.path / "attempts" / "0001" / "metrics.jsonl"
@@ -276,7 +276,7 @@ def test_a_foreign_experiment_lands_nowhere(tmp_path: Path) -> None:
     assert collection.runs == () and "retired" in collection.left_out[0]
 
 
-def test_an_experiment_of_tomorrow_is_left_out(tmp_path: Path) -> None:
+def test_an_experiment_of_a_newer_version_is_left_out(tmp_path: Path) -> None:
     path = export(filled(tmp_path / "a", [experiment(), experiment(seed=1)]), tmp_path / "runs.parquet")
     rewrite(path, lambda row: row.update(experiment=row["experiment"].replace('"none"', '"of-tomorrow"')), sign=True)
     assert bring(Store(tmp_path / "b"), path) == {"unreadable": 1, "imported": 1}

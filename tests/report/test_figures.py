@@ -11,8 +11,9 @@ from matplotlib.image import imread
 from flbench.papers import papers
 from flbench.report.board import Leaderboard, Picture
 from flbench.report.figures.drawing import Drawing
-from flbench.report.figures.kinds import kinds_of, with_links
+from flbench.report.figures.kinds import with_links
 from flbench.report.figures.style import COLORS
+from flbench.report.paper import figure_kinds
 from flbench.report.runs import collect
 from flbench.report.sources import StoreSource
 from flbench.store import Store
@@ -59,7 +60,7 @@ def test_every_kind_is_written_as_svg_and_png_with_the_same_bytes_each_time(tmp_
         assert one.place == ("digits", "mlp") and one.caption.startswith("digits")
 
 
-def test_gaps_are_told_in_the_panel(tmp_path: Path) -> None:
+def test_gaps_are_listed_in_the_panel(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(seed=0), 0.5)
     finish(store, experiment(seed=1), status="diverged")
@@ -201,7 +202,7 @@ def test_dollar_signs_in_labels_are_no_mathematics(tmp_path: Path) -> None:
             drawing.figure.canvas.draw()
 
 
-def test_the_map_of_methods_and_norms_says_what_is_missing(tmp_path: Path) -> None:
+def test_the_heatmap_shows_gaps(tmp_path: Path) -> None:
     requests = [experiment(method=m, norm=n) for m in ("fedavg", "scaffold") for n in ("none", "ln")]
     store = filled(tmp_path, requests[:3])
     finish(store, requests[3], status="diverged")
@@ -231,7 +232,7 @@ def test_labels_without_data_are_left_out(tmp_path: Path) -> None:
 
 def test_kinds_without_support_draw_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path, [experiment()])
-    assert {kind for kind in kinds_of(papers()) if drawings(store, kind)} == {"curves", "labels"}
+    assert {kind for kind in figure_kinds(papers()) if drawings(store, kind)} == {"curves", "labels"}
 
 
 def test_links_are_seen_from_the_leaderboard(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def run_in_browser(page: str, script: str, folder: Path, *, width: int = 1200, d
     return json.loads(html.unescape(title[1]))
 
 
-def test_the_page_is_whole_and_fetches_nothing(page: str) -> None:
+def test_the_page_is_complete_and_loads_nothing(page: str) -> None:
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
@@ -89,12 +89,12 @@ def test_the_page_is_whole_and_fetches_nothing(page: str) -> None:
     assert "url(" not in page.replace("url(#", "") and "@import" not in page
 
 
-def test_the_page_says_what_the_leaderboard_says(page: str) -> None:
+def test_the_page_has_the_text_of_the_leaderboard(page: str) -> None:
     for said in (
         "<strong>66.00 ± 2.48</strong>",
         "2/3: 1 failed (oom)",
         "not run",
-        "a constant answer would score 100 %",
+        "a constant answer scores 100 %",
     ):
         assert said in page
     assert page.count("<svg role=") == 6
@@ -122,7 +122,7 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
     assert 'data-tip="&quot;x&quot;">&lt;b&gt;</td>' in text
 
 
-def test_titles_that_come_again_have_anchors_of_their_own() -> None:
+def test_repeated_titles_have_unique_anchors() -> None:
     from flbench.report.blocks import Fold, Heading
     from flbench.report.write.html import to_html
 
@@ -155,7 +155,7 @@ def test_a_click_sorts_and_a_third_click_restores(page: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @browser
-def test_positions_without_a_value_stand_last(page: str, tmp_path: Path) -> None:
+def test_cells_without_a_value_are_sorted_last(page: str, tmp_path: Path) -> None:
     column = VALUES.replace("cells[2]", "cells[3]")
     click = "document.querySelector('table').tHead.rows[0].cells[3].querySelector('button').click()"
     down, up = run_in_browser(page, f"[({click}, {column}), ({click}, {column})]", tmp_path)  # type: ignore[misc]
@@ -165,7 +165,7 @@ def test_positions_without_a_value_stand_last(page: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 @browser
-def test_words_are_sorted_too(page: str, tmp_path: Path) -> None:
+def test_text_columns_can_be_sorted(page: str, tmp_path: Path) -> None:
     names = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[0].innerText)"
     click = "document.querySelector('table').tHead.rows[0].cells[0].querySelector('button').click()"
     assert run_in_browser(page, f"({click}, {names})", tmp_path) == [
@@ -175,7 +175,7 @@ def test_words_are_sorted_too(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @browser
-def test_pointing_at_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
+def test_hovering_over_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
     script = """(() => {
       const cell = document.querySelector('td[data-tip]'), tip = document.getElementById('tip');
       const before = tip.hidden;
@@ -201,7 +201,7 @@ def test_nothing_but_tables_is_wider_than_the_screen(page: str, tmp_path: Path, 
 
 @pytest.mark.slow
 @browser
-def test_the_page_is_dark_where_the_reader_wants_it(page: str, tmp_path: Path) -> None:
+def test_the_page_follows_the_dark_color_scheme(page: str, tmp_path: Path) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
     assert run_in_browser(page, paper, tmp_path) == "rgb(255, 255, 255)"
     assert run_in_browser(page, paper, tmp_path, dark=True) == "rgb(20, 23, 26)"

@@ -122,7 +122,7 @@ def test_every_gap_is_named(tmp_path: Path) -> None:
     assert f"> **Incomplete:** 14 of 21 runs have no value: {why}." in markdown_of(result)
 
 
-def test_numbers_on_an_axis_have_four_digits_or_as_many_as_tell_them_apart() -> None:
+def test_numbers_on_an_axis_have_four_digits_or_as_many_as_keep_them_distinct() -> None:
     def columns(axis: str, experiments: list[Experiment]) -> list[str]:
         (table,) = leaderboard_of(made_up(experiments), cols=(axis,)).sections[0].tables
         return [at.label for (at,) in table.cols]
@@ -133,7 +133,7 @@ def test_numbers_on_an_axis_have_four_digits_or_as_many_as_tell_them_apart() -> 
     assert columns("method.mu", near) == ["0.1", "0.10000002"]
 
 
-def test_a_combination_nobody_asked_for_is_a_dash(tmp_path: Path) -> None:
+def test_a_combination_without_runs_is_a_dash(tmp_path: Path) -> None:
     requests = [experiment(norm="none"), experiment(norm="ln", partition="iid")]
     text = markdown_of(board(filled(tmp_path, requests), requests))
     assert "| fedavg | none | – | 60.00<br><sub>n=1, no interval</sub> |" in text
@@ -150,7 +150,7 @@ def test_incomplete_cells_are_never_the_best(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("metric", "best"), [("acc", 0), ("loss", 0), ("acc_worst", 0), ("seconds", 1)])
-def test_the_best_end_depends_on_the_metric(tmp_path: Path, metric: str, best: int) -> None:
+def test_higher_or_lower_is_better_by_metric(tmp_path: Path, metric: str, best: int) -> None:
     store = Store(tmp_path)
     finish(store, experiment(norm="none"), 0.9)
     finish(store, experiment(norm="ln"), 0.5, seconds=1.0)
@@ -220,7 +220,7 @@ def test_methods_without_a_shared_model_are_ranked_on_the_whole_test_set(tmp_pat
     text = markdown_of(board(store))
     assert "| fedbn ¹ | bn | 31.00" in text
     assert "¹ Parts of the model stay on the clients" in text
-    assert text.index("### Own shard") < text.index("a constant answer would score 100 %") < text.index("99.00")
+    assert text.index("### Own shard") < text.index("a constant answer scores 100 %") < text.index("99.00")
 
 
 def test_centralized_runs_have_rows_of_their_own(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_hyperparameter_may_be_an_axis() -> None:
     assert [[at.label for at in col] for col in table.cols] == [["0.1"], ["0.3"], ["1"]]
 
 
-def test_requests_of_different_length_are_told_apart() -> None:
+def test_requests_of_different_length_have_columns_of_their_own() -> None:
     requests = [experiment(rounds=rounds) for rounds in (20, 40)]
     (table,) = leaderboard_of(made_up(requests)).sections[0].tables
     assert table.col_axes == ("rounds", "partition")
@@ -312,7 +312,7 @@ def test_no_two_cells_share_a_place(tmp_path: Path) -> None:
         ({"cols": ("run_id",)}, "cannot lay out a leaderboard by 'run_id'"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_layout_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         leaderboard_of(made_up([experiment()]), **options)
 
@@ -323,7 +323,7 @@ def test_the_order_of_runs_changes_nothing(tmp_path: Path) -> None:
     assert markdown_of(board(store, requests)) == markdown_of(board(store, shuffled)) == markdown_of(board(store))
 
 
-def test_nothing_of_this_machine_is_told(tmp_path: Path) -> None:
+def test_documents_name_no_host_and_no_path(tmp_path: Path) -> None:
     text = markdown_of(board(filled(tmp_path))) + str(to_json(board(filled(tmp_path / "b"))))
     assert "laptop-of-somebody" not in text
     assert str(tmp_path) not in text
@@ -371,7 +371,7 @@ def test_json_is_plain_and_complete(tmp_path: Path) -> None:
     fail(store, requests[2], "oom")
     plain = to_json(board(store, requests))
     (only,) = plain["cells"]
-    assert plain["schema"] == 2
+    assert plain["schema"] == 3
     assert (only["mean"], only["n"], only["wished"], only["values"]) == (0.5, 2, 3, [0.4, 0.6])
     assert only["sd"] == pytest.approx(0.141421356)
     assert only["gaps"] == {"failed (oom)": 1}
@@ -380,7 +380,7 @@ def test_json_is_plain_and_complete(tmp_path: Path) -> None:
     assert plain["provenance"]["data"] == {"digits e3713c9c6ae47b99": 2}
 
 
-def test_runs_that_diverged_are_over(tmp_path: Path) -> None:
+def test_diverged_runs_are_finished(tmp_path: Path) -> None:
     store, requests = Store(tmp_path), [experiment(seed=seed) for seed in range(2)]
     finish(store, requests[0], 0.5)
     finish(store, requests[1], status="diverged")

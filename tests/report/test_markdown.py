@@ -18,7 +18,7 @@ def document() -> list[Block]:
     ]
 
 
-def test_what_fits_is_whole() -> None:
+def test_a_small_document_is_complete() -> None:
     assert markdown.to_markdown(document()) == (
         f"# A sweep\n\n<details>\n<summary>12 lines</summary>\n\n{'s' * 300}\n\n</details>\n\n"
         f"<details>\n<summary>All 9 cells</summary>\n\n{'l' * 600}\n\n</details>\n\nThe end.\n"
@@ -26,7 +26,7 @@ def test_what_fits_is_whole() -> None:
 
 
 @pytest.mark.parametrize("largest, kept, left_out", [(600, "s", "l"), (200, "", "sl")])
-def test_of_what_is_too_large_the_largest_folds_give_way(
+def test_the_largest_folds_of_a_large_document_are_left_out(
     monkeypatch: pytest.MonkeyPatch, largest: int, kept: str, left_out: str
 ) -> None:
     monkeypatch.setattr(markdown, "LARGEST", largest)
@@ -37,6 +37,6 @@ def test_of_what_is_too_large_the_largest_folds_give_way(
     assert ("12 lines: left out" in text) == ("s" in left_out)
 
 
-def test_what_stands_outside_of_folds_is_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_outside_of_folds_is_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markdown, "LARGEST", 10)
     assert "The end." in markdown.to_markdown(document())

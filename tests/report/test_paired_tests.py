@@ -45,7 +45,7 @@ def names(found: Leaderboard, positions: Any) -> set[str]:
     return {table(found).rows[r][1].label for r, _ in positions}
 
 
-def test_what_is_not_shown_to_be_worse_is_tied() -> None:
+def test_cells_that_are_not_significantly_worse_are_tied() -> None:
     found = board()
     assert names(found, table(found).best) == {"ln", "fn"}, "equal printed means"
     assert names(found, table(found).tied) == {"gn"}
@@ -77,7 +77,7 @@ def test_incomplete_cells_are_neither_best_nor_tied() -> None:
     assert {table(found).rows[r][1].label for r, _ in table(found).to_best} == {"none"}
 
 
-def test_the_baseline_is_fedavg_without_normalization_unless_told_otherwise() -> None:
+def test_the_baseline_is_fedavg_without_normalization_by_default() -> None:
     text = markdown_of(board())
     assert "| method | norm | partition | to fedavg none | to the best |" in text
     assert "| fedavg | ln | classes:1 | +20.00 ± 2.48<br><sub>p 0.0025, n=3</sub> |" in text  # 3 x 0.00083

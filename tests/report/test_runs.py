@@ -23,7 +23,7 @@ def accuracies(runs: tuple[Run, ...]) -> list[float | None]:
     return [run.record and run.record["acc"] for run in runs]
 
 
-def test_a_finished_run_answers_with_its_last_record(tmp_path: Path) -> None:
+def test_the_last_record_of_a_finished_run_counts(tmp_path: Path) -> None:
     store, request = Store(tmp_path), experiment()
     finish(store, request, 0.9)
     (run,) = look(store, request)
@@ -32,7 +32,7 @@ def test_a_finished_run_answers_with_its_last_record(tmp_path: Path) -> None:
     assert run.fingerprint == "e3713c9c6ae47b99"
 
 
-def test_an_extended_run_answers_for_each_request(tmp_path: Path) -> None:
+def test_an_extended_run_has_a_record_for_each_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
     short, long = experiment(), experiment(rounds=40)
     finish(store, short, lines=records([10, 20], 0.6))
@@ -42,13 +42,13 @@ def test_an_extended_run_answers_for_each_request(tmp_path: Path) -> None:
     assert sorted(run.rounds for run in look(store, short, long)) == [20, 40]
 
 
-def test_a_longer_run_alone_answers_for_a_shorter_request(tmp_path: Path) -> None:
+def test_a_longer_run_has_the_record_of_a_shorter_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
     assert accuracies(look(store, experiment())) == [0.6]
 
 
-def test_other_evaluations_on_the_way_do_not_matter(tmp_path: Path) -> None:
+def test_intermediate_evaluations_do_not_matter(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(), 0.9)
     assert accuracies(look(store, experiment(eval_every=1))) == [0.9]
@@ -87,14 +87,14 @@ def test_gaps_have_their_reasons(tmp_path: Path) -> None:
     assert len(look(store)) == 2, "without a request, what was begun is there"
 
 
-def test_a_result_whose_metrics_are_gone_is_said_to_be_damaged(tmp_path: Path) -> None:
+def test_a_result_without_its_metrics_is_damaged(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(rounds=40), 0.9)
     (store.run(experiment().run_id).path / "attempts" / "0001" / "metrics.jsonl").write_text("{}\n")
     assert [run.state for run in look(store, experiment(rounds=20))] == ["damaged"]
 
 
-def test_retired_and_unreadable_runs_are_left_out_aloud(tmp_path: Path) -> None:
+def test_retired_and_unreadable_runs_are_reported(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for seed in range(3):
         finish(store, experiment(seed=seed), 0.9)

@@ -67,7 +67,7 @@ def test_equal_cells_are_marked(cells: int, seeds: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "most"), [(3, 0.75), (5, 0.06)])
-def test_worse_cells_are_told_apart_with_five_seeds(seeds: int, most: float) -> None:
+def test_worse_cells_are_significant_with_five_seeds(seeds: int, most: float) -> None:
     """Six cells, five of them four sd of the noise worse: with three seeds most tie, with five few do."""
     shares = np.mean([marked(accs) for accs in runs(6, seeds, worse=4.0)], axis=0)
     assert shares[0] >= 0.95

@@ -1,20 +1,16 @@
-"""Every kind of figure; each draws what the runs support, and nothing where they do not."""
+"""The kinds of figures that belong to no paper, and how figures of any kind are drawn and written."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flbench.report.board import Leaderboard, Picture
 from flbench.report.figures import axes, cost, curves, heatmap, labels
 from flbench.report.figures.drawing import Drawing, FigureKind, save
 from flbench.report.figures.style import STYLE
-
-if TYPE_CHECKING:
-    from flbench.report.paper import Paper
 
 #: The kinds that belong to no paper.
 GENERAL = (
@@ -26,12 +22,6 @@ GENERAL = (
     FigureKind("cost", "bytes until the target", cost.cost, order=70),
     FigureKind("labels", "samples of each class that each client holds", labels.labels, order=80, reads_data=True),
 )
-
-
-def kinds_of(papers: Sequence[Paper]) -> Mapping[str, FigureKind]:
-    """Return the general kinds and those of some papers by name, in the order in which a report shows them."""
-    kinds = [*GENERAL, *(kind for paper in papers for kind in paper.figures)]
-    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.order)}
 
 
 def draw(board: Leaderboard, kind: FigureKind, data_root: Path | None = None) -> Iterator[Drawing]:
@@ -47,12 +37,12 @@ def draw(board: Leaderboard, kind: FigureKind, data_root: Path | None = None) ->
 
 
 def write_figures(
-    board: Leaderboard, directory: Path, papers: Sequence[Paper] = (), data_root: Path | None = None
+    board: Leaderboard, directory: Path, kinds: Iterable[FigureKind] = GENERAL, data_root: Path | None = None
 ) -> tuple[Picture, ...]:
-    """Draw every kind that the runs support as SVG and PNG into ``directory``; the pictures have no links yet."""
+    """Draw the kinds that the runs support as SVG and PNG into ``directory``; the pictures have no links yet."""
     directory.mkdir(parents=True, exist_ok=True)
     pictures = []
-    for kind in kinds_of(papers).values():
+    for kind in kinds:
         for drawing in draw(board, kind, data_root):
             svg, _ = save(drawing, directory)
             pictures.append(Picture(kind.name, drawing.caption, svg, drawing.place))

@@ -41,8 +41,8 @@ NO_SHARED_MODEL = (
     "client's own model on the *whole* test set."
 )
 OWN_SHARD = (
-    "Score of each client's own model on the client's own test shard. It ranks nothing: with one class per client a "
-    "constant answer would score 100 %."
+    "Accuracy of each client's own model on the client's own test shard. It is not ranked: with one class per client a "
+    "constant answer scores 100 %."
 )
 MIXED_NUMERICS = "² The seeds of this cell were computed with different numerics:"
 
@@ -53,7 +53,7 @@ _WHEN: Mapping[SelectBy, str] = {
     "oracle": "at the best round on the test data, which is an upper bound and no result",
 }
 _CHOSEN: Mapping[SelectBy, str] = {
-    "last": "by the mean on the test data after the last round, which flatters every row a little "
+    "last": "by the mean on the test data after the last round, which favours every row slightly "
     "(`select_by: val` chooses on held-out training data)",
     "val": "by the mean accuracy on held-out training data",
     "oracle": "by the mean on the test data, an upper bound and no result",
@@ -104,7 +104,7 @@ def _introduction(board: Leaderboard) -> str:
         shown.append(f"`{name}`: {metric.what}, {_WHEN[select_by]}{unit}; {better}.")
     return (
         f"{' '.join(shown)} Mean ± half-width of its 95 % interval over seeds. **Bold**: the best of its column, and "
-        f"{TIED} what is not shown to be worse than it. [How to read this](#how-to-read-this)."
+        f"{TIED} what is not significantly worse. [How to read this](#how-to-read-this)."
     )
 
 
@@ -188,7 +188,7 @@ def _section(section: Section) -> Iterator[Block]:
         names = ", ".join(f"`{literal(name)}`" for name in section.fingerprints)
         text = (
             f"**{len(section.fingerprints)} versions of the data** ({names}). "
-            "Runs on different data are never averaged: they stand in rows of their own."
+            "Runs on different data are never averaged: they have rows of their own."
         )
         yield Paragraph(text, warning=True)
     everything = tuple(_tables(section.tables, 3))
@@ -196,7 +196,7 @@ def _section(section: Section) -> Iterator[Block]:
         yield Heading(3, f"Best {' and '.join(section.chosen)} of each row")
         yield Paragraph(
             "Each row and column with the best of the settings that all rows of the column tried, chosen "
-            f"{_CHOSEN[section.layout.select_by]}. How many they are stands in the cell, where they are several."
+            f"{_CHOSEN[section.layout.select_by]}. A cell names their number if there are several."
         )
         yield from _tables(section.tuned, 4)
         yield Fold(f"All {sum(len(table.cells) for table in section.tables)} cells", everything)
@@ -272,11 +272,12 @@ def _reading(board: Leaderboard) -> Iterator[Block]:
     texts = [
         f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; fewer than three seeds "
         "have none. `sd`: sample standard deviation (ddof 1), `n`: seeds.",
-        "`2/3: 1 failed (oom)`: how many of the seeds asked for have a value, and why not all; `1/3 diverged`: how "
-        "many of them stopped at a number that was not finite; `–`: not asked for. Such cells are never the best.",
+        "`2/3: 1 failed (oom)`: how many of the requested seeds have a value, and why the others have none; "
+        "`1/3 diverged`: how many of them stopped at a number that was not finite; `–`: not requested. Such cells are "
+        "never the best.",
         f"{TIED}: a paired t-test over seeds (all cells of a seed share partition, initial weights and batches), "
-        f"corrected for the number of cells in the column (Holm), does not tell the cell from the best at {level}; "
-        "that is no proof of equality. With three seeds almost everything ties; five tell more apart.",
+        f"corrected for the number of cells in the column (Holm), finds no significant difference to the best at "
+        f"{level}; that is no proof of equality. With three seeds almost all cells tie; five seeds separate more.",
     ]
     compared = [found for found in board.overall if len(found.columns) > 1 and found.ranked > 1]
     if compared:

@@ -57,23 +57,24 @@ class _Page:
                 yield f"<nav>{' '.join(links)}</nav>"
 
     def _block(self, block: Block) -> str:
-        if isinstance(block, Heading):
-            return self._heading(block)
-        if isinstance(block, Paragraph):
-            lines = "<br>".join(map(_inline, block.text.split("\n")))
-            return f'<p class="warning">{lines}</p>' if block.warning else f"<p>{lines}</p>"
-        if isinstance(block, Items):
-            return "<ul>" + "".join(f"<li>{_inline(text)}</li>" for text in block.texts) + "</ul>"
-        if isinstance(block, Code):
-            return f"<pre><code>{_text(block.text)}</code></pre>"
-        if isinstance(block, Grid):
-            return _grid(block)
-        if isinstance(block, Figure):
-            self._figures += 1
-            return _figure(block, self._figures)
-        assert isinstance(block, Fold)
-        inside = "\n".join(map(self._block, block.blocks))
-        return f"<details><summary>{_text(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
+        match block:
+            case Heading():
+                return self._heading(block)
+            case Paragraph():
+                lines = "<br>".join(map(_inline, block.text.split("\n")))
+                return f'<p class="warning">{lines}</p>' if block.warning else f"<p>{lines}</p>"
+            case Items():
+                return "<ul>" + "".join(f"<li>{_inline(text)}</li>" for text in block.texts) + "</ul>"
+            case Code():
+                return f"<pre><code>{_text(block.text)}</code></pre>"
+            case Grid():
+                return _grid(block)
+            case Figure():
+                self._figures += 1
+                return _figure(block, self._figures)
+            case Fold():
+                inside = "\n".join(map(self._block, block.blocks))
+                return f"<details><summary>{_text(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
 
     def _heading(self, heading: Heading) -> str:
         """Return a heading with the anchor that GitHub gives it: a repeated title gets a number."""

@@ -30,26 +30,25 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _block(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"{'#' * block.level} {literal(block.text)}"
-    if isinstance(block, Paragraph):
-        return "\n".join(f"> {line}" if block.warning else line for line in block.text.split("\n"))
-    if isinstance(block, Items):
-        return "\n".join(f"- {text}" for text in block.texts)
-    if isinstance(block, Code):
-        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
-        return f"{fence}sh\n{visible(block.text)}\n{fence}"
-    if isinstance(block, Grid):
-        return _grid(block)
-    if isinstance(block, Figure):
-        return f"![{literal(block.caption)}]({block.link})" if block.link else ""
-    return _fold(block)
-
-
-def _fold(fold: Fold) -> str:
-    """Return a <details> element; GitHub reads Markdown in HTML between empty lines."""
-    inside = _joined(map(_block, fold.blocks))
-    return f"<details>\n<summary>{literal(fold.summary)}</summary>\n\n{inside}\n\n</details>" if inside else ""
+    match block:
+        case Heading():
+            return f"{'#' * block.level} {literal(block.text)}"
+        case Paragraph():
+            return "\n".join(f"> {line}" if block.warning else line for line in block.text.split("\n"))
+        case Items():
+            return "\n".join(f"- {text}" for text in block.texts)
+        case Code():
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+            return f"{fence}sh\n{visible(block.text)}\n{fence}"
+        case Grid():
+            return _grid(block)
+        case Figure():
+            return f"![{literal(block.caption)}]({block.link})" if block.link else ""
+        case Fold():
+            # GitHub reads Markdown in HTML between empty lines.
+            inside = _joined(map(_block, block.blocks))
+            summary = f"<summary>{literal(block.summary)}</summary>"
+            return f"<details>\n{summary}\n\n{inside}\n\n</details>" if inside else ""
 
 
 def _grid(grid: Grid) -> str:
