@@ -26,8 +26,8 @@ from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
-from flbench.studies.base import make_study
 from flbench.studies.experiment import StudyExperiment
+from flbench.studies.start import make_study
 
 #: Upper bounds, in rounds and in seconds, between two reads of a run's device-side state: a run that diverged ends
 #: soon, and a stop waits only for the rounds that are queued on the GPU.

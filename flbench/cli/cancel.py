@@ -11,7 +11,7 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.options import JsonOption, StoreOption
-from flbench.cli.targets import TargetsArgument, entry_of, find_targets, open_store, plan_name
+from flbench.cli.targets import TargetsArgument, entry_of, find_targets, open_store
 
 if TYPE_CHECKING:
     from flbench.store import Entry, Store
@@ -37,6 +37,7 @@ def cancel(
     Example: flbench cancel 3fa2 b7 --no-wait
     """
     from flbench.launch.cancel import cancel as cancel_plan
+    from flbench.store import plan_name
 
     opened = open_store(store)
     targets = find_targets(opened, names)

@@ -53,7 +53,7 @@ def _is_yaml(path: Path) -> bool:
 
 def sweeps(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return sweeps of the store, by name or as NAME/HASH, and sweep files."""
-    from flbench.cli.targets import plan_name
+    from flbench.store import plan_name
 
     store = _store_of(ctx)
     plans = [plan_name(directory) for directory in store.sweep_dirs()] if store else []

@@ -13,12 +13,11 @@ from typing import Any
 
 from flbench.cli.curves import Curves
 from flbench.cli.ranking import Cell, Ranking, names
-from flbench.cli.targets import plan_name
 from flbench.errors import StoreUnusable
 from flbench.launch.local import usable_cores
 from flbench.progress import Seen, Watch, share_done
 from flbench.run_names import joined_common, label
-from flbench.store import Entry, Lease, Store, parse_plan, read_plan
+from flbench.store import Entry, Lease, Store, parse_plan, plan_name, read_plan
 from flbench.store.plans import read_content
 from flbench.sweeps import collection_paused
 

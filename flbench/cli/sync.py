@@ -12,7 +12,7 @@ from flbench.choices import DEFAULT_STORE, TrackingMode
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps as complete_sweeps
 from flbench.cli.options import JsonOption, StoreOption
-from flbench.cli.targets import expect_plans, open_store, plan_name
+from flbench.cli.targets import expect_plans, open_store
 from flbench.errors import UserError
 
 
@@ -45,6 +45,7 @@ def sync(
 
     Example: flbench sync sweeps/quickstart.yaml --mode offline
     """
+    from flbench.store import plan_name
     from flbench.store.secrets import redact
     from flbench.tracking.jobs import job_of_plan, job_of_runs, unplanned_runs
     from flbench.tracking.sync import sync_job

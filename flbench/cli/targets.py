@@ -80,11 +80,6 @@ def expect_plans(store: Store, name: str) -> list[Path]:
     return found
 
 
-def plan_name(directory: Path) -> str:
-    """Return the name of a plan, NAME/HASH, from its directory."""
-    return "/".join(directory.parts[-2:])
-
-
 def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]) -> Iterator[Entry]:
     """Yield every run of some plans and some single runs, each once, with the most rounds that were requested."""
     from flbench.store import read_plan
@@ -118,6 +113,7 @@ def entry_of(store: Store, run_id: str) -> Entry:
 def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list[Path]:
     """Return the plans of a sweep file: one for each content of its data with which it was started."""
     from flbench.planning import as_planned
+    from flbench.store import plan_name
     from flbench.sweeps import load_sweep
 
     sweep = load_sweep(name)

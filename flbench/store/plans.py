@@ -44,6 +44,11 @@ class Entry:
         return RunRequest.of(self.experiment)
 
 
+def plan_name(directory: Path) -> str:
+    """Return the name of a plan, NAME/HASH, from its directory."""
+    return "/".join(directory.parts[-2:])
+
+
 def encode_plan(experiments: Iterable[Experiment]) -> bytes:
     """Return a plan file's content."""
     return strict_json.join_lines(vars(Entry.of(experiment)) for experiment in experiments)

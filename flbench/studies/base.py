@@ -6,21 +6,14 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from flbench.data.datasets import load_named
-from flbench.engine.setup import Numerics, set_matmul_precision
 from flbench.engine.trainer import RoundReport
 from flbench.methods.base import Tree
-from flbench.studies.experiment import StudyExperiment
 
 Record = dict[str, Any]
-
-#: Takes the place of the fingerprint of the data where inputs are drawn.
-GAUSSIAN = "gaussian"
 
 
 class Study(ABC):
@@ -83,18 +76,3 @@ class Study(ABC):
 
     @abstractmethod
     def _measure(self) -> Record: ...
-
-
-def make_study(experiment: StudyExperiment, data_root: Path | None, device: str) -> tuple[Study, Numerics, str]:
-    """Return a study before its first round, the numerics it computes with, and the fingerprint of its data.
-
-    Args:
-        experiment: what to study.
-        data_root: folder of the data sets; None: the usual one.
-        device: ``cpu`` or ``cuda``.
-    """
-    set_matmul_precision("fp32")
-    dataset = getattr(experiment, "dataset", None)
-    data = load_named(dataset, data_root) if dataset is not None else None
-    numerics = Numerics(device, "whole", experiment.arithmetic, str(torch.__version__))
-    return experiment.study(data, device), numerics, data.fingerprint if data else GAUSSIAN

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flbench.report.claims import Claim
-from flbench.studies.base import make_study
+from flbench.studies.start import make_study
 from tests.papers.in_memory import Memory
 from tests.papers.sharpness.test_width import VARIANCES
 from tests.report.stores import chapters, experiment
