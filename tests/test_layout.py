@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -29,14 +30,21 @@ def room_of(module: str) -> str | None:
     return parts[1] if parts[0] == "flbench" and len(parts) > 1 else None
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_modules(path: Path) -> set[str]:
+    """Return the package's modules that a module imports; ``from a import b`` names ``a.b`` if that is a module."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return {room for name in names if (room := room_of(name)) in ROOMS}
+            members = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {full if is_module(full) else node.module for full in members.values()}
+    return {name for name in names if name.startswith("flbench.")}
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 #: Every module but the package's own, which has no room.
@@ -47,8 +55,20 @@ MODULES = sorted({*PACKAGE.rglob("*.py")} - {PACKAGE / "__init__.py"})
 def test_imports_point_down(path: Path) -> None:
     room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     assert room in ROOMS, f"{room} has no place in the layout"
-    above = [other for other in imported_rooms(path) if ROOMS.index(other) < ROOMS.index(room)]
+    imported = {room_of(module) for module in imported_modules(path)}
+    above = [other for other in ROOMS if other in imported and ROOMS.index(other) < ROOMS.index(room)]
     assert not above, f"{path.relative_to(PACKAGE)} imports upwards from {above}"
+
+
+def test_no_circles() -> None:
+    """No module imports another that leads back to it, imports for type checkers and inside functions among them."""
+    names = {".".join(("flbench", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
+    paths = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    graph = {name: imported_modules(path) & paths.keys() - {name} for name, path in paths.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 @pytest.mark.parametrize(
