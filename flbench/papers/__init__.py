@@ -1,15 +1,69 @@
-"""The papers that flbench tests: their published numbers, claims, verdicts, chapters and figures, a folder each."""
+"""The papers that flbench tests: a folder for each with its claims, chapters, figures and published numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from flbench.papers.label_skew.paper import label_skew
-from flbench.papers.rank_collapse.paper import RANK_COLLAPSE
-from flbench.papers.sharpness.paper import SHARPNESS
+from flbench.config import Training
+from flbench.papers.label_skew import figures, figures_one_class
+from flbench.papers.label_skew.chapter import synthesize
+from flbench.papers.label_skew.claims_published import TOLERANCE, compare
+from flbench.papers.label_skew.supplement import LabelSkewSupplement
+from flbench.papers.rank_collapse.chapter import deep_chapter, rank_chapter
+from flbench.papers.rank_collapse.figures import deep, rank
+from flbench.papers.sharpness.chapter import chapter as sharpness_chapter
+from flbench.papers.sharpness.figures import sharpness
+from flbench.report.board import Section
+from flbench.report.figures.drawing import FigureKind
 from flbench.report.paper import Paper
+from flbench.report.runs import Collection
+
+#: Karakida et al. 2019.
+SHARPNESS = Paper(
+    chapters={"sharpness": sharpness_chapter},
+    figures=(FigureKind("sharpness", "lambda_max over the width, and losses over width and learning rate", sharpness),),
+)
+
+#: Daneshmand et al. 2020.
+RANK_COLLAPSE = Paper(
+    chapters={"rank": rank_chapter, "deep": deep_chapter},
+    figures=(
+        FigureKind("rank", "ranks over the depth of random networks", rank),
+        FigureKind("deep", "ranks and accuracy of deep networks over depth and epochs", deep),
+    ),
+)
 
 
 def papers(**options: Any) -> tuple[Paper, ...]:
     """Return every paper that a report compares runs with; ``options`` are those of ``label_skew``."""
     return label_skew(**options), SHARPNESS, RANK_COLLAPSE
+
+
+def label_skew(*, published: bool = False, tolerance: float = TOLERANCE, why: bool = False) -> Paper:
+    """Return the label-skew paper (Zhang et al. 2024, arXiv 2308.09565v2).
+
+    Args:
+        published: whether numbers that no run belongs to are listed as well.
+        tolerance: largest difference of a number that holds, in percentage points.
+        why: whether the report has the chapter "Why".
+    """
+
+    def supplement(sections: Sequence[Section], collection: Collection) -> LabelSkewSupplement:
+        training = [run for run in collection.runs if isinstance(run.experiment, Training)]
+        return LabelSkewSupplement(
+            published=compare(training, tolerance=tolerance, everything=published),
+            why=synthesize(sections, collection) if why else None,
+        )
+
+    return Paper(
+        figures=(
+            FigureKind("published", "ours against the published numbers", figures.published, order=60),
+            FigureKind("why", "accuracy against the rank and growth of features, and against sharpness", figures.why),
+            FigureKind(
+                "overfit", "class accuracies before and after local steps on one client", figures_one_class.overfit
+            ),
+            FigureKind("features", "the features' norms and singular values over rounds", figures_one_class.features),
+        ),
+        supplement=supplement,
+    )

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flbench.papers.label_skew.correlations import (
-    CELL_UNITS,
     Direction,
     Key,
     Means,
@@ -17,6 +16,7 @@ from flbench.papers.label_skew.correlations import (
     RankCorrelation,
     by_partition,
     correlate,
+    correlate_accuracy,
     grouping,
     points_text,
 )
@@ -95,19 +95,10 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
         for where, some in partitions
     )
     best = _gain(best_pairs, "everywhere, at the best lr of each row", strata=lambda pair: pair.plain.column)
-    of_ln = {_at_lr(pair.plain): pair for pair in _pairs(grown, _at_lr, "ln")}
-    alike = correlate(
-        [pair for pair in _pairs(grown, _at_lr, "fn") if _at_lr(pair.plain) in of_ln],
-        (lambda pair: pair.gain, lambda pair: of_ln[_at_lr(pair.plain)].gain),
-        what="gain of ln over none ~ gain of fn over none",
-        where="everywhere",
-        strata=lambda pair: pair.plain.column,
-        units=_PAIR_UNITS,
-    )
     bare = [one for one in grown if one.norm_label == "none"]
     inside = _within(bare, "norm none, at the same lr", lambda one: (one.column, one.lr))
     others = [
-        alike,
+        _ln_gains_like_fn(grown),
         _within(bare, "norm none", lambda one: one.column),
         inside,
         _within(
@@ -117,6 +108,7 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
         ),
     ]
     overall, without = _mean(best_pairs), _mean([pair for pair in pairs if (pair.growth or 0) < GROWTHS[0][1]])
+    verdict = _verdict(overall, without, same_rate, places, inside)
     ways = ", ".join(f"{one.where.split(', ')[0]}: {_DIRECTIONS[one.direction]}" for one in places)
     sentences = [
         f"At the best learning rates the gain of fn over none is {points_text(overall)}.",
@@ -126,14 +118,9 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
         f"Where none's norms grow less than twofold the gain is {points_text(without)} at the same learning rate."
         if without
         else "Nowhere do none's norms grow less than twofold.",
-        *(
-            f"{one.what[0].upper()}{one.what[1:]}{'' if one is alike else f' ({one.where})'}: {one.text}."
-            for one in others[:3]
-            if one.correlation.rho is not None
-        ),
+        *(_sentence(one) for one in others[:3] if one.correlation.rho is not None),
         _lengths(pairs),
     ]
-    verdict = _verdict(overall, without, same_rate, places, inside)
     return Mechanism(
         "norms",
         Claim(TEXT, SOURCE, verdict, " ".join(filter(None, sentences))),
@@ -191,15 +178,25 @@ def _gain(pairs: Sequence[_Pair], where: str, *, strata: Key[_Pair]) -> RankCorr
     )
 
 
-def _within(cells: Sequence[Probed], where: str, strata: Key[Probed]) -> RankCorrelation:
+def _ln_gains_like_fn(grown: Sequence[Probed]) -> RankCorrelation:
+    of_ln = {_at_lr(pair.plain): pair for pair in _pairs(grown, _at_lr, "ln")}
     return correlate(
-        cells,
-        (lambda one: one.growth, lambda one: one.acc),
-        what="accuracy ~ growth of norms",
-        where=where,
-        strata=strata,
-        units=CELL_UNITS,
+        [pair for pair in _pairs(grown, _at_lr, "fn") if _at_lr(pair.plain) in of_ln],
+        (lambda pair: pair.gain, lambda pair: of_ln[_at_lr(pair.plain)].gain),
+        what="gain of ln over none ~ gain of fn over none",
+        where="everywhere",
+        strata=lambda pair: pair.plain.column,
+        units=_PAIR_UNITS,
     )
+
+
+def _sentence(one: RankCorrelation) -> str:
+    where = "" if one.where == "everywhere" else f" ({one.where})"
+    return f"{one.what[0].upper()}{one.what[1:]}{where}: {one.text}."
+
+
+def _within(cells: Sequence[Probed], where: str, strata: Key[Probed]) -> RankCorrelation:
+    return correlate_accuracy(cells, lambda one: one.growth, "growth of norms", where, strata)
 
 
 def _mean(pairs: Sequence[_Pair]) -> Mean | None:

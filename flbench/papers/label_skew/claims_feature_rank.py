@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flbench.papers.label_skew.correlations import (
-    CELL_UNITS,
     STRONG,
     Direction,
     Key,
     Mechanism,
     RankCorrelation,
     by_partition,
-    correlate,
+    correlate_accuracy,
 )
 from flbench.papers.label_skew.probe_cells import Probed
 from flbench.report.claims import Claim, Verdict
@@ -41,14 +40,8 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
     same_rate = _correlation(known, "everywhere, at the same lr", lambda one: (one.column, one.lr))
     both = _correlation(known, "everywhere, at the same norm and lr", lambda one: (one.column, one.norm_label, one.lr))
     best = _correlation(tuned, "everywhere, at the best lr of each row", lambda one: one.column)
-    share = correlate(
-        known,
-        (lambda one: one.share, lambda one: one.acc),
-        what="accuracy ~ share of the first singular value",
-        where="everywhere",
-        strata=lambda one: one.column,
-        units=CELL_UNITS,
-    )
+    name = "share of the first singular value"
+    share = correlate_accuracy(known, lambda one: one.share, name, "everywhere", lambda one: one.column)
     evidence = (
         f"Over all cells of a column {_DIRECTIONS[whole.direction]}, {whole.text}; at the same norm "
         f"{_DIRECTIONS[same_norm.direction]}, {same_norm.text}; at the same learning rate "
@@ -60,14 +53,7 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
 
 
 def _correlation(cells: Sequence[Probed], where: str, strata: Key[Probed]) -> RankCorrelation:
-    return correlate(
-        cells,
-        (lambda one: one.rank, lambda one: one.acc),
-        what="accuracy ~ effective rank",
-        where=where,
-        strata=strata,
-        units=CELL_UNITS,
-    )
+    return correlate_accuracy(cells, lambda one: one.rank, "effective rank", where, strata)
 
 
 def _verdict(whole: RankCorrelation, *within: RankCorrelation) -> Verdict:

@@ -143,6 +143,22 @@ def correlate(
     return RankCorrelation(what, where, found, unit)
 
 
+#: Groups of cells, from the coarsest: all of a method and norm, one line over learning rates, single cells.
+CELL_UNITS: tuple[tuple[str, Key[Probed]], ...] = (
+    ("rows", lambda one: one.row),
+    ("lines", lambda one: (one.row, one.column)),
+    ("cells", lambda one: (one.row, one.column, one.lr)),
+)
+
+
+def correlate_accuracy(
+    cells: Sequence[Probed], quantity: Quantity[Probed], name: str, where: str, strata: Key[Probed]
+) -> RankCorrelation:
+    """Return the correlation of a quantity of cells with their accuracy."""
+    quantities = (quantity, lambda one: one.acc)
+    return correlate(cells, quantities, what=f"accuracy ~ {name}", where=where, strata=strata, units=CELL_UNITS)
+
+
 def grouping(items: Sequence[T], units: Sequence[tuple[str, Key[T]]]) -> tuple[str, Key[T]]:
     """Return the first of ``units``, from the coarsest, that forms enough groups; else the coarsest."""
     return next((unit for unit in units if len(set(map(unit[1], items))) >= FEWEST_GROUPS), units[0])
@@ -172,13 +188,6 @@ def quartiles_text(values: Sequence[float]) -> str:
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return f"{middle:.3g} ({low:.3g} to {high:.3g})"
 
-
-#: Groups of cells, from the coarsest: all of a method and norm, one line over learning rates, single cells.
-CELL_UNITS: tuple[tuple[str, Key[Probed]], ...] = (
-    ("rows", lambda one: one.row),
-    ("lines", lambda one: (one.row, one.column)),
-    ("cells", lambda one: (one.row, one.column, one.lr)),
-)
 
 READING = (
     f"rho: Spearman's rank correlation within columns (ranks among cells that differ by method, norm and learning rate "

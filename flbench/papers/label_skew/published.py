@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from flbench.config import Federated, Training
 from flbench.registry import PARTITIONS, Component
 
-#: Fields by which a published configuration is known; all others must be as the paper has them.
+#: Fields that may differ from the paper's; all others that are not in ``Configuration`` must be its defaults.
 _FREE = frozenset({"kind", "seed", "rounds", "eval_every", "probes", "precision", "min_size", "augment"})
 
 
 class Configuration(NamedTuple):
-    """What a published number was measured with; ``groups`` belongs to the norm."""
+    """The settings of a published number; ``groups`` belongs to the norm."""
 
     dataset: str
     model: str
@@ -42,7 +42,7 @@ class Configuration(NamedTuple):
 
     @property
     def column(self) -> tuple[Any, ...]:
-        """Everything but method and norm: what a column of a table holds still."""
+        """Everything but method and norm: the settings that a column of a table shares."""
         return self[:-3]
 
 
@@ -67,7 +67,7 @@ class PublishedRow:
 
 @cache
 def published_rows() -> tuple[PublishedRow, ...]:
-    """Every published number, in the order of the paper's tables."""
+    """Return every published number, in the order of the paper's tables."""
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
         return tuple(_row(line) for line in csv.DictReader(file))
 
@@ -125,7 +125,7 @@ def _as_published(component: Component) -> bool:
     return component.settings().keys() <= {"variant", "groups", "content"}
 
 
-#: Data on which the paper's numbers cannot be met, whatever the code does.
+#: Data sets that differ from the paper's, with the difference.
 OTHER_DATA: dict[str, str] = {"pacs": "64 pixels, the paper's code has 224"}
 
 
@@ -150,36 +150,36 @@ def other_data(experiment: Training, fingerprint: str | None, samples: str | Non
     return "not the official images" if dataset.official and dataset.content else None
 
 
-class _Known(NamedTuple):
-    """Something that readers must know of some published numbers."""
+class _Remark(NamedTuple):
+    """A remark on some published numbers."""
 
     concerns: Callable[[Configuration], bool]
-    what: str
+    text: str
 
 
-_KNOWN = (
-    _Known(
+_REMARKS = (
+    _Remark(
         lambda c: c.method == "scaffold",
         "the published code's control variates stay 0 by a mistake, so that its SCAFFOLD is FedAvg; here they work",
     ),
-    _Known(
+    _Remark(
         lambda c: c.norm == "bn" and c.model == "cnn",
         "the published code shares one BatchNorm among all clients, which uses the statistics of the batch at hand in "
         "tests too, so that FedAvg + BN and FedBN are one computation; here each client has its own",
     ),
-    _Known(
+    _Remark(
         lambda c: c.method == "fedbn",
         "there is no shared model; ours is the mean over clients of the client's own model on the whole test set",
     ),
-    _Known(
+    _Remark(
         lambda c: c.method == "fedlc" and c.partition == "classes:1",
         "with one class the local loss is 0 whatever the weights, so this is the accuracy of the untrained network",
     ),
-    _Known(
+    _Remark(
         lambda c: c.method == "feddecorr",
         "the paper's text has the coefficient 0.5 (variant: text), its code 0.1 (variant: code)",
     ),
-    _Known(
+    _Remark(
         lambda c: c.norm == "ln" and c.model == "cnn",
         "in the published code the CNN's affine maps are never trained; here they are",
     ),
@@ -187,6 +187,6 @@ _KNOWN = (
 
 
 def remarks(row: PublishedRow) -> list[str]:
-    """What readers must know of a published number: contradictions in the paper, mistakes in its code."""
-    known = [known.what for known in _KNOWN if known.concerns(row.configuration)]
+    """Return the remarks on a published number: contradictions in the paper, mistakes in its code."""
+    known = [remark.text for remark in _REMARKS if remark.concerns(row.configuration)]
     return [*known, *filter(None, row.note.split("; "))]

@@ -12,7 +12,7 @@ from flbench.papers.rank_collapse.networks import NORMS, Growth, Net, growths, n
 from flbench.papers.rank_collapse.training import Arm, Record, Setting, settings_of
 from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, LineStyle
+from flbench.report.figures.style import BAND, GREY, LineStyle, line_style, plot_mean
 from flbench.report.stats import summarize
 
 if TYPE_CHECKING:
@@ -78,11 +78,16 @@ def _draw_net(panel: Axes, net: Net) -> None:
         return
     # Equally many layers a decade: all of them would be noise at the end of a logarithmic axis.
     steps = {round(_PER_DECADE * math.log10(layer)): layer for layer in sorted(layers)}
-    at, norm = sorted({*steps.values(), max(layers)}), NORMS.index(net.experiment.normalized)
+    at, norm = sorted({*steps.values(), max(layers)}), net.experiment.normalized
     means = [sum(layers[layer]) / len(layers[layer]) for layer in at]
-    panel.plot(at, means, **_look(norm), markevery=(norm, _MARK_EVERY))
+    style = _norm_style(norm)
+    panel.plot(at, means, **style, markevery=(NORMS.index(norm), _MARK_EVERY))
     low, high = ([pick(layers[layer]) for layer in at] for pick in (min, max))
-    panel.fill_between(at, low, high, color=COLORS[norm], alpha=BAND, linewidth=0)
+    panel.fill_between(at, low, high, color=style["color"], alpha=BAND, linewidth=0)
+
+
+def _norm_style(norm: str) -> LineStyle:
+    return line_style(NORMS.index(norm), NORMS.index(norm))
 
 
 def _over_width(grown: Sequence[Growth]) -> Drawing:
@@ -95,7 +100,7 @@ def _over_width(grown: Sequence[Growth]) -> Drawing:
             [found.mean for _, found in summaries],
             yerr=[found.sd or 0.0 for _, found in summaries],
             capsize=2,
-            **_look(NORMS.index(one.norm)),
+            **_norm_style(one.norm),
         )
     for family, panel in panels.items():
         panel.plot(widths, [math.sqrt(width) for width in widths], **_ROOT)
@@ -148,21 +153,11 @@ def _rank_scale(panel: Axes, ticks: Sequence[int]) -> None:
     panel.set_ylim(bottom=0.9)
 
 
-def _look(place: int) -> LineStyle:
-    return {
-        "color": COLORS[place % len(COLORS)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "linestyle": LINES[place % len(LINES)],
-        "linewidth": 1.3,
-        "markersize": 3.5,
-    }
-
-
 def _norm_legend(figure: Figure, norms: set[str], root: str) -> None:
     from matplotlib.lines import Line2D
 
     shown = [norm for norm in NORMS if norm in norms]
-    handles = [*(Line2D([], [], **_look(NORMS.index(norm))) for norm in shown), Line2D([], [], **_ROOT)]
+    handles = [*(Line2D([], [], **_norm_style(norm)) for norm in shown), Line2D([], [], **_ROOT)]
     names = [*(_NAMES[norm] for norm in shown), root]
     figure.legend(handles, names, loc="outside lower center", ncols=4, handlelength=3)
 
@@ -279,10 +274,9 @@ def _panels(rows: int) -> tuple[Figure, list[Axes]]:
 def _draw(panel: Axes, series: Series, place: int, name: str, *, every: int = 1) -> None:
     """Draw a line with a band, and a marker after ``every`` points, at other points for other places."""
     found = [(x, summary) for x, values in sorted(series.items()) if (summary := summarize(values))]
-    at, look = [x for x, _ in found], _look(place)
-    panel.plot(at, [one.mean for _, one in found], label=name, markevery=(place % every, every), **look)
-    low, high = ([one.mean + sign * (one.sd or 0.0) for _, one in found] for sign in (-1, 1))
-    panel.fill_between(at, low, high, color=look["color"], alpha=BAND, linewidth=0)
+    means, sds = [one.mean for _, one in found], [one.sd for _, one in found]
+    mark = (place % every, every)
+    plot_mean(panel, [x for x, _ in found], means, sds, line_style(place, place), label=name, markevery=mark)
 
 
 def _percent(values: Iterable[float]) -> list[float]:

@@ -14,7 +14,7 @@ from flbench.papers.sharpness.training import EXPLODED, Descent, descents_of, ne
 from flbench.report.board import Leaderboard
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, COLORS, GREY, LINES, MARKERS, LineStyle, panels
+from flbench.report.figures.style import BAND, COLOR_MAP, GREY, LINES, line_style, panels
 from flbench.report.runs import Run
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _VALUE, _BOUND = LINES[1], LINES[2]
 #: Least distance of the exponents beside the curves, as a share of the panel's height.
 _LABEL_GAP = 0.075
 
-#: A colour map of steadily rising lightness, for every kind of colour blindness and in grey; light is better.
-_LOSS_COLORS = "cividis_r"
+#: Light is better.
+_LOSS_COLORS = f"{COLOR_MAP}_r"
 
 #: Losses below this share one colour.
 _LOWEST_LOSS = 1e-3
@@ -103,20 +103,20 @@ def _draw_curves(panel: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _draw_curve(panel: Axes, curve: Curve) -> None:
-    look = _look(curve.family.normalized)
+    style = line_style(NORMALIZATIONS.index(curve.family.normalized))
     at, means = [point.width for point in curve.points], [point.summary.mean for point in curve.points]
-    panel.plot(at, means, **look)
+    panel.plot(at, means, **style)
     spreads = [point.summary.sd or 0.0 for point in curve.points]
     # A band that would reach below zero ends at a tenth of the mean, which a logarithmic axis can show.
     low = [max(mean - sd, 0.1 * mean) for mean, sd in zip(means, spreads, strict=True)]
     high = [mean + sd for mean, sd in zip(means, spreads, strict=True)]
-    panel.fill_between(at, low, high, color=look["color"], alpha=BAND, linewidth=0)
+    panel.fill_between(at, low, high, color=style["color"], alpha=BAND, linewidth=0)
     for name, dashes in (("value", _VALUE), ("lower", _BOUND)):
         known = [(point.width, getattr(point.predicted, name)) for point in curve.points if point.predicted]
         drawn = [(width, number) for width, number in known if number is not None]
         # The bound of eq. 19 scatters around that of theorem 3.3.
         if drawn and curve.family.normalized != "bn-last":
-            panel.plot(*zip(*drawn, strict=True), color=look["color"], linestyle=dashes, linewidth=1.1)
+            panel.plot(*zip(*drawn, strict=True), color=style["color"], linestyle=dashes, linewidth=1.1)
 
 
 def _label_exponents(panel: Axes, curves: Sequence[Curve]) -> None:
@@ -135,7 +135,7 @@ def _label_exponents(panel: Axes, curves: Sequence[Curve]) -> None:
             ha="right",
             va="center",
             fontsize=8,
-            color=_look(curve.family.normalized)["color"],
+            color=line_style(NORMALIZATIONS.index(curve.family.normalized))["color"],
         )
 
 
@@ -154,16 +154,10 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
     return [end(cluster, -1) + index * gap for cluster in clusters for index in range(len(cluster))]
 
 
-def _look(normalized: str) -> LineStyle:
-    place = NORMALIZATIONS.index(normalized)
-    look = {"color": COLORS[place % len(COLORS)], "marker": MARKERS[place % len(MARKERS)]}
-    return {**look, "linewidth": 1.3, "markersize": 3.5}
-
-
 def _curve_legend(figure: Figure, names: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], **_look(name)) for name in names]
+    handles = [Line2D([], [], **line_style(NORMALIZATIONS.index(name))) for name in names]
     handles += [Line2D([], [], color=GREY, linestyle=dashes, linewidth=1.1) for dashes in (_VALUE, _BOUND)]
     figure.legend(
         handles, [*names, "theory", "lower bound"], loc="outside right center", title="normalized", handlelength=3.0

@@ -84,24 +84,12 @@ def _descent(run: Run, collection: Collection) -> Descent | None:
 
 @dataclass(frozen=True)
 class Network:
-    """One draw and its descents, by rising learning rate."""
+    """One draw, with lambda_max before the first step, and its descents by rising learning rate."""
 
+    family: Family
+    width: int
+    lambda_max: float
     descents: tuple[Descent, ...]
-
-    @property
-    def family(self) -> Family:
-        """The family it was drawn from."""
-        return self.descents[0].family
-
-    @property
-    def width(self) -> int:
-        """Its width M."""
-        return self.descents[0].width
-
-    @property
-    def lambda_max(self) -> float:
-        """lambda_max before the first step."""
-        return self.descents[0].lambda_max
 
     def bracket(self, failed: Failed) -> tuple[float, float] | None:
         """Return the last rate before and the first rate of a failure; None where the rates tried do not bracket it."""
@@ -116,10 +104,11 @@ class Network:
 
 def networks_of(descents: Sequence[Descent]) -> tuple[Network, ...]:
     """Return the draws, each with all its descents."""
-    return tuple(
-        Network(tuple(sorted(same, key=lambda one: one.lr)))
-        for same in grouped(descents, lambda one: (one.family, one.width, one.seed))
-    )
+    networks = []
+    for same in grouped(descents, lambda one: (one.family, one.width, one.seed)):
+        by_rate = tuple(sorted(same, key=lambda one: one.lr))
+        networks.append(Network(by_rate[0].family, by_rate[0].width, by_rate[0].lambda_max, by_rate))
+    return tuple(networks)
 
 
 def predicted_rate(family: Family, width: int) -> float | None:

@@ -1,4 +1,4 @@
-"""The synthesis on made-up sweeps whose answers are known, and on real training."""
+"""The chapter "Why" on synthetic sweeps with known verdicts, and on real training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mechanism(name: str, law: Any, **axes: Any) -> Mechanism:
 
 
 def wiggle(request: Any) -> float:
-    """Something small that no two rows share, so that there are no ties."""
+    """Return a small number that differs between rows, so that there are no ties."""
     return 1e-3 * place(METHODS, request.method.name) + 1e-4 * request.seed
 
 
@@ -45,7 +45,7 @@ def wiggle(request: Any) -> float:
     ("interval", "way"),
     [((0.1, 0.5), "rises"), ((-0.5, -0.1), "falls"), ((-0.1, 0.2), "flat"), ((-0.1, 0.6), "open"), (None, "open")],
 )
-def test_which_way_a_correlation_points(interval: tuple[float, float] | None, way: str) -> None:
+def test_the_direction_of_a_correlation(interval: tuple[float, float] | None, way: str) -> None:
     assert direction(Correlation(30, 10, 0.2, interval)) == way
 
 
@@ -75,7 +75,7 @@ def test_the_range_follows_the_sharpness() -> None:
     assert [one.where for one in found.correlations] == 2 * ["iid", "classes:1", "everywhere"]
 
 
-def test_the_range_does_the_opposite() -> None:
+def test_a_range_that_falls_with_the_sharpness_rate_refutes_the_claim() -> None:
     opposite = {norm: 10 ** ((6 - i) / 2 - 2.5) * 1.01 for i, norm in enumerate(NORMS)}
     found = mechanism(
         "rates", lambda request: works_below(opposite[request.norm.name], request), rates=RATES, methods=METHODS[:2]
@@ -83,7 +83,7 @@ def test_the_range_does_the_opposite() -> None:
     assert found.claim.verdict == "does not hold" and "rho -1.00" in found.claim.evidence
 
 
-def test_three_norms_tell_nothing_of_sharpness() -> None:
+def test_three_norms_are_too_few_for_the_range() -> None:
     found = mechanism("rates", lambda request: works_below(limit(request), request), rates=RATES, norms=NORMS[:3])
     assert found.claim.verdict == "inconclusive"
     assert "rho 1.00 (no interval: n = 42 in only 3 norms)" in found.claim.evidence
@@ -132,7 +132,7 @@ def test_more_rank_can_go_with_less_accuracy() -> None:
     )
 
 
-def test_few_cells_do_not_tell() -> None:
+def test_few_cells_are_inconclusive() -> None:
     law = lambda request: Saw(0.5 + request.lr / 4, rank=1 + request.lr)  # noqa: E731
     found = mechanism("rank", law, methods=["fedavg"], norms=["none"], partitions=["iid"])
     assert found.claim.verdict == "inconclusive"
@@ -162,7 +162,7 @@ def loss_of(request: Any) -> float:
     )
 
 
-def test_the_gain_is_that_of_bounded_norms() -> None:
+def test_bounded_norms_explain_a_gain_that_grows_with_the_norms() -> None:
     found = mechanism("norms", grows(lambda request: 0.7 + 0.05 * math.log10(request.lr) - loss_of(request)))
     assert found.claim.verdict == "holds", found.claim.evidence
     growth, norms = found.means
@@ -172,7 +172,7 @@ def test_the_gain_is_that_of_bounded_norms() -> None:
     assert norms.lines[0].names[0] == "none" and ("fn", "1 (1 to 1)") in [line.names for line in norms.lines]
 
 
-def test_what_is_gained_without_growth_is_not_explained() -> None:
+def test_a_gain_without_growth_is_explained_in_part() -> None:
     found = mechanism(
         "norms", grows(lambda request: 0.8 - loss_of(request) + 0.1 * (request.norm.name == "fn") + wiggle(request))
     )
@@ -199,7 +199,7 @@ def test_growth_can_explain_one_partition() -> None:
     assert "(by partition, iid: open, classes:1: rises with it)" in found.claim.evidence
 
 
-def test_longer_features_from_the_start_are_told() -> None:
+def test_the_evidence_names_features_that_are_longer_from_the_start() -> None:
     law = lambda request: Saw(0.5 + wiggle(request), norm=8, born_norm=0.5 if request.norm.name == "none" else 8)  # noqa: E731
     found = mechanism("norms", law)
     assert "fn's features are 16.0 times as long as none's" in found.claim.evidence
@@ -213,7 +213,7 @@ def test_cells_that_diverged_have_no_gain() -> None:
 # what is read, and what is said
 
 
-def test_beginnings_are_read_once() -> None:
+def test_records_of_round_0_are_read_once() -> None:
     collection = world(lambda request: Saw(0.5 + wiggle(request), norm=2))
     sections, source = board(collection).sections, cast(Any, collection.source)
     before = source.asked
@@ -224,7 +224,7 @@ def test_beginnings_are_read_once() -> None:
     assert all(one.growth == 2 and one.born == 1 and one.born_local == 2 for one in found.cells)
 
 
-def test_without_probes_it_says_how_to_switch_them_on() -> None:
+def test_without_probes_the_chapter_says_how_to_turn_them_on() -> None:
     collection = world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"])
     for run in collection.runs:
         assert isinstance(run.record, dict)
@@ -235,13 +235,13 @@ def test_without_probes_it_says_how_to_switch_them_on() -> None:
     assert to_json(found)["why"][0]["runs_with_probes"] == 0
 
 
-def test_it_is_there_only_where_it_is_asked_for() -> None:
+def test_the_chapter_is_there_only_on_request() -> None:
 
     found = leaderboard_of(world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"]))
     assert "## Why" not in markdown_of(found) and "why" not in to_json(found)
 
 
-def test_a_loss_is_not_explained() -> None:
+def test_a_report_about_losses_judges_no_mechanism() -> None:
     collection = world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"])
     for run in collection.runs:
         assert isinstance(run.record, dict)
@@ -270,7 +270,7 @@ def test_golden_section() -> None:
     assert text == GOLDEN.read_text(encoding="utf-8"), "a wanted change is accepted by UPDATE_GOLDEN=1"
 
 
-def test_json_and_terminal_and_page_tell_the_same() -> None:
+def test_json_terminal_and_page_agree() -> None:
     found = board(world(golden_law, norms=NORMS[:3]))
     plain = json.loads(json.dumps(to_json(found), allow_nan=False))["why"][0]
     assert [one["verdict"] for one in plain["answers"]] == ["inconclusive", "holds", "in part"]
@@ -289,7 +289,7 @@ def test_json_and_terminal_and_page_tell_the_same() -> None:
 # figures
 
 
-def test_the_figure_has_a_row_a_partition_and_a_panel_a_quantity() -> None:
+def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity() -> None:
     collection = world(golden_law, norms=NORMS[:3])
     (drawing,) = draw(board(collection), "why")
     axes: Any = drawing.figure.axes

@@ -93,7 +93,7 @@ def test_verdicts_by_hand(tmp_path: Path, percents: list[float], tolerance: floa
     assert said(one) == (verdict, why)
 
 
-def test_one_seed_is_inconclusive_however_near(tmp_path: Path) -> None:
+def test_one_seed_is_inconclusive(tmp_path: Path) -> None:
     store, requests = Store(tmp_path), seeds(1)
     done(store, requests, [55.86])
     one = by_table(published(store, requests))["10"]
@@ -196,7 +196,7 @@ def test_a_part_of_cifar10_is_never_the_whole(tmp_path: Path) -> None:
     assert {one.judgement.obstacle for one in found.values()} == {"not comparable"}
 
 
-def test_two_versions_of_the_data_and_two_variants_are_judged_apart(tmp_path: Path) -> None:
+def test_versions_of_the_data_and_variants_are_judged_separately(tmp_path: Path) -> None:
     store = Store(tmp_path)
     requests = seeds(4)
     done(store, requests[:2], [55.86] * 2)
@@ -213,7 +213,7 @@ def test_two_versions_of_the_data_and_two_variants_are_judged_apart(tmp_path: Pa
     assert found.counts["holds"] == 1
 
 
-def test_nothing_is_said_where_nothing_was_published(tmp_path: Path) -> None:
+def test_other_data_sets_have_no_comparison(tmp_path: Path) -> None:
     store, request = Store(tmp_path), experiment()
     finish(store, request)
     runs = collect(StoreSource(store), [request]).runs
@@ -306,7 +306,7 @@ def test_the_same_runs_give_the_same_section(tmp_path: Path) -> None:
     assert section(golden_board(Store(tmp_path, create=False), requests)) == first
 
 
-def test_everything_lists_what_nobody_asked_for(tmp_path: Path) -> None:
+def test_everything_lists_numbers_without_requested_runs(tmp_path: Path) -> None:
     store = golden_store(tmp_path)
     text = markdown_of(golden_board(store, golden_requests(), published=True, tolerance=2.5))
     assert "365 published numbers" in text
@@ -332,7 +332,7 @@ def test_json_has_every_comparison(tmp_path: Path) -> None:
     assert plain["orders"][0]["n"] >= 2
 
 
-def test_json_says_where_nothing_was_published(tmp_path: Path) -> None:
+def test_json_has_null_without_published_numbers(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment())
     assert to_json(golden_board(store))["published"] is None

@@ -37,7 +37,7 @@ def test_every_row_is_read() -> None:
     assert {row.configuration.groups for row in rows} == {None, 2}
 
 
-def test_every_name_in_it_is_one_of_flbenchs() -> None:
+def test_every_name_in_the_file_is_registered() -> None:
     configurations = [row.configuration for row in published_rows()]
     for registry, field in ((DATASETS, "dataset"), (MODELS, "model"), (METHODS, "method"), (NORMS, "norm")):
         assert {getattr(one, field) for one in configurations} <= {*registry.names()}
@@ -53,7 +53,7 @@ def test_34_configurations_have_several_numbers() -> None:
     assert values[fedavg] == {"55.86", "56.82", "55.760.55"}
 
 
-def test_an_experiment_knows_its_configuration() -> None:
+def test_the_configuration_of_an_experiment() -> None:
     column = ("cifar10", "cnn", "classes:1", 10, 10, False, 0.01, 32)
     skewed = configuration_of(paper(partition="dirichlet:0.10"))
     assert skewed is not None
@@ -72,11 +72,11 @@ def test_an_experiment_knows_its_configuration() -> None:
         {"method": {"name": "fedavg", "server_lr": 1.0}},
     ],
 )
-def test_what_does_not_matter(free: dict[str, Any]) -> None:
+def test_settings_that_are_not_part_of_a_configuration(free: dict[str, Any]) -> None:
     assert configuration_of(paper(**free)) == configuration_of(paper())
 
 
-def test_a_variant_answers_to_the_same_number() -> None:
+def test_a_variant_has_the_same_configuration() -> None:
     scaffold = configuration_of(paper(method="scaffold"))
     assert scaffold is not None
     assert configuration_of(paper(method={"name": "scaffold", "variant": "text"})) == scaffold
@@ -95,7 +95,7 @@ def test_a_variant_answers_to_the_same_number() -> None:
         {"local_epochs": 1, "local_steps": None},
     ],
 )
-def test_other_settings_answer_to_nothing(other: dict[str, Any]) -> None:
+def test_other_settings_have_no_configuration(other: dict[str, Any]) -> None:
     fields = {key: value for key, value in other.items() if value is not None}
     dropped = [key for key, value in other.items() if value is None]
     base = {"dataset": "cifar10", "model": "cnn", "rounds": 10_000, "lr": 0.01, "batch_size": 32, "local_steps": 10}
@@ -103,11 +103,11 @@ def test_other_settings_answer_to_nothing(other: dict[str, Any]) -> None:
     assert configuration_of(parse_experiment(raw)) is None
 
 
-def test_centralized_training_answers_to_nothing() -> None:
+def test_centralized_training_has_no_configuration() -> None:
     assert configuration_of(parse_experiment({"kind": "centralized", "dataset": "cifar10", "model": "cnn"})) is None
 
 
-def test_which_data_are_others() -> None:
+def test_data_that_differ_from_the_papers() -> None:
     pacs = paper(dataset="pacs", model="resnet18", clients=12, partition="domain-dirichlet:0.5")
     assert other_data(pacs, "0" * 16, None) == "64 pixels, the paper's code has 224"
     tiny = paper(dataset="tinyimagenet", model="resnet18", clients=200, partition="dirichlet:0.01")

@@ -1,4 +1,4 @@
-"""What the chapter about ranks over depth says of synthetic networks, and what it draws of them."""
+"""The chapter and the figures about random networks, on synthetic runs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_networks_that_do_not_collapse_refute_the_lemma() -> None:
     assert "it collapses for γ 0.5, d = 32" in evidence(chapter, AVOIDS)
 
 
-def test_what_is_not_deep_enough_is_not_judged() -> None:
+def test_networks_that_are_not_deep_enough_are_not_judged() -> None:
     """At gamma = 0.01 and d = 32 rank one takes some 25,000 layers."""
     store = Memory()
     record(store, 0, lambda _: 4.6, gamma=0.01)
@@ -105,7 +105,7 @@ def test_the_exponent_over_the_width_decides_on_theorem_2(power: float, expected
     assert verdict(chapter, AVOIDS) == "not run", "without networks that have no normalization"
 
 
-def test_a_violated_bound_is_told() -> None:
+def test_a_violated_bound_refutes_the_claim() -> None:
     store = Memory()
     lines = [{"round": LAYERS, "rank": 9.0, "first_share": 0.5, "soft_rank_0.5": 2, "soft_rank_0.1": 8, "seconds": 0.0}]
     store.finish(request(0), lines)
@@ -114,7 +114,7 @@ def test_a_violated_bound_is_told() -> None:
     assert evidence(chapter, BOUND) == "1 of 2 pairs of a layer and a τ violate it"
 
 
-def test_dead_networks_and_missing_draws_are_told() -> None:
+def test_remarks_name_dead_networks_and_missing_draws() -> None:
     store = Memory()
     record(store, 0, lambda layer: 3.0 if layer < 500 else None, activation="relu", normalized="bn-rms")
     record(store, 1, lambda _: 3.0, activation="relu", normalized="bn-rms")

@@ -1,4 +1,4 @@
-"""What the chapter about deep networks says of synthetic runs, and what it draws of them."""
+"""The chapter and the figures about trained networks, on synthetic runs."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def test_accuracy_and_rank_over_depth() -> None:
     )
 
 
-def test_what_figure_1_says_can_be_refuted() -> None:
+def test_runs_can_refute_figure_1() -> None:
     found = verdicts(over_depth(bn_at_32=0.5, he_at_32=0.99))
     assert found[FALLS] == found[KEPT] == "does not hold"
 
 
-def test_a_collapsed_rank_that_trains_speaks_against_the_rank() -> None:
+def test_a_network_that_trains_on_a_collapsed_rank_is_evidence_against_the_claim() -> None:
     said = evidence(over_depth(), CRUCIAL)
     assert "against it: He's init at 8 layers, r = 1.20 ± 0.00, 97.1 ± 0.2 %" in said
     assert "in 6 arms" in said
@@ -148,7 +148,7 @@ def test_pre_training_against_batch_norm_and_the_control() -> None:
     assert "BN: 14.0 to 5.0 in 20 epochs (n=3)" in evidence(raised(), PRESERVED)
 
 
-def test_a_high_rank_that_diverges_speaks_against_the_rank() -> None:
+def test_a_network_that_diverges_at_a_high_rank_is_evidence_against_the_claim() -> None:
     assert "25 steps on the rank at 32 layers, r = 37.00 ± 0.00, diverged" in evidence(raised(), CRUCIAL)
 
 
@@ -156,7 +156,7 @@ def test_pre_training_that_the_rescaling_explains() -> None:
     assert verdicts(raised(light=0.95, control=0.98))[CONTROL] == "does not hold"
 
 
-def test_runs_that_are_missing_leave_it_open() -> None:
+def test_missing_runs_make_a_claim_inconclusive() -> None:
     store = Memory()
     add(store, 0.97, 14.0, **BN)
     add(store, None, 37.0, seeds=2, **steps(25))
@@ -167,7 +167,7 @@ def test_runs_that_are_missing_leave_it_open() -> None:
     assert row[-1].text == "diverged: 2/3 at lr 0.1; 1 unfinished"
 
 
-def test_the_best_of_the_common_learning_rates_counts() -> None:
+def test_arms_are_compared_at_the_best_of_the_common_learning_rates() -> None:
     store = Memory()
     add(store, 0.5, 1.0, lrs=(0.01,), **HE)
     add(store, 0.8, 1.0, lrs=(0.1,), **HE)
@@ -189,7 +189,7 @@ def test_a_trial_that_lost_seeds_is_not_the_best() -> None:
     assert best is not None and best.lr == 0.01
 
 
-def test_untrained_networks_have_ranks_alone() -> None:
+def test_claims_about_training_are_not_run_without_training() -> None:
     store = Memory()
     request = experiment(kind="deep", rounds=0, seed=0, depth=32, **BN)
     store.finish(request, [{"round": 0, "rank": 12.0, "ranks": [30.0, 12.0]}])

@@ -1,4 +1,4 @@
-"""Figures of studies of kind ``sharpness``: they are written, and say what they show."""
+"""Figures of studies of kind ``sharpness``: content and captions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def panels(drawing: Drawing) -> list[Any]:
     return [panel for panel in drawing.figure.axes if panel.axison and panel.get_title()]
 
 
-def test_nothing_is_drawn_of_a_single_width(store: Memory) -> None:
+def test_a_single_width_has_no_figure(store: Memory) -> None:
     draw_runs(store, theory, widths=(50,))
     assert drawings(store) == []
 

@@ -1,4 +1,4 @@
-"""Verdicts on figure 2 of the sharpness paper from made-up descents, and what counts as one."""
+"""Verdicts on figure 2 of the sharpness paper, on synthetic descents."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def catapult(factor: float) -> tuple[float, float]:
 
 
 def wall(factor: float) -> tuple[float, float]:
-    """What the paper says: above the line all is lost."""
+    """The paper's prediction: above the line every run explodes."""
     return (10.0, 0.5) if factor < 1 else (math.inf, math.inf)
 
 
@@ -110,14 +110,14 @@ def test_evidence_counts_the_runs_on_both_sides_of_their_own_line(store: Memory)
     assert {one.verdict for one in chapter(store).claims if "means subtracted" in one.text} == {"not run"}
 
 
-def test_few_runs_beside_the_line_are_inconclusive(store: Memory) -> None:
+def test_few_runs_near_the_line_are_inconclusive(store: Memory) -> None:
     descend(store, wall, widths=(100,), factors=(0.9, 1.3))
     assert claim_on(store, "losses grow").verdict == "inconclusive"
     assert claim_on(store, "wide networks explode").verdict == "inconclusive"
 
 
 def centred(factor: float) -> tuple[float, float]:
-    """Mean-subtracted networks as measured: well up to twice their line, then lost."""
+    """Mean-subtracted networks as measured: no growth up to twice their line, then an explosion."""
     return (10.0, 1e-4) if factor < 2 else (math.inf, math.inf)
 
 
@@ -144,7 +144,7 @@ def test_rates_that_are_no_higher_refute_it(store: Memory) -> None:
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(1.0, "holds"), (0.1, "does not hold")])
-def test_the_line_of_mean_subtraction_is_held_against_what_survived(
+def test_the_line_of_mean_subtraction_is_compared_with_the_rates_that_survived(
     store: Memory, times: float, verdict: Verdict
 ) -> None:
     """Networks that survive up to about the line, and up to a tenth of it."""
@@ -182,7 +182,7 @@ def test_a_diverged_run_is_a_descent_with_infinite_losses(store: Memory) -> None
     assert all(one.first == 10.0 for one in found)
 
 
-def test_rates_that_do_not_bracket_an_event_say_nothing(store: Memory) -> None:
+def test_rates_that_do_not_bracket_a_failure_have_no_highest_rate(store: Memory) -> None:
     descend(store, wall, widths=(100,))
     collection = store.collection()
     network, _ = networks_of(descents_of(collection.runs, collection))

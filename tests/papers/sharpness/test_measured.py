@@ -1,4 +1,4 @@
-"""Verdicts on the sharpness paper from networks that are measured: theory and experiment within their spread."""
+"""Verdicts on the sharpness paper, on networks that the test measures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ torch.set_num_threads(1)  # more wait for each other beside other tests
 
 
 def measure(memory: Memory, **fields: Any) -> float:
-    """Execute a study and keep its records; returns its first lambda_max."""
+    """Execute a study, store its records, and return its first lambda_max."""
     request: Any = experiment(kind="sharpness", **fields)
     study, _, _ = make_study(request, None, "cpu")
     lines = [study.evaluate()]
@@ -37,7 +37,7 @@ def claims(memory: Memory) -> dict[str, Claim]:
 
 
 @pytest.mark.slow
-def test_random_networks_bear_out_the_theorems() -> None:
+def test_measured_random_networks_support_the_theorems() -> None:
     """Widths 50, 100 and 200, 10 draws of each, both activations: a value, flat lines, growing lines, bounds."""
     memory = Memory()
     for activation, width, seed in product(VARIANCES, (50, 100, 200), range(10)):

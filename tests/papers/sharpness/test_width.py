@@ -1,4 +1,4 @@
-"""Verdicts on the sharpness paper from made-up runs that hold to its claims, or do not."""
+"""Verdicts on the sharpness paper's theorems, on synthetic runs that follow them or do not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from flbench.papers.evidence import combined
 from flbench.papers.sharpness.claims_width import grows, near
 from flbench.papers.sharpness.networks import Family, curves_of, predict
 from flbench.report.blocks import Grid
@@ -69,7 +68,7 @@ def claim(store: Memory, source: str) -> Claim:
     return found
 
 
-def test_theory_that_is_met_holds(store: Memory) -> None:
+def test_runs_that_follow_theory_support_it(store: Memory) -> None:
     for activation in ("relu", "tanh"):
         draw(store, theory, activation=activation)
     found = claim(store, "theorem 2.2")
@@ -110,7 +109,7 @@ def test_little_data_are_inconclusive(store: Memory, widths: Sequence[int], seed
     assert "widths with 3 draws or more; a verdict needs 3 of them" in found.evidence
 
 
-def test_widths_with_few_draws_do_not_judge(store: Memory) -> None:
+def test_widths_with_few_draws_do_not_count(store: Memory) -> None:
     draw(store, theory)
     draw(store, lambda request: 9 * theory(request), widths=(800,), seeds=(0,))
     found = claim(store, "theorem 2.2")
@@ -126,8 +125,8 @@ def test_other_depths_are_named(store: Memory) -> None:
     assert " ReLU (2, 0), L = 5: " in evidence
 
 
-def test_unfinished_and_foreign_runs_are_no_draws(store: Memory) -> None:
-    """Other numbers of samples and outputs are other claims' business; a claimed run has no result."""
+def test_unfinished_runs_and_other_settings_do_not_count(store: Memory) -> None:
+    """Other numbers of samples and outputs belong to other claims; a claimed run has no result."""
     draw(store, theory, samples=1000)
     draw(store, theory, outputs=10)
     store.add(experiment(kind="sharpness", rounds=0, width=64))
@@ -154,7 +153,7 @@ def test_mean_subtraction_is_flat_and_above_its_bound(
     assert claim(store, "theorem 3.3").verdict == verdict
 
 
-def test_last_batch_norm_is_held_to_its_own_outputs(store: Memory) -> None:
+def test_batch_norm_of_the_outputs_is_compared_with_the_bound_of_its_own_outputs(store: Memory) -> None:
     """With one output Q_2/Q_1 = 1/sigma^2: the bound 2.3143 / 0.25 = 9.257 lies below 20, but not below 8."""
     draw(store, lambda request: 20.0, normalized="bn-last", more={"sigmas": [0.5]})
     found = claim(store, "eq. 19")
@@ -173,12 +172,12 @@ def test_middle_batch_norm_grows_for_relu_and_tanh_is_a_control(store: Memory) -
     assert "Outside the theorem: tanh (3, 0.64), exponent 0.00" in found.evidence
 
 
-def test_middle_batch_norm_that_flattens_relu_would_refute(store: Memory) -> None:
+def test_a_flat_relu_network_refutes_theorem_3_4(store: Memory) -> None:
     draw(store, lambda request: 70.0, normalized="bn-middle")
     assert claim(store, "theorem 3.4").verdict == "does not hold"
 
 
-def test_the_control_alone_says_nothing_of_the_theorem(store: Memory) -> None:
+def test_the_control_alone_does_not_judge_the_theorem(store: Memory) -> None:
     draw(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
     assert claim(store, "theorem 3.4").verdict == "not run"
 
@@ -248,18 +247,3 @@ def test_exponents_are_judged_with_their_intervals(found: Exponent | None, wante
 def test_growth_is_nearer_to_one_than_to_zero() -> None:
     cases = [Exponent(0.7, 0.6, 0.8), Exponent(0.55, 0.4, 0.7), Exponent(0.3, 0.2, 0.4), None]
     assert [grows(one) for one in cases] == ["holds", "inconclusive", "does not hold", "inconclusive"]
-
-
-@pytest.mark.parametrize(
-    ("parts", "verdict"),
-    [
-        ([], "not run"),
-        (["holds", "holds"], "holds"),
-        (["holds", "does not hold"], "in part"),
-        (["holds", "inconclusive"], "in part"),
-        (["does not hold", "inconclusive"], "does not hold"),
-        (["does not hold", "does not hold"], "does not hold"),
-    ],
-)
-def test_settings_are_taken_combined(parts: Sequence[Verdict], verdict: Verdict) -> None:
-    assert combined(parts) == verdict
