@@ -116,7 +116,7 @@ class RoundInputs:
             [weight for each in weights for weight in each.messages],
             steps_N,
         ]
-        weights_4N = torch.tensor(rows, dtype=torch.float64)
+        weights_4N = torch.from_numpy(np.array(rows, dtype=np.float64))
         cohort_N = torch.from_numpy(np.concatenate(cohorts))
 
         def batches(positions: slice) -> Tree:

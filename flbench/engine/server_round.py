@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
-from operator import itemgetter
+from functools import cached_property, reduce
+from operator import add, itemgetter
 from typing import Any
 
 import torch
@@ -249,7 +249,7 @@ class _Tally:
         self._delta = {name: torch.zeros_like(leaf) for name, leaf in state.x.items()}
         self._buffers = {name: torch.zeros_like(leaf) for name, leaf in state.buffers.items()}
         self._message: Tree = {}
-        self._loss = {"loss": run.counts_NY.new_zeros((), dtype=torch.float64)}
+        self._losses: list[Tensor] = []
 
     def add(self, result: ClientResult, cohort_n: Tensor, weights_4n: Tensor) -> None:
         """Add the next participants, in ascending order."""
@@ -260,7 +260,7 @@ class _Tally:
         add_weighted(self._delta, {name: result.params[name] - leaf for name, leaf in state.x.items()}, of_delta)
         add_weighted(self._buffers, result.buffers, share)
         add_weighted(self._message, result.message, of_message)
-        add_weighted(self._loss, {"loss": share * result.loss}, torch.ones_like(share))
+        self._losses.append(share * result.loss)
         after = {**result.params, **result.buffers}
         for stored, new in ((state.states, result.state), (state.local, after)):
             for name, leaf in stored.items():
@@ -273,7 +273,7 @@ class _Tally:
         state, sampler = self._state, self._run.sampler
         participation = sampler.cohort_size / len(sampler.rows)
         x, server = sampler.method.server_step(state.x, self._delta, self._message, state.server, participation)
-        loss = self._loss["loss"]
+        loss = _sum_in_order(torch.cat(self._losses))
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)
         return RoundOutcome(
             state=RunState(x, self._buffers, server, state.states, state.local, watch),
@@ -305,6 +305,11 @@ def weighted_sum(leaf_n: Tensor, weights_n: Tensor) -> Tensor:
     """Return the sum of weight times leaf over the first axis, in the leaf's dtype."""
     weights = weights_n.to(leaf_n.dtype) if leaf_n.is_floating_point() else weights_n
     return (weights.view(-1, *[1] * (leaf_n.dim() - 1)) * leaf_n).sum(0).to(leaf_n.dtype)
+
+
+def _sum_in_order(values_N: Tensor) -> Tensor:
+    """The sum of a few numbers; on a CPU from the first to the last, as ``add_weighted`` adds."""
+    return values_N.new_full((), reduce(add, values_N.tolist(), 0.0)) if values_N.is_cpu else values_N.sum()
 
 
 def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
