@@ -1,7 +1,7 @@
 """The experiment: one frozen, typed, validated configuration, and the run id that names its numbers.
 
 What defines the numbers is in the run id; how long to run (``rounds``) and what to write down (``eval_every``,
-``probes``) is not: 200 rounds are a prefix of 10,000, and looking does not change what is seen. Where a run executes
+``probes``) is not: 200 rounds are a prefix of 10,000, and evaluating does not change training. Where a run executes
 (store, device, executor, workers) is no part of an experiment at all.
 
 The data are part of the id by their content: a data set's ``content`` is the fingerprint of its decoded arrays. It is

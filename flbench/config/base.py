@@ -63,23 +63,23 @@ Rounds = Annotated[Whole, Field(le=MAX_ROUNDS)]
 
 
 class Experiment(BaseModel):
-    """What every kind shares: how long it runs, what it is drawn from, and its identity.
+    """What every kind shares: rounds, evaluations, the seed, and the identity.
 
     ``parse_experiment`` makes one. The class itself checks each field alone, and neither ``derived`` nor ``checks``.
     """
 
-    # Strict: the text "1" and the truth value yes are no numbers.
+    # Strict: the text "1" and the truth value yes are not numbers.
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
     #: Raise when the numbers of every run of this kind change (a fixed engine, other random streams).
     version: ClassVar[int] = 1
-    #: Values that fit alone and may not fit together; the components know their own limits.
+    #: Rules between fields; each value alone is checked by its type, and components check themselves.
     checks: ClassVar[tuple[Check, ...]] = (Check(("rounds", "eval_every"), "eval_every", too_many_evaluations),)
     #: Defaults that depend on another field.
     derived: ClassVar[tuple[Derived, ...]] = ()
-    #: Fields of which several values are one computation: they share a run id.
+    #: Fields of which several values are the same computation, and share a run id.
     spellings: ClassVar[tuple[Spelling, ...]] = ()
 
     kind: str
@@ -99,12 +99,12 @@ class Experiment(BaseModel):
 
     @classmethod
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
-        """Return the recorded number that sums a run of this kind up, from its experiment as plain JSON."""
+        """Return the name of the recorded number that sums up a run, from its experiment as plain JSON."""
         return "acc"
 
     @classmethod
     def identity_of(cls, field: str, value: Any) -> dict[str, Any]:
-        """Return what one field adds to the identity: nothing where it is a request or at its introduction default."""
+        """Return what one field adds to the identity: nothing for request fields and for default values."""
         if field in REQUEST_FIELDS or value is None:
             return {}
         if isinstance(value, Component):

@@ -19,7 +19,7 @@ class Kinds(Mapping[str, type[Experiment]]):
         self._models: dict[str, type[Experiment]] = {}
 
     def register(self, model: type[E]) -> type[E]:
-        """Enter a class under the default of its field ``kind``; raises ValueError where the name is taken."""
+        """Register a class under the default of its field ``kind``; raises ValueError if the name is taken."""
         name = model.model_fields["kind"].default
         if self._models.setdefault(name, model) is not model:
             raise ValueError(f"the kind {name!r} is registered twice: {self._models[name]!r} and {model!r}")

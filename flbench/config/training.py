@@ -96,7 +96,7 @@ class _Training(Experiment):
     )
 
     derived: ClassVar[tuple[Derived, ...]] = (
-        # The experiment names what is really done, so that the run id holds it.
+        # The augmentation that is really used, so that it enters the run id.
         Derived("augment", "dataset", lambda dataset: dataset.augment),
         Derived("local_steps", "local_epochs", lambda epochs: None),
     )
@@ -140,7 +140,7 @@ class _Training(Experiment):
 
 @KINDS.register
 class Federated(_Training):
-    """Clients train locally, the server combines what they send."""
+    """Clients train locally, the server combines their updates."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         *_Training.checks,

@@ -72,7 +72,7 @@ def consecutive_rows(rows: Rows, *, seed: int, first_step: int, steps: int, batc
 
 @dataclass(frozen=True)
 class Crops:
-    """Random choices of the flip-and-crop augmentation, one a sample: mirror it or not, and where the crop begins."""
+    """Random choices of the flip-and-crop augmentation per sample: whether to mirror, and where the crop starts."""
 
     flip: Tensor  # bool (...,)
     offset: Tensor  # int64 (..., 2): row and column, each in [0, 2 * CROP_PADDING]
@@ -91,7 +91,7 @@ def draw_crops(shape: tuple[int, ...], *, seed: int, client: int, round: int) ->
 
 
 def crop_and_flip(images_MCHW: Tensor, crops: Crops) -> Tensor:
-    """Zero-pad by CROP_PADDING, crop to the own size at each sample's offset, mirror where asked; any dtype."""
+    """Zero-pad by CROP_PADDING, crop to the original size at each sample's offset, and mirror; any dtype."""
     height, width = images_MCHW.shape[-2:]
     padded = torch.nn.functional.pad(images_MCHW, (CROP_PADDING,) * 4)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view (M, C, 9, 9, H, W)

@@ -1,7 +1,7 @@
 """The decoded cache: every data set is decoded once, into memory-mapped uint8 arrays.
 
 An entry is a directory ``<cache>/decoded/<name>/<key>`` whose key is a hash of the files it was made from (names,
-sizes, modification times), so that changed files find no entry and are decoded anew. An entry appears by the renaming
+sizes, modification times), so that changed files find no entry and are decoded again. An entry appears by the renaming
 of a finished directory: readers never see half of one, and a builder that dies leaves only a temporary directory. A
 file lock lets others wait for the first builder, and lets the next one clear what a dead one left. Where locks do not
 work (some network file systems) every process builds, and the first to rename wins.
@@ -96,7 +96,7 @@ def load(recipe: Recipe) -> Data:
 
 
 def decode(recipe: Recipe, folder: Path) -> Data:
-    """Decode into an existing empty folder, without looking at the cache."""
+    """Decode into an existing empty folder, without using the cache."""
     contents = recipe.read()
     names = recipe.names(contents)
     with _progress(f"decoding {recipe.name}", len(contents.train.labels) + len(contents.test.labels)) as advance:
@@ -243,7 +243,7 @@ def _sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock while building; yields whether locks work here. It ends with its process, however that ends."""
+    """Hold a lock while building, and yield whether locks work here. The system releases it when the process ends."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

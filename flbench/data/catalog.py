@@ -39,7 +39,7 @@ class DigitsSet(Dataset):
     layouts = (Digits(),)
 
     def places(self, root: Path) -> Iterator[Source]:
-        """Inside scikit-learn."""
+        """Yield the place inside scikit-learn."""
         yield Source(self.layouts[0], Path("scikit-learn"))
 
 

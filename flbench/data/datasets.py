@@ -43,7 +43,7 @@ __all__ = ["Arrays", "Data", "Dataset", "Source", "data_root", "load", "load_nam
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a data set, found."""
+    """The place of a data set's files, and their layout."""
 
     layout: Layout
     folder: Path
@@ -65,15 +65,15 @@ class Dataset(Component):
     augment: ClassVar[Literal["none", "flip-crop"]] = "none"
     white: ClassVar[int] = 255
     class_names: ClassVar[tuple[str, ...]] = ()
-    #: Its domains in their order, where it has some: what partitions ``by_domain`` divide first.
+    #: Its domains in order, where it has some: partitions ``by_domain`` divide these first.
     domains: ClassVar[tuple[str, ...]] = ()
-    #: Whether images of another size are brought to ``image`` rather than refused.
+    #: Whether images of another size are resized to ``image`` rather than refused.
     resize: ClassVar[bool] = False
     #: Images in train and test, where the whole set is meant.
     counts: ClassVar[tuple[int, int] | None] = None
-    #: The fingerprint of the whole set in its official order, where it has been computed.
+    #: The fingerprint of the whole set in its official order, where it is known.
     official: ClassVar[str | None] = None
-    #: Parts of the set that are in use, by their fingerprint, and what they are.
+    #: Descriptions of parts of the set that are in use, by fingerprint.
     parts: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: The class in torchvision.datasets that downloads it.
     torchvision: ClassVar[str | None] = None
@@ -84,7 +84,7 @@ class Dataset(Component):
     content: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Spell the official content as None."""
+        """Write the official content as None."""
         if self.content == self.official:
             object.__setattr__(self, "content", None)
 
@@ -109,7 +109,7 @@ class Dataset(Component):
         return Wanted(shape=self.image, size=size, domains=self.domains)
 
     def names_of(self, contents: Contents) -> tuple[str, ...]:
-        """A name for each class: from the files, else from the set, else numbers; raises UserError if they disagree."""
+        """Return the classes' names: of the files, else of the set, else numbers; raises UserError if they differ."""
         names = contents.class_names or self.class_names
         if not names:
             count = self.classes or int(contents.train.labels.max(initial=0)) + 1

@@ -26,7 +26,7 @@ def download(dataset: Dataset, root: Path | None = None) -> Path:
 
     try:
         getattr(torchvision.datasets, dataset.torchvision)(root=str(folder), download=True)
-    except Exception as error:  # torchvision passes on whatever urllib, tarfile or the disk raise
+    except Exception as error:  # torchvision passes on any error of urllib, tarfile or the disk
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"cannot download {dataset.name} into {folder}: {reason}\n"

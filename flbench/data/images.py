@@ -63,7 +63,7 @@ def common_shape(images: Iterable[Encoded], size: int | None) -> Shape:
     """Return the shape that all images share: one channel if all are grey, else three; ``size`` squared if given.
 
     Raises:
-        UserError: images differ in size and no ``size`` was given, or a file is no image of 8 bits a channel.
+        UserError: images differ in size and no ``size`` was given, or a file is no image with 8 bits per channel.
     """
     channels, height, width, first = 1, 0, 0, ""
     for image in images:

@@ -27,7 +27,7 @@ class Partition(Component):
 
     #: How often ``counts`` is drawn to reach ``min_size``.
     draws: ClassVar[int] = 1
-    #: Whether each domain is divided by itself, among an equal part of the clients.
+    #: Whether each domain is divided separately, among an equal share of the clients.
     by_domain: ClassVar[bool] = False
 
     def misfit(self, classes: int, clients: int, domains: int) -> str | None:
@@ -48,7 +48,7 @@ class Partition(Component):
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
         """Return how many training samples of each class a client gets, (K, C), given the sizes of the classes.
 
-        Where it is ``by_domain``, it is asked once a domain, for that domain's clients.
+        With ``by_domain``, it is called once per domain, for that domain's clients.
         """
 
     def remedy(self) -> str:
@@ -85,7 +85,7 @@ class Classes(Partition):
     n: Annotated[int, Field(ge=1)]
 
     def problem(self, classes: int, clients: int) -> str | None:
-        """Too many classes a client, or too few for every class to have one."""
+        """Return why, if clients would hold too many classes, or a class would have no client."""
         if self.n > classes:
             return f"a client cannot hold {self.n} classes, there are {classes}; use at most classes:{classes}"
         if clients * self.n < classes:
@@ -97,7 +97,7 @@ class Classes(Partition):
         return None
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Draw who holds what, then cut each class among its holders."""
+        """Draw which client holds which class, then divide each class among its holders."""
         holders_KC = _deal_classes(clients, len(sizes_C), self.n, draw)
         counts = np.zeros_like(holders_KC)
         for label, size in enumerate(sizes_C):
@@ -133,7 +133,7 @@ class Dirichlet(Partition):
         )
 
     def remedy(self) -> str:
-        """Less skew helps too."""
+        """Also suggest a larger ``beta``."""
         return "raise 'beta', or lower 'clients' or 'min_size'"
 
 
@@ -192,13 +192,13 @@ class DomainClasses(Partition):
     def problem(self, classes: int, clients: int) -> str | None:
         """Return why these classes and clients do not fit ``sizes``."""
         if len(self.numbers) != clients:
-            return f"it says what {len(self.numbers)} clients of a domain hold, a domain has {clients}"
+            return f"it has sizes for {len(self.numbers)} clients of a domain, a domain has {clients}"
         if sum(self.numbers) != classes:
             return f"{self.sizes} deals {sum(self.numbers)} classes, there are {classes}"
         return None
 
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Cut a random order of the classes."""
+        """Deal the classes in a random order."""
         counts = np.zeros((clients, len(sizes_C)), dtype=np.int64)
         dealt = np.split(draw.permutation(len(sizes_C)), np.cumsum(self.numbers)[:-1])
         for client, held in enumerate(dealt):

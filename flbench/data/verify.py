@@ -24,7 +24,7 @@ class Verdict:
 
 
 def verify(dataset: Dataset, root: Path | None = None) -> Verdict:
-    """Return what is wrong with a data set: checksums, and all images decoded again, compared with the cache.
+    """Return the problems of a data set, from its checksums and all images decoded again, compared with the cache.
 
     Raises:
         DataMissing: its files are not there.

@@ -69,7 +69,7 @@ class Adaptive(Method):
         return {k: v for k, v in settings.items() if k != "v0" or not self._starts_at_tau_squared()}
 
     def identity(self) -> dict[str, Any]:
-        """Return the identity; with another tau it says that v0 follows tau, because v0 was once 1e-6 for every tau."""
+        """Return the identity; with another tau it contains that v0 follows tau, as v0 was once 1e-6 for every tau."""
         follows = "tau" in self.settings() and self._starts_at_tau_squared()
         return super().identity() | ({"v0": "tau^2"} if follows else {})
 

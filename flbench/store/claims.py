@@ -202,7 +202,7 @@ class Attempt(AttemptDir):
         return files.publish(result.path.with_name(f"{rounds:08d}-{self.number:04d}.json"), content)
 
     def end(self, kind: str, message: str = "", round: int | None = None, *, user_fixable: bool = False) -> None:
-        """Give the claim back and say why; ``user_fixable`` marks a failure that only the user can put right."""
+        """Release the claim and record why; ``user_fixable`` marks a failure that only the user can fix."""
         end = ending(kind, message, round, user_fixable=user_fixable)
         try:
             files.replace(self.path / "exit.json", strict_json.sealed(end), sync=False)

@@ -267,7 +267,7 @@ def reason(error: OSError) -> str:
 
 
 def last_line(path: Path) -> bytes:
-    """Return the last whole line of a file, with its newline, read from the end; empty where there is none."""
+    """Return the last whole line of a file with its newline, read from the end; empty if no line is whole."""
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         window = 1 << 14

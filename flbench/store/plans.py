@@ -130,7 +130,7 @@ def read_content(path: Path) -> bytes:
 
 
 def refuse_newer(path: Path, data: bytes) -> None:
-    """Raise StoreUnusable where the first line of a plan says that a newer flbench wrote it."""
+    """Raise StoreUnusable where the first line of a plan has the schema of a newer flbench."""
     strict_json.parse_object(data.partition(b"\n")[0], path)
 
 

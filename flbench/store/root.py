@@ -118,9 +118,9 @@ class Store:
         return directory / "log.txt"
 
     def record_death(self, token: str, end: Mapping[str, Any]) -> None:
-        """Tell how a worker ended (``runs.ending``): it answers for the runs whose end it could not tell itself.
+        """Record how a worker ended (``attempts.ending``), which applies to its runs without an exit.json of their own.
 
-        The first to tell is believed. Where nothing can be written, nothing is told.
+        The first record counts. Errors are ignored.
         """
         with suppress(OSError):
             files.make_directory(self.workers / token, self.workers)
@@ -177,7 +177,7 @@ class Store:
         found = strict_json.read_json(path)
         if found is None or not isinstance(found.get("schema"), int):
             raise StoreUnusable(
-                f'{path} is damaged; if the runs beside it are sound, write {{"schema": {SCHEMA}}} into it'
+                f'{path} is damaged; if the runs next to it are sound, write {{"schema": {SCHEMA}}} into it'
             )
         for directory in ("runs", "sweeps", "workers"):
             files.make_directory(self.root / directory, self.root)

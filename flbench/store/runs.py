@@ -139,7 +139,7 @@ class RunDir:
         return RunState("done", attempts=state.attempts, result=result) if result else state
 
     def reset_failures(self) -> None:
-        """Let the failures so far count no more against the run."""
+        """Reset the count of failures."""
         attempts = self.attempts()
         if attempts:
             files.disk.touch(attempts[-1].path / "forgiven")

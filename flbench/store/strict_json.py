@@ -55,7 +55,7 @@ def _finite_float(text: str) -> float:
 
 
 def parse_object(data: bytes, path: Path | str) -> dict[str, Any] | None:
-    """Return the object in the bytes of a file; None where there is none; raises StoreUnusable as ``read_json``."""
+    """Return the object in the bytes of a file, None if they hold none; raises StoreUnusable as ``read_json``."""
     try:
         value = loads(data)
     except ValueError:

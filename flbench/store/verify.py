@@ -109,7 +109,7 @@ class Audit:
             return
         experiment = {key: raw[key] for key in raw.keys() - {"schema", "run_id", "cell_id"}}
         if raw.get("run_id") != run_id:
-            self._report(path, f"it says that this is run {raw.get('run_id')!r:.40}")
+            self._report(path, f"it belongs to run {raw.get('run_id')!r:.40}")
         self._identity(path, experiment, run_id, str(raw.get("cell_id")))
 
     def _identity(self, path: Path, raw: Mapping[str, Any], run_id: str, cell_id: str) -> None:
@@ -176,7 +176,7 @@ class Audit:
         if result.run_id != result.path.parent.parent.name:
             yield f"it belongs to run {result.run_id!r:.40}"
         if result.path.name[:8] != f"{result.rounds:08d}":
-            yield f"it reached round {result.rounds}, and its name says otherwise"
+            yield f"it reached round {result.rounds}, and its name has another number"
         attempt = next((one for one in attempts if one.number == result.attempt), None)
         if attempt is None or (data := _bytes(attempt.metrics_path)) is None:
             yield f"the metrics of attempt {result.attempt}, which bear it out, are missing"

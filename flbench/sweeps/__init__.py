@@ -164,7 +164,7 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
 
 
 def condition(only: Iterable[str]) -> Callable[[Experiment], bool]:
-    """Return whether an experiment meets every ``FIELD=VALUE``; raises SpecError where one cannot be."""
+    """Return a test whether an experiment meets every ``FIELD=VALUE``; raises SpecError for an invalid one."""
     rules = [Rule(source, layer) for source, layer in read_only(only)]
     return lambda experiment: all(rule.holds_for(experiment) for rule in rules)
 

@@ -180,7 +180,7 @@ def _refuse_other_request(source: Source, cell: SealedCell, twin: SealedCell) ->
         mine, other = cell.known(field), twin.known(field)
         if mine and other and mine.value != other.value:
             both = f"{field} {label(other.value)} and {field} {label(mine.value)}"
-            why = f"{field} only says how long to run or what to observe: give each cell one value of it"
+            why = f"{field} only sets how long to run or what to record: give each cell one value of it"
             raise source.error(mine.where or other.where, f"two cells are one run, requested with {both}; {why}")
 
 

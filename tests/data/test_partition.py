@@ -336,7 +336,7 @@ def test_impossible_partitions_by_domain_are_refused() -> None:
     assert drawn.misfit(7, 12, 4) is None
     assert "the data set has no domains; use a set that has (pacs)" in drawn.misfit(10, 10, 0)
     assert drawn.misfit(7, 10, 4) == "4 domains cannot share 10 clients equally; use a multiple of 4 clients"
-    assert held.misfit(7, 16, 4) == "it says what 3 clients of a domain hold, a domain has 4"
+    assert held.misfit(7, 16, 4) == "it has sizes for 3 clients of a domain, a domain has 4"
     assert PARTITIONS.parse("domain-classes:2-2-2").misfit(7, 12, 4) == "2-2-2 deals 6 classes, there are 7"
     for text in ("domain-classes:2-x", "domain-classes:2-0-5", "domain-classes:-2", "domain-dirichlet:0"):
         with pytest.raises(InvalidComponent):

@@ -21,7 +21,7 @@ BATCH = 1024
 
 @dataclass(frozen=True)
 class Found:
-    """What a layout saw in a folder: its files, and what is lacking (nothing lacking: it can be read)."""
+    """The files of a layout in a folder, and those that are missing (none: it can be read)."""
 
     files: tuple[Path, ...]
     lacking: tuple[str, ...]
@@ -29,7 +29,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the data set expects: its images' shape if known, or a size to bring them to, and its domains' names."""
+    """What the data set expects: its images' shape if known, or a size to resize to, and its domains' names."""
 
     shape: Shape | None = None
     size: int | None = None
@@ -68,11 +68,11 @@ class Layout(ABC):
 
     @abstractmethod
     def find(self, folder: Path) -> Found:
-        """Look for the files; nothing is opened."""
+        """Find the files, without opening any."""
 
     @abstractmethod
     def read(self, folder: Path, wanted: Wanted) -> Contents:
-        """Read labels and names now, and images as the blocks are drawn; raises UserError on damaged files."""
+        """Read labels and names now, and images as the blocks are iterated; raises UserError on damaged files."""
 
     def counts(self, folder: Path) -> tuple[int, int] | None:
         """Return the number of images in train and test, without decoding; None where checksums fix the files."""
@@ -83,7 +83,7 @@ class Layout(ABC):
         return []
 
     def signature(self, folder: Path) -> list[list[Any]]:
-        """Name, size in bytes and modification time of every file: when it changes, the decoded cache is stale."""
+        """Return name, size and modification time of every file: when they change, the decoded cache is stale."""
         signature: list[list[Any]] = []
         for path in self.find(folder).files:
             with reading(path):
@@ -103,7 +103,7 @@ def image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterat
 
 
 def decoded_half(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> Half:
-    """Return a half that is already decoded, as a single block; checks that it is of one length and of ``shape``."""
+    """Return an already decoded half as a single block; raises UserError if lengths differ or the shape is wrong."""
     if len(images) != len(labels):
         raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
     if shape is not None and images.shape[1:] != shape:

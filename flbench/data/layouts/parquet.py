@@ -26,8 +26,8 @@ class Parquet(Layout):
     ``domain`` (strings), and ``index`` (the row in the official order, by which rows are then sorted). ``classes.txt``
     and ``domains.txt`` name label and domain n in line n.
 
-    ``label`` and ``test`` list other names that a set's column of labels and its test shards go by, the first found is
-    read.
+    ``label`` and ``test`` list the possible names of the column of labels and of the test shards; the first one found
+    is read.
     """
 
     title: ClassVar[str] = "parquet shards"
@@ -46,7 +46,7 @@ class Parquet(Layout):
         return Found((*files, *(path for path in names if path.is_file())), tuple(lacking))
 
     def counts(self, folder: Path) -> tuple[int, int]:
-        """Return the rows that the shards' footers name."""
+        """Return the numbers of rows in the shards' footers."""
         train, test = (sum(map(_rows, _shards(folder, prefixes))) for prefixes in (("train",), self.test))
         return train, test
 
@@ -120,7 +120,7 @@ class _Table:
             start += len(images)
 
     def class_names(self) -> tuple[str, ...]:
-        """Return the names that Hugging Face keeps in the schema's metadata, if any."""
+        """Return the names that Hugging Face stores in the schema's metadata, if any."""
         raw = (self.files[0][1].schema_arrow.metadata or {}).get(b"huggingface")
         try:
             return tuple(map(str, json.loads(raw)["info"]["features"][self.label]["names"])) if raw else ()
@@ -157,7 +157,7 @@ class _Table:
 def _parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
-    with open_regular(path):  # a FIFO would be waited for
+    with open_regular(path):  # ParquetFile would block on a FIFO
         return pq.ParquetFile(path)
 
 
@@ -176,7 +176,7 @@ def _shards(folder: Path, prefixes: tuple[str, ...]) -> list[Path]:
 
 
 def _lacking_shards(shards: list[Path]) -> list[str]:
-    """Return the names that ``-00000-of-00003`` promises and that are not there."""
+    """Return the missing ones of the files that ``-00000-of-00003`` stands for."""
     present = {path.name for path in shards}
     lacking = []
     for path in shards:
