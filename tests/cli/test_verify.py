@@ -102,7 +102,7 @@ DAMAGES: list[tuple[int, str, Callable[[Path], object], str]] = [
     (0, "results/*.json", lambda path: rewrite(path, lambda raw: raw.update(seconds=9)), "checksum does not fit"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.pop("status")), "a field is missing"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(run_id="x")), "it belongs to run 'x'"),
-    (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(rounds=21, wanted=21)), "its name has another number"),
+    (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(rounds=21, wanted=21)), "another number"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(attempt=7)), "attempt 7"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(final={})), "last record is not that"),
     (0, "results/*.json", lambda path: resign(path, lambda raw: raw.update(evaluated=[20])), "not those of its"),
