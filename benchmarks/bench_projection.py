@@ -30,7 +30,7 @@ from flbench.data.arrays import Data
 from flbench.engine.federated import step_together
 from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.sweeps import load_sweep
-from flbench.worker import kind_of_group
+from flbench.worker import group_key
 
 ROUNDS, EVERY = 10_000, 100
 
@@ -79,7 +79,7 @@ def project(group: Sequence[Federated], data: Data, device: str, repeats: int) -
 def table10_groups(precision: str) -> Iterator[tuple[str, list[Federated]]]:
     """Return the runs of Table 10 that train together, with a name for each group."""
     runs = [parse_experiment({**run.to_json(), "precision": precision}) for run in load_sweep(TABLE10).experiments]
-    kinds = {run.run_id: kind_of_group(run.to_json()) for run in runs}
+    kinds = {run.run_id: group_key(run.to_json()) for run in runs}
     for _, group in groupby(sorted(runs, key=lambda run: kinds[run.run_id]), key=lambda run: kinds[run.run_id]):
         together = cast(list[Federated], list(group))
         first = together[0]

@@ -1,4 +1,4 @@
-"""Which workers a sweep or a single run gets: one factory for the commands and for ``flbench.api``."""
+"""Choose the workers of a sweep or a single run, for the commands and for ``flbench.api``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class SweepWorkers:
 
     Attributes:
         backend: where they run.
-        count: how many; None: as many as this machine's cores and GPUs have room for.
-        options: how each works.
-        gpus: GPUs of each, on this machine.
-        request: what each job asks SLURM for; None for other backends.
+        count: their number; None: as many as this machine's cores and GPUs have room for.
+        options: the settings of each.
+        gpus: GPUs of each; a share if below 1.
+        request: the resources of each SLURM job; None for other backends.
     """
 
     backend: Backend
@@ -44,7 +44,7 @@ class SweepWorkers:
         profile: str | None = None,
         count: int | None = None,
     ) -> SweepWorkers:
-        """Return the workers that a sweep file describes; arguments other than None replace what the file says.
+        """Return the workers that a sweep file describes; arguments other than None override the file.
 
         Raises:
             UserError: the profile is missing, invalid, or for another backend.
@@ -70,7 +70,7 @@ class SweepWorkers:
         return cls(backend, count or getattr(given, "max_jobs", 64), options, request=request)
 
     def launcher(self, store: Store, plan: str, experiments: Sequence[Experiment]) -> Launcher:
-        """Return the launcher that starts them for a plan (NAME/HASH)."""
+        """Return the launcher of these workers for a plan (NAME/HASH)."""
         if self.backend == "inline":
             return inline.InlineLauncher(store, plan, experiments, self.options)
         if self.request is not None:
@@ -105,7 +105,7 @@ def run_launcher(
 
 
 def used_device(device: Device) -> UsedDevice:
-    """Return the device that ``auto`` selects here; finding CUDA imports torch, which takes seconds."""
+    """Return the device that ``auto`` selects on this machine; imports torch in that case, which takes seconds."""
     if device != "auto":
         return device
     import torch

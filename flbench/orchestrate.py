@@ -165,7 +165,7 @@ class Orchestrator:
         try:
             if any(seen.outcome == "disk_full" for seen in self._watch.failures()):
                 raise StoreUnusable(
-                    f"the disk of the store {self._store.root} is full: free some space (`flbench gc` deletes "
+                    f"the disk is full: free some space for the store {self._store.root} (`flbench gc` deletes "
                     "superseded checkpoints), then run the same command again to continue"
                 )
             self._store.check_room()

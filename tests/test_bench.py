@@ -24,7 +24,7 @@ from flbench.data.arrays import Arrays, Data
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import make_network, make_trainer
 from flbench.models.flops import sample_flops
-from flbench.worker import kind_of_group
+from flbench.worker import group_key
 from tests.recording import rerun
 
 TINY = Workload(
@@ -100,7 +100,7 @@ def test_projected_groups_of_table_10_hold_all_its_runs(projection: Any) -> None
     groups = list(projection.table10_groups("tf32"))
     runs = [run for _, group in groups for run in group]
     assert len(groups) == 27 and len({run.run_id for run in runs}) == 81
-    assert all(len({kind_of_group(run.to_json()) for run in group}) == 1 for _, group in groups)
+    assert all(len({group_key(run.to_json()) for run in group}) == 1 for _, group in groups)
     assert {run.precision for run in runs} == {"tf32"}
     assert "fedavg, none, E=1" in dict(groups)
 

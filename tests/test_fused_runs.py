@@ -10,7 +10,7 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.store import Lease, Plan, Store
-from flbench.worker import Options, kind_of_group, load_engine, work
+from flbench.worker import Options, group_key, load_engine, work
 
 SMALL: dict[str, Any] = {"model": {"name": "mlp", "widths": [8, 8]}, "clients": 4, "E": 2, "batch_size": 8}
 LENGTH: dict[str, Any] = {"rounds": 6, "eval_every": 2, "partition": "classes:3"}
@@ -145,7 +145,7 @@ def test_a_fault_of_the_shared_computation_ends_all_runs(tmp_path: Path, monkeyp
 
 def test_which_runs_may_train_together() -> None:
     def kind(**fields: Any) -> str:
-        return kind_of_group(experiment(**fields).to_json())
+        return group_key(experiment(**fields).to_json())
 
     base = kind(method="fedprox")
     assert base == kind(method={"name": "fedprox", "mu": 0.5}, seed=3, lr=0.5, partition="iid", rounds=9, clients=7)
@@ -155,8 +155,8 @@ def test_which_runs_may_train_together() -> None:
     assert base != kind(method="fedprox", momentum=0.9)
     assert kind(method="scaffold") != kind(method={"name": "scaffold", "variant": "text"})
     switched = {"method": {"name": "plug-in", "rate": 0.1, "switch": True}}
-    assert kind_of_group(switched) == kind_of_group({"method": {"name": "plug-in", "rate": 0.2, "switch": True}})
-    assert kind_of_group(switched) != kind_of_group({"method": {"name": "plug-in", "rate": 0.1, "switch": False}})
+    assert group_key(switched) == group_key({"method": {"name": "plug-in", "rate": 0.2, "switch": True}})
+    assert group_key(switched) != group_key({"method": {"name": "plug-in", "rate": 0.1, "switch": False}})
 
 
 def test_no_worker_takes_more_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

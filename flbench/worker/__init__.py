@@ -5,7 +5,7 @@ calls ``work`` in a thread.
 """
 
 from flbench.worker.attempts import kind_of
-from flbench.worker.claims import kind_of_group, work
+from flbench.worker.claims import group_key, work
 from flbench.worker.engine import Ended, Engine, Outcome, load_engine
 from flbench.worker.machine import environment
 from flbench.worker.options import REQUEUE, MemoryShort, Options
@@ -19,8 +19,8 @@ __all__ = [
     "Options",
     "Outcome",
     "environment",
+    "group_key",
     "kind_of",
-    "kind_of_group",
     "load_engine",
     "main",
     "work",

@@ -19,7 +19,7 @@ from flbench.worker.options import Options
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-#: Kinds of failure that fewer workers side by side may prevent.
+#: Kinds of failure that fewer workers on the machine may prevent.
 MEMORY = frozenset({"oom", "cuda_oom"})
 
 
@@ -30,15 +30,15 @@ def execute_group(
     should_stop: Callable[[], bool],
     stopped_as: Callable[[], str],
 ) -> set[str]:
-    """Execute claimed runs and end their attempts; return the kinds of their ends."""
+    """Execute claimed runs, record how each attempt ended, and return the kinds of their ends."""
     kinds: set[str] = set()
     cancelled = StopCheck(attempt.mark().is_set for attempt in group)
     memory = {} if options.memory == "all" else {"memory": options.memory}
-    held = {attempt.path: attempt for attempt in group}
+    unfinished = {attempt.path: attempt for attempt in group}
 
     def ended(attempt: Attempt, end: Outcome | Exception) -> None:
-        del held[attempt.path]
-        # If the worker was not asked to stop, one run was cancelled, and those trained with it resume at once.
+        del unfinished[attempt.path]
+        # If the worker was not asked to stop, a run of the group was cancelled; the others are resumed at once.
         kinds.add(_end(attempt, end, options, stopped_as if should_stop() else lambda: "interrupted"))
 
     with ExitStack() as logs:
@@ -49,11 +49,11 @@ def execute_group(
                 attempt.describe(environment(options.device) | memory | plugins)
             engine.execute(group, should_stop=lambda: should_stop() or cancelled(), ended=ended)
         except Exception as error:
-            for attempt in list(held.values()):
+            for attempt in list(unfinished.values()):
                 ended(attempt, error)
         except BaseException:
-            # A second Ctrl-C, or the end of the interpreter: not a failure of the runs.
-            for attempt in held.values():
+            # A second Ctrl-C or the interpreter's shutdown is no failure of the runs.
+            for attempt in unfinished.values():
                 attempt.end("interrupted", "stopped before the end of its round")
             raise
     return kinds
@@ -62,18 +62,18 @@ def execute_group(
 def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_as: Callable[[], str]) -> str:
     """Record how an attempt ended; return the kind of its end."""
     if isinstance(end, UserError):
-        # A cause is an exception in the user's own code: its traceback helps.
+        # An error with a cause comes from the user's own code: show its traceback.
         attempt.log(f"error: {end}" if end.__cause__ is None else "".join(traceback.format_exception(end)))
         attempt.end("error", str(end), user_fixable=True)
         return "error"
     if isinstance(end, Exception):
         kind = kind_of(end)
         trace = "".join(traceback.format_exception(end))
-        traceback.clear_frames(end.__traceback__)  # the frames may hold the memory that the next run needs
+        traceback.clear_frames(end.__traceback__)  # free the tensors in its frames for the next run
         attempt.log(trace)
-        # Without a change by the user the next attempt would fail too: the disk is full, or no more memory can be had.
-        hopeless = kind == "disk_full" or (kind in MEMORY and _has_all_memory(kind, options))
-        attempt.end(kind, _summary(end), user_fixable=hopeless)
+        # Do not retry before the user acts: the disk is full, or no worker can have more memory.
+        final = kind == "disk_full" or (kind in MEMORY and _has_all_memory(kind, options))
+        attempt.end(kind, _summary(end), user_fixable=final)
         return kind
     if end.status == "stopped" and attempt.mark().is_set():
         message = "by `flbench cancel`; the next `flbench sweep` continues it"
@@ -91,12 +91,12 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
 
 
 def _has_all_memory(kind: str, options: Options) -> bool:
-    """Whether no worker could have more memory than this one, neither with fewer neighbours nor in another job."""
+    """Return whether no worker can have more memory: neither with fewer workers here nor in another job."""
     return options.neighbours == 1 and not (kind == "oom" and options.memory == "usual")
 
 
 def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_full"]:
-    """Return the kind of failure that an exception is."""
+    """Return the kind of failure of an exception."""
     if memory := out_of_memory(error):
         return memory
     if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in str(error):
@@ -119,12 +119,12 @@ def _logged(attempt: Attempt) -> Iterator[None]:
 
 
 class _RedactingFormatter(logging.Formatter):
-    """Keeps secrets of the environment out of a log."""
+    """Remove the environment's secrets from log messages."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
 
 
 def _summary(error: BaseException) -> str:
-    """Return the first line of an exception, for tables; the log has all of it."""
+    """Return the first line of an exception's message, for tables; the log has the traceback."""
     return traceback.format_exception_only(error)[-1].strip().partition("\n")[0][:300]

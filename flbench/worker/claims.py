@@ -14,8 +14,8 @@ from flbench.worker.engine import Engine, load_engine
 from flbench.worker.machine import environment
 from flbench.worker.options import MemoryShort, Options
 
-#: How far ahead in the plan a worker looks for runs to train together.
-NEAR = 200
+#: How many of the next runs in the plan a worker considers for training together.
+GROUP_WINDOW = 200
 
 
 def work(
@@ -30,34 +30,34 @@ def work(
 ) -> int:
     """Execute the runs of a plan until none is left that this worker may claim.
 
-    Runs that other workers hold are skipped: the orchestrator starts another worker if their holder dies.
+    Runs that other workers hold are skipped: if such a worker dies, the orchestrator starts another one.
 
     Returns:
         How many runs it claimed.
 
     Raises:
-        StoreUnusable: the disk is full; the attempts at all claimed runs have ended.
-        MemoryShort: a run did not fit beside those of the neighbours; this worker ends to free memory for them.
+        StoreUnusable: the disk is full; the attempts of all claimed runs have ended.
+        MemoryShort: a run did not fit into the memory left by other workers; this worker ends to free its part.
         UserError: the data of all remaining runs cannot be used here; such runs are not claimed.
     """
     engine: Engine | None = None
     unusable: dict[str, UserError] = {}
-    taken = 0
+    claimed = 0
     queue = Queue(store, plan, options.offset)
     while True:
-        claimed_before, was_fresh = taken, queue.is_fresh
+        claimed_before, was_fresh = claimed, queue.is_fresh
         for entry in queue:
             if should_stop():
-                return taken
+                return claimed
             state = _state(store, entry)
             if not state.claimable(options.max_attempts) or _needs_more_memory(state, options):
                 if state.status == "running":
-                    queue.keep()  # another worker may lose it; runs that are done or given up never come back
+                    queue.keep()  # its worker may die; runs that are done or given up are not read again
                 continue
             store.check_room()
             if engine is None:
-                # Call git while this process is small: a child counts with all of its parent's memory until it becomes
-                # another program, and SLURM may look at that moment and kill the job for the sum.
+                # Call git before torch is imported: a forked child counts with all of its parent's memory until it
+                # executes its program, and SLURM would kill the job if it sampled the memory at that moment.
                 environment(options.device)
                 engine = load(options)
             if not _has_data(entry, engine, unusable):
@@ -66,17 +66,17 @@ def work(
             first = store.claim(entry.parse(), lease, options.max_attempts)
             if first is None:
                 continue
-            group = [first, *_companions(store, first, queue, lease, options, engine)]
-            taken += len(group)
+            group = [first, *_claim_companions(store, first, queue, lease, options, engine)]
+            claimed += len(group)
             kinds = execute_group(group, engine, options, should_stop, stopped_as)
             _stop_if_others_would_fail(kinds, store, options)
-        if taken == claimed_before and not was_fresh:
-            if taken or queue.is_thorough:
-                if unusable and not taken:
+        if claimed == claimed_before and not was_fresh:
+            if claimed or queue.is_thorough:
+                if unusable and not claimed:
                     error = next(iter(unusable.values()))
                     raise error
-                return taken
-            queue.is_thorough = True  # it was started for some run and found none: a run's cached state may be wrong
+                return claimed
+            queue.is_thorough = True  # it was started for some run: read the states of all before it ends
 
 
 def _state(store: Store, entry: Entry) -> RunState:
@@ -87,7 +87,7 @@ def _state(store: Store, entry: Entry) -> RunState:
 
 
 def _has_data(entry: Entry, engine: Engine, unusable: dict[str, UserError]) -> bool:
-    """Whether a run's data can be used here; ``unusable`` collects the problems by data set, each tried once."""
+    """Return whether a run's data can be used here; ``unusable`` caches the errors by data set."""
     dataset = canonical_json(entry.experiment.get("dataset"))
     if dataset not in unusable:
         try:
@@ -98,23 +98,23 @@ def _has_data(entry: Entry, engine: Engine, unusable: dict[str, UserError]) -> b
 
 
 def _needs_more_memory(state: RunState, options: Options) -> bool:
-    """Whether a run is left to workers with more memory: here it would only fail again."""
+    """Return whether a run needs a worker with more memory than this one, since it would only fail again here."""
     return state.kind == "oom" and options.memory == "usual"
 
 
 def _stop_if_others_would_fail(kinds: Container[str], store: Store, options: Options) -> None:
-    """Raise if runs have ended for a reason for which the next ones would end too."""
+    """Raise if the next runs would fail for the same reason as these."""
     if "disk_full" in kinds:
         raise StoreUnusable(f"the disk is full: the store {store.root} cannot be written")
     if options.neighbours > 1 and any(kind in kinds for kind in MEMORY):
-        raise MemoryShort("a run did not fit into memory; this worker ends so that those beside it have more")
+        raise MemoryShort("a run did not fit into memory; this worker ends to leave more for the others")
 
 
-def _companions(
+def _claim_companions(
     store: Store, first: Attempt, queue: Queue, lease: Lease, options: Options, engine: Engine
 ) -> Iterator[Attempt]:
-    """Claim runs that can be trained together with the first: they are near it in the plan, as its seeds are."""
-    # Groups get smaller towards the end, so that all workers end at about the same time.
+    """Claim runs among the next ones in the plan, such as other seeds, that can be trained together with the first."""
+    # Form smaller groups towards the end of the plan, so that all workers end at about the same time.
     fair = -(-queue.left // (2 * options.workers - 1))
     room = min(options.fuse, fair) - 1
     if room < 1:
@@ -122,12 +122,12 @@ def _companions(
     try:
         room = min(room, engine.group_size(first.experiment) - 1)
     except Exception:
-        return  # the run itself meets the same problem (missing data, say) and records it in its own files
-    kind = kind_of_group(first.experiment.to_json())
-    for entry in queue.near(NEAR):
+        return  # the execution of the first run raises the same error and records it
+    key = group_key(first.experiment.to_json())
+    for entry in queue.near(GROUP_WINDOW):
         if room < 1:
             return
-        if kind_of_group(entry.experiment) != kind or _needs_more_memory(_state(store, entry), options):
+        if group_key(entry.experiment) != key or _needs_more_memory(_state(store, entry), options):
             continue
         attempt = store.claim(entry.parse(), lease, options.max_attempts)
         if attempt is not None:
@@ -135,8 +135,8 @@ def _companions(
             yield attempt
 
 
-def kind_of_group(experiment: Mapping[str, Any]) -> str:
-    """Return what runs that are trained together have in common, from an experiment as plain JSON."""
+def group_key(experiment: Mapping[str, Any]) -> str:
+    """Return the part of an experiment (plain JSON) that must be equal for runs to be trained together."""
     common = {field: value for field, value in experiment.items() if field not in FUSABLE | REQUEST_FIELDS}
     method = common.get("method", {})
     common["method"] = {key: value for key, value in method.items() if not _is_number(value)}

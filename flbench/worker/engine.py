@@ -1,4 +1,4 @@
-"""What a worker needs of the engine that trains its runs."""
+"""The interface between the worker and the engine that trains its runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Outcome(Protocol):
 
     @property
     def status(self) -> Literal["done", "diverged", "stopped"]:
-        """Whether a result is published."""
+        """Return how it ended: ``done`` and ``diverged`` runs have a published result."""
 
     @property
     def round(self) -> int:
-        """The last round that was executed."""
+        """Return the last round that was executed."""
 
 
 #: Called once for each run of a group, with its outcome or the exception that ended it.
@@ -36,7 +36,7 @@ class Engine(Protocol):
         """Return how many runs like this one are worth training together; 1: it trains alone."""
 
     def execute(self, group: Sequence[Attempt], *, should_stop: Callable[[], bool], ended: Ended) -> None:
-        """Train, record, publish; more than one run only as ``group_size`` allows."""
+        """Train the runs of a group (at most ``group_size``), record their metrics, publish their results."""
 
 
 def load_engine(options: Options) -> Engine:
@@ -45,7 +45,7 @@ def load_engine(options: Options) -> Engine:
 
     from flbench.execution import Runner, Settings
 
-    # Several torch threads in each of several workers are slower than one, and the sums depend on their number.
+    # One thread: several per worker are slower when there are several workers, and sums depend on their number.
     torch.set_num_threads(1)
     shared = {name: getattr(options, name) for name in ("data_root", "device", "executor", "pool", "neighbours")}
     return Runner(Settings(**shared))

@@ -1,4 +1,4 @@
-"""What the runs of this process run on: packages, code, machine."""
+"""Describe what the runs of this process execute on: package versions, code, machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-#: Packages whose versions may change a run's numbers.
+#: Packages whose versions may change the numbers of a run.
 PACKAGES = ("flbench", "numpy", "torch", "torchvision", "scikit-learn", "pillow", "pyarrow", "pydantic")
 
 
@@ -46,7 +46,7 @@ def _git() -> tuple[str | None, bool | None]:
     """Return the commit of the running code, and whether it was changed since; None if it is no git checkout."""
     git = ["git", "-C", str(Path(__file__).parents[1])]
     try:
-        # A package installed below another project's checkout is no part of it.
+        # If flbench is installed inside another project's checkout, that commit does not describe it.
         subprocess.run([*git, "ls-files", "--error-unmatch", __file__], check=True, capture_output=True, timeout=10)
         commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True, timeout=10)
         status = subprocess.run(

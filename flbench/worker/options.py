@@ -11,19 +11,19 @@ from typing import get_args
 from flbench.choices import Executor, Memory, UsedDevice
 from flbench.errors import UserError
 
-#: Exit code of a worker that was asked to stop: its work goes back into the queue.
+#: Exit code of a worker that was asked to stop: its runs are resumed later.
 REQUEUE = 75
 
 
 class MemoryShort(UserError):
-    """A run did not fit into memory beside those of other workers."""
+    """A run did not fit into the memory that other workers leave."""
 
     exit_code = 76
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a worker works; no option changes a number of a run beyond its stated numerics.
+    """The settings of a worker; none changes the numbers of a run beyond its recorded numerics.
 
     Attributes:
         data_root: folder of the data sets; None: the default one.
@@ -32,11 +32,11 @@ class Options:
         pool: threads of the loop executor (``resources.cpus``).
         max_attempts: failed or lost attempts after which a run is given up.
         offset: position in the plan at which to begin, so that workers started together rarely claim the same run.
-        workers: how many share the plan: a worker takes no group so large that the others would wait for its end.
-        fuse: most runs trained together; 1: each alone.
+        workers: how many workers share the plan; the size of groups depends on it, so that no worker ends late.
+        fuse: most runs trained together; 1: each run alone.
         neighbours: how many workers share the memory, this one included.
-        memory: ``all``: no worker can have more. ``usual``: another worker with ``more`` can be started, and gets the
-            runs that ran out of memory here.
+        memory: ``all``: no worker can have more. ``usual``: runs that ran out of memory here are left to workers with
+            ``more``.
     """
 
     data_root: Path | None = None

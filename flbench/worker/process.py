@@ -1,7 +1,7 @@
-"""The worker as a process: its signals, its place in a SLURM job, its exit code.
+"""The worker as a process: its signals, its SLURM job, its exit code.
 
-Exit codes: 0 no run is left for it; 4 the store cannot be used; 75 it was asked to stop (SIGTERM, SIGINT), and its run
-is checkpointed and resumable; 76 it ended so that the workers beside it have more memory.
+Exit codes: 0 no run is left for it; 4 the store cannot be used; 75 it was asked to stop (SIGTERM, SIGINT, or the end of
+its SLURM job), and its run has a checkpoint; 76 it ended to free memory for the other workers on this machine.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from flbench.worker.engine import Engine, load_engine
 from flbench.worker.options import REQUEUE, Options, parse_command_line
 
 
-class Stop:
-    """Whether this worker shall stop, and why: a signal, or the end of its SLURM job's walltime.
+class StopRequest:
+    """Whether this worker must stop, and why: a signal, or the end of its SLURM job's wall time.
 
-    SLURM sends SIGUSR2 before the walltime's end and before a preemption, and SIGTERM when the user cancels or requeues
-    the job. A preemption without warning is SIGTERM as well, and SLURM requeues such a job by itself.
+    SLURM sends SIGUSR2 before the end of the wall time and before a preemption, and SIGTERM when the user cancels or
+    requeues the job. A preemption without warning is SIGTERM as well, and SLURM requeues such a job by itself.
     """
 
     def __init__(self, job: Job | None) -> None:
@@ -42,15 +42,15 @@ class Stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)  # a parent may have started this process with them blocked
 
     def __call__(self) -> bool:
-        """Whether to stop at the end of the round."""
-        return self._signalled.is_set() or self._why_job_stops() is not None
+        """Return whether to stop at the end of the current round."""
+        return self._signalled.is_set() or self._job_stop_reason() is not None
 
     @cached_property
     def kind(self) -> Literal["interrupted", "timeout", "preempted"]:
-        """Why, as exit.json names it; it stays what it was when first asked."""
-        return "interrupted" if self._signalled.is_set() else self._why_job_stops() or "interrupted"
+        """Why, as the kind of an exit.json; fixed at the first access."""
+        return "interrupted" if self._signalled.is_set() else self._job_stop_reason() or "interrupted"
 
-    def _why_job_stops(self) -> Literal["timeout", "preempted"] | None:
+    def _job_stop_reason(self) -> Literal["timeout", "preempted"] | None:
         if self.job is None:
             return None
         if self._warned.is_set() and self.job.stop_reason() is None:
@@ -60,11 +60,11 @@ class Stop:
 
 
 def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine] = load_engine) -> int:
-    """Work on the plan named on the command line; return the exit code."""
-    stop = Stop(Job.here())  # before all else: until then, a signal would kill
+    """Execute runs of the plan named on the command line; return the exit code."""
+    stop = StopRequest(Job.here())  # first of all: until the handlers are installed, a signal kills this process
     given, options = parse_command_line(argv)
     try:
-        taken = _work_on(given.store, given.plan, given.token, options, stop, load)
+        claimed = _execute_plan(given.store, given.plan, given.token, options, stop, load)
     except UserError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -74,17 +74,18 @@ def main(argv: Sequence[str] | None = None, *, load: Callable[[Options], Engine]
         return StoreUnusable.exit_code
     if not stop():
         return 0
-    # Requeue the job, unless the user wants its end, or its walltime does not suffice to begin any run.
-    if stop.job is not None and (stop.kind == "preempted" or (stop.kind == "timeout" and taken)):
+    # Requeue the job, unless the user cancelled it or its wall time is too short to start a run.
+    if stop.job is not None and (stop.kind == "preempted" or (stop.kind == "timeout" and claimed)):
         problem = stop.job.requeue()
         result = f"not requeued: {problem}" if problem else f"requeued job {stop.job.job_id}"
         print(f"{stop.kind}: {result}", file=sys.stderr)
     return REQUEUE
 
 
-def _work_on(
-    root: Path, plan: str, token: str | None, options: Options, stop: Stop, load: Callable[[Options], Engine]
+def _execute_plan(
+    root: Path, plan: str, token: str | None, options: Options, stop: StopRequest, load: Callable[[Options], Engine]
 ) -> int:
+    """Execute runs of a plan under a lease with a heartbeat; return how many were claimed."""
     store = Store(root, create=False)
     lease = Lease.here(token)
     cancelled = StopCheck([store.mark(plan).is_set, store.is_deleted])
@@ -103,4 +104,4 @@ def _work_on(
                 load=load,
             )
         finally:
-            store.check_present()  # else a deleted store would be reported as another error, or as a stop
+            store.check_present()  # otherwise a deleted store would be reported as another error or as a stop
