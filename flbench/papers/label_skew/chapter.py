@@ -14,7 +14,7 @@ from flbench.papers.label_skew import (
     claims_learning_rate,
     claims_one_class,
 )
-from flbench.papers.label_skew.correlations import READING, Means, Mechanism, RankCorrelation
+from flbench.papers.label_skew.correlations import READING, Mechanism, RankCorrelation
 from flbench.papers.label_skew.probe_cells import Births, Probed, has_probes, probed
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
@@ -134,7 +134,8 @@ def _synthesis_blocks(found: Synthesis, pictures: Sequence[Figure]) -> Iterator[
     for one in found.mechanisms:
         tables: list[Block] = [_correlation_table(one.correlations)] if one.correlations else []
         for means in one.means:
-            tables += [Paragraph(f"{means.title}:"), _means_table(means)]
+            rows = [(*words(*row.names), *map(_mean_entry, row.means)) for row in means.lines]
+            tables += [Paragraph(f"{means.title}:"), Grid(means.head, tuple(rows), len(means.lines[0].names))]
         if tables:
             yield Fold(f"{one.claim.text}: the numbers", tuple(tables))
     yield Fold(f"{len(found.tuned)} cells with probes", (Paragraph(COLUMNS), _cell_table(found.tuned)))
@@ -149,11 +150,6 @@ def _correlation_table(correlations: Sequence[RankCorrelation]) -> Grid:
         size = (Entry(str(found.n), order=found.n), Entry(f"{found.groups} {one.unit}", order=found.groups))
         rows.append((*words(one.what, one.where), rho, Entry(interval), *size))
     return Grid(("of", "where", "rho", "95 % interval", "n", "resampled"), tuple(rows), names=2)
-
-
-def _means_table(means: Means) -> Grid:
-    rows = [(*words(*row.names), *map(_mean_entry, row.means)) for row in means.lines]
-    return Grid(means.head, tuple(rows), len(means.lines[0].names))
 
 
 def _mean_entry(found: Mean | None) -> Entry:

@@ -118,7 +118,11 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
         f"Where none's norms grow less than twofold the gain is {points_text(without)} at the same learning rate."
         if without
         else "Nowhere do none's norms grow less than twofold.",
-        *(_sentence(one) for one in others[:3] if one.correlation.rho is not None),
+        *(
+            f"{one.what[0].upper()}{one.what[1:]}{'' if one.where == 'everywhere' else f' ({one.where})'}: {one.text}."
+            for one in others[:3]
+            if one.correlation.rho is not None
+        ),
         _lengths(pairs),
     ]
     return Mechanism(
@@ -188,11 +192,6 @@ def _ln_gains_like_fn(grown: Sequence[Probed]) -> RankCorrelation:
         strata=lambda pair: pair.plain.column,
         units=_PAIR_UNITS,
     )
-
-
-def _sentence(one: RankCorrelation) -> str:
-    where = "" if one.where == "everywhere" else f" ({one.where})"
-    return f"{one.what[0].upper()}{one.what[1:]}{where}: {one.text}."
 
 
 def _within(cells: Sequence[Probed], where: str, strata: Key[Probed]) -> RankCorrelation:

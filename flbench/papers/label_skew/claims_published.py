@@ -34,6 +34,11 @@ class Judgement(NamedTuple):
     why: str = ""
     obstacle: Obstacle = ""
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """The position among judgements, the most decisive first."""
+        return VERDICTS.index(self.verdict), OBSTACLES.index(self.obstacle)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -98,12 +103,9 @@ class Published:
         """A judgement for each published number, by the most decisive of our cells."""
         best: dict[int, Judgement] = {}
         for one in self.comparisons:
-            best[id(one.row)] = min(best.get(id(one.row), one.judgement), one.judgement, key=_decisiveness)
+            known = best.get(id(one.row), one.judgement)
+            best[id(one.row)] = min(known, one.judgement, key=lambda found: found.order)
         return list(best.values())
-
-
-def _decisiveness(one: Judgement) -> tuple[int, int]:
-    return VERDICTS.index(one.verdict), OBSTACLES.index(one.obstacle)
 
 
 def tally(judgements: Iterable[Judgement]) -> str:

@@ -9,7 +9,6 @@ from flbench.messages import format_scalar
 from flbench.papers.label_skew.claims_published import Comparison, Order, Published
 from flbench.papers.label_skew.published import Configuration, remarks
 from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
-from flbench.report.cells import Cell
 from flbench.report.wording import mean_text
 
 #: Settings that head a column where they differ between the rows of a section.
@@ -78,9 +77,12 @@ def _blocks(published: Published, place: tuple[str, str]) -> list[Block]:
     if not shown:
         return blocks
     settings = [name for name in _SETTINGS if len({getattr(one.row.configuration, name) for one in shown}) > 1]
-    same = [name for name in _SETTINGS if name not in settings]
-    blocks.append(Paragraph(f"Everywhere: {', '.join(_setting(shown[0].row.configuration, name) for name in same)}."))
-    blocks.append(_table(shown, settings))
+    shared = {name: getattr(shown[0].row.configuration, name) for name in _SETTINGS if name not in settings}
+    everywhere = ", ".join(
+        str(value) if name == "partition" else f"{_SETTINGS[name]} {format_scalar(value)}"
+        for name, value in shared.items()
+    )
+    blocks += [Paragraph(f"Everywhere: {everywhere}."), _table(shown, settings)]
     if notes := _remarks(shown):
         blocks.append(Items(tuple(notes)))
     if orders := [one for one in published.orders if one.column.place == place]:
@@ -115,39 +117,21 @@ def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
 
 def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ...]:
     one = same[0]
-    row, configuration, claim = one.row, one.row.configuration, one.claim
-    difference = one.difference
+    row, cell, claim, difference = one.row, one.cell, one.claim, one.difference
+    summary = cell.summary if cell else None
     return (
         *words(
             " / ".join(dict.fromkeys(other.row.label for other in same)),
             ", ".join(dict.fromkeys(other.row.table for other in same)),
-            _ours(one.cell, configuration),
-            *(format_scalar(getattr(configuration, name)) for name in settings),
+            ", ".join(cell.tick(axis).label for axis in ("method", "norm")) if cell else _named(row.configuration),
+            *(format_scalar(getattr(row.configuration, name)) for name in settings),
         ),
         Entry(f"{row.text} ± {row.sd}" if row.sd else row.text, order=row.value),
-        _mean(one.cell),
-        Entry("–") if one.cell is None else Entry(f"{one.cell.runs[0].rounds:,}", order=one.cell.runs[0].rounds),
+        Entry(mean_text(cell), (f"n={summary.n}",), order=summary.mean) if cell and summary else Entry("–"),
+        Entry(f"{cell.runs[0].rounds:,}", order=cell.runs[0].rounds) if cell else Entry("–"),
         Entry("–") if difference is None else Entry(f"{difference:+.2f}", order=difference),
         Entry(f"{claim.verdict} ({claim.evidence})" if claim.evidence else claim.verdict),
     )
-
-
-def _ours(cell: Cell | None, configuration: Configuration) -> str:
-    """Method and norm as in the leaderboard."""
-    if cell is None:
-        return _named(configuration)
-    return ", ".join(cell.tick(axis).label for axis in ("method", "norm"))
-
-
-def _mean(cell: Cell | None) -> Entry:
-    if cell is None or cell.summary is None:
-        return Entry("–")
-    return Entry(mean_text(cell), (f"n={cell.summary.n}",), order=cell.summary.mean)
-
-
-def _setting(configuration: Configuration, name: str) -> str:
-    value = getattr(configuration, name)
-    return str(value) if name == "partition" else f"{_SETTINGS[name]} {format_scalar(value)}"
 
 
 def _remarks(comparisons: Sequence[Comparison]) -> list[str]:

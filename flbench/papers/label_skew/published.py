@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flbench.config import Federated, Training
-from flbench.registry import PARTITIONS, Component
+from flbench.registry import PARTITIONS
 
 #: Fields that may differ from the paper's; all others that are not in ``Configuration`` must be its defaults.
 _FREE = frozenset({"kind", "seed", "rounds", "eval_every", "probes", "precision", "min_size", "augment"})
@@ -104,7 +104,9 @@ def configuration_of(experiment: Training) -> Configuration | None:
     dataset: Any = experiment.dataset
     others = (getattr(experiment, name) == field.default for name, field in fields.items() if name not in known)
     components = [experiment.dataset, experiment.model, experiment.method, experiment.norm]
-    if experiment.augment != dataset.augment or not all(others) or not all(map(_as_published, components)):
+    if experiment.augment != dataset.augment or not all(others):
+        return None
+    if any(component.settings().keys() - {"variant", "groups", "content"} for component in components):
         return None
     return Configuration(
         dataset=experiment.dataset.name,
@@ -119,10 +121,6 @@ def configuration_of(experiment: Training) -> Configuration | None:
         norm=experiment.norm.name,
         groups=getattr(experiment.norm, "groups", None),
     )
-
-
-def _as_published(component: Component) -> bool:
-    return component.settings().keys() <= {"variant", "groups", "content"}
 
 
 #: Data sets that differ from the paper's, with the difference.

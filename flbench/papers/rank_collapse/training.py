@@ -209,7 +209,7 @@ class Setting:
 def settings_of(runs: Sequence[Run], collection: Collection) -> list[Setting]:
     """Return the settings; learning rates that not all arms of a depth were to have are left out."""
     found = []
-    for members in grouped(runs, _setting):
+    for members in grouped(runs, _setting_key):
         arms = [_arm(same, collection) for same in grouped(members, lambda run: _order(experiment_of(run)))]
         depths = grouped(arms, lambda arm: arm.depth)
         found.append(Setting(tuple(arm for same in depths for arm in _at_common_rates(same))))
@@ -239,7 +239,7 @@ def experiment_of(run: Run) -> Deep:
     return run.experiment
 
 
-def _setting(run: Run) -> tuple[Any, ...]:
+def _setting_key(run: Run) -> tuple[Any, ...]:
     experiment = experiment_of(run)
     return experiment.dataset.label(), experiment.samples or 0, experiment.width, experiment.batch_size, run.rounds
 

@@ -54,7 +54,7 @@ def _claim(text: str, source: str, judge: Callable[..., Finding], *needed: Seque
 def _onset(plain: Sequence[Descent]) -> Finding:
     """No growth below the line of a run's own network, growth just above it."""
     below, above = [one for one in plain if one.factor < 1], _just_above(plain)
-    brackets = [(one, bracket) for one in networks_of(plain) if (bracket := one.bracket(_grew))]
+    brackets = [(one, bracket) for one in networks_of(plain) if (bracket := one.bracket(lambda run: run.grew))]
     onsets = [statistics.geometric_mean(bracket) * one.lambda_max / 2 for one, bracket in brackets]
     grew = [sum(one.grew for one in some) for some in (below, above)]
     evidence = (
@@ -111,7 +111,7 @@ def _line(centred: Sequence[Descent]) -> Finding:
     """Theory's line against the highest rate before any explosion."""
     to_survived, to_measured = [], []
     for network in networks_of(centred):
-        line, survived = predicted_rate(network.family, network.width), network.highest(_ended_exploded)
+        line, survived = predicted_rate(network.family, network.width), network.highest(lambda run: run.exploded)
         if line is not None:
             to_measured.append((network.width, line * network.lambda_max / 2))
             to_survived += [line / survived] if survived else []
@@ -128,14 +128,6 @@ def _line(centred: Sequence[Descent]) -> Finding:
     return 1 / FAIR <= statistics.median(to_survived) <= FAIR, evidence
 
 
-def _grew(one: Descent) -> bool:
-    return one.grew
-
-
-def _ended_exploded(one: Descent) -> bool:
-    return one.exploded
-
-
 def _just_above(some: Sequence[Descent]) -> list[Descent]:
     return [one for one in some if ABOVE[0] <= one.factor <= ABOVE[1]]
 
@@ -144,7 +136,7 @@ def _highest_by_width(descents: Sequence[Descent]) -> dict[int, list[float]]:
     """The highest rate of each network below the first that grew the loss, where the rates tried bracket it."""
     found: dict[int, list[float]] = {}
     for network in networks_of(descents):
-        if rate := network.highest(_grew):
+        if rate := network.highest(lambda run: run.grew):
             found.setdefault(network.width, []).append(rate)
     return found
 
