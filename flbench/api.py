@@ -84,17 +84,17 @@ def run(
     """
     from flbench.config import parse_experiment, require_device
     from flbench.launchers import run_launcher, used_device
-    from flbench.planning import begin, name_data
+    from flbench.planning import prepare_runs, resolve_data
     from flbench.report import dataframes
     from flbench.report.runs import collect
     from flbench.report.sources import StoreSource
     from flbench.store import Store
 
     path, root = _store_path(store), None if data is None else Path(data)
-    (experiment,) = name_data([parse_experiment(fields)], path, root, "data")
+    (experiment,) = resolve_data([parse_experiment(fields)], path, root, "data")
     require_device([experiment], lambda: used_device(device))
     opened = Store(path)
-    _warn(begin(opened, [experiment]))
+    _warn(prepare_runs(opened, [experiment]))
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):
         found.reset_failures()
@@ -126,7 +126,7 @@ def sweep(
     """
     from flbench.config import require_device
     from flbench.launchers import SweepWorkers
-    from flbench.planning import begin, name_data_of, write_plan
+    from flbench.planning import prepare_runs, resolve_sweep_data, write_plan
     from flbench.report import dataframes
     from flbench.report.runs import collect
     from flbench.report.sources import StoreSource
@@ -134,12 +134,12 @@ def sweep(
     from flbench.sweeps import load_sweep
 
     root = None if data is None else Path(data)
-    loaded = name_data_of(load_sweep(path, sets), _store_path(store), root, "data")
+    loaded = resolve_sweep_data(load_sweep(path, sets), _store_path(store), root, "data")
     wanted = SweepWorkers.of(loaded, root, backend="local", count=workers)
     require_device(loaded.experiments, lambda: wanted.options.device)
     opened = Store(_store_path(store))
     directory = write_plan(opened, loaded)
-    _warn(begin(opened, loaded.experiments))
+    _warn(prepare_runs(opened, loaded.experiments))
     plan, experiments = "/".join(directory.parts[-2:]), loaded.experiments
     launcher = partial(wanted.launcher, opened, plan, experiments)
     _execute(opened, plan, experiments, launcher, wanted.options.max_attempts, raises=False)

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
-from flbench.progress import Progress, Seen, Watch
+from flbench.progress import Progress, RunSnapshot, Watch
 from flbench.store import LiveWorker, Plan, Store
 from flbench.store.attempts import ending
 from flbench.store.leases import HANGING
@@ -42,7 +42,7 @@ class Outcome:
     launched: int = 0
     adopted: int = 0
     interrupted: bool = False
-    failures: list[Seen] = field(default_factory=list)
+    failures: list[RunSnapshot] = field(default_factory=list)
     fingerprint: str = ""
 
     @property
@@ -99,7 +99,7 @@ class Orchestrator:
         with self._store.usable():
             return self._run(detach)
 
-    def failures(self) -> list[Seen]:
+    def failures(self) -> list[RunSnapshot]:
         """Return the runs that were given up; also valid after ``run`` has raised."""
         return self._watch.failures()
 

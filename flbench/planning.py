@@ -28,7 +28,7 @@ from flbench.sweeps import Sweep
 Needed = Literal["data", "content", "nothing"]
 
 
-def name_data(
+def resolve_data(
     experiments: Sequence[Experiment], root: Path, data_root: Path | None, needed: Needed
 ) -> list[Experiment]:
     """Return the experiments with the content of their data, each run once.
@@ -75,12 +75,12 @@ def _raise_if_needed(problem: UserError, dataset: Dataset, needed: Needed) -> No
         ) from None
 
 
-def name_data_of(sweep: Sweep, root: Path, data_root: Path | None, needed: Needed) -> Sweep:
-    """Return a sweep with the content of its data, as ``name_data`` does for experiments."""
-    return sweep.planned_as(name_data(sweep.experiments, root, data_root, needed))
+def resolve_sweep_data(sweep: Sweep, root: Path, data_root: Path | None, needed: Needed) -> Sweep:
+    """Return a sweep with the content of its data, as ``resolve_data`` does for experiments."""
+    return sweep.planned_as(resolve_data(sweep.experiments, root, data_root, needed))
 
 
-def as_planned(sweep: Sweep, directory: Path) -> Sweep:
+def with_planned_data(sweep: Sweep, directory: Path) -> Sweep:
     """Return a sweep on the data that a plan in a store names."""
     path = directory / "plan.jsonl"
     plan = read_plan(path) if b'"content":' in path.read_bytes() else ()
@@ -90,16 +90,15 @@ def as_planned(sweep: Sweep, directory: Path) -> Sweep:
     return sweep.planned_as(renamed(sweep.experiments, named)) if named else sweep
 
 
-def begin(store: Store, experiments: Sequence[Experiment], *, rerun: bool = False) -> list[str]:
+def prepare_runs(store: Store, experiments: Sequence[Experiment], *, rerun: bool = False) -> list[str]:
     """Prepare stored runs for their execution, with ``rerun`` from their start; return lines for the user."""
     with store.usable():
         _import_earlier(store, experiments)
         if not rerun:
-            return _outdated(store, experiments)
+            return _report_changed_plugins(store, experiments)
         runs = ((store.run(experiment.run_id), experiment) for experiment in experiments)
         count = sum(run.result_for(experiment) is not None and run.supersede() for run, experiment in runs)
-    done = f"executing {count} finished runs again"
-    return [f"--rerun: {done}; their results so far are in superseded/ of their folders."]
+    return [f"--rerun: executing {count} finished runs again; earlier results are in superseded/ of their folders."]
 
 
 def _import_earlier(store: Store, experiments: Sequence[Experiment]) -> None:
@@ -113,7 +112,7 @@ def _import_earlier(store: Store, experiments: Sequence[Experiment]) -> None:
 
 
 def _earlier_id(store: Store, experiment: Experiment) -> str | None:
-    """Return the id that a run had at that time, if the store has it and not the present one."""
+    """Return the id that a run had at that time, if the store has a run of that id and none of the present id."""
     dataset = getattr(experiment, "dataset", None)
     if dataset is None or dataset.content is None or store.run(experiment.run_id).path.exists():
         return None
@@ -121,7 +120,7 @@ def _earlier_id(store: Store, experiment: Experiment) -> str | None:
     return run_id if store.run(run_id).path.exists() else None
 
 
-def _outdated(store: Store, experiments: Sequence[Experiment]) -> list[str]:
+def _report_changed_plugins(store: Store, experiments: Sequence[Experiment]) -> list[str]:
     """Return a line for each plug-in whose source code has changed since finished runs were computed with it."""
     changed: Counter[str] = Counter()
     cells = {experiment.cell_id: experiment for experiment in experiments}

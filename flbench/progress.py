@@ -22,7 +22,7 @@ MIN_STEPS = 8
 
 
 @dataclass(frozen=True)
-class Seen:
+class RunSnapshot:
     """One run as it was last read from the store; ``value`` is its headline metric, named ``metric``."""
 
     run_id: str
@@ -64,12 +64,12 @@ class Progress:
     rounds_done: int
     rounds_total: int
     rounds_per_second: float | None
-    active: tuple[Seen, ...]
-    news: tuple[Seen, ...]
+    active: tuple[RunSnapshot, ...]
+    news: tuple[RunSnapshot, ...]
     workers: int = 0
     out_of_memory: int = 0
     rounds_given_up: int = 0
-    ended: Mapping[int, Seen] = field(default_factory=dict)
+    ended: Mapping[int, RunSnapshot] = field(default_factory=dict)
     stopping: bool = False
     runs_per_second: float | None = None
 
@@ -118,7 +118,7 @@ class Watch:
         self._rounds: dict[int, int] = {}
         self._speed: deque[tuple[float, int]] = deque()
         self._first = True
-        self.ended: dict[int, Seen] = {}
+        self.ended: dict[int, RunSnapshot] = {}
 
     def update(self, workers: int = 0) -> Progress:
         """Read the runs that have not ended yet; return the progress."""
@@ -158,7 +158,7 @@ class Watch:
             ended=self.ended,
         )
 
-    def failures(self) -> list[Seen]:
+    def failures(self) -> list[RunSnapshot]:
         """Return the runs that were given up, in the order of the plan."""
         return [seen for _, seen in sorted(self.ended.items()) if seen.state.status != "done"]
 
@@ -192,15 +192,15 @@ class Watch:
             state.status in ("failed", "lost") and not state.claimable(self._max_attempts)
         )
 
-    def _read(self, index: int) -> Seen:
+    def _read(self, index: int) -> RunSnapshot:
         run, request = self._store.run(self._ids[index]), self._requests[index]
         state = run.state(request)
         if state.status == "lost" and self._post_mortem.explain(run):
             state = run.state(request)
         if state.unreadable:
-            return Seen(run.run_id, self._label(index), request.rounds, state, metric=self._metric(index))
+            return RunSnapshot(run.run_id, self._label(index), request.rounds, state, metric=self._metric(index))
         if state.status == "pending" and not state.attempts:
-            return Seen(run.run_id, "", request.rounds, state)
+            return RunSnapshot(run.run_id, "", request.rounds, state)
         if state.status == "done":
             self._rounds[index] = request.rounds
             # Runs that were done before the first update are not shown one by one and need no label.
@@ -209,17 +209,19 @@ class Watch:
             metric = self._metric(index)
             value = result.final.get(metric) if result else None
             kept = replace(state, result=result.without_numbers() if result else None)
-            return Seen(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
+            return RunSnapshot(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
         return self._read_attempt(index, run, request, state)
 
-    def _read_attempt(self, index: int, run: RunDir, request: RunRequest, state: RunState) -> Seen:
+    def _read_attempt(self, index: int, run: RunDir, request: RunRequest, state: RunState) -> RunSnapshot:
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
         # The count never decreases: a new attempt has no records until it has copied those of the previous one.
         self._rounds[index] = max(self._rounds.get(index, 0), min(record.get("round", 0), request.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt)
         metric, label = self._metric(index), self._label(index)
-        return Seen(run.run_id, label, request.rounds, state, self._rounds[index], record.get(metric), log, metric)
+        return RunSnapshot(
+            run.run_id, label, request.rounds, state, self._rounds[index], record.get(metric), log, metric
+        )
 
     def _worker_log(self, attempt: AttemptDir) -> Path | None:
         try:

@@ -21,7 +21,7 @@ from flbench.data.datasets import load_named
 from flbench.errors import DataMissing, OtherData, UserError
 from flbench.execution import Runner, Settings
 from flbench.launch.inline import InlineLauncher
-from flbench.planning import as_planned, begin, name_data, name_data_of, write_plan
+from flbench.planning import prepare_runs, resolve_data, resolve_sweep_data, with_planned_data, write_plan
 from flbench.registry import DATASETS
 from flbench.report import exports, transfer
 from flbench.report.runs import collect
@@ -83,7 +83,7 @@ def computed(*arguments: str) -> tuple[str, bool]:
 
 
 def named(experiment: Experiment, needed: Any = "data", data: Path | None = None) -> Experiment:
-    (found,) = name_data([experiment], Path("store"), data, needed)
+    (found,) = resolve_data([experiment], Path("store"), data, needed)
     return found
 
 
@@ -156,7 +156,7 @@ def test_a_subset_and_the_full_set_are_different_runs(tmp_path: Path) -> None:
 def test_one_content_under_two_paths_is_one_run_of_a_sweep(tmp_path: Path) -> None:
     photos(tmp_path / "img")
     spec = sweep_file(tmp_path, "['folder:img', 'folder:./img']")
-    sweep = name_data_of(load_sweep(spec), tmp_path / "store", None, "data")
+    sweep = resolve_sweep_data(load_sweep(spec), tmp_path / "store", None, "data")
     assert len(load_sweep(spec).experiments) == 2
     assert len(sweep.experiments) == 1
 
@@ -265,9 +265,9 @@ def test_a_sweep_file_finds_its_plans_for_any_data(tmp_path: Path) -> None:
     plans = []
     for seed in (1, 2):
         data = cifar(tmp_path / f"d{seed}", seed)
-        sweep = name_data_of(load_sweep(spec), store.root, data, "data")
+        sweep = resolve_sweep_data(load_sweep(spec), store.root, data, "data")
         plans.append(write_plan(store, sweep))
-        assert as_planned(load_sweep(spec), plans[-1]) == sweep
+        assert with_planned_data(load_sweep(spec), plans[-1]) == sweep
     assert plans[0] != plans[1]
     assert find_plans(store, str(spec)) == sorted(plans)
 
@@ -292,7 +292,7 @@ def test_earlier_results_of_a_set_without_official_content_are_reused(tmp_path: 
     store, tiny = Store(tmp_path / "store"), request(dataset="tinyimagenet", model="cnn", partition="iid")
     finish(store, tiny, 0.4, fingerprint=OTHER)
     same, other = (tiny.on(tiny.dataset.holding(content)) for content in (OTHER, THIRD))  # type: ignore[union-attr]
-    begin(store, [same, other])
+    prepare_runs(store, [same, other])
     assert store.run(same.run_id).state(same).status == "done"
     assert store.run(other.run_id).state(other).status == "pending"
     assert store.run(tiny.run_id).state(tiny).status == "done", "it stays where it is"

@@ -17,7 +17,7 @@ from flbench.cli.numbers import duration, handy, named, pace, value
 from flbench.cli.ranking import MOST_CELLS, Overview
 from flbench.cli.screen import fitting, live_area, plain_table, say
 from flbench.metric_specs import METRICS
-from flbench.progress import Progress, Seen
+from flbench.progress import Progress, RunSnapshot
 from flbench.report.literal import visible
 
 #: Rows of active runs at most, and at least on a low terminal; further runs are counted.
@@ -76,7 +76,7 @@ class PlainView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._news: list[Seen] = []
+        self._news: list[RunSnapshot] = []
         self._last: Progress | None = None
         self._printed = self._summed = time.monotonic()
 
@@ -137,7 +137,7 @@ def _active_table(progress: Progress, overview: Overview, most: int) -> list[Ren
     return [table, Text(f"and {hidden} more", style="dim")] if hidden > 0 else [table]
 
 
-def headlines(shown: Sequence[Seen]) -> tuple[str, list[str]]:
+def headlines(shown: Sequence[RunSnapshot]) -> tuple[str, list[str]]:
     """Return a column of headline numbers with its title; runs of different metrics name theirs in each row."""
     metrics = {seen.metric for seen in shown}
     if len(metrics) == 1:
@@ -164,7 +164,7 @@ def remaining(progress: Progress) -> str:
     return f"ETA {duration(progress.eta or 0)}"
 
 
-def news_line(seen: Seen, *, whole: bool = False) -> str:
+def news_line(seen: RunSnapshot, *, whole: bool = False) -> str:
     """Return how one run ended; of a message of several lines the first, or the ``whole``."""
     result = seen.state.result
     if result is None:

@@ -15,7 +15,7 @@ from flbench.cli.curves import Curves
 from flbench.cli.ranking import Cell, Ranking, names
 from flbench.errors import StoreUnusable
 from flbench.launch.local import usable_cores
-from flbench.progress import Seen, Watch, share_done
+from flbench.progress import RunSnapshot, Watch, share_done
 from flbench.run_names import joined_common, label
 from flbench.store import Entry, Lease, Store, parse_plan, plan_name, read_plan
 from flbench.store.plans import read_content
@@ -32,7 +32,7 @@ PART = 1 << 20
 class Running:
     """A run that a worker executes; ``heartbeat_age`` is the seconds since the worker's last sign of life."""
 
-    seen: Seen
+    seen: RunSnapshot
     attempt: int
     lease: Lease | None
     heartbeat_age: float | None
@@ -62,7 +62,7 @@ class Running:
 class Failure:
     """A run that failed or was lost, and when that was recorded (empty if it was not)."""
 
-    seen: Seen
+    seen: RunSnapshot
     time: str
 
     def json(self) -> dict[str, Any]:
@@ -172,13 +172,13 @@ def _tally(store: Store, entries: Sequence[Entry]) -> Tally:
     return tally
 
 
-def _running(store: Store, seen: Seen) -> Running:
+def _running(store: Store, seen: RunSnapshot) -> Running:
     attempt = store.run(seen.run_id).attempts()[-1]
     lease = attempt.lease()
     return Running(seen, attempt.number, lease, None if lease is None else store.liveness.heartbeat_age(lease))
 
 
-def _time_of(store: Store, seen: Seen) -> str:
+def _time_of(store: Store, seen: RunSnapshot) -> str:
     if seen.state.unreadable:
         return ""
     end = store.run(seen.run_id).attempts()[-1].exit() or {}
@@ -210,7 +210,7 @@ def _joined(parts: Iterable[Tally]) -> Tally:
     return whole
 
 
-def _named(tally: Tally, seen: Seen) -> Seen:
+def _named(tally: Tally, seen: RunSnapshot) -> RunSnapshot:
     return replace(seen, label=label(tally.experiments[seen.run_id], tally.common))
 
 
@@ -306,7 +306,7 @@ def failures_by_kind(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
     return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
 
 
-def _seen_json(seen: Seen) -> dict[str, Any]:
+def _seen_json(seen: RunSnapshot) -> dict[str, Any]:
     return {
         "run_id": seen.run_id,
         "label": seen.label,

@@ -19,7 +19,7 @@ from flbench.cli.numbers import value
 from flbench.cli.screen import fitting, plain_table
 from flbench.config import REQUEST_FIELDS, Experiment, canonical_json, fields_of_all_kinds, headline_of
 from flbench.metric_specs import METRICS
-from flbench.progress import Progress, Seen
+from flbench.progress import Progress, RunSnapshot
 from flbench.run_names import Common, label
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Cell:
         bad = {"diverged": self.diverged, "failed": self.failed}
         return ", ".join([f"{len(self.values)}/{self.planned}", *(f"{n} {how}" for how, n in bad.items() if n)])
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: RunSnapshot) -> None:
         """Count a run that has ended."""
         if seen.outcome == "diverged":
             self.diverged += 1
@@ -107,7 +107,7 @@ class Ranking:
         self._counted = 0
         self.cells: dict[str, Cell] = {}
 
-    def update(self, ended: Mapping[int, Seen]) -> None:
+    def update(self, ended: Mapping[int, RunSnapshot]) -> None:
         """Count the runs that were added to ``Progress.ended`` since the last call."""
         for index, seen in islice(ended.items(), self._counted, None):
             cell_id = self._cell_ids[index]

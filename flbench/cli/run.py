@@ -51,16 +51,16 @@ def run(
     from flbench.config import require_device
     from flbench.launchers import run_launcher, used_device
     from flbench.orchestrate import Orchestrator
-    from flbench.planning import begin, name_data
+    from flbench.planning import prepare_runs, resolve_data
     from flbench.store import Store
     from flbench.sweeps import experiment_from
 
     given = experiment_from(fields or ())
     require_device([given], lambda: used_device(device))
-    (experiment,) = name_data([given], store, data, "data")
+    (experiment,) = resolve_data([given], store, data, "data")
     console = Console(stderr=as_json)
     opened = Store(store)
-    for line in begin(opened, [experiment], rerun=rerun):
+    for line in prepare_runs(opened, [experiment], rerun=rerun):
         say(console, line)
     found = opened.run(experiment.run_id)
     if found.state(experiment).status in ("failed", "lost"):

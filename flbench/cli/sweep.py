@@ -72,14 +72,14 @@ def sweep(
     """
     from flbench.config import require_device
     from flbench.launchers import SweepWorkers
-    from flbench.planning import name_data_of
+    from flbench.planning import resolve_sweep_data
     from flbench.sweeps import load_sweep
 
     given = load_sweep(spec, sets or (), only or (), limit)
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)
     require_device(given.experiments, lambda: wanted.options.device)
     needed: Literal["data", "content", "nothing"] = "content" if wanted.backend == "slurm" else "data"
-    loaded = name_data_of(given, store, data, "nothing" if dry_run else needed)
+    loaded = resolve_sweep_data(given, store, data, "nothing" if dry_run else needed)
     if dry_run:
         from flbench.cli.dry_run import print_dry_run
 

@@ -22,8 +22,8 @@ from flbench.config import digest
 from flbench.errors import UserError
 from flbench.launchers import SweepWorkers
 from flbench.orchestrate import Orchestrator, Outcome
-from flbench.planning import begin, write_plan
-from flbench.progress import Seen
+from flbench.planning import prepare_runs, write_plan
+from flbench.progress import RunSnapshot
 from flbench.store import Store, files, strict_json
 from flbench.sweeps import Sweep
 from flbench.tracking.process import MirrorProcess
@@ -52,7 +52,7 @@ class SweepRun:
             UserError: no worker can be started, or the store is unusable; the failed runs are printed before.
         """
         began = time.monotonic()
-        for line in begin(self._store, self._sweep.experiments, rerun=rerun):
+        for line in prepare_runs(self._store, self._sweep.experiments, rerun=rerun):
             self._say(line)
         mode = self._sweep.spec.wandb.mode
         mirror = MirrorProcess.start(mode, self._store.root, self._directory, detach=detach)
@@ -113,7 +113,7 @@ class SweepRun:
             self._say(f"Pictures:    flbench report {spec} --figures figures --html report.html")
         self._say(f"More:        flbench status {name}{elsewhere}; flbench logs {name}{elsewhere}")
 
-    def _print_failures(self, failures: Sequence[Seen]) -> None:
+    def _print_failures(self, failures: Sequence[RunSnapshot]) -> None:
         """Print what to do about failed runs, then each of them below its reason, the most frequent reason first.
 
         It is printed last, so that a log of which only the end is kept says why a sweep failed.
@@ -125,7 +125,7 @@ class SweepRun:
             attempts = self._workers.options.max_attempts
             again = f"--set retry.max_attempts={2 * attempts}, or first flbench retry {name}{elsewhere}"
             self._say(f"Runs are tried {attempts} times; to try these again: {again}", fold=True)
-        by_reason: dict[str, list[Seen]] = {}
+        by_reason: dict[str, list[RunSnapshot]] = {}
         for seen in failures:
             by_reason.setdefault(f"{seen.outcome}: {seen.state.message or 'no message'}", []).append(seen)
         room = MOST_FAILURES

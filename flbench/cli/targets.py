@@ -112,13 +112,15 @@ def entry_of(store: Store, run_id: str) -> Entry:
 
 def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list[Path]:
     """Return the plans of a sweep file: one for each content of its data with which it was started."""
-    from flbench.planning import as_planned
+    from flbench.planning import with_planned_data
     from flbench.store import plan_name
     from flbench.sweeps import load_sweep
 
     sweep = load_sweep(name)
     alike = [path for path in directories if path.parent.name == sweep.name]
-    planned = [path for path in alike if sweep.spec_hash == path.name or as_planned(sweep, path).spec_hash == path.name]
+    planned = [
+        path for path in alike if sweep.spec_hash == path.name or with_planned_data(sweep, path).spec_hash == path.name
+    ]
     if planned:
         return planned
     others = [plan_name(path) for path in alike]

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from flbench.errors import UserError
-from flbench.planning import as_planned
+from flbench.planning import with_planned_data
 from flbench.store import RunRequest, Store, read_plan
 from flbench.sweeps import Sweep, load_sweep
 from flbench.sweeps.spec import Wandb
@@ -80,7 +80,7 @@ def planned_sweep(plan: Path) -> Sweep:
             [line.removeprefix(option) for line in given[:count] if line.startswith(option)] for option in OPTIONS
         )
         try:
-            sweep = as_planned(load_sweep(path, sets, only, int(limit[0]) if limit else None), plan)
+            sweep = with_planned_data(load_sweep(path, sets, only, int(limit[0]) if limit else None), plan)
         except UserError as error:
             problem = error
         except ValueError:

@@ -14,7 +14,7 @@ from flbench.cli.live import PlainView, headlines, live_table, news_line, progre
 from flbench.cli.numbers import duration, handy, pace
 from flbench.cli.ranking import Overview
 from flbench.config import Experiment, parse_experiment
-from flbench.progress import Progress, Seen
+from flbench.progress import Progress, RunSnapshot
 from flbench.store import Lease, Result, RunState, Store
 
 
@@ -27,12 +27,12 @@ def result(**changes: Any) -> Result:
     return Result(**{**facts, **changes})
 
 
-def done(label: str = "fedavg ln s0", **changes: Any) -> Seen:
-    return Seen("id", label, 20, RunState("done", result=result(**changes)), 20, 0.912)
+def done(label: str = "fedavg ln s0", **changes: Any) -> RunSnapshot:
+    return RunSnapshot("id", label, 20, RunState("done", result=result(**changes)), 20, 0.912)
 
 
-FAILED = Seen("id", "fedavg ln s1", 20, RunState("failed", "oom", "MemoryError"), log=Path("log.txt"))
-RUNNING = Seen("id", "fedavg ln s2", 200, RunState("running"), 30, 0.5)
+FAILED = RunSnapshot("id", "fedavg ln s1", 20, RunState("failed", "oom", "MemoryError"), log=Path("log.txt"))
+RUNNING = RunSnapshot("id", "fedavg ln s2", 200, RunState("running"), 30, 0.5)
 
 
 def progress(**changes: Any) -> Progress:
@@ -47,17 +47,17 @@ def test_lines_about_single_runs() -> None:
     assert news_line(done()) == "fedavg ln s0: 91.2 %, 20 rounds, 2.5 s"
     assert news_line(done(status="diverged", rounds=7)) == "fedavg ln s0: diverged in round 7, 7 rounds, 2.5 s"
     assert news_line(FAILED) == "fedavg ln s1: oom: MemoryError (log: log.txt)"
-    long = Seen("id", "fedavg ln s1", 20, RunState("failed", "error", "no data.\nLooked for them in:\n  here"))
+    long = RunSnapshot("id", "fedavg ln s1", 20, RunState("failed", "error", "no data.\nLooked for them in:\n  here"))
     assert news_line(long) == "fedavg ln s1: error: no data. …"
     assert news_line(long, whole=True) == "fedavg ln s1: error: no data.\nLooked for them in:\n  here"
 
 
 def test_lines_about_studies() -> None:
-    sharp = Seen(
+    sharp = RunSnapshot(
         "id", "sharpness none s0", 0, RunState("done", result=result(rounds=0)), 0, 36.6234, None, "lambda_max"
     )
     assert news_line(sharp) == "sharpness none s0: lambda_max 36.62, 2.5 s"
-    deep = Seen("id", "deep bn s0", 20, RunState("done", result=result()), 20, 0.912, None, "test_acc")
+    deep = RunSnapshot("id", "deep bn s0", 20, RunState("done", result=result()), 20, 0.912, None, "test_acc")
     assert news_line(deep) == "deep bn s0: test_acc 91.2 %, 20 rounds, 2.5 s"
     assert headlines([deep, deep]) == ("test accuracy", ["91.2 %", "91.2 %"])
     assert headlines([sharp, RUNNING]) == ("reached", ["lambda_max 36.62", "acc 50.0 %"])
@@ -165,11 +165,11 @@ def recorded(store: Store, experiment: Experiment, *accuracies: float) -> None:
         attempt.record({"round": 5 * number, "acc": accuracy})
 
 
-def ended(store: Store, index: int, *accuracies: float, **changes: Any) -> Seen:
+def ended(store: Store, index: int, *accuracies: float, **changes: Any) -> RunSnapshot:
     """A finished run with these records."""
     recorded(store, EXPERIMENTS[index], *accuracies)
     state = RunState("done", result=result(**changes))
-    return Seen(EXPERIMENTS[index].run_id, "", 20, state, 20, accuracies[-1])
+    return RunSnapshot(EXPERIMENTS[index].run_id, "", 20, state, 20, accuracies[-1])
 
 
 def half_way(store: Store) -> Progress:
@@ -180,11 +180,11 @@ def half_way(store: Store) -> Progress:
         2: ended(store, 2, 0.6, 0.7),
         3: ended(store, 3, 0.1, status="diverged"),
         4: ended(store, 4, 0.5, 0.9),
-        5: Seen(EXPERIMENTS[5].run_id, "", 20, RunState("failed", "oom", "MemoryError")),
+        5: RunSnapshot(EXPERIMENTS[5].run_id, "", 20, RunState("failed", "oom", "MemoryError")),
     }
     recorded(store, EXPERIMENTS[6], 0.0, 0.55, 0.99)
     name = "fedavg ln dirichlet:0.1 s0, which has a name so long that eighty columns do not hold it"
-    running = Seen(EXPERIMENTS[6].run_id, name, 20, RunState("running"), 15, 0.99)
+    running = RunSnapshot(EXPERIMENTS[6].run_id, name, 20, RunState("running"), 15, 0.99)
     return progress(ended=seen, active=(running,), total=12, done=5, diverged=1, failed=1, rounds_done=115)
 
 

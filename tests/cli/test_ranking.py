@@ -5,7 +5,7 @@ from pathlib import Path
 from flbench.cli.curves import Curves, mixed_sparklines, sparklines
 from flbench.cli.ranking import Cell, Ranking, best, common_names, names
 from flbench.config import parse_experiment
-from flbench.progress import Seen
+from flbench.progress import RunSnapshot
 from flbench.store import Lease, RunState, Store
 
 PLAN = [
@@ -23,8 +23,8 @@ def new_ranking() -> Ranking:
     return Ranking([one.cell_id for one in PLAN], lambda index: PLAN[index].to_json())
 
 
-def done(index: int, accuracy: float | None) -> Seen:
-    return Seen(PLAN[index].run_id, "", 200, RunState("done", result=None), 200, accuracy)
+def done(index: int, accuracy: float | None) -> RunSnapshot:
+    return RunSnapshot(PLAN[index].run_id, "", 200, RunState("done", result=None), 200, accuracy)
 
 
 def test_cells_grow_and_nothing_is_counted_twice() -> None:
@@ -33,7 +33,7 @@ def test_cells_grow_and_nothing_is_counted_twice() -> None:
     ranking.update(ended)
     ranking.update(ended)
     ended[0] = done(0, 0.25)
-    ended[3] = Seen(PLAN[3].run_id, "", 200, RunState("failed", "oom"))
+    ended[3] = RunSnapshot(PLAN[3].run_id, "", 200, RunState("failed", "oom"))
     ranking.update(ended)
     ln, centralized = ranking.cells.values()
     assert (ln.values, ln.run_ids, ln.mean) == ([0.5, 0.25], [PLAN[1].run_id, PLAN[0].run_id], 0.375)
@@ -74,7 +74,7 @@ def test_studies_compete_by_their_own_numbers() -> None:
     values = (20.0, 5.0, 40.0, 1.5, 6.0)
     ranking.update(
         {
-            index: Seen(one.run_id, "", 0, RunState("done"), 0, value)
+            index: RunSnapshot(one.run_id, "", 0, RunState("done"), 0, value)
             for index, (one, value) in enumerate(zip(plan, values, strict=True))
         }
     )
