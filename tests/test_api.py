@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from flbench.errors import UserError
 from flbench.report import exports, transfer
 from flbench.store import Store
 from tests.report.stores import accuracy, experiment, filled, finish
+from tests.start_up import HEAVY, SLOW, heavy_imports
 
 TINY = {"model": {"name": "mlp", "widths": [4]}, "clients": 2, "partition": "iid", "E": 1, "rounds": 3, "eval_every": 1}
 
@@ -26,9 +25,7 @@ seeds: [0]
 
 
 def test_importing_flbench_imports_nothing_heavy() -> None:
-    heavy = "{'torch', 'pandas', 'numpy', 'pydantic', 'scipy', 'matplotlib', 'flbench.config'} & sys.modules.keys()"
-    code = f"import sys, flbench; assert callable(flbench.load); assert not {heavy}, {heavy}"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert heavy_imports("import flbench; assert callable(flbench.load)", (*HEAVY, *SLOW))[0] == []
 
 
 def test_a_store_and_its_export_load_as_the_same_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

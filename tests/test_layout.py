@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import flbench
+from tests.start_up import HEAVY, SLOW, heavy_imports
 
 PACKAGE = Path(flbench.__file__).parent
 
@@ -21,8 +20,6 @@ ROOMS = [
     "bench", "execution", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data", "store",
     "config", "registry", "messages", "streams", "choices", "metric_specs", "errors", "regular",
 ]  # fmt: skip
-
-HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL")
 
 
 def room_of(module: str) -> str | None:
@@ -81,16 +78,16 @@ def test_no_circles() -> None:
     ],
 )  # fmt: skip
 def test_planning_imports_nothing_heavy(module: str) -> None:
-    code = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    assert heavy_imports(f"import {module}")[0] == []
+
+
+def test_help_imports_nothing_slow() -> None:
+    assert heavy_imports("import flbench.cli", (*HEAVY, *SLOW))[0] == []
 
 
 def test_parsing_an_experiment_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from flbench.config import parse_experiment; "
-        "parse_experiment({'norm': 'gn', 'method': 'scaffold', 'dataset': 'cifar10', 'model': 'cnn'}).run_id; "
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    program = (
+        "from flbench.config import parse_experiment; "
+        "parse_experiment({'norm': 'gn', 'method': 'scaffold', 'dataset': 'cifar10', 'model': 'cnn'}).run_id"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    assert heavy_imports(program)[0] == []

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from flbench.config import Experiment, Federated, parse_experiment
 from flbench.sweeps import SpecError, Sweep, experiment_from, label, load_sweep
 from flbench.sweeps.source import Source, read_value
 from flbench.sweeps.spec import expand_range, parse_memory, parse_time
+from tests.start_up import heavy_imports
 
 Load = Callable[..., Sweep]
 
@@ -502,13 +501,8 @@ def test_garbage_collection_continues_after_loading(load: Load) -> None:
 
 def test_expanding_needs_no_heavy_import() -> None:
     """A dry run takes seconds only as long as nothing imports these packages."""
-    code = (
-        "import sys; from flbench.sweeps import load_sweep; load_sweep('sweeps/lr_robustness.yaml');"
-        "print(*({'torch', 'pandas', 'matplotlib', 'sklearn', 'scipy', 'pyarrow', 'torchvision'} & set(sys.modules)))"
-    )
-    root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
-    assert done.stdout.strip() == ""
+    spec = Path(__file__).parent.parent / "sweeps" / "lr_robustness.yaml"
+    assert heavy_imports(f"from flbench.sweeps import load_sweep; load_sweep({str(spec)!r})")[0] == []
 
 
 @pytest.mark.parametrize(

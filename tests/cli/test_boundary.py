@@ -50,14 +50,14 @@ def test_what_the_output_cannot_encode_is_replaced(folder: Path, encoding: str) 
     assert code == 2
 
 
-def test_a_full_output_is_blamed_on_the_output(folder: Path) -> None:
+def test_a_full_disk_of_the_output_is_reported_as_such(folder: Path) -> None:
     for command in (["status"], ["show", "methods"]):
         with Path("/dev/full").open("wb") as full:
             code, _, errors = flbench(folder, *command, stdout=full)
         assert (code, errors) == (2, "error: standard output cannot be written: No space left on device\n")
 
 
-def test_a_reader_that_leaves_is_not_blamed_on_the_store(folder: Path) -> None:
+def test_a_closed_pipe_is_no_error_of_the_store(folder: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.store import Lease, Store, encode_plan
 from tests.faults.stub import experiments
+from tests.start_up import heavy_imports
 
 #: Where `flbench` lies.
 SCRIPTS = Path(sys.executable).parent
@@ -111,7 +112,7 @@ def test_the_store_that_is_named_counts(store: Store, monkeypatch: pytest.Monkey
     assert bash("status", "t") == ["toy"]
 
 
-def test_what_is_no_store_offers_nothing(here: Path) -> None:
+def test_a_folder_that_is_no_store_offers_nothing(here: Path) -> None:
     assert bash("logs", "--store", "sweeps", "t") == []
 
 
@@ -149,26 +150,20 @@ def test_zsh_gets_whole_words() -> None:
     assert zsh("flbench run nothing=") == "_files"
 
 
-@pytest.mark.parametrize(("shell", "told"), [("bash", "complete -o default -F"), ("zsh", "#compdef flbench")])
-def test_scripts_are_shown(shell: str, told: str) -> None:
+@pytest.mark.parametrize(("shell", "first_line"), [("bash", "complete -o default -F"), ("zsh", "#compdef flbench")])
+def test_scripts_are_shown(shell: str, first_line: str) -> None:
     variables = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     result = CliRunner().invoke(app, [], prog_name="flbench", env={**variables, "_FLBENCH_COMPLETE": f"source_{shell}"})
-    assert told in result.stdout
+    assert first_line in result.stdout
 
 
 def test_tab_imports_nothing_heavy(store: Store) -> None:
-    """In a process of its own: what takes seconds to import would be felt at every Tab."""
-    program = (
-        "import sys\nfrom flbench.cli import app\ntry:\n    app(prog_name='flbench')\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('torch', 'pandas', 'scipy', 'matplotlib', 'sklearn') if name in sys.modules])"
-    )
+    """Every Tab starts a process of its own."""
+    program = "from flbench.cli import app\ntry:\n    app(prog_name='flbench')\nexcept SystemExit:\n    pass"
     for words in ("flbench logs t", "flbench run no"):
         asked = {"_FLBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, **asked}, capture_output=True, text=True, check=True
-        )
-        *offered, heavy = done.stdout.split("\n")[:-1]
-        assert offered and heavy == "[]"
+        heavy, offered = heavy_imports(program, environment=asked)
+        assert offered and not heavy
 
 
 @pytest.mark.slow

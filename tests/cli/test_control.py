@@ -150,7 +150,7 @@ def test_cancel_before_it_began(store: Store) -> None:
     assert store.claim(one, Lease.here()) is None
 
 
-def test_cancel_what_is_done(store: Store) -> None:
+def test_cancel_a_finished_run(store: Store) -> None:
     (one,) = experiments(1)
     attempt = claim(store, one)
     execute(one, attempt, should_stop=lambda: False)
@@ -159,7 +159,7 @@ def test_cancel_what_is_done(store: Store) -> None:
 
 
 @pytest.mark.parametrize("command", ["logs", "cancel", "retry"])
-def test_names_that_name_nothing_or_too_much(store: Store, command: str) -> None:
+def test_names_of_no_run_or_of_several_are_reported(store: Store, command: str) -> None:
     for one in experiments(40):
         claim(store, one).end("oom")
     message = str(flbench(command, "").exception)
@@ -188,7 +188,7 @@ def test_a_plan_is_named_by_its_hash_and_a_changed_file_says_what_there_is(store
     assert message.endswith("with other contents or options it was: toy/abc1, toy/abd2")
 
 
-def test_retry_forgives_by_kind_and_by_cell(store: Store) -> None:
+def test_retry_selects_by_kind_and_by_cell(store: Store) -> None:
     plan = [*experiments(1, norm="ln"), *experiments(1), *experiments(1, lr=0.3)]
     directory = store.sweep_dir("toy", "abc")
     directory.mkdir(parents=True)
@@ -209,7 +209,7 @@ def test_retry_forgives_by_kind_and_by_cell(store: Store) -> None:
     assert "nothing failed" in flbench("retry", "toy").stdout
 
 
-def test_logs_tell_every_attempt(store: Store) -> None:
+def test_logs_show_every_attempt(store: Store) -> None:
     (one,) = experiments(1)
     first = claim(store, one)
     first.log("something \x1b[31mred")
@@ -228,7 +228,7 @@ def test_logs_tell_every_attempt(store: Store) -> None:
     assert len(lines) == 9
 
 
-def test_logs_of_a_sweep_tell_what_is_not_well(store: Store) -> None:
+def test_logs_of_a_sweep_show_failed_and_logging_attempts(store: Store) -> None:
     well, ill = experiments(2)
     directory = store.sweep_dir("toy", "abc")
     directory.mkdir(parents=True)
@@ -263,14 +263,14 @@ def test_follow_goes_across_attempts_until_the_end(store: Store, monkeypatch: py
     result = flbench("logs", one.run_id, "-f")
     thread.join()
     assert result.exit_code == 0
-    told = result.stdout
-    assert told.index("first") < told.index("round 5/20, acc 50.0 %") < told.index("attempt 1 ended: interrupted")
-    assert told.index("attempt 1 ended") < told.index("== attempt 2 at") < told.index("round 20/20")
-    assert told.endswith("== attempt 2 ended: ok after round 20\n")
-    assert told.count("round 5/20") == 1
+    output = result.stdout
+    assert output.index("first") < output.index("round 5/20, acc 50.0 %") < output.index("attempt 1 ended: interrupted")
+    assert output.index("attempt 1 ended") < output.index("== attempt 2 at") < output.index("round 20/20")
+    assert output.endswith("== attempt 2 ended: ok after round 20\n")
+    assert output.count("round 5/20") == 1
 
 
-def test_follow_gives_up_where_nobody_tries_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_gives_up_without_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flbench.cli.logs.PERIOD", 0.01)
     monkeypatch.setattr("flbench.cli.logs.PATIENCE", 0.1)
     (one,) = experiments(1)
@@ -286,7 +286,7 @@ def followed(store: Store, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
-def test_control_c_ends_following_without_a_word(store: Store) -> None:
+def test_control_c_ends_following_quietly(store: Store) -> None:
     process = followed(store)
     assert process.stdout is not None
     process.stdout.readline()
@@ -296,7 +296,7 @@ def test_control_c_ends_following_without_a_word(store: Store) -> None:
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_a_reader_that_has_seen_enough_ends_following(store: Store) -> None:
+def test_a_closed_pipe_ends_following(store: Store) -> None:
     process = followed(store)
     assert process.stdout is not None
     process.stdout.readline()

@@ -170,7 +170,7 @@ def test_verify_leaves_nothing_behind(mnist: Any) -> None:
     assert list((cache.cache_root() / "decoded").iterdir()) == []
 
 
-def test_names_that_are_none() -> None:
+def test_unknown_names_are_reported() -> None:
     assert isinstance(call("verify", "mnist").exception, DataMissing)
     for arguments, message in (
         (("verify", "cifar"), "unknown dataset 'cifar'"),

@@ -17,7 +17,7 @@ def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
     return result.exit_code, {finding["name"]: finding for finding in found["findings"]}
 
 
-def test_healthy_place(tmp_path: Path) -> None:
+def test_a_working_machine(tmp_path: Path) -> None:
     code, found = doctor("--store", str(tmp_path / "store"), "--data", str(tmp_path))
     assert code == 0
     assert {name: found[name]["state"] for name in ("python", "torch", "cores", "store", "data: digits")} == {

@@ -25,7 +25,7 @@ def test_out_of_one_store_and_into_another(monkeypatch: pytest.MonkeyPatch, caps
     flbench(monkeypatch, "report", "--out", "b.md", "--store", "copy")
     parts = [Path(name).read_text().split("\n", 1)[1].partition("Regenerate")[0] for name in ("a.md", "b.md")]
     assert parts[0] == parts[1]
-    assert list(Path("copy/workers").iterdir()) == [], "nobody is left registered"
+    assert list(Path("copy/workers").iterdir()) == [], "no worker is left registered"
 
 
 @pytest.mark.usefixtures("here")
@@ -80,7 +80,7 @@ def test_differing_numbers_are_reported(monkeypatch: pytest.MonkeyPatch, capsys:
         (["import", "tiny.yaml"], 2, "tiny.yaml: not a readable parquet file"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: Output, words: list[str], code: int, message: str
 ) -> None:
     Store(Path("empty"))

@@ -177,14 +177,14 @@ def test_orphans_only_where_asked_for_and_never_finished_ones(store: Store) -> N
     assert {*store.run_ids()} == {finished.run_id, planned.run_id, live.run_id}
 
 
-def test_it_says_what_it_would_do_and_asks(store: Store) -> None:
+def test_gc_lists_what_it_would_delete_and_asks(store: Store) -> None:
     store.quarantine.mkdir()
     (store.quarantine / "damaged.json").write_bytes(b"x" * 2048)
     before = listing(store)
     dry = gc("--dry-run")
     assert dry.stdout == "       1    2.0 KiB  damaged files that were set aside\n"
     asked = gc()
-    assert isinstance(asked.exception, UserError)  # nobody is there to be asked
+    assert isinstance(asked.exception, UserError)  # standard input is no terminal
     assert listing(store) == before
     assert gc("--yes").stdout.endswith("removed 1, freed 2.0 KiB\n")
     assert listing(store).keys() < before.keys()

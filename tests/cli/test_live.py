@@ -63,7 +63,7 @@ def test_lines_about_studies() -> None:
     assert headlines([sharp, RUNNING]) == ("reached", ["lambda_max 36.62", "acc 50.0 %"])
 
 
-def test_plans_without_rounds_are_told_in_runs() -> None:
+def test_progress_of_plans_without_rounds_counts_runs() -> None:
     none = {"rounds_done": 0, "rounds_total": 0, "rounds_per_second": None}
     counted = progress(**none, runs_per_second=2.0)
     assert summary_line(counted) == "12/36 done, 1 running, 2 workers, 7,200 runs/h, ETA 12.0 s"
@@ -114,14 +114,14 @@ def test_pipe_gets_a_line_a_run() -> None:
     assert file.getvalue().splitlines() == [news_line(done()), news_line(FAILED)]
 
 
-def test_many_runs_at_once_are_told_in_one_line_but_failures_in_full() -> None:
+def test_many_runs_at_once_are_summarized_but_failures_are_listed() -> None:
     view, file = plain()
     with closing(view):
         view.show(progress(news=(*[done()] * 50, FAILED)))
     assert file.getvalue().splitlines() == [news_line(FAILED), summary_line(progress())]
 
 
-def test_the_whole_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_is_printed_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run every five seconds: each has its line, and every half minute there is speed and remaining time."""
     now = [0.0]
     monkeypatch.setattr("flbench.cli.live.time.monotonic", lambda: now[0])
@@ -132,7 +132,7 @@ def test_the_whole_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None
     assert file.getvalue().splitlines() == 7 * runs + [summary_line(progress())] + 6 * runs
 
 
-def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_a_summary_after_a_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 5.0, 11.0, 11.0, 12.0])
     monkeypatch.setattr("flbench.cli.live.time.monotonic", lambda: next(now))
     view, file = plain()
@@ -203,8 +203,8 @@ def test_live_overview(store: Store, width: int) -> None:
     assert bar.rstrip().endswith("12 %")
     assert max(map(len, lines)) <= width
     line = summary_line(seen)
-    told, rest = lines[:-6], lines[-6:]
-    assert " ".join(part.strip() for part in told) == line, "the whole summary, folded where it must be"
+    summary, rest = lines[:-6], lines[-6:]
+    assert " ".join(part.strip() for part in summary) == line, "the whole summary, folded where it must be"
     running, run, best, *cells = (row.rstrip() for row in rest)
     assert running.split() == ["running", "round", "accuracy", "from", "0", "to", "99", "%"]
     cut = "fedavg ln dirichlet:0.1 s0, which has a name s…" if width == 80 else seen.active[0].label

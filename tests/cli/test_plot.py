@@ -48,7 +48,7 @@ def test_a_folder_gets_svg_and_png(here: Path, monkeypatch: pytest.MonkeyPatch) 
         (["cost"], "these runs do not support a figure of bytes until the target"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(
+def test_figures_that_cannot_be_drawn_are_reported(
     here: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -27,7 +27,7 @@ def done(index: int, accuracy: float | None) -> RunSnapshot:
     return RunSnapshot(PLAN[index].run_id, "", 200, RunState("done", result=None), 200, accuracy)
 
 
-def test_cells_grow_and_nothing_is_counted_twice() -> None:
+def test_runs_are_added_to_cells_once() -> None:
     ranking = new_ranking()
     ended = {1: done(1, 0.5)}
     ranking.update(ended)
@@ -40,7 +40,7 @@ def test_cells_grow_and_nothing_is_counted_twice() -> None:
     assert (ln.progress, centralized.progress) == ("2/2", "0/1, 1 failed")
 
 
-def test_an_experiment_is_asked_for_once_a_cell() -> None:
+def test_an_experiment_is_read_once_per_cell() -> None:
     asked: list[int] = []
     ranking = Ranking(["a", "a", "b"], lambda index: asked.append(index) or {"kind": "federated"})  # type: ignore[func-returns-value]
     ranking.update({0: done(0, 0.1), 1: done(1, 0.2), 2: done(2, 0.3)})
@@ -87,7 +87,7 @@ def test_studies_compete_by_their_own_numbers() -> None:
     assert names(plan[4].to_json(), common) == ("rank", "bn")
 
 
-def test_a_cell_is_called_by_what_it_competes_in_and_with() -> None:
+def test_cells_are_named_by_problem_and_contender() -> None:
     common = common_names(PLAN[:3])
     agreed = set(common["federated"])  # type: ignore[call-overload]
     assert {"partition", "dataset", "kind", "lr"} <= agreed and not {"norm", "rounds"} & agreed

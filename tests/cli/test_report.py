@@ -159,7 +159,7 @@ def test_the_page_has_its_figures_inside(here: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("option", "ending"), [("--html", ".html"), ("--csv", ".csv"), ("--figures", ""), ("--out", ".md")]
 )
-def test_what_cannot_be_written_is_the_users_mistake(
+def test_files_that_cannot_be_written_are_reported(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, ending: str
 ) -> None:
     fill(here / "runs")
@@ -247,7 +247,7 @@ def test_an_extended_store_answers_old_and_new_requests(here: Path, monkeypatch:
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

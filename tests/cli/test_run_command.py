@@ -30,7 +30,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["run", "--device", "cpu", *arguments])
 
 
-def test_run_tells_every_evaluation_and_where_the_files_lie(tmp_path: Path) -> None:
+def test_run_prints_every_evaluation_and_the_path_of_the_files(tmp_path: Path) -> None:
     result = run("norm=ln", "rounds=20", "eval_every=5")
     experiment = experiment_from(["norm=ln", "rounds=20", "eval_every=5"])
     assert result.exit_code == 0

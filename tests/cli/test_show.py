@@ -65,7 +65,7 @@ def test_methods_and_norms_say_their_equation_and_source() -> None:
     assert [name for name, row in {**methods, **norms}.items() if not (row["equation"] and row["source"])] == []
 
 
-def test_who_states_nothing_does_not_state_what_the_base_does() -> None:
+def test_components_do_not_inherit_the_source_of_their_base() -> None:
     class Silent(Method):
         """A method of another package."""
 

@@ -123,7 +123,7 @@ def test_a_damaged_plan_does_not_hide_the_others(store: Store) -> None:
     assert (second["problem"], second["runs"]) == (None, 4)
 
 
-def test_cancelled_is_said(store: Store) -> None:
+def test_a_cancelled_sweep_is_shown_as_such(store: Store) -> None:
     (directory,) = store.sweep_dirs()
     store.mark(f"toy/{directory.name}").put("me")
     assert "toy (cancelled)" in status().stdout
@@ -142,13 +142,13 @@ def test_one_sweep_by_name_or_file(store: Store, name: str, monkeypatch: pytest.
     assert Path(failure["log"]).read_text().endswith("Traceback\n")
 
 
-def test_name_that_is_not_there_lists_those_that_are(store: Store) -> None:
+def test_an_unknown_name_lists_the_known_ones(store: Store) -> None:
     result = status("tiy")
     assert isinstance(result.exception, UserError)
     assert str(result.exception).endswith("there are: toy")
 
 
-def test_no_store_is_said_and_none_is_made(tmp_path: Path) -> None:
+def test_a_missing_store_is_reported_and_not_created(tmp_path: Path) -> None:
     result = status("--store", str(tmp_path / "none"))
     assert isinstance(result.exception, StoreUnusable)
     assert not (tmp_path / "none").exists()
@@ -177,8 +177,8 @@ def test_watch_ends_when_all_is_done(store: Store, monkeypatch: pytest.MonkeyPat
     assert ("25/80" in first, "60/80" in second) == (True, True), "one after the other where there is no terminal"
 
 
-def test_watch_does_not_wait_for_what_was_cancelled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one run that somebody holds ends; what nobody has begun stays as it is."""
+def test_watch_does_not_wait_for_cancelled_sweeps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one running run ends; pending runs stay as they are."""
     (directory,) = store.sweep_dirs()
     store.mark(f"toy/{directory.name}").put("me")
 
@@ -202,7 +202,7 @@ def drawn(store: Store, monkeypatch: pytest.MonkeyPatch, width: int, *arguments:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()).splitlines()
 
 
-def test_eighty_columns_show_what_matters(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eighty_columns_show_the_main_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = drawn(store, monkeypatch, 80)
     tables = lines[: next(number for number, line in enumerate(lines) if "oom" in line)]
     assert max(map(len, tables)) <= 80
@@ -251,7 +251,7 @@ def test_a_plan_beyond_all_bounds_does_not_hide_the_others(store: Store, change:
         assert other.exception is None or isinstance(other.exception, (SystemExit, StoreUnusable))
 
 
-def test_plans_of_one_name_are_told_apart(store: Store) -> None:
+def test_plans_of_one_name_are_shown_with_their_hashes(store: Store) -> None:
     (directory,) = store.sweep_dirs()
     other = store.sweep_dir("toy", "0123456789abcdef")
     other.mkdir(parents=True)
@@ -274,10 +274,10 @@ def test_a_watched_terminal_is_drawn_in_place_and_keeps_the_end(store: Store, mo
     assert text.endswith("second\n")
 
 
-def test_time_left_from_what_is_written_down(store: Store) -> None:
+def test_remaining_time_follows_from_recorded_times(store: Store) -> None:
     """One look is enough: the finished run took 1 s for 20 rounds, and a worker is alive on the sweep."""
     (directory,) = store.sweep_dirs()
-    assert "left" not in status().stdout.splitlines()[0], "nobody works"
+    assert "left" not in status().stdout.splitlines()[0], "no worker is alive"
     with store.heartbeat(Lease.here(), f"toy/{directory.name}"):
         row = status().stdout.splitlines()[1]
         (sweep,) = json.loads(status("--json").stdout)["sweeps"]
@@ -286,7 +286,7 @@ def test_time_left_from_what_is_written_down(store: Store) -> None:
     assert (sweep["rounds_per_second"], sweep["seconds_left"]) == (20.0, 1.8)
 
 
-def test_nothing_is_left_to_wait_for_where_nobody_works(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_remaining_time_is_shown_without_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds were seen to end since the first look, and then the workers went."""
     (directory,) = store.sweep_dirs()
     now = [0.0]

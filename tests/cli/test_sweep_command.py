@@ -20,6 +20,7 @@ from flbench.launch.inline import InlineLauncher
 from flbench.store import Attempt, Lease, Store
 from tests.cli.test_control import wait_until
 from tests.faults.stub import OneByOne, execute
+from tests.start_up import heavy_imports
 
 SPEC = """
 version: 1
@@ -71,10 +72,10 @@ def test_second_call_launches_nothing_and_prints_the_same_table(spec: Path) -> N
     assert "8 of 8 runs done; nothing to launch." in second.stdout
     table, end = second.stdout.split("toy: 8 of 8 runs done; nothing to launch.")
     assert "┃ method ┃" in table and table in first.stdout
-    assert first.stdout.endswith(end), "where everything lies is told again"
+    assert first.stdout.endswith(end), "the paths are printed again"
 
 
-def test_sweep_says_where_everything_lies(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_prints_where_everything_is(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLBENCH_STORE")
     options = ["--set", "axes.lr=[0.01, 0.1]", "--only", "norm=ln"]
@@ -97,20 +98,15 @@ def test_sweep_says_where_everything_lies(spec: Path, tmp_path: Path, monkeypatc
 
 
 def test_second_call_is_free_of_torch_and_of_the_report(spec: Path, tmp_path: Path) -> None:
-    """In a process of its own, which must not have imported what takes seconds."""
-    import subprocess
-    import sys
-
     sweep(spec)
     program = (
         "import sys\nfrom flbench.cli import app\n"
         f"sys.argv = ['flbench', 'sweep', {str(spec)!r}]\n"
-        "try:\n    app()\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
-        "print([name for name in ('torch', 'pandas', 'scipy', 'matplotlib', 'sklearn') if name in sys.modules])"
+        "try:\n    app()\nexcept SystemExit as end:\n    assert end.code == 0, end.code"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "nothing to launch" in done.stdout
+    heavy, output = heavy_imports(program)
+    assert heavy == []
+    assert "nothing to launch" in output
 
 
 def test_json_is_all_that_is_on_standard_output(spec: Path, tmp_path: Path) -> None:
@@ -169,7 +165,7 @@ def test_failures_are_counted_shown_and_explained(spec: Path) -> None:
     assert again["failures"][0]["kind"] == "error"
 
 
-def test_what_the_user_can_mend_is_tried_again_without_more_ado(spec: Path) -> None:
+def test_failures_that_the_user_can_fix_are_retried_by_the_same_command(spec: Path) -> None:
     result = sweep(spec, "--set", "axes.lr=[0.01,0.105]")
     assert "4 failed: error: the toy's data are not there" in result.stdout
     assert (
@@ -186,7 +182,7 @@ def test_failed_runs_are_counted_where_they_are_many(spec: Path, monkeypatch: py
 
 
 class Cancelled:
-    """Launches a worker that fails the first run; whoever starts another hears that the jobs were cancelled."""
+    """Starts a worker that fails the first run; the next start reports that the jobs were cancelled."""
 
     slots = 1
 
@@ -266,14 +262,14 @@ def test_dry_run_writes_nothing(spec: Path, tmp_path: Path) -> None:
         (["--limit", "0"], "at least 1 run"),
     ],
 )
-def test_what_cannot_be_is_one_message(spec: Path, options: list[str], message: str) -> None:
+def test_invalid_options_are_one_message(spec: Path, options: list[str], message: str) -> None:
     result = sweep(spec, *options)
     assert isinstance(result.exception, UserError)
     assert result.exception.exit_code == 2
     assert message in str(result.exception)
 
 
-def test_spec_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_sweep_file(tmp_path: Path) -> None:
     result = sweep(tmp_path / "none.yaml")
     assert "no such file" in str(result.exception)
 
@@ -296,7 +292,7 @@ def test_dry_run_shows_the_script_that_sbatch_gets(spec: Path, tmp_path: Path) -
     assert not (tmp_path / "store").exists()
 
 
-def test_mistake_in_a_profile_is_told_before_anything_is_written(spec: Path, tmp_path: Path) -> None:
+def test_mistake_in_a_profile_is_reported_before_anything_is_written(spec: Path, tmp_path: Path) -> None:
     (profile := tmp_path / "p.yaml").write_text("time: 2h\npartiton: gpu\n")
     result = CliRunner().invoke(app, ["sweep", str(spec), "--backend", "slurm", "--profile", str(profile)])
     assert "p.yaml:2: partiton: unknown key 'partiton'; did you mean 'partition'?" in str(result.exception)

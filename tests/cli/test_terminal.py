@@ -41,7 +41,7 @@ def in_terminal(*arguments: str, columns: int, **environment: str) -> tuple[int,
     try:
         while chunk := os.read(ours, 65536):
             written += chunk
-    except OSError:  # how Linux says that nobody writes any more
+    except OSError:  # on Linux, no process has the other end open any more
         pass
     finally:
         os.close(ours)

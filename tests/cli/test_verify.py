@@ -155,7 +155,7 @@ def test_files_without_a_checksum_are_those_of_an_older_version(store: Store) ->
     assert verify().exit_code == 0
 
 
-def test_a_torn_tail_is_sound_where_nobody_came_to_the_end(store: Store) -> None:
+def test_a_torn_tail_is_sound_in_an_unfinished_attempt(store: Store) -> None:
     for seed in (1, 2):
         cut(path_of(store, seed, "attempts/*/metrics.jsonl"))
     assert verify().exit_code == 0
