@@ -19,7 +19,7 @@ TIMES = frozenset({"seconds"})
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Recomputed:
     """The outcome of executing a run again."""
 
     run_id: str
@@ -28,7 +28,7 @@ class Verdict:
     why: str = ""
 
 
-def recompute(store: Store, run_ids: Sequence[str], count: int, data_root: Path | None) -> Iterator[Verdict]:
+def recompute(store: Store, run_ids: Sequence[str], count: int, data_root: Path | None) -> Iterator[Recomputed]:
     """Execute ``count`` of the finished runs again, chosen evenly from their ids, which are as good as random."""
     finished = [run for run_id in run_ids if (run := store.run(run_id)).results()]
     step = max(1, len(finished) / count)
@@ -39,11 +39,11 @@ def recompute(store: Store, run_ids: Sequence[str], count: int, data_root: Path 
             result = run.results()[-1]
             try:
                 if why := _why_not(result):
-                    yield Verdict(run.run_id, result.rounds, "skipped", why)
+                    yield Recomputed(run.run_id, result.rounds, "skipped", why)
                 else:
                     yield _execute(run, result, target, data_root)
             except UserError as error:
-                yield Verdict(run.run_id, result.rounds, "skipped", str(error))
+                yield Recomputed(run.run_id, result.rounds, "skipped", str(error))
 
 
 def _why_not(result: Result) -> str:
@@ -58,7 +58,7 @@ def _why_not(result: Result) -> str:
     return ""
 
 
-def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None) -> Verdict:
+def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None) -> Recomputed:
     experiment = _as_recorded(run.experiment(), result)
     if not result.is_of(RunRequest.of(experiment)):
         raise UserError("computed on other data than it names, or with another source code of a plug-in")
@@ -74,15 +74,15 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None)
 
     engine.execute([attempt], should_stop=lambda: False, ended=ended)
     if failures:
-        return Verdict(run.run_id, result.rounds, "skipped", f"it cannot be executed: {failures[0]}")
+        return Recomputed(run.run_id, result.rounds, "skipped", f"it cannot be executed: {failures[0]}")
     attempt.end("ok")
     again = attempt.run.results()[-1]
     if again.fingerprint != result.fingerprint:
-        return Verdict(run.run_id, result.rounds, "skipped", "the data set here is another than its own")
+        return Recomputed(run.run_id, result.rounds, "skipped", "the data set here is another than its own")
     if again.numerics != numerics:
-        return Verdict(run.run_id, result.rounds, "skipped", f"computed with {numerics}, here with {again.numerics}")
+        return Recomputed(run.run_id, result.rounds, "skipped", f"computed with {numerics}, here with {again.numerics}")
     difference = _difference(result, run.metrics(result), again, attempt.records())
-    return Verdict(run.run_id, result.rounds, "different" if difference else "same", difference)
+    return Recomputed(run.run_id, result.rounds, "different" if difference else "same", difference)
 
 
 def _as_recorded(experiment: Experiment, result: Result) -> Experiment:

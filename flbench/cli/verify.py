@@ -17,7 +17,7 @@ from flbench.errors import UserError
 from flbench.report.literal import visible
 
 if TYPE_CHECKING:
-    from flbench.cli.recompute import Verdict
+    from flbench.cli.recompute import Recomputed
     from flbench.store import Store
     from flbench.store.verify import Audit
 
@@ -123,7 +123,7 @@ def _print(audit: Audit) -> None:
     typer.echo(f"{audit.runs} runs, {audit.files} files: {found}{noted}")
 
 
-def _recompute(store: Store, run_ids: list[str], count: int, data: Path | None, *, quiet: bool) -> list[Verdict]:
+def _recompute(store: Store, run_ids: list[str], count: int, data: Path | None, *, quiet: bool) -> list[Recomputed]:
     from flbench.cli.recompute import recompute
 
     verdicts = []

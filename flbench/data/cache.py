@@ -32,7 +32,7 @@ import numpy as np
 
 from flbench.config import digest
 from flbench.data.arrays import Arrays, Data, fingerprint
-from flbench.data.layouts.base import Contents, Half
+from flbench.data.layouts.base import RawData, RawSplit
 from flbench.errors import UserError
 
 #: Raise when decoding changes, so that older entries are not found any more.
@@ -51,8 +51,8 @@ class Recipe:
     source: dict[str, Any]  # layout, folder, size
     signature: list[list[Any]]
     white: int
-    names: Callable[[Contents], tuple[str, ...]]
-    read: Callable[[], Contents]
+    names: Callable[[RawData], tuple[str, ...]]
+    read: Callable[[], RawData]
 
     @cached_property
     def entry(self) -> Path:
@@ -198,7 +198,7 @@ def _drop_stale(recipe: Recipe) -> None:
                 shutil.rmtree(other)
 
 
-def _write_half(folder: Path, half: str, raw: Half, advance: Callable[[int], None]) -> None:
+def _write_half(folder: Path, half: str, raw: RawSplit, advance: Callable[[int], None]) -> None:
     path = folder / f"{half}-images.npy"
     shape = (len(raw.labels), *raw.shape)
     images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
@@ -216,7 +216,7 @@ def _write_half(folder: Path, half: str, raw: Half, advance: Callable[[int], Non
         np.save(folder / f"{half}-domains.npy", raw.domains.astype(np.int64))
 
 
-def _check_labels(raw: Half, names: tuple[str, ...], where: str) -> None:
+def _check_labels(raw: RawSplit, names: tuple[str, ...], where: str) -> None:
     if not len(raw.labels):
         raise UserError(f"{where}: there are no images")
     wrong = np.flatnonzero((raw.labels < 0) | (raw.labels >= len(names)))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from flbench.data.datasets import Dataset, Source
-from flbench.data.layouts.base import Wanted
+from flbench.data.layouts.base import Expected
 from flbench.data.layouts.digits import Digits
 from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.parquet import Parquet
@@ -244,9 +244,9 @@ class Folder(Dataset):
         for layout in self.layouts:
             yield Source(layout, Path(self.path).expanduser())
 
-    def wanted(self) -> Wanted:
+    def expected(self) -> Expected:
         """Accept any shape, or resize to the given size."""
-        return Wanted(size=self.size)
+        return Expected(size=self.size)
 
     def advice(self, root: Path) -> str:
         """Name the path as it was resolved."""

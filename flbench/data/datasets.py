@@ -32,7 +32,7 @@ from pydantic import Field
 from flbench.data import cache
 from flbench.data.arrays import Arrays, Data
 from flbench.data.images import Shape
-from flbench.data.layouts.base import Contents, Layout, Wanted
+from flbench.data.layouts.base import Expected, Layout, RawData
 from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.parquet import Parquet
 from flbench.errors import DataMissing, OtherData, UserError
@@ -103,12 +103,12 @@ class Dataset(Component):
             if not isinstance(layout, (Parquet, ImageFolder)):
                 yield Source(layout, root)
 
-    def wanted(self) -> Wanted:
+    def expected(self) -> Expected:
         """Return the shape that its images must have."""
         size = self.image[1] if self.image is not None and self.resize else None
-        return Wanted(shape=self.image, size=size, domains=self.domains)
+        return Expected(shape=self.image, size=size, domains=self.domains)
 
-    def names_of(self, contents: Contents) -> tuple[str, ...]:
+    def names_of(self, contents: RawData) -> tuple[str, ...]:
         """Return the classes' names: of the files, else of the set, else numbers; raises UserError if they differ."""
         names = contents.class_names or self.class_names
         if not names:
@@ -157,15 +157,15 @@ def locate(dataset: Dataset, root: Path | None = None) -> Source:
 
 def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
     """Return the recipe by which a found data set becomes an entry of the decoded cache."""
-    wanted = dataset.wanted()
+    expected = dataset.expected()
     folder = source.folder.resolve()
     return cache.Recipe(
         name=dataset.name,
-        source={"layout": source.layout.title, "folder": str(folder), "size": wanted.size},
+        source={"layout": source.layout.title, "folder": str(folder), "size": expected.size},
         signature=source.layout.signature(folder),
         white=dataset.white,
         names=dataset.names_of,
-        read=partial(source.layout.read, folder, wanted),
+        read=partial(source.layout.read, folder, expected),
     )
 
 

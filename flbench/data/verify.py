@@ -13,7 +13,7 @@ from flbench.errors import UserError
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DatasetCheck:
     """The result of a check: ``problems`` are damage, ``notes`` are other findings."""
 
     source: Source
@@ -23,7 +23,7 @@ class Verdict:
     counts: tuple[int, int] | None = None
 
 
-def verify(dataset: Dataset, root: Path | None = None) -> Verdict:
+def verify(dataset: Dataset, root: Path | None = None) -> DatasetCheck:
     """Return the problems of a data set, from its checksums and all images decoded again, compared with the cache.
 
     Raises:
@@ -31,7 +31,7 @@ def verify(dataset: Dataset, root: Path | None = None) -> Verdict:
     """
     source = locate(dataset, root)
     if damage := source.layout.damage(source.folder):
-        return Verdict(source, tuple(damage))
+        return DatasetCheck(source, tuple(damage))
     how = recipe(dataset, source)
     place = cache.cache_root() / "decoded"
     try:
@@ -40,9 +40,9 @@ def verify(dataset: Dataset, root: Path | None = None) -> Verdict:
             fresh = cache.decode(how, Path(folder))
             problems = (*_miscounted(dataset, fresh), *_cache_damage(how, fresh))
     except UserError as error:
-        return Verdict(source, (str(error),))
+        return DatasetCheck(source, (str(error),))
     counts = (len(fresh.train.labels), len(fresh.test.labels))
-    return Verdict(source, problems, _notes(dataset, fresh), fresh.fingerprint, counts)
+    return DatasetCheck(source, problems, _notes(dataset, fresh), fresh.fingerprint, counts)
 
 
 def _miscounted(dataset: Dataset, data: Data) -> list[str]:

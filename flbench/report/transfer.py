@@ -14,7 +14,7 @@ from flbench.store import Lease, Result, RunDir, Store, files, strict_json
 #: Fields of an environment that concern the machine's user rather than the numbers; they are not exported.
 PRIVATE = frozenset({"host", "argv", "cuda_visible_devices"})
 
-Verdict = Literal["imported", "already there", "different numbers", "in use", "retired", "unreadable"]
+ImportOutcome = Literal["imported", "already there", "different numbers", "in use", "retired", "unreadable"]
 
 
 def export_runs(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> tuple[list[Exported], tuple[str, ...]]:
@@ -99,12 +99,12 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in ("seconds", "probes")}
 
 
-def import_runs(store: Store, exported: Iterable[Exported], lease: Lease) -> list[tuple[Exported, Verdict]]:
+def import_runs(store: Store, exported: Iterable[Exported], lease: Lease) -> list[tuple[Exported, ImportOutcome]]:
     """Add the results that a store lacks; return a verdict on each. No result in the store changes."""
     return [(one, _import_run(store, one, lease)) for one in exported]
 
 
-def _import_run(store: Store, new: Exported, lease: Lease) -> Verdict:
+def _import_run(store: Store, new: Exported, lease: Lease) -> ImportOutcome:
     if new.experiment is None:
         return "unreadable"
     if new.experiment.run_id != new.run_id:

@@ -159,7 +159,7 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
     assembler = Assembler(kind, source)
     cell = assembler.read(layer)
     seed = cell.pop("seed", assembler.defaults["seed"]).value
-    (experiment,) = assembler.seal(cell).experiments([seed])
+    (experiment,) = assembler.validated(cell).experiments([seed])
     return experiment
 
 

@@ -23,12 +23,12 @@ from flbench.config import (
 )
 from flbench.messages import format_scalar, unknown
 from flbench.registry import Component, InvalidComponent
-from flbench.sweeps.grid import Choice, Layer
+from flbench.sweeps.grid import GivenValue, Layer
 from flbench.sweeps.source import Source, Where
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Known:
+class TypedValue:
     """A field's typed value, what it adds to the canonical JSON, and its place in the file (empty: a default)."""
 
     value: Any
@@ -47,11 +47,11 @@ def label(value: Any) -> str:
 _SEED = "\0"
 
 #: Typed values by field; absent fields have their defaults.
-Cell = dict[str, Known]
+Cell = dict[str, TypedValue]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class SealedCell:
+class ValidCell:
     """A valid cell: its values, its id, and its canonical JSON before and after the place of the seed."""
 
     assembler: Assembler
@@ -60,7 +60,7 @@ class SealedCell:
     before: str
     after: str
 
-    def known(self, field: str) -> Known | None:
+    def known(self, field: str) -> TypedValue | None:
         """Return a field's value, default or not; None where this kind of experiment does not have the field."""
         return self.values.get(field) or self.assembler.defaults.get(field)
 
@@ -91,10 +91,10 @@ class Assembler:
         texts = {field: known.text for field, known in self.defaults.items()} | {"version": version}
         self._texts = dict(sorted(texts.items()))
         self._plans: dict[tuple[str, ...], list[tuple[str, tuple[str, ...]]]] = {}
-        self._parsed: dict[Choice | tuple[Choice, ...], Known] = {}
-        self._derived: dict[tuple[str, Known], Known] = {}
-        self._sound: dict[tuple[Known, ...], Check] = {}
-        self._spelled: dict[tuple[Known, ...], str] = {}
+        self._parsed: dict[GivenValue | tuple[GivenValue, ...], TypedValue] = {}
+        self._derived: dict[tuple[str, TypedValue], TypedValue] = {}
+        self._sound: dict[tuple[TypedValue, ...], Check] = {}
+        self._spelled: dict[tuple[TypedValue, ...], str] = {}
 
     def read(self, layer: Layer) -> Cell:
         """Return the typed values of a cell, each valid by itself; raises SpecError."""
@@ -112,7 +112,7 @@ class Assembler:
                 cell[derived.field] = self._derive(derived, cell[derived.source])
         return cell
 
-    def seal(self, cell: Cell) -> SealedCell:
+    def validated(self, cell: Cell) -> ValidCell:
         """Return the cell with its id; raises SpecError where its values do not fit together."""
         self._check(cell)
         texts = self._texts.copy()
@@ -122,9 +122,9 @@ class Assembler:
             texts[spelling.field] = self._spell(spelling, cell)
         texts["seed"] = _SEED
         before, _, after = ",".join(filter(None, texts.values())).partition(_SEED + ",")
-        return SealedCell(self, cell, digest_text(f"{{{before}{after}}}"), before, after)
+        return ValidCell(self, cell, digest_text(f"{{{before}{after}}}"), before, after)
 
-    def experiment(self, cell: SealedCell, values: dict[str, Any]) -> Experiment:
+    def experiment(self, cell: ValidCell, values: dict[str, Any]) -> Experiment:
         """Return one experiment from typed values that fit together, with ids from the known texts."""
         experiment = self.template.model_copy(update=values)
         # Shared, because no code reads which fields were given; one set per run would be a third of a plan's memory.
@@ -153,7 +153,7 @@ class Assembler:
                 raise self.source.error(layer[path].where, message)
         return True
 
-    def _parse(self, field: str, paths: tuple[str, ...], choices: list[Choice]) -> Known:
+    def _parse(self, field: str, paths: tuple[str, ...], choices: list[GivenValue]) -> TypedValue:
         given = dict(zip(paths, choices, strict=True))
         try:
             raw = choices[0].raw if paths == (field,) else self._merged(field, given)
@@ -181,8 +181,8 @@ class Assembler:
             raise FieldProblem(f"{error}{hint}", (field, *error.path)) from None
         return merged
 
-    def _known(self, field: str, value: Any, where: Where) -> Known:
-        return Known(value, self._text(field, value), where)
+    def _known(self, field: str, value: Any, where: Where) -> TypedValue:
+        return TypedValue(value, self._text(field, value), where)
 
     def _text(self, field: str, value: Any) -> str:
         identity = self.model.identity_of(field, value)
@@ -195,7 +195,7 @@ class Assembler:
             self._spelled[involved] = self._text(spelling.field, value)
         return self._spelled[involved]
 
-    def _derive(self, derived: Derived, source: Known) -> Known:
+    def _derive(self, derived: Derived, source: TypedValue) -> TypedValue:
         if (derived.field, source) not in self._derived:
             value = derived.find(source.value)
             self._derived[derived.field, source] = self._known(derived.field, value, source.where)
@@ -211,7 +211,7 @@ class Assembler:
             self._sound[involved] = check
 
 
-def _blame(check: Check, involved: tuple[Known, ...]) -> Where:
+def _blame(check: Check, involved: tuple[TypedValue, ...]) -> Where:
     """Return where the blamed field is given, or else the last of the others that is."""
     given = [known.where for known in involved if known.where]
     own = involved[check.fields.index(check.blamed)].where

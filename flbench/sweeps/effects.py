@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from flbench.messages import unknown
-from flbench.sweeps.grid import CellGrid, Choice, Layer
+from flbench.sweeps.grid import CellGrid, GivenValue, Layer
 from flbench.sweeps.source import Source, Where, dotted
 
 #: Entries that a message lists.
@@ -20,7 +20,7 @@ class _Entry:
     path: str
     where: Where
     rank: int
-    choices: tuple[Choice, ...]
+    choices: tuple[GivenValue, ...]
 
 
 class Effects:
@@ -29,8 +29,8 @@ class Effects:
     def __init__(self, source: Source, base: Layer, grids: Sequence[CellGrid], overrides: Sequence[Layer]) -> None:
         self.source = source
         self._entries = list(_entries(base, grids, overrides))
-        self._used: set[Choice] = set()
-        self._selected: set[Choice] = set()
+        self._used: set[GivenValue] = set()
+        self._selected: set[GivenValue] = set()
         self._fields: dict[str, Collection[str]] = {}
 
     def note(self, layer: Layer, kind: str, fields: Collection[str], *, selected: bool) -> None:
@@ -52,7 +52,7 @@ class Effects:
             if used.isdisjoint(entry.choices):
                 raise self.source.error(entry.where, self._why(entry, used))
 
-    def _why(self, entry: _Entry, used: set[Choice]) -> str:
+    def _why(self, entry: _Entry, used: set[GivenValue]) -> str:
         field, _, _ = entry.path.partition(".")
         known = dict.fromkeys(name for fields in self._fields.values() for name in fields)
         if field not in known:
@@ -78,7 +78,7 @@ def _entries(base: Layer, grids: Sequence[CellGrid], overrides: Sequence[Layer])
             if choice.where[0] != "base":
                 yield _Entry(path, choice.where, 1, (choice,))
         for axis in grid.axes:
-            together: dict[tuple[str, Where], list[Choice]] = {}
+            together: dict[tuple[str, Where], list[GivenValue]] = {}
             for option in axis.options:
                 for path, choice in option.items():
                     where = choice.where[:-1] if isinstance(choice.where[-1], int) else choice.where

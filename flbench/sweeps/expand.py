@@ -11,9 +11,9 @@ from itertools import islice
 
 from flbench.config import ALIASES, KINDS, REQUEST_FIELDS, Experiment
 from flbench.messages import unknown
-from flbench.sweeps.assemble import Assembler, Cell, SealedCell, label
+from flbench.sweeps.assemble import Assembler, Cell, ValidCell, label
 from flbench.sweeps.effects import Effects
-from flbench.sweeps.grid import CellGrid, Choice, Layer, read_grids, read_layer, read_values, without
+from flbench.sweeps.grid import CellGrid, GivenValue, Layer, read_grids, read_layer, read_values, without
 from flbench.sweeps.match import Rule
 from flbench.sweeps.source import Source
 from flbench.sweeps.spec import SweepSpec
@@ -74,7 +74,7 @@ def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: in
     rules = _Rules(source, spec)
     effects = Effects(source, base, grids, [change for _, change in rules.overrides])
     wanted = [Rule(*one) for one in only if "seed" not in one[1]]
-    distinct: dict[str, SealedCell] = {}
+    distinct: dict[str, ValidCell] = {}
     duplicates = 0
     for grid in grids:
         for layer in grid.cells():
@@ -128,9 +128,9 @@ class _Rules:
         self.excluded = [0] * len(self.exclude)  # cells that the rule was the first to exclude
         self.met = {"exclude": [0] * len(self.exclude), "overrides": [0] * len(self.overrides)}
         self.overridden = [0] * len(self.overrides)  # cells in which a value of the rule stayed
-        self._assemblers: dict[Choice | None, Assembler] = {}
+        self._assemblers: dict[GivenValue | None, Assembler] = {}
 
-    def apply(self, layer: Layer) -> tuple[Layer, SealedCell | None]:
+    def apply(self, layer: Layer) -> tuple[Layer, ValidCell | None]:
         """Return the cell's values and the cell after the rules, or None where a rule excludes it."""
         cell, assembler = self._read(layer)
         if self._excludes(cell, assembler):
@@ -144,7 +144,7 @@ class _Rules:
         for index in matching:
             self.met["overrides"][index] += 1
             self.overridden[index] += any(layer.get(path) is value for path, value in self.overrides[index][1].items())
-        return layer, assembler.seal(cell)
+        return layer, assembler.validated(cell)
 
     def refuse_idle(self) -> None:
         """Raise SpecError for a rule that matches no cell: a mistake in the rule, or in the axes."""
@@ -174,7 +174,7 @@ class _Rules:
         return bool(matching)
 
 
-def _refuse_other_request(source: Source, cell: SealedCell, twin: SealedCell) -> None:
+def _refuse_other_request(source: Source, cell: ValidCell, twin: ValidCell) -> None:
     """Raise SpecError where two cells are one run with different requests, of which only one could apply."""
     for field in sorted(REQUEST_FIELDS):
         mine, other = cell.known(field), twin.known(field)
@@ -185,8 +185,8 @@ def _refuse_other_request(source: Source, cell: SealedCell, twin: SealedCell) ->
 
 
 def _select(
-    cells: list[SealedCell], seeds: tuple[int, ...], only: Iterable[Only]
-) -> tuple[list[SealedCell], tuple[int, ...]]:
+    cells: list[ValidCell], seeds: tuple[int, ...], only: Iterable[Only]
+) -> tuple[list[ValidCell], tuple[int, ...]]:
     """Return the cells and seeds that every ``--only`` keeps."""
     for source, layer in only:
         ((path, choice),) = layer.items()
@@ -205,7 +205,7 @@ def _select(
     return cells, seeds
 
 
-def _varying(cells: list[SealedCell], paths: Iterable[str]) -> tuple[str, ...]:
+def _varying(cells: list[ValidCell], paths: Iterable[str]) -> tuple[str, ...]:
     """Return which of the fields at ``paths``, and the augmentation that follows the data set, differ between cells."""
     fields = dict.fromkeys([*(path.partition(".")[0] for path in paths), "augment"])
     known = {field: {cell.known(field) for cell in cells} for field in fields}

@@ -18,7 +18,7 @@ MOST_CELLS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Choice:
+class GivenValue:
     """One value as given in the file. Compared by identity, so that looking up what was parsed from it is fast."""
 
     raw: Any
@@ -26,7 +26,7 @@ class Choice:
 
 
 #: Values by path: ``lr``, ``method``, ``method.mu``.
-Layer = dict[str, Choice]
+Layer = dict[str, GivenValue]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def read_layer(source: Source, values: Mapping[str, Any], where: Where, *, seed:
             raise source.error((*where, key), "seeds are given by 'seeds: [0, 1, 2]' at the top of the file")
         if path in layer:
             raise source.error((*where, key), f"{path} is given twice: as {layer[path].where[-1]} and as {key}")
-        layer[path] = Choice(raw, (*where, key))
+        layer[path] = GivenValue(raw, (*where, key))
     return layer
 
 
@@ -113,13 +113,13 @@ def read_values(source: Source, values: Mapping[str, Any], where: Where, *, seed
     return layer
 
 
-def _parts(path: str, choice: Choice) -> Layer:
+def _parts(path: str, choice: GivenValue) -> Layer:
     """Split a value by path: a component's name, and each of its settings, as in ``method`` and ``method.mu``."""
     form = component_form(path, choice.raw)
     if form is None or len(form) == 1:
         return {path: choice}
-    name = Choice(form.pop("name"), choice.where)
-    return {path: name, **{f"{path}.{key}": Choice(raw, (*choice.where, key)) for key, raw in form.items()}}
+    name = GivenValue(form.pop("name"), choice.where)
+    return {path: name, **{f"{path}.{key}": GivenValue(raw, (*choice.where, key)) for key, raw in form.items()}}
 
 
 def component_form(path: str, raw: Any) -> dict[str, Any] | None:
@@ -197,7 +197,7 @@ class _Reading:
             runs = f"{total:,} cells times {self.seeds} seeds"
             raise self.source.error((), f"{runs} are more than the {MOST_CELLS:,} runs that a sweep may have: split it")
 
-    def _take(self, part: str, choice: Choice, paths: Iterable[str]) -> None:
+    def _take(self, part: str, choice: GivenValue, paths: Iterable[str]) -> None:
         """Raise SpecError for a field that the grid gives twice."""
         for path in sorted(paths):
             if path in self.taken:
@@ -206,15 +206,15 @@ class _Reading:
             self.taken[path] = part
 
 
-def _axis_values(source: Source, choice: Choice) -> list[Choice]:
+def _axis_values(source: Source, choice: GivenValue) -> list[GivenValue]:
     raw = choice.raw
     if isinstance(raw, dict):
         try:
-            return [Choice(value, choice.where) for value in expand_range(raw)]
+            return [GivenValue(value, choice.where) for value in expand_range(raw)]
         except ValueError as error:
             raise source.error(choice.where, str(error)) from None
     if not isinstance(raw, list):
         raise source.error(choice.where, f"expected a list of values, got {raw!r}; write [{raw}] for a single one")
     if not raw:
         raise source.error(choice.where, "expected at least one value, got an empty list")
-    return [Choice(value, (*choice.where, index)) for index, value in enumerate(raw)]
+    return [GivenValue(value, (*choice.where, index)) for index, value in enumerate(raw)]

@@ -8,7 +8,7 @@ from typing import Any
 from flbench.config import KINDS, Experiment, FieldProblem, parse_field, registry_of
 from flbench.messages import unknown
 from flbench.registry import plain
-from flbench.sweeps.assemble import Assembler, Cell, Known
+from flbench.sweeps.assemble import Assembler, Cell, TypedValue
 from flbench.sweeps.grid import Layer
 from flbench.sweeps.source import Source
 
@@ -24,7 +24,7 @@ class Rule:
 
     def __init__(self, source: Source, conditions: Layer) -> None:
         self._tests: dict[str, list[Test]] = {}
-        self._met: dict[tuple[str, Known], bool] = {}
+        self._met: dict[tuple[str, TypedValue], bool] = {}
         for path, choice in conditions.items():
             wanted = choice.raw if isinstance(choice.raw, list) else [choice.raw]
             try:

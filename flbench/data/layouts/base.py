@@ -20,7 +20,7 @@ BATCH = 1024
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFiles:
     """The files of a layout in a folder, and those that are missing (none: it can be read)."""
 
     files: tuple[Path, ...]
@@ -28,7 +28,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Expected:
     """What the data set expects: its images' shape if known, or a size to resize to, and its domains' names."""
 
     shape: Shape | None = None
@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Half:
+class RawSplit:
     """Train or test before decoding. ``blocks`` yields (rows, images): images go to those rows, each row once."""
 
     labels: Ints
@@ -52,11 +52,11 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Contents:
+class RawData:
     """A data set before decoding; names are empty where the files do not define them."""
 
-    train: Half
-    test: Half
+    train: RawSplit
+    test: RawSplit
     class_names: tuple[str, ...] = ()
     domain_names: tuple[str, ...] = ()
 
@@ -67,11 +67,11 @@ class Layout(ABC):
     title: ClassVar[str]
 
     @abstractmethod
-    def find(self, folder: Path) -> Found:
+    def find(self, folder: Path) -> FoundFiles:
         """Find the files, without opening any."""
 
     @abstractmethod
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
+    def read(self, folder: Path, expected: Expected) -> RawData:
         """Read labels and names now, and images as the blocks are iterated; raises UserError on damaged files."""
 
     def counts(self, folder: Path) -> tuple[int, int] | None:
@@ -102,8 +102,8 @@ def image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterat
         start += len(decoded)
 
 
-def decoded_half(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> Half:
-    """Return an already decoded half as a single block; raises UserError if lengths differ or the shape is wrong."""
+def decoded_split(images: Bytes, labels: Ints, where: Path | str, shape: Shape | None) -> RawSplit:
+    """Return an already decoded split as a single block; raises UserError if lengths differ or the shape is wrong."""
     if len(images) != len(labels):
         raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
     if shape is not None and images.shape[1:] != shape:
@@ -112,7 +112,7 @@ def decoded_half(images: Bytes, labels: Ints, where: Path | str, shape: Shape | 
     def blocks() -> Iterator[tuple[Ints, Bytes]]:
         yield np.arange(len(labels)), images
 
-    return Half(labels, images.shape[1:], blocks())
+    return RawSplit(labels, images.shape[1:], blocks())
 
 
 def names_in(path: Path) -> tuple[str, ...]:

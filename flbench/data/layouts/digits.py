@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flbench.data.images import reading
-from flbench.data.layouts.base import Contents, Found, Layout, Wanted, decoded_half
+from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, decoded_split
 
 
 class Digits(Layout):
@@ -18,15 +18,15 @@ class Digits(Layout):
 
     title: ClassVar[str] = "embedded"
 
-    def find(self, folder: Path) -> Found:
+    def find(self, folder: Path) -> FoundFiles:
         """Return nothing: no files are needed."""
-        return Found((), ())
+        return FoundFiles((), ())
 
     def signature(self, folder: Path) -> list[list[Any]]:
         """Return the version of scikit-learn, read without importing it."""
         return [["scikit-learn", version("scikit-learn")]]
 
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
+    def read(self, folder: Path, expected: Expected) -> RawData:
         """Return images as (N, 1, 8, 8) with values up to 16.
 
         The table is read without importing scikit-learn, which takes seconds: 64 pixels and the label in a row.
@@ -40,5 +40,5 @@ class Digits(Layout):
         for label in range(10):
             place[labels == label] = np.arange((labels == label).sum())
         test = place % 5 == 4
-        train, held = (decoded_half(images[rows], labels[rows], "digits", wanted.shape) for rows in (~test, test))
-        return Contents(train, held)
+        train, held = (decoded_split(images[rows], labels[rows], "digits", expected.shape) for rows in (~test, test))
+        return RawData(train, held)

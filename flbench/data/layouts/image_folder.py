@@ -9,7 +9,7 @@ import numpy as np
 
 from flbench.data.arrays import Ints
 from flbench.data.images import SUFFIXES, Encoded, common_shape
-from flbench.data.layouts.base import Contents, Found, Half, Layout, Wanted, image_blocks, names_in
+from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, RawSplit, image_blocks, names_in
 from flbench.errors import UserError
 
 
@@ -22,33 +22,33 @@ class ImageFolder(Layout):
 
     title: ClassVar[str] = "image folder"
 
-    def find(self, folder: Path) -> Found:
+    def find(self, folder: Path) -> FoundFiles:
         """Return every image, and the file of names."""
         found = {half: _images_below(folder / half) for half in ("train", "test")}
         lacking = tuple(f"{half}/<class>/<image>" for half, files in found.items() if not files)
         files = [*found["train"], *found["test"]]
         names = folder / "classes.txt"
-        return Found((*files, names) if files and names.is_file() else tuple(files), lacking)
+        return FoundFiles((*files, names) if files and names.is_file() else tuple(files), lacking)
 
     def counts(self, folder: Path) -> tuple[int, int]:
         """Return the files below train and test."""
         return len(_images_below(folder / "train")), len(_images_below(folder / "test"))
 
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
+    def read(self, folder: Path, expected: Expected) -> RawData:
         """List the files now; decode pixels in batches later."""
         files = {half: _images_below(folder / half) for half in ("train", "test")}
         names = names_in(folder / "classes.txt") or _sorted_names({_class_of(p, folder) for p in files["train"]})
         images = {half: [Encoded(str(path), path) for path in paths] for half, paths in files.items()}
-        shape = wanted.shape or common_shape([*images["train"], *images["test"]], wanted.size)
+        shape = expected.shape or common_shape([*images["train"], *images["test"]], expected.size)
         halves = [
-            Half(
+            RawSplit(
                 labels=_folder_labels(files[half], folder, names),
                 shape=shape,
-                blocks=image_blocks(images[half], shape, resize=wanted.resize),
+                blocks=image_blocks(images[half], shape, resize=expected.resize),
             )
             for half in ("train", "test")
         ]
-        return Contents(halves[0], halves[1], names)
+        return RawData(halves[0], halves[1], names)
 
 
 def _images_below(folder: Path) -> list[Path]:

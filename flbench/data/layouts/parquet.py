@@ -13,7 +13,7 @@ import numpy as np
 
 from flbench.data.arrays import Bytes, Ints
 from flbench.data.images import Encoded, Shape, common_shape, decode_batches, reading
-from flbench.data.layouts.base import BATCH, Contents, Found, Half, Layout, Wanted, names_in
+from flbench.data.layouts.base import BATCH, Expected, FoundFiles, Layout, RawData, RawSplit, names_in
 from flbench.errors import UserError
 from flbench.regular import open_regular
 
@@ -35,7 +35,7 @@ class Parquet(Layout):
     label: tuple[str, ...] = ("label",)
     test: tuple[str, ...] = ("test",)
 
-    def find(self, folder: Path) -> Found:
+    def find(self, folder: Path) -> FoundFiles:
         """Return all shards and the files of names."""
         lacking, files = [], []
         for prefixes in (("train",), self.test):
@@ -43,29 +43,29 @@ class Parquet(Layout):
             files += shards
             lacking += _lacking_shards(shards) if shards else [f"{prefixes[0]}-*.parquet"]
         names = [folder / name for name in ("classes.txt", "domains.txt")] if files else []
-        return Found((*files, *(path for path in names if path.is_file())), tuple(lacking))
+        return FoundFiles((*files, *(path for path in names if path.is_file())), tuple(lacking))
 
     def counts(self, folder: Path) -> tuple[int, int]:
         """Return the numbers of rows in the shards' footers."""
         train, test = (sum(map(_rows, _shards(folder, prefixes))) for prefixes in (("train",), self.test))
         return train, test
 
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
+    def read(self, folder: Path, expected: Expected) -> RawData:
         """Read the labels of every shard now; decode images in batches later."""
         train, test = (_Table(_shards(folder, prefixes), self.label) for prefixes in (("train",), self.test))
-        named = wanted.domains or names_in(folder / "domains.txt")
+        named = expected.domains or names_in(folder / "domains.txt")
         domain_names = named or _distinct(train.domains, test.domains)
-        shape = wanted.shape or common_shape(_both(train, test), wanted.size)
+        shape = expected.shape or common_shape(_both(train, test), expected.size)
         halves = [
-            Half(
+            RawSplit(
                 labels=table.labels[table.order],
                 shape=shape,
-                blocks=table.blocks(shape, resize=wanted.resize),
+                blocks=table.blocks(shape, resize=expected.resize),
                 domains=table.domain_numbers(domain_names),
             )
             for table in (train, test)
         ]
-        return Contents(halves[0], halves[1], names_in(folder / "classes.txt") or train.class_names(), domain_names)
+        return RawData(halves[0], halves[1], names_in(folder / "classes.txt") or train.class_names(), domain_names)
 
 
 class _Table:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flbench.data.arrays import Ints
 from flbench.data.images import SUFFIXES, Encoded, Shape, common_shape, reading
-from flbench.data.layouts.base import Contents, Found, Half, Layout, Wanted, image_blocks
+from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, RawSplit, image_blocks
 from flbench.errors import UserError
 from flbench.regular import read_text
 
@@ -30,21 +30,21 @@ class TinyImageNetZip(Layout):
 
     folder: str = "tiny-imagenet-200"
 
-    def find(self, folder: Path) -> Found:
+    def find(self, folder: Path) -> FoundFiles:
         """Return every image and the files of labels and names."""
         home = folder / self.folder
         train, annotations = _images(home, "train/*/images"), home / "val/val_annotations.txt"
         lacking = [] if train else [f"{self.folder}/train/<wnid>/images/<image>"]
         lacking += [] if annotations.is_file() else [f"{self.folder}/val/val_annotations.txt"]
         names = [path for path in (annotations, home / "wnids.txt", home / "words.txt") if path.is_file()]
-        return Found((*train, *_images(home, "val/images"), *names), tuple(lacking))
+        return FoundFiles((*train, *_images(home, "val/images"), *names), tuple(lacking))
 
     def counts(self, folder: Path) -> tuple[int, int]:
         """Return training images, and annotated validation images."""
         home = folder / self.folder
         return len(_images(home, "train/*/images")), len(_annotated(home / "val"))
 
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
+    def read(self, folder: Path, expected: Expected) -> RawData:
         """Read the lists now; decode pixels in batches later. Images are sorted by label and name."""
         home = folder / self.folder
         halves = (
@@ -56,16 +56,16 @@ class TinyImageNetZip(Layout):
         for path, wnid in (entry for half in halves for entry in half):
             if wnid not in label:
                 raise UserError(f"{path}: {wnid!r} is no class; known, from wnids.txt or train/: {', '.join(wnids)}")
-        shape = wanted.shape or common_shape((_encoded(path) for half in halves for path, _ in half), wanted.size)
-        train, test = (_half(half, label, shape, resize=wanted.resize) for half in halves)
+        shape = expected.shape or common_shape((_encoded(path) for half in halves for path, _ in half), expected.size)
+        train, test = (_half(half, label, shape, resize=expected.resize) for half in halves)
         words = dict(line.split("\t", 1) for line in _lines(home / "words.txt") if "\t" in line)
-        return Contents(train, test, tuple(f"{wnid} {words.get(wnid, '')}".strip() for wnid in wnids))
+        return RawData(train, test, tuple(f"{wnid} {words.get(wnid, '')}".strip() for wnid in wnids))
 
 
-def _half(listing: _Listing, label: dict[str, int], shape: Shape, *, resize: bool) -> Half:
+def _half(listing: _Listing, label: dict[str, int], shape: Shape, *, resize: bool) -> RawSplit:
     ordered = sorted(listing, key=lambda entry: (label[entry[1]], entry[0].name))
     labels: Ints = np.array([label[wnid] for _, wnid in ordered], dtype=np.int64)
-    return Half(labels, shape, image_blocks([_encoded(path) for path, _ in ordered], shape, resize=resize))
+    return RawSplit(labels, shape, image_blocks([_encoded(path) for path, _ in ordered], shape, resize=resize))
 
 
 def _annotated(folder: Path) -> _Listing:

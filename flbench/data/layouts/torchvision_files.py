@@ -25,7 +25,7 @@ import numpy as np
 
 from flbench.data.arrays import Bytes, Ints
 from flbench.data.images import reading
-from flbench.data.layouts.base import Contents, Found, Layout, Wanted, decoded_half
+from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, decoded_split
 from flbench.errors import UserError
 from flbench.regular import open_regular, read_regular
 
@@ -64,7 +64,7 @@ class Idx(Checksummed):
 
     title: ClassVar[str] = "torchvision's idx files"
 
-    def find(self, folder: Path) -> Found:
+    def find(self, folder: Path) -> FoundFiles:
         """Return the four files; the gzipped one before the unpacked one."""
         files, lacking = [], []
         for name in self.md5:
@@ -72,9 +72,9 @@ class Idx(Checksummed):
             present = [path for path in (packed, packed.with_suffix("")) if path.is_file()]
             files += present[:1]
             lacking += [] if present else [f"{self.folder}/{name}"]
-        return Found(tuple(files), tuple(lacking))
+        return FoundFiles(tuple(files), tuple(lacking))
 
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
+    def read(self, folder: Path, expected: Expected) -> RawData:
         """Return images as (N, 1, H, W)."""
         files = {path.name.removesuffix(".gz"): path for path in self.find(folder).files}
         halves = []
@@ -82,9 +82,9 @@ class Idx(Checksummed):
             images = self._array(files[f"{half}-images-idx3-ubyte"], dimensions=3)[:, None]
             labels = self._array(files[f"{half}-labels-idx1-ubyte"], dimensions=1)
             halves.append(
-                decoded_half(images, labels.astype(np.int64), files[f"{half}-images-idx3-ubyte"], wanted.shape)
+                decoded_split(images, labels.astype(np.int64), files[f"{half}-images-idx3-ubyte"], expected.shape)
             )
-        return Contents(halves[0], halves[1])
+        return RawData(halves[0], halves[1])
 
     def counts(self, folder: Path) -> tuple[int, int]:
         """Return the lengths in the headers of the labels: a file that is not gzipped has no published checksum."""
@@ -112,20 +112,20 @@ class CifarBatches(Checksummed):
     test: tuple[str, ...] = ()
     label: str = "labels"
 
-    def find(self, folder: Path) -> Found:
+    def find(self, folder: Path) -> FoundFiles:
         """Return all batches."""
         paths = [folder / self.folder / name for name in (*self.train, *self.test)]
         lacking = tuple(f"{self.folder}/{path.name}" for path in paths if not path.is_file())
-        return Found(tuple(path for path in paths if path.is_file()), lacking)
+        return FoundFiles(tuple(path for path in paths if path.is_file()), lacking)
 
-    def read(self, folder: Path, wanted: Wanted) -> Contents:
+    def read(self, folder: Path, expected: Expected) -> RawData:
         """Return images as (N, 3, 32, 32), in the order of the files."""
         halves = []
         for names in (self.train, self.test):
             parts = [self._batch(folder / self.folder / name) for name in names]
             images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            halves.append(decoded_half(images, labels, folder / self.folder, wanted.shape))
-        return Contents(halves[0], halves[1])
+            halves.append(decoded_split(images, labels, folder / self.folder, expected.shape))
+        return RawData(halves[0], halves[1])
 
     def _batch(self, path: Path) -> tuple[Bytes, Ints]:
         content = self.checked(path)
