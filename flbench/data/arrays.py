@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arrays:
-    """One half (train or test) of a data set; memory-mapped and read-only when it comes from the cache."""
+    """One split (train or test) of a data set; memory-mapped and read-only when it comes from the cache."""
 
     images: Bytes  # (N, C, H, W)
     labels: Ints  # (N,)

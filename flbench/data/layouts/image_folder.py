@@ -40,7 +40,7 @@ class ImageFolder(Layout):
         names = names_in(folder / "classes.txt") or _sorted_names({_class_of(p, folder) for p in files["train"]})
         images = {half: [Encoded(str(path), path) for path in paths] for half, paths in files.items()}
         shape = expected.shape or common_shape([*images["train"], *images["test"]], expected.size)
-        halves = [
+        splits = [
             RawSplit(
                 labels=_folder_labels(files[half], folder, names),
                 shape=shape,
@@ -48,7 +48,7 @@ class ImageFolder(Layout):
             )
             for half in ("train", "test")
         ]
-        return RawData(halves[0], halves[1], names)
+        return RawData(splits[0], splits[1], names)
 
 
 def _images_below(folder: Path) -> list[Path]:

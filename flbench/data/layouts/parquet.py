@@ -56,7 +56,7 @@ class Parquet(Layout):
         named = expected.domains or names_in(folder / "domains.txt")
         domain_names = named or _distinct(train.domains, test.domains)
         shape = expected.shape or common_shape(_both(train, test), expected.size)
-        halves = [
+        splits = [
             RawSplit(
                 labels=table.labels[table.order],
                 shape=shape,
@@ -65,11 +65,11 @@ class Parquet(Layout):
             )
             for table in (train, test)
         ]
-        return RawData(halves[0], halves[1], names_in(folder / "classes.txt") or train.class_names(), domain_names)
+        return RawData(splits[0], splits[1], names_in(folder / "classes.txt") or train.class_names(), domain_names)
 
 
 class _Table:
-    """The rows of one half's parquet shards."""
+    """The rows of one split's parquet shards."""
 
     def __init__(self, shards: list[Path], label: tuple[str, ...]) -> None:
         self.files = []

@@ -14,7 +14,7 @@ from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, Raw
 from flbench.errors import UserError
 from flbench.regular import read_text
 
-#: Images of one half with the WordNet id of each.
+#: Images of one split with the WordNet id of each.
 _Listing = list[tuple[Path, str]]
 
 
@@ -47,22 +47,22 @@ class TinyImageNetZip(Layout):
     def read(self, folder: Path, expected: Expected) -> RawData:
         """Read the lists now; decode pixels in batches later. Images are sorted by label and name."""
         home = folder / self.folder
-        halves = (
+        splits = (
             [(path, path.parent.parent.name) for path in _images(home, "train/*/images")],
             _annotated(home / "val"),
         )
-        wnids = _lines(home / "wnids.txt") or sorted({wnid for _, wnid in halves[0]})
+        wnids = _lines(home / "wnids.txt") or sorted({wnid for _, wnid in splits[0]})
         label = {wnid: number for number, wnid in enumerate(wnids)}
-        for path, wnid in (entry for half in halves for entry in half):
+        for path, wnid in (entry for split in splits for entry in split):
             if wnid not in label:
                 raise UserError(f"{path}: {wnid!r} is no class; known, from wnids.txt or train/: {', '.join(wnids)}")
-        shape = expected.shape or common_shape((_encoded(path) for half in halves for path, _ in half), expected.size)
-        train, test = (_half(half, label, shape, resize=expected.resize) for half in halves)
+        shape = expected.shape or common_shape((_encoded(path) for split in splits for path, _ in split), expected.size)
+        train, test = (_split(split, label, shape, resize=expected.resize) for split in splits)
         words = dict(line.split("\t", 1) for line in _lines(home / "words.txt") if "\t" in line)
         return RawData(train, test, tuple(f"{wnid} {words.get(wnid, '')}".strip() for wnid in wnids))
 
 
-def _half(listing: _Listing, label: dict[str, int], shape: Shape, *, resize: bool) -> RawSplit:
+def _split(listing: _Listing, label: dict[str, int], shape: Shape, *, resize: bool) -> RawSplit:
     ordered = sorted(listing, key=lambda entry: (label[entry[1]], entry[0].name))
     labels: Ints = np.array([label[wnid] for _, wnid in ordered], dtype=np.int64)
     return RawSplit(labels, shape, image_blocks([_encoded(path) for path, _ in ordered], shape, resize=resize))

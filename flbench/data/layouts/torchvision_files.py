@@ -77,14 +77,14 @@ class Idx(Checksummed):
     def read(self, folder: Path, expected: Expected) -> RawData:
         """Return images as (N, 1, H, W)."""
         files = {path.name.removesuffix(".gz"): path for path in self.find(folder).files}
-        halves = []
+        splits = []
         for half in ("train", "t10k"):
             images = self._array(files[f"{half}-images-idx3-ubyte"], dimensions=3)[:, None]
             labels = self._array(files[f"{half}-labels-idx1-ubyte"], dimensions=1)
-            halves.append(
+            splits.append(
                 decoded_split(images, labels.astype(np.int64), files[f"{half}-images-idx3-ubyte"], expected.shape)
             )
-        return RawData(halves[0], halves[1])
+        return RawData(splits[0], splits[1])
 
     def counts(self, folder: Path) -> tuple[int, int]:
         """Return the lengths in the headers of the labels: a file that is not gzipped has no published checksum."""
@@ -120,12 +120,12 @@ class CifarBatches(Checksummed):
 
     def read(self, folder: Path, expected: Expected) -> RawData:
         """Return images as (N, 3, 32, 32), in the order of the files."""
-        halves = []
+        splits = []
         for names in (self.train, self.test):
             parts = [self._batch(folder / self.folder / name) for name in names]
             images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            halves.append(decoded_split(images, labels, folder / self.folder, expected.shape))
-        return RawData(halves[0], halves[1])
+            splits.append(decoded_split(images, labels, folder / self.folder, expected.shape))
+        return RawData(splits[0], splits[1])
 
     def _batch(self, path: Path) -> tuple[Bytes, Ints]:
         content = self.checked(path)
