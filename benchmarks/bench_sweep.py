@@ -25,7 +25,7 @@ from typing import Literal, cast
 import torch
 from processes import seconds_of
 
-from flbench.bench.plain import PlainLoop, Training
+from flbench.bench.plain_pytorch import PlainLoop, Training
 from flbench.config import Federated
 from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load

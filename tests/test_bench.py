@@ -17,7 +17,7 @@ from flbench.bench import compare as compare_module
 from flbench.bench import measure
 from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
 from flbench.bench.measure import Spread, Variant, take_turns
-from flbench.bench.plain import PlainLoop, Training, augment
+from flbench.bench.plain_pytorch import PlainLoop, Training, augment
 from flbench.bench.probes import EVERY, probe_costs
 from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data
 from flbench.data.arrays import Arrays, Data

@@ -243,7 +243,7 @@ class Peeking(Method):
         return {name: leaf + scale * delta[name] for name, leaf in x.items()}, state
 
 
-def test_what_cannot_be_recorded_is_computed_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
+def test_functions_that_cannot_be_recorded_are_called_directly(caplog: pytest.LogCaptureFixture) -> None:
     graph, loop = toy(Peeking()), toy_trainer(Peeking())
     train(graph, loop)
     assert largest_difference(everything(graph), everything(loop)) < 1e-9
@@ -270,7 +270,7 @@ def test_out_of_memory_halves_the_stack(caplog: pytest.LogCaptureFixture) -> Non
         train(tight, rounds=2)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert "out of memory with 8 clients in a stack; going on with 4" in caplog.text
+    assert "out of memory with 8 clients in a stack; continuing with 4" in caplog.text
     assert largest_difference(expected, everything(tight)) < 1e-9
 
 

@@ -102,9 +102,7 @@ def test_slow_rounds_are_synced_more_often(tmp_path: Path, monkeypatch: pytest.M
     assert waits[0] == [True] * 6
 
 
-def test_the_log_says_how_a_gpu_convolves_and_when_that_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_names_the_convolutions_and_their_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, run = Store(tmp_path), experiment()
     by_graph(monkeypatch)
     answers = iter([False, False, False, True])

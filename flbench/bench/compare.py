@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from flbench.bench.measure import Note, Spread, Variant, gemm, take_turns
-from flbench.bench.plain import PlainLoop, Training
+from flbench.bench.plain_pytorch import PlainLoop, Training
 from flbench.bench.workloads import Workload, data_for
 from flbench.choices import Precision, UsedDevice
 from flbench.config import Federated

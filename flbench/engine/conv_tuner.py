@@ -58,7 +58,7 @@ class ConvTuner:
     def tune(
         self, network: nn.Module, clients: int, images_BCHW: tuple[int, ...], autocast: torch.dtype | None
     ) -> Mapping[str, str]:
-        """Set each convolution of the network to the fastest way for stacks of so many clients.
+        """Set each convolution of the network to the fastest way for stacks of that many clients.
 
         Returns:
             The way of each layer, by the layer's name.

@@ -47,7 +47,7 @@ class Executor(Protocol):
     name: UsedExecutor
 
     def train(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
-        """Train so many clients chunk by chunk, in order (``server_round.Train``).
+        """Train a number of clients chunk by chunk, in order (``server_round.Train``).
 
         Args:
             clients: their number.
@@ -222,7 +222,7 @@ class StackedExecutor:
         return local_train(self._forward, vmap, work.task, work.init, work.batches.steps())
 
     def tune(self, clients: int, images_BCHW: tuple[int, ...]) -> None:
-        """Choose how stacks of so many clients convolve batches of this shape, if there is a tuner."""
+        """Choose how stacks of that size convolve batches of this shape, if there is a tuner."""
         if self._tuner is not None:
             self.convolutions = self._tuner.tune(self._network, clients, images_BCHW, self._autocast)
 
@@ -235,7 +235,7 @@ class StackedExecutor:
         if chunk == 1 or not out_of_memory(error):
             raise error
         self.chunk = chunk // 2
-        _log.warning("out of memory with %d clients in a stack; going on with %d", chunk, self.chunk)
+        _log.warning("out of memory with %d clients in a stack; continuing with %d", chunk, self.chunk)
 
     def predict(
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]

@@ -100,7 +100,7 @@ class FederatedTrainer(Trainer):
         return {n: params[n] for n in self.run.param_names}, {n: buffers[n] for n in self.run.buffer_names}
 
     def train_client(self, client: int, steps: int) -> tuple[Tree, Tree]:
-        """Return parameters and buffers of a client after so many local steps from here, with the next round's batches.
+        """Return parameters and buffers of a client after local steps from here, with the next round's batches.
 
         The trainer does not change.
         """
@@ -119,13 +119,13 @@ class FederatedTrainer(Trainer):
         return _train_round([self], [keep_clients], wait=wait)[0]
 
     def group_of(self, runs: Sequence[Run]) -> RunGroup:
-        """Return the group of these runs, made anew only when they are others than the last time."""
+        """Return the group of these runs; a new one only if they differ from those of the last call."""
         if self._group.runs != tuple(runs):
             self._group = RunGroup(tuple(runs))
         return self._group
 
     def recorded_rounds(self, group: RunGroup) -> RecordedRounds:
-        """Return the recorded rounds of a group, made anew only when it is another than the last time."""
+        """Return the recorded rounds of a group; new ones only if it is another group than in the last call."""
         if self.record is None or not isinstance(self.executor, StackedExecutor):
             raise ValueError("rounds are recorded with the stacked executor only")
         if self._recorded is None or self._recorded.group is not group:

@@ -44,7 +44,7 @@ def test_each_layer_is_measured_once_and_gets_its_own() -> None:
     assert second == ConvShape(x=(3, 5, 4, 3, 3), weight=(3, 6, 4, 2, 2), of_x=True, **window)
 
 
-def test_a_way_that_fails_is_out() -> None:
+def test_a_way_that_fails_is_not_chosen() -> None:
     def picky(call: Any) -> Any:
         picky.calls += 1  # type: ignore[attr-defined]
         if picky.calls % 2 != 0:  # type: ignore[attr-defined]

@@ -21,10 +21,12 @@ from flbench.config import parse_experiment
 from flbench.data.datasets import Dataset, load
 from flbench.engine import executors
 from flbench.engine.cuda_graph import SHAPES, CudaRecorder, GraphedFunction
+from flbench.engine.cuda_round import RoundFunction
+from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.local import Sgd
 from flbench.engine.sampling import ROUNDS_AHEAD, Prefetcher, RoundInputs
-from flbench.engine.server_round import add_weighted, weighted_sum
+from flbench.engine.server_round import RunGroup, add_weighted, weighted_sum
 from flbench.engine.setup import make_trainer
 from flbench.engine.stack_size import client_bytes, clients_that_fit
 from flbench.errors import UserError, out_of_memory
@@ -38,7 +40,7 @@ NORMS = ["none", "fn", "ln", "gn", "bn"]
 
 
 @pytest.mark.parametrize("waits", [lambda x: x.sum().item(), lambda x: x[x > 0], lambda x: torch.tensor([1.0, 2.0])])
-def test_waiting_would_be_noticed(waits: Callable[[Tensor], object]) -> None:
+def test_the_fake_detects_synchronization(waits: Callable[[Tensor], object]) -> None:
     with NoWaiting(), pytest.raises(RuntimeError, match="would wait"):
         waits(torch.ones(3))
 
@@ -160,7 +162,7 @@ def test_chunks_that_cut_through_runs(chunk: int) -> None:
         agree(one, other)
 
 
-def test_a_group_that_shrinks_goes_on() -> None:
+def test_a_group_that_shrinks_continues() -> None:
     together, alone = group("scaffold", record=rerun), group("scaffold")
     step_together(together, [False] * 3)
     step_together(together[1:], [False] * 2)
@@ -186,7 +188,7 @@ def test_observers_get_their_own_clients() -> None:
         assert torch.equal(found.weights_S, expected.weights_S)  # type: ignore[arg-type]
 
 
-def test_a_report_that_nobody_waits_for_holds_a_tensor() -> None:
+def test_without_waiting_the_loss_is_a_tensor() -> None:
     whole, loop = both("fedavg")
     report = whole.step(wait=False)
     assert isinstance(report.loss, Tensor)
@@ -194,7 +196,7 @@ def test_a_report_that_nobody_waits_for_holds_a_tensor() -> None:
     assert isinstance(whole.step().loss, float)
 
 
-def test_what_a_round_returns_is_not_overwritten_by_the_next() -> None:
+def test_the_next_round_does_not_overwrite_a_result() -> None:
     trainer, _ = both("scaffold")
     trainer.step()
     before = trainer.x, {name: leaf.clone() for name, leaf in trainer.x.items()}
@@ -204,7 +206,7 @@ def test_what_a_round_returns_is_not_overwritten_by_the_next() -> None:
 
 
 @pytest.mark.parametrize("bad_round", [1, 3])
-def test_divergence_is_found_late_but_dated_right(bad_round: int) -> None:
+def test_divergence_is_detected_late_and_dated_correctly(bad_round: int) -> None:
     together, alone = group("fedavg", record=rerun), group("fedavg")
     for number in range(1, 6):
         if number == bad_round:
@@ -226,7 +228,7 @@ def test_divergence_in_the_loop_is_dated_by_the_last_round() -> None:
     assert loop.diverged_in() == 2
 
 
-def test_a_run_goes_on_from_a_checkpoint() -> None:
+def test_a_recorded_run_resumes_from_a_checkpoint() -> None:
     first, loop = both("scaffold", norm="bn", sgd=Sgd(1e-2))
     again, _ = both("scaffold", norm="bn", sgd=Sgd(1e-2))
     again.step()
@@ -254,6 +256,18 @@ def test_the_sum_of_a_gpu_is_that_of_a_cpu(dtype: torch.dtype) -> None:
         assert found.dtype == dtype
 
 
+@pytest.mark.parametrize("method", ["scaffold", "fedbn"])
+def test_a_round_to_be_recorded_changes_none_of_its_inputs(method: str) -> None:
+    """A recording calls it several times, and a round that ran out of memory is repeated from the same inputs."""
+    trainer = toy_trainer(METHODS.parse(method), executor="stacked", norm="bn", sgd=Sgd(1e-2), participation=0.67)
+    assert isinstance(trainer.executor, StackedExecutor)
+    function = RoundFunction(RunGroup((trainer.run,)), trainer.executor)
+    drawn = RoundInputs.draw([trainer.sampler], [0], torch.device("cpu")).tree()
+    trees = [drawn, *trainer.run_state().trees()]
+    first, second = function(trees), function(trees)
+    assert all(largest_difference(one, other) == 0 for one, other in zip(first, second, strict=True))
+
+
 def test_rounds_are_recorded_once() -> None:
     recorded: list[int] = []
 
@@ -278,7 +292,7 @@ class Peeking(Method):
         return {name: leaf + scale * delta[name] for name, leaf in x.items()}, state
 
 
-def test_what_cannot_be_recorded_is_computed_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
+def test_functions_that_cannot_be_recorded_are_called_directly(caplog: pytest.LogCaptureFixture) -> None:
     whole, loop = both(Peeking())
     for _ in range(3):
         whole.step()
@@ -289,7 +303,7 @@ def test_what_cannot_be_recorded_is_computed_step_by_step(caplog: pytest.LogCapt
     assert "the hook server_step of the method 'Peeking' raised RuntimeError: " in line
 
 
-def test_a_mistake_in_a_method_is_not_hidden() -> None:
+def test_an_error_in_a_method_is_raised() -> None:
     class Broken(Method):
         def logits(self, z_BY: Tensor, ctx: Any) -> Tensor:
             raise ValueError("broken hook")
@@ -387,7 +401,7 @@ def test_a_pool_lives_as_long_as_a_graph_in_it(monkeypatch: pytest.MonkeyPatch) 
     assert pools() == ["pool 2"] * 2
 
 
-def test_runs_that_end_let_their_graphs_go() -> None:
+def test_the_graphs_of_ended_runs_are_released() -> None:
     class Launch:
         def __init__(self, launch: Callable[[], object]) -> None:
             self._launch = launch
@@ -417,7 +431,7 @@ def test_runs_that_end_let_their_graphs_go() -> None:
     assert all(launch() is None for launch in launches)
 
 
-def test_a_stack_is_halved_after_its_graphs_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_released_before_a_stack_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = toy_trainer(Method(), executor="stacked", record=rerun)
     trainer.step()
     recorded = trainer._recorded
@@ -459,7 +473,7 @@ def test_leaves_are_matched_by_name() -> None:
     assert graphed(0, [{"b": one, "a": two}])[0]["y"].item() == 1
 
 
-def test_what_is_fed_back_stays_in_place_and_anything_else_is_copied_in() -> None:
+def test_feedback_stays_in_place_and_other_inputs_are_copied() -> None:
     def count(trees: Sequence[Tree]) -> list[Tree]:
         return [{"double": 2 * trees[0]["by"]}, {"n": trees[1]["n"] + trees[0]["by"], "k": trees[1]["k"] + 1}]
 

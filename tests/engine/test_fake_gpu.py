@@ -207,7 +207,7 @@ class Careless(Method):
         return {name: leaf + torch.ones(leaf.shape, dtype=leaf.dtype) for name, leaf in x.items()}, state
 
 
-def test_what_is_left_on_the_cpu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_left_on_the_cpu_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UserError, match=r"the hook server_step of the method 'Careless' raised .*(same device|Device Propagation)"
     ):

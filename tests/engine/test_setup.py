@@ -143,7 +143,7 @@ def test_a_worker_takes_its_share_of_a_gpu(tmp_path: Path, monkeypatch: pytest.M
     assert stacks == [12, 6]
 
 
-def test_tf32_is_allowed_where_it_is_asked_for_and_nowhere_after() -> None:
+def test_tf32_is_allowed_only_for_precision_tf32_and_restored_after() -> None:
     def allowed() -> tuple[bool, bool]:
         return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 

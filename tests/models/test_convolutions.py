@@ -49,7 +49,7 @@ def test_images_need_no_gradient(way: str) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("way", sorted(CONVOLUTIONS))
-def test_a_layer_convolves_as_it_is_told(way: str, bias: bool) -> None:
+def test_a_layer_convolves_in_the_chosen_way(way: str, bias: bool) -> None:
     layer = Conv(2, 3, 3, stride=2, padding=1, bias=bias).double()
     weight, x = random(4, 3, 2, 3, 3), random(4, 2, 2, 6, 6)
     own_bias = random(4, 3) if bias else None

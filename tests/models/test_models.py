@@ -134,7 +134,7 @@ def test_building_leaves_the_global_generator_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_problems_are_told_before_anything_is_built() -> None:
+def test_problems_are_reported_without_building() -> None:
     cnn, mlp = MODELS.parse("cnn"), MODELS.parse("mlp")
     assert "too small" in (cnn.problem(DIGITS) or "")
     assert cnn.problem(CIFAR) is None and mlp.problem(DIGITS) is None

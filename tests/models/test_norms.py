@@ -266,7 +266,7 @@ def test_static_layer_norm_is_layer_norm_at_its_start() -> None:
             torch.testing.assert_close(small(model, norm)(images)[1], expected, rtol=0, atol=1e-12)
 
 
-def test_every_name_is_there_and_says_its_equation_and_source() -> None:
+def test_every_norm_is_registered_with_equation_and_source() -> None:
     assert set(NORMS.names()) == PUBLISHED | FURTHER
     for cls in NORMS.classes.values():
         assert cls.equation and "source" in vars(cls) and cls.__doc__
@@ -284,7 +284,7 @@ def test_every_name_is_there_and_says_its_equation_and_source() -> None:
         ({"name": "gn-static", "groups": 5}, "cnn", (3, 32, 32), "does not divide"),
     ],
 )
-def test_what_does_not_fit_is_told(norm: Any, model: str, image: tuple[int, int, int], message: str) -> None:
+def test_norms_that_do_not_fit_are_reported(norm: Any, model: str, image: tuple[int, int, int], message: str) -> None:
     assert message in (NORMS.parse(norm).problem(tuple(MODELS.parse(model).sites(image))) or "")
 
 

@@ -106,7 +106,7 @@ class Grouped(Layerwise):
     affine: ClassVar[bool] = True
 
     def groups_of(self, channels: int) -> int:
-        """Number of groups at an activation of so many channels."""
+        """Number of groups of an activation with this number of channels."""
         raise NotImplementedError(f"{type(self).__name__} must define groups_of()")
 
     def module(self, shape: Shape) -> nn.Module:

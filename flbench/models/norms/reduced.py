@@ -1,7 +1,7 @@
 """Feature normalization, and the networks that the label-skew paper shows to be equal or close to it.
 
 Variants of n and n_MV: ``text`` divides by max(||.||, 1e-5) (the paper's section 2 and appendix C.1), ``code`` by
-max(||.||, 1e-12) (``F.normalize`` of the published code). They differ only where an activation is all but zero.
+max(||.||, 1e-12) (``F.normalize`` of the published code). They differ only where an activation is nearly zero.
 """
 
 from __future__ import annotations
