@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.choices import Precision
+from flbench.choices import Augmentation, Precision
 from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
 from flbench.errors import UserError
@@ -15,8 +15,6 @@ from flbench.registry import Component
 
 #: Fields in which runs that are trained together may differ, apart from request fields and the method's numbers.
 FUSABLE = frozenset({"seed", "lr", "partition", "min_size", "clients", "participation"})
-
-Augmentation = Literal["none", "flip-crop"]
 
 
 def _image_fits(dataset: Any, model: Any) -> str | None:

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
+from flbench.choices import Augmentation
 from flbench.data import cache
 from flbench.data.arrays import Arrays, Data
 from flbench.data.images import Shape
@@ -62,7 +63,7 @@ class Dataset(Component):
 
     image: ClassVar[Shape | None] = None
     classes: ClassVar[int | None] = None
-    augment: ClassVar[Literal["none", "flip-crop"]] = "none"
+    augment: ClassVar[Augmentation] = "none"
     white: ClassVar[int] = 255
     class_names: ClassVar[tuple[str, ...]] = ()
     #: Its domains in order, where it has some: partitions ``by_domain`` divide these first.

@@ -11,6 +11,7 @@ from pydantic import Field
 from flbench.config.base import Check, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
 from flbench.registry import Component
+from flbench.studies.choices import Arithmetic, DeepNorm, Init, Optimizer
 from flbench.studies.experiment import TRAINS, Positive, StudyExperiment
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ class Deep(StudyExperiment):
     rounds: Rounds = Field(default=0, ge=0, description="epochs of training; 0: the network as it is drawn")
     dataset: Component = Field(default="digits", validate_default=True, description="data set")
     samples: Positive | None = Field(default=None, description="training samples used; default: all")
-    normalized: Literal["none", "bn"] = Field(default="none", description="batch normalization before every ReLU")
+    normalized: DeepNorm = Field(default="none", description="batch normalization before every ReLU")
     depth: Whole = Field(default=32, ge=1, description="hidden layers")
     width: Whole = Field(default=128, ge=1, description="units of every hidden layer")
-    init: Literal["torch", "he"] = Field(default="torch", description="weights: U(-b, b), b = 1/sqrt(fan in), or He's")
+    init: Init = Field(default="torch", description="weights: U(-b, b), b = 1/sqrt(fan in), or He's")
     shift: float = Field(default=0.0, ge=0, description="moves torch's weights to U(-b + shift b, b + shift b)")
     pretrain_steps: Whole = Field(default=0, ge=0, description="steps that raise each layer's rank before training")
-    pretrain_optimizer: Literal["adam", "sgd"] = Field(default="adam", description="optimizer of these steps")
+    pretrain_optimizer: Optimizer = Field(default="adam", description="optimizer of these steps")
     pretrain_lr: float = Field(default=1e-3, gt=0, description="step size of these steps")
     rescale: bool = Field(
         default=False, description="scale each layer to He's root mean square before training; alone it is the control"
@@ -62,7 +63,7 @@ class Deep(StudyExperiment):
         return "rank" if raw.get("lr") is None else "test_acc"
 
     @property
-    def arithmetic(self) -> Literal["fp64", "fp32"]:
+    def arithmetic(self) -> Arithmetic:
         """Networks train in single precision."""
         return "fp32"
 

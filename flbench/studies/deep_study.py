@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from flbench.data.batches import consecutive_rows
 from flbench.methods.base import Tree
 from flbench.streams import stream
 from flbench.studies.base import Record, Study
+from flbench.studies.choices import DeepNorm, Init, Optimizer
 from flbench.studies.rank_study import ranks
 
 #: Samples on which ranks and the statistics of batch normalization are taken.
@@ -48,8 +49,8 @@ class DeepMlp:
 
     depth: int
     width: int
-    norm: Literal["none", "bn"] = "none"
-    init: Literal["torch", "he"] = "torch"
+    norm: DeepNorm = "none"
+    init: Init = "torch"
     shift: float = 0.0
 
     def draw(self, inputs: int, classes: int, seed: int) -> Tree:
@@ -120,7 +121,7 @@ class Pretraining:
     """
 
     steps: int
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Optimizer = "adam"
     lr: float = 1e-3
     rescale: bool = True
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from flbench.config.base import Check, Experiment, Spelling, Whole
+from flbench.studies.choices import Arithmetic
 
 if TYPE_CHECKING:
     from flbench.data.arrays import Data
@@ -21,7 +22,7 @@ class StudyExperiment(Experiment):
 
     @property
     @abstractmethod
-    def arithmetic(self) -> Literal["fp64", "fp32"]:
+    def arithmetic(self) -> Arithmetic:
         """The precision that the study computes in."""
 
     @abstractmethod

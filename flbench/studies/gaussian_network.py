@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,11 +17,7 @@ from torch.nn import functional as F
 
 from flbench.methods.base import Tree
 from flbench.streams import stream
-
-#: Where and how pre-activations are normalized: their mean over samples subtracted (``mean``), also divided by their
-#: standard deviation over samples (``bn``), or both over units (``ln``); in the readout (``last``), in the hidden
-#: layers (``middle``), or everywhere.
-Normalized = Literal["none", "mean-last", "mean-middle", "bn-last", "bn-middle", "bn-all", "ln-all"]
+from flbench.studies.choices import Normalized
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -41,7 +36,7 @@ class GaussianNetwork:
     Attributes:
         widths: units of the inputs and of every layer up to the readout: L + 1 numbers.
         activation: phi of the hidden layers.
-        normalized: see :data:`Normalized`.
+        normalized: see ``choices.Normalized``.
         sigma_w2: variance of a weight times the width of the layer before.
         sigma_b2: variance of a bias.
         eps: added to variances; the theory has none.

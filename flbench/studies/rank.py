@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flbench.config.base import Check, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
+from flbench.studies.choices import Arithmetic, RowNorm
 from flbench.studies.experiment import ENOUGH_SAMPLES, SAMPLES, Positive, StudyExperiment
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Rank(StudyExperiment):
     kind: Literal["rank"] = "rank"
     rounds: Rounds = Field(default=32, ge=0, description="layers; raising it extends finished networks")
     activation: Literal["linear", "relu"] = Field(default="linear", description="activation function")
-    normalized: Literal["none", "bn-rms", "bn"] = Field(
+    normalized: RowNorm = Field(
         default="none",
         description="batch normalization of every layer, or as in the paper without centring",
     )
@@ -48,7 +49,7 @@ class Rank(StudyExperiment):
         return "rank"
 
     @property
-    def arithmetic(self) -> Literal["fp64", "fp32"]:
+    def arithmetic(self) -> Arithmetic:
         """Ranks are computed in double precision."""
         return "fp64"
 

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from flbench.streams import stream
 from flbench.studies.base import Record, Study
+from flbench.studies.choices import RowNorm
 from flbench.studies.gaussian_network import ACTIVATIONS
 from flbench.theory import rank
-
-#: The rows' normalization: none, division by their root mean square over samples (eq. 4: not centred), or batch norm
-#: as networks have it (centred). For ReLU networks they differ.
-RowNorm = Literal["none", "bn-rms", "bn"]
 
 #: Thresholds of the soft rank that are recorded.
 TAUS = (1e-3, 1e-2, 0.1, 0.5)

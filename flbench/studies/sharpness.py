@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flbench.config.base import Check, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
+from flbench.studies.choices import Activation, Arithmetic, Normalized
 from flbench.studies.experiment import ENOUGH_SAMPLES, SAMPLES, TRAINS, Positive, StudyExperiment
 
 if TYPE_CHECKING:
@@ -39,10 +40,8 @@ class Sharpness(StudyExperiment):
 
     kind: Literal["sharpness"] = "sharpness"
     rounds: Rounds = Field(default=0, ge=0, description="steps of gradient descent; 0: the network as it is drawn")
-    activation: Literal["relu", "tanh", "linear", "erf", "sigmoid", "leaky-relu"] = Field(
-        default="relu", description="activation function of the hidden layers"
-    )
-    normalized: Literal["none", "mean-last", "mean-middle", "bn-last", "bn-middle", "bn-all", "ln-all"] = Field(
+    activation: Activation = Field(default="relu", description="activation function of the hidden layers")
+    normalized: Normalized = Field(
         default="none",
         description="mean subtraction, batch or layer normalization, and in which layers",
     )
@@ -54,7 +53,7 @@ class Sharpness(StudyExperiment):
     sigma_b2: float = Field(default=0.0, ge=0, description="variance of a bias")
     lr: float | None = Field(default=None, gt=0, description="learning rate; without one nothing trains")
     spectrum: bool = Field(default=False, description="compute all nonzero eigenvalues, not the largest alone")
-    precision: Literal["fp64", "fp32"] = Field(default="fp64", description="arithmetic")
+    precision: Arithmetic = Field(default="fp64", description="arithmetic")
 
     @classmethod
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
@@ -62,7 +61,7 @@ class Sharpness(StudyExperiment):
         return "lambda_max"
 
     @property
-    def arithmetic(self) -> Literal["fp64", "fp32"]:
+    def arithmetic(self) -> Arithmetic:
         """The field ``precision``."""
         return self.precision
 

@@ -10,7 +10,8 @@ import torch
 
 from flbench.probes import fisher
 from flbench.studies import sharpness_study
-from flbench.studies.gaussian_network import GaussianNetwork, Normalized, gaussian_inputs
+from flbench.studies.choices import Normalized
+from flbench.studies.gaussian_network import GaussianNetwork, gaussian_inputs
 from flbench.studies.sharpness_study import SharpnessOfDraw
 from flbench.theory import fisher as theory
 from flbench.theory.fits import exponent

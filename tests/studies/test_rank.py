@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from flbench.studies.rank_study import RankOverDepth, RowNorm, normalize_rows, ranks
+from flbench.studies.choices import RowNorm
+from flbench.studies.rank_study import RankOverDepth, normalize_rows, ranks
 from flbench.theory.fits import exponent
 
 torch.set_num_threads(1)
