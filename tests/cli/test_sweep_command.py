@@ -95,6 +95,8 @@ def test_sweep_prints_where_everything_is(spec: Path, tmp_path: Path, monkeypatc
     assert Path("there.md").exists()
     elsewhere = sweep(Path("toy.yaml"), "--store", "else where").stdout
     assert "flbench status toy --store 'else where'" in elsewhere
+    (board,) = Path("else where").glob("sweeps/toy/*/leaderboard.md")
+    assert "flbench report toy.yaml --store 'else where'" in board.read_text(), "the command finds the same runs"
 
 
 def test_second_call_is_free_of_torch_and_of_the_report(spec: Path, tmp_path: Path) -> None:
