@@ -9,7 +9,7 @@ from pathlib import Path
 from flbench.choices import Backend, Device, Executor, UsedDevice
 from flbench.config import Experiment
 from flbench.errors import UserError
-from flbench.launch import Launcher, inline, local, slurm
+from flbench.launch import Launcher, inline, local, resources, slurm
 from flbench.store import Store
 from flbench.sweeps import Sweep
 from flbench.sweeps.profile import load_profile
@@ -98,7 +98,7 @@ def run_launcher(
         data_root=data_root,
         device=used_device(device),
         executor=executor,
-        pool=threads or local.usable_cores(),
+        pool=threads or resources.usable_cores(),
         max_attempts=1,
     )
     return inline.InlineLauncher(store, f"run {experiment.run_id}", [experiment], options)

@@ -150,7 +150,7 @@ def _available(device: Device) -> UsedDevice:
 
 
 def _usable_cores() -> int:
-    from flbench.launch.local import usable_cores
+    from flbench.launch.resources import usable_cores
 
     return usable_cores()
 

@@ -98,7 +98,7 @@ def _torch() -> list[Finding]:
 
 
 def _cores() -> list[Finding]:
-    from flbench.launch.local import usable_cores
+    from flbench.launch.resources import usable_cores
 
     return [Finding("cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}; one worker a core by default")]
 

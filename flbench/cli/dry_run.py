@@ -17,7 +17,7 @@ from flbench.cli.boundary import print_json
 from flbench.cli.numbers import counted
 from flbench.cli.screen import plain_table, wide_console
 from flbench.config import Experiment, Federated, Training
-from flbench.launch.local import usable_cores
+from flbench.launch.resources import usable_cores
 from flbench.messages import format_scalar
 from flbench.store import Store
 from flbench.sweeps import Sweep, label, short_name

@@ -14,7 +14,7 @@ from typing import Any
 from flbench.cli.curves import Curves
 from flbench.cli.ranking import Cell, Ranking, names
 from flbench.errors import StoreUnusable
-from flbench.launch.local import usable_cores
+from flbench.launch.resources import usable_cores
 from flbench.progress import RunSnapshot, Watch, share_done
 from flbench.run_names import joined_common, label
 from flbench.store import Entry, Lease, Store, parse_plan, plan_name, read_plan
