@@ -1,7 +1,7 @@
-"""Mirror the store to Weights & Biases, in a process of its own.
+"""Mirror the store to Weights & Biases, in a separate process.
 
-The store is the truth: any run can be written to W&B again from it, whole, under the same id. ``mode`` decides whether
-and how; ``jobs`` collects the runs; ``run_view`` and ``sweep_view`` build what W&B shows; ``sync_log`` records what it
-has; ``mirror`` decides what is sent when; ``wandb_sink`` sends it; ``sync`` takes one job from start to end;
-``process`` starts all of it next to a sweep. Only ``mode`` and ``wandb_sink`` import wandb.
+The store holds all results: any run can be sent again from it, in full and under the same id. ``mode`` decides whether
+and how runs are mirrored; ``jobs`` collects them; ``run_view`` and ``sweep_view`` build what W&B shows; ``sync_log``
+records what was sent; ``mirror`` decides what to send and when; ``wandb_sink`` sends it; ``sync`` executes one job;
+``process`` starts the mirror next to a sweep. Only ``mode`` and ``wandb_sink`` import wandb.
 """

@@ -14,7 +14,7 @@ from flbench.store import RunRequest, Store, read_plan
 from flbench.sweeps import Sweep, load_sweep
 from flbench.sweeps.spec import Wandb
 
-#: Held by the one process that mirrors a job, in the plan's directory or the store's.
+#: Lock file of the process that mirrors a job, in the plan's directory or the store's.
 LOCK = "wandb.lock"
 
 #: How the first lines of a plan's spec.yaml begin: the options of the sweep's command line, as comments.
@@ -32,14 +32,14 @@ class Job:
 
 
 def job_of_plan(plan: Path) -> Job:
-    """The runs of a plan, by its directory in the store; raises UserError if its sweep cannot be read."""
+    """Return the job of a plan, given its directory in the store; raises UserError if its sweep cannot be read."""
     sweep = planned_sweep(plan)
     runs = {entry.run_id: entry.request() for entry in read_plan(plan / "plan.jsonl")}
     return Job(runs, sweep.spec.wandb, plan / LOCK, sweep)
 
 
 def job_of_runs(store: Store, run_ids: Sequence[str]) -> Job:
-    """Single runs; those that this version cannot read are left out."""
+    """Return a job of single runs, without those that this version cannot read."""
     runs = {}
     for run_id in run_ids:
         with suppress(FileNotFoundError, UserError):
@@ -48,13 +48,13 @@ def job_of_runs(store: Store, run_ids: Sequence[str]) -> Job:
 
 
 def unplanned_runs(store: Store) -> list[str]:
-    """The runs that no sweep contains: ``flbench run`` and ``flbench import`` made them."""
+    """Return the runs that no sweep contains: those of ``flbench run`` and ``flbench import``."""
     planned = store.planned_ids()
     return [run_id for run_id in store.run_ids() if run_id not in planned]
 
 
 def sweeps_by_run(store: Store) -> dict[str, list[str]]:
-    """For each planned run, the names of the sweeps that contain it."""
+    """Return the names of the sweeps that contain each planned run."""
     sweeps: dict[str, list[str]] = {}
     for directory, run_ids in store.readable_plans():
         for run_id in run_ids:
@@ -67,7 +67,8 @@ def sweeps_by_run(store: Store) -> dict[str, list[str]]:
 def planned_sweep(plan: Path) -> Sweep:
     """Return the sweep of a plan, with the options that were given on its command line.
 
-    Comments of the user's own may look like options: the right number of them gives the plan's hash.
+    The first lines of the spec hold these options as comments. A comment of the user's own may have the same form, so
+    try fewer and fewer lines until the sweep has the plan's hash.
 
     Raises:
         UserError: the sweep cannot be read, or differs from the one that was planned.

@@ -1,7 +1,6 @@
-"""Decide what is sent to W&B when: finished runs once and whole, running ones as they proceed, a sweep at its end.
+"""Decide what to send to W&B and when: finished runs once and in full, running ones live, a sweep when it has ended.
 
-Anything here may fail at any time, and training never waits for it. A failure is a warning; what was not sent is sent
-the next time.
+Syncing never blocks training, and any step may fail: a failure only causes a warning, and the next sync sends the rest.
 """
 
 from __future__ import annotations
@@ -21,32 +20,32 @@ if TYPE_CHECKING:
     from flbench.tracking.sweep_view import SweepView
     from flbench.tracking.wandb_sink import WandbRun, WandbSink
 
-#: Most runs that are sent while they proceed; others are sent once they have ended.
-MOST_LIVE = 8
+#: Most runs that are sent live at a time; the others are sent once they have ended.
+MAX_LIVE = 8
 
-#: Seconds that a run must have been seen running before it is sent live, and the least between two scans of the store.
+#: Seconds for which a run must have been running before it is sent live; least seconds between two scans of the store.
 LIVE_AFTER, PERIOD = 20.0, 2.0
 
-#: Least seconds between the starts of two runs: training needs the machine more.
+#: Least seconds between sending two runs, to leave the machine to training.
 PACE = {"online": 0.5, "offline": 0.05}
 
 #: After this many failures in a row, W&B is considered down; next to a sweep, a run is tried at most this often.
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 
-#: Seconds until the next try once W&B is down: the first time, and at most; they double each time.
+#: Seconds until the next try when W&B is down: at first and at most; they double each time.
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
 
-#: The server's answer for a run that its owner deleted: its id can never be used again (wandb#1192).
+#: In the server's answer for a run that the user has deleted on W&B: its id cannot be used again (wandb#1192).
 DELETED = "previously created and deleted"
 
 
 class GivenUp(Exception):
-    """Nothing can be sent to W&B at present; the message says why."""
+    """W&B cannot be used at present; the message says why."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How far a job is mirrored: ``mirrored`` runs are on W&B as they are now, ``new`` of them by this process."""
+    """The progress of a job: ``mirrored`` runs are on W&B in their current state, ``new`` of them by this process."""
 
     total: int
     mirrored: int
@@ -55,7 +54,7 @@ class Counts:
 
     @property
     def unfinished(self) -> int:
-        """Runs that have not ended yet."""
+        """Return the number of runs that have not ended yet."""
         return self.total - self.mirrored - self.failed
 
 
@@ -68,8 +67,8 @@ class Mirror:
         sweeps: for each run, the names of the sweeps that contain it.
         log: what was sent already.
         make_sink: opens W&B; called once there is something to send.
-        mode: to the server, or into files.
-        say: takes a line for the user.
+        mode: send to the server, or write files.
+        say: reports a line to the user.
         beat: called after each step, for a watchdog.
     """
 
@@ -99,16 +98,16 @@ class Mirror:
 
     @property
     def counts(self) -> Counts:
-        """How far the job is mirrored."""
+        """Return the progress of the job."""
         return Counts(self._total, len(self._mirrored), self._new, len(self._failed))
 
     @property
     def url(self) -> str | None:
-        """The project's page; None if unknown."""
+        """Return the address of the project's page; None if unknown."""
         return self._sink.url if self._sink else None
 
     def follow(self, wait: Callable[[float], bool]) -> None:
-        """Send what happens until ``wait(seconds)`` returns True: the sweep is over."""
+        """Send runs as they change, until ``wait(seconds)`` returns True because the sweep has ended."""
         cost = 0.0
         while not wait(max(PERIOD, 10 * cost)):
             self._beat()
@@ -118,7 +117,7 @@ class Mirror:
                 cost = min(60.0, time.monotonic() - start)
 
     def finish(self) -> None:
-        """Send every run that has ended and was not sent yet, in two tries; raises GivenUp."""
+        """Send all ended runs that were not sent yet, in up to two tries; raises GivenUp."""
         self._failures_in_a_row = 0
         for _ in range(2):
             run_ids = [*self._live, *(run_id for run_id in self._pending if run_id not in self._live)]
@@ -149,16 +148,16 @@ class Mirror:
     def _scan(self) -> None:
         self._log.refresh()
         for run_id in list(self._pending):
-            if self._failures[run_id] < MOST_FAILURES:
+            if self._failures[run_id] < MAX_FAILURES:
                 self._sync_run(run_id, last=False)
             if time.monotonic() < self._resume_at:
                 return
 
     def _sync_run(self, run_id: str, *, last: bool) -> bool:
-        """Send what is new of one run; return False if that failed."""
+        """Send the changes of one run; return False if that failed."""
         self._beat()
         try:
-            self._send_news(self._store.run(run_id), self._pending[run_id], last)
+            self._send_changes(self._store.run(run_id), self._pending[run_id], last)
         except GivenUp:
             raise
         except Exception as error:
@@ -166,7 +165,7 @@ class Mirror:
             return False
         return True
 
-    def _send_news(self, run: RunDir, requested: RunRequest, last: bool) -> None:
+    def _send_changes(self, run: RunDir, requested: RunRequest, last: bool) -> None:
         state, sweeps = run.state(requested), self._sweeps.get(run.run_id, ())
         if state.status == "running" and not last:
             self._send_running(run, state, requested)
@@ -177,10 +176,10 @@ class Mirror:
             if (view_of_failure := failed_view(run, sweeps, state)) is not None:
                 self._send_ended(view_of_failure, run.metrics)
         elif (session := self._live.pop(run.run_id, None)) is not None:
-            session.end(1)  # interrupted: the run is sent again from its start
+            session.end(1)  # the run was interrupted: it is sent again in full
 
     def _send_ended(self, view: RunView, read_records: Callable[[], Sequence[dict[str, Any]]]) -> None:
-        """Send a run that has ended, unless W&B has it as it is."""
+        """Send a run that has ended, unless W&B has its current state."""
         if not self._log.has(view.run_id, view.digest):
             records = read_records()
             try:
@@ -202,11 +201,11 @@ class Mirror:
         del self._pending[view.run_id]
 
     def _send_running(self, run: RunDir, state: RunState, requested: RunRequest) -> None:
-        """Send the new records of a running run, if it is one of those that are sent live."""
+        """Send the new records of a running run, if fewer than ``MAX_LIVE`` others are sent live."""
         since = self._first_seen.setdefault(run.run_id, time.monotonic())
         if self._mode == "offline" or time.monotonic() - since < LIVE_AFTER:
             return
-        if run.run_id not in self._live and len(self._live) >= MOST_LIVE:
+        if run.run_id not in self._live and len(self._live) >= MAX_LIVE:
             return
         view = running_view(run, self._sweeps.get(run.run_id, ()), state, requested.rounds)
         records = run.attempts()[-1].records()
@@ -215,7 +214,7 @@ class Mirror:
             self._beat()
 
     def _session(self, view: RunView, records: Sequence[dict[str, Any]]) -> WandbRun:
-        """The open session of a run; a new one if there is none that these records continue."""
+        """Return the open session of a run, or a new one if there is none that these records continue."""
         session = self._live.pop(view.run_id, None)
         if session is not None and not session.is_continued_by(records):
             session.end(1)
@@ -237,16 +236,16 @@ class Mirror:
 
     def _note_failure(self, run_id: str, error: Exception, last: bool) -> None:
         self._say(f"warning: run {run_id} could not be sent: {_first_line(error)}")
-        # wandb's service may be gone, and all open sessions with it: those runs are sent again from their start.
+        # wandb's service may have died with all open sessions: send those runs again in full.
         self._live.clear()
         if self._sink is not None:
             self._sink.restart()
-        self._failures[run_id] += not self._failures_in_a_row  # the run is to blame only if others worked before it
+        self._failures[run_id] += not self._failures_in_a_row  # count it for the run only if the previous one was sent
         self._failures_in_a_row += 1
-        if self._failures_in_a_row < MOST_FAILURES:
+        if self._failures_in_a_row < MAX_FAILURES:
             return
         if last:
-            raise GivenUp(f"gave up after {MOST_FAILURES} failures in a row")
+            raise GivenUp(f"gave up after {MAX_FAILURES} failures in a row")
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._pauses)
         self._pauses += 1
         self._resume_at = time.monotonic() + pause

@@ -1,4 +1,4 @@
-"""Decide whether runs are mirrored, and how; wandb's own settings and login lookup say what is set up."""
+"""Decide whether and how runs are mirrored, from the request and wandb's own settings and login."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flbench.choices import TrackingMode, UsedTrackingMode
 
 HOW_TO_TURN_ON = "log in with `wandb login`, or set WANDB_API_KEY; `wandb: {mode: offline}` needs neither"
 
-#: What wandb's own modes mean here.
+#: wandb's modes as modes of the mirror.
 _WANDB_MODES: Mapping[str, UsedTrackingMode] = {
     "online": "online",
     "run": "online",
@@ -25,9 +25,9 @@ class Choice:
     """How runs are mirrored.
 
     Attributes:
-        server: the address of W&B; empty if wandb was not asked for it.
+        server: the address of W&B; empty if wandb's settings were not read.
         note: why nothing is mirrored.
-        failed: whether that is against the user's request.
+        failed: whether the user has requested otherwise.
     """
 
     mode: UsedTrackingMode
@@ -63,7 +63,7 @@ def choose(requested: TrackingMode) -> Choice:
     except (wandb.Error, ValueError) as error:  # an unknown mode, a key of the wrong length
         return Choice("off", note=f"wandb's settings or login are invalid: {error}", failed=True)
     finally:
-        wandb.teardown()  # wandb reads its settings once; the sink changes the environment before it opens runs
+        wandb.teardown()  # forget the settings, since the sink changes the environment before it opens runs
     if login is None:
         return Choice("off", settings.base_url, f"not logged in to W&B; to turn it on: {HOW_TO_TURN_ON}", failed)
     return Choice("online", settings.base_url)

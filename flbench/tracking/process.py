@@ -1,6 +1,6 @@
 """Run the mirror as a process next to a sweep.
 
-The process follows its standard input: when that closes, however the sweep ended, it mirrors the rest and exits.
+When its standard input closes, because the sweep has ended in any way, the process mirrors the rest and exits.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flbench.choices import TrackingMode
 
-#: The flbench command, in this interpreter.
+#: The flbench command in this Python interpreter.
 FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
 
 #: Output of the mirror, in the plan's directory; its last line says how it ended.
 LOG = "wandb.log"
 
-#: Seconds that a finished sweep waits for its mirror to exit; after that the mirror continues alone.
+#: Seconds for which a finished sweep waits for its mirror to exit; the mirror may continue after that.
 GRACE = 2.0
 
 
 class MirrorProcess:
-    """A mirror that was started, or a note on why none was. No method raises: a sweep never fails because of W&B."""
+    """The process of a mirror, or a note on why there is none. No method raises: a sweep never fails because of W&B."""
 
     def __init__(self, process: subprocess.Popen[bytes] | None, log: Path, note: str = "") -> None:
         self._process, self._log, self._note = process, log, note
@@ -35,7 +35,7 @@ class MirrorProcess:
     def start(cls, mode: TrackingMode, store: Path, plan: Path, *, detach: bool = False) -> MirrorProcess:
         """Return the mirror of a plan (its directory in the store), started unless W&B is turned off.
 
-        With ``detach`` none is started: it would end with the sweep, before the runs do.
+        With ``detach`` none is started, since it would end with the command, before the runs.
         """
         log = plan / LOG
         if mode == "off" or (mode == "auto" and os.environ.get("WANDB_MODE") == "disabled"):

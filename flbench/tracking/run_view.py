@@ -40,17 +40,17 @@ class RunView:
 
     @property
     def digest(self) -> str:
-        """Equal for views that look the same on W&B."""
+        """Return a digest of all that W&B shows of the run."""
         return digest(strict_json.to_line({**vars(self), "config": dict(self.config), "summary": dict(self.summary)}))
 
     @property
     def exit_code(self) -> int:
-        """0: W&B shows the run as finished; 1: as failed."""
+        """Return 0 if W&B shows the run as finished, 1 if as failed."""
         return int(self.status not in ("done", "diverged"))
 
 
 def finished_view(run: RunDir, sweeps: Sequence[str]) -> tuple[RunView, Result] | None:
-    """The run's longest result and its view; None if the run has no result or is damaged."""
+    """Return the view of a run's longest result, and the result; None if there is none or the run is damaged."""
     results = run.results()
     if not results:
         return None
@@ -69,14 +69,14 @@ def finished_view(run: RunDir, sweeps: Sequence[str]) -> tuple[RunView, Result] 
 
 
 def failed_view(run: RunDir, sweeps: Sequence[str], state: RunState) -> RunView | None:
-    """A run that failed for good; None if it is damaged."""
+    """Return the view of a run that has failed and is not retried; None if the run is damaged."""
     reason = state.kind or state.status
     summary = {"status": "failed", "failure": reason, "message": state.message, "attempts": state.attempts}
     return _view(run, sweeps, "failed", summary, f"attempt {state.attempts}")
 
 
 def running_view(run: RunDir, sweeps: Sequence[str], state: RunState, rounds: int) -> RunView | None:
-    """A run that a worker executes; None if it is damaged."""
+    """Return the view of a run that a worker executes; None if the run is damaged."""
     summary = {"status": "running", "attempts": state.attempts}
     return _view(run, sweeps, "running", summary, f"attempt {state.attempts}", rounds=rounds)
 
@@ -105,7 +105,7 @@ def _view(
 
 
 def name_of(experiment: Mapping[str, Any]) -> str:
-    """The run's name on W&B, the same in every sweep."""
+    """Return the run's name on W&B, the same in every sweep."""
     kind = str(experiment.get("kind", "federated"))
     defaults = {**_defaults(kind), "kind": "federated"}
     usual = {name for name, value in defaults.items() if experiment.get(name) == value}

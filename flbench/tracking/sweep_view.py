@@ -28,12 +28,12 @@ class SweepView:
 
 
 def sweep_run_id(sweep: Sweep) -> str:
-    """The id of the run that shows a sweep."""
+    """Return the id of the W&B run that shows a sweep."""
     return f"sweep-{sweep.spec_hash}"
 
 
 def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> SweepView:
-    """Build a sweep's table and draw its figures into ``folder``; without matplotlib the table stands alone."""
+    """Return a sweep's table and its figures, drawn into ``folder``; without matplotlib there are no figures."""
     from flbench.papers import papers
     from flbench.report.figures.kinds import write_figures
     from flbench.report.leaderboard import build
@@ -70,7 +70,7 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
 
 
 def _varying_fields(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The fields that the table shows: method, norm, and those in which its cells differ."""
+    """Return the fields that the table shows: method, norm, and those in which its cells differ."""
     values: dict[str, set[str]] = {"method": set(), "norm": set()}
     for experiment in experiments:
         for name, value in experiment.items():

@@ -1,4 +1,4 @@
-"""Mirror one job from start to end: decide the mode, lock the job, send what is new, count."""
+"""Mirror one job from start to end: decide the mode, lock the job, send changes, count runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flbench.tracking.sweep_view import sweep_run_id, sweep_view
 from flbench.tracking.sync_log import SyncLog
 from flbench.tracking.wandb_sink import WandbSink
 
-#: Seconds without progress after which the process ends itself: wandb hangs.
+#: Seconds without progress after which wandb is considered hanging and the process exits.
 STUCK = 900
 
 
@@ -43,11 +43,11 @@ class SyncResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that has ended is mirrored."""
+        """Return whether all ended runs are mirrored."""
         return not self.problem and not (self.counts and self.counts.failed)
 
     def json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as plain JSON."""
         counts = self.counts
         return {
             **{name: value for name, value in asdict(self).items() if name != "counts"},
@@ -55,7 +55,7 @@ class SyncResult:
         }
 
     def line(self, store: Path) -> str:
-        """One line for the user."""
+        """Return a line for the user."""
         if self.counts is None:
             return f"{self.sweep}: {f'warning: {self.problem}' if self.problem else self.note}"
         counts, offline = self.counts, self.mode == "offline"
@@ -84,8 +84,8 @@ def sync_job(
         name: the job's name for the user.
         make: collects the job's runs.
         mode: requested mode; None: as the sweep file says.
-        say: takes a line for the user.
-        beside: continue until standard input closes, on idle cores only.
+        say: reports a line to the user.
+        beside: run next to a sweep: continue until standard input closes, on idle cores only.
     """
     try:
         result = _sync(store, name, make(), mode, say, beside)
@@ -137,7 +137,7 @@ def _sync(
 
 
 def _yield_cores() -> None:
-    """Leave the cores to training; some kernels weigh sessions, not processes."""
+    """Give training priority on the cores; kernels with autogroups need the second step."""
     os.nice(19)
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text("19")
@@ -168,7 +168,7 @@ def _watchdog(say: Callable[[str], None]) -> Iterator[Callable[[], object]]:
 
 @contextmanager
 def _locked(path: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Wait until no other process mirrors the same job; a file system without locks is used without."""
+    """Wait until no other process mirrors the same job; skip the lock on file systems without locks."""
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""Record in the store what W&B has: one JSON line for each run that was sent; the last line of a run counts.
+"""Record in the store what was sent to W&B: one JSON line for each run; the last line of a run counts.
 
-If a line is lost, that run is sent once more.
+If a line is lost, the run is sent once more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SyncLog:
                 self._digests[str(raw.get("run"))] = str(raw.get("digest"))
 
     def has(self, run_id: str, digest: str) -> bool:
-        """Whether this is the digest of what was sent of a run last."""
+        """Return whether this is the digest of the last version that was sent of a run."""
         return self._digests.get(run_id) == digest
 
     def add(self, run_id: str, digest: str, segment: str) -> None:

@@ -1,7 +1,7 @@
-"""Send runs to W&B, or into files for ``wandb sync``, by wandb itself.
+"""Send runs with wandb, to W&B or into files for ``wandb sync``.
 
-A run is always sent whole, without ``resume``: W&B then replaces what it has under that id, so that a run is there
-once, whatever was sent before. (Parts that continue each other erase each other: wandb#5865, #3841.)
+A run is always sent in full, without ``resume``: W&B then replaces what it has under that id, so that each run is there
+once. (Parts that continue each other erase each other: wandb#5865, #3841.)
 
 wandb writes into a staging folder. Offline files move from there into the store once they are complete.
 """
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from flbench.tracking.run_view import RunView
     from flbench.tracking.sweep_view import SweepView
 
-#: Seconds that W&B has to answer at the start of a run, and to receive the rest of it at its end.
+#: Seconds for W&B to answer at the start of a run, and to receive the rest of the run at its end.
 INIT_TIMEOUT, FINISH_TIMEOUT = 30.0, 120.0
 
-#: Seconds that wandb's service has to close a run's file after that; the file's chunks do not cross such blocks.
+#: Seconds for wandb's service to close a run's file after that; size of the file's blocks, which no chunk crosses.
 CLOSE_TIMEOUT = 30.0
 BLOCK = 1 << 15
 
-#: Seconds in which a server that is up accepts a connection.
+#: Seconds for the server to accept a connection.
 CONNECT_TIMEOUT = 10.0
 
-#: Bytes of the store's disk that are left to the runs.
-SPARED = 4 * ROOM
+#: Free bytes on the store's disk that the mirror leaves to the runs.
+RESERVED_BYTES = 4 * ROOM
 
-#: How a run's log marks that wandb gave up its upload.
+#: Marks the lines of wandb's log that say why it gave up an upload.
 FATAL = '"level":"ERROR+4"'
 
 #: Variables that name a proxy.
@@ -63,11 +63,11 @@ class SendFailed(Exception):
 
 
 class WandbSink:
-    """W&B, or files for it in ``folder``, of one project.
+    """One project on W&B, or offline files for it in ``folder``.
 
     Raises:
         ImportError: wandb is not installed.
-        OSError: there is no place for the staging folder.
+        OSError: the staging folder cannot be created.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class WandbSink:
         self._wandb = wandb
 
     def open(self, view: RunView) -> WandbRun:
-        """Start to send a run; raises SendFailed if the server cannot be reached or the disk is nearly full."""
+        """Return a new W&B run; raises SendFailed if the server cannot be reached or the disk is nearly full."""
         run = self._init(
             id=view.run_id,
             name=view.name,
@@ -112,7 +112,7 @@ class WandbSink:
         return WandbRun(self, run).end(0)
 
     def restart(self) -> None:
-        """Drop all state of wandb after a failure; its service starts again when it is needed."""
+        """Reset wandb after a failure; its service starts again when it is needed."""
         with suppress(Exception):
             self._wandb.teardown(exit_code=1)
 
@@ -122,11 +122,11 @@ class WandbSink:
         shutil.rmtree(self._staging, ignore_errors=True)
 
     def keep(self, staged: Path, run_id: str) -> str:
-        """Move closed files into the store, in place of earlier ones of that run; return their folder's name."""
+        """Move a run's closed files into the store, replacing earlier ones; return the name of their folder."""
         for earlier in self._folder.glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier, ignore_errors=True)
-        for needless in ("logs", "tmp"):
-            shutil.rmtree(staged / needless, ignore_errors=True)
+        for unneeded in ("logs", "tmp"):
+            shutil.rmtree(staged / unneeded, ignore_errors=True)
         files.disk.rename(staged, self._folder / staged.name)
         return staged.name
 
@@ -134,8 +134,8 @@ class WandbSink:
         if self.mode == "online":
             _check_server(self._server)
         else:
-            _check_room(self._folder)
-        # `flbench gc` deletes staging folders that were idle for an hour.
+            _check_disk_space(self._folder)
+        # Renew its time: `flbench gc` deletes staging folders that were idle for an hour.
         self._staging.mkdir(exist_ok=True)
         os.utime(self._staging)
         settings = self._wandb.Settings(
@@ -171,18 +171,18 @@ class WandbRun:
             sink.url = run.project_url or sink.url
 
     def is_continued_by(self, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether these records begin with those that were sent."""
+        """Return whether these records begin with those that were sent."""
         return list(records[: len(self._sent)]) == self._sent
 
     def log(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Send the records that were not sent yet."""
         for record in records[len(self._sent) :]:
-            # Without `commit`, the last record waits for the next one.
+            # Without `commit`, wandb holds the last record back until the next one.
             self._run.log(dict(record), step=record["round"], commit=True)
             self._sent.append(record)
 
     def finish(self, view: RunView) -> str:
-        """Send the run's result, then ``end``."""
+        """Send the run's result and end the run; return as ``end`` does."""
         if self._view is None or (self._view.tags, self._view.config) != (view.tags, view.config):
             self._run.tags = view.tags
             self._run.config.update(dict(view.config), allow_val_change=True)  # type: ignore[no-untyped-call]
@@ -257,7 +257,7 @@ def _check_upload(log: Path) -> None:
 
 
 def _check_server(address: str) -> None:
-    """Fail at once if the server is down: wandb itself retries for as long as it may."""
+    """Raise SendFailed if the server is down, since wandb would retry until its time limit."""
     if any(name.upper() in _PROXIES for name, value in os.environ.items() if value):
         return  # the server is reached through the proxy
     url = urlsplit(address)
@@ -268,16 +268,18 @@ def _check_server(address: str) -> None:
         raise SendFailed(f"{address} cannot be reached: {error}") from None
 
 
-def _check_room(folder: Path) -> None:
-    """Leave the last of a disk to the runs: none of them may fail for the sake of its mirror."""
+def _check_disk_space(folder: Path) -> None:
+    """Raise SendFailed if the disk is nearly full, so that no run fails because of its mirror."""
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
-    if free < SPARED:
-        raise SendFailed(f"only {free >> 20} MiB are free in {folder}: the last {SPARED >> 20} MiB are left to runs")
+    if free < RESERVED_BYTES:
+        raise SendFailed(
+            f"only {free >> 20} MiB are free in {folder}: the last {RESERVED_BYTES >> 20} MiB are left to runs"
+        )
 
 
 def isolate_environment(staging: Path) -> None:
-    """Keep wandb silent and in its staging folder, and away from settings in the shell that are about other runs."""
+    """Set wandb's variables: silent, all files in the staging folder, without the shell's settings for other runs."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         if name.removeprefix("WANDB_") not in _KEPT:
             del os.environ[name]

@@ -13,7 +13,7 @@ import pytest
 
 from flbench.store import Attempt
 from flbench.tracking import mirror as module
-from flbench.tracking.mirror import DELETED, MOST_FAILURES, MOST_LIVE, GivenUp, Mirror
+from flbench.tracking.mirror import DELETED, MAX_FAILURES, MAX_LIVE, GivenUp, Mirror
 from flbench.tracking.run_view import RunView
 from flbench.tracking.sweep_view import SweepView
 from flbench.tracking.sync_log import SyncLog
@@ -200,7 +200,7 @@ def test_few_runs_are_sent_live_at_a_time(tmp_path: Path) -> None:
         attempt.record({"round": 5, "acc": 0.5})
     mirror(toys, sink).follow(scans(3))
     assert len(toys.experiments) == 16
-    assert len(sink.live()) == MOST_LIVE
+    assert len(sink.live()) == MAX_LIVE
 
 
 def test_runs_start_at_a_limited_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_it_gives_up_when_every_run_fails(tmp_path: Path) -> None:
     toys, sink = planned(tmp_path), FakeSink(lambda run_id: ConnectionError("unreachable"))
     with pytest.raises(GivenUp):
         mirror(toys, sink).finish()
-    assert len(sink.tries) == MOST_FAILURES
+    assert len(sink.tries) == MAX_FAILURES
 
 
 def test_next_to_a_sweep_it_pauses_while_the_server_is_down_and_continues(
@@ -239,7 +239,7 @@ def test_next_to_a_sweep_it_pauses_while_the_server_is_down_and_continues(
     sink = FakeSink(lambda run_id: ConnectionError("unreachable") if time.monotonic() < until else None)
     mirroring = mirror(toys, sink, say=lambda line: None)
     mirroring.follow(scans(30, lambda scan: time.sleep(0.02)))
-    assert len(sink.tries) == MOST_FAILURES + 4
+    assert len(sink.tries) == MAX_FAILURES + 4
     assert mirroring.counts.mirrored == 4
 
 

@@ -317,7 +317,7 @@ def test_no_run_on_a_full_disk_counts_as_sent_unless_its_files_hold_it(
         f"mount -t tmpfs -o size={kib}k tmpfs {folder} || exit 99; "
         f'"$@"; cp -r {folder} {tmp_path}/kept && df --output=pcent {folder} | tail -1'
     )
-    small = "import flbench.tracking.wandb_sink as w; w.SPARED = 0; w.CLOSE_TIMEOUT = 5.0"
+    small = "import flbench.tracking.wandb_sink as w; w.RESERVED_BYTES = 0; w.CLOSE_TIMEOUT = 5.0"
     program = f"{small}\nfrom flbench.cli import main\nmain()"
     argv = ["unshare", "-Urm", "sh", "-c", script, "sh", sys.executable, "-c", program]
     argv += ["sync", "--store", str(toys.store.root)]
@@ -343,7 +343,7 @@ def planned_with_many_evaluations(folder: Path) -> Planned:
 
 def test_the_last_of_a_disk_is_left_to_the_runs(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
-    spared = "import flbench.tracking.wandb_sink as w; w.SPARED = 1 << 62"
+    spared = "import flbench.tracking.wandb_sink as w; w.RESERVED_BYTES = 1 << 62"
     result = flbench("sync", "--store", toys.store.root, env=env, before=spared)
     assert result.returncode == 1
     assert "are left to runs" in result.stdout
