@@ -84,20 +84,19 @@ class Axes:
 def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) -> Axes:
     """Return the rows and columns of some cells.
 
-    What varies besides the fields of the layout is a column. A field whose value follows from the row, such as a weight
-    decay that an override gives to one normalization, belongs to the row instead: as a column it would keep rows from
-    ever sharing one. Hyperparameters of ``layout.tune`` stay columns, so that no row is compared at a setting of its
-    own.
+    Fields that vary and are not in the layout are columns. A field whose value follows from the row, such as a weight
+    decay that an override gives to one normalization, is part of the row's label instead: as a column it would leave
+    rows without a common column. Hyperparameters of ``layout.tune`` stay columns, so that rows are compared at equal
+    settings.
 
     Args:
         cells: cells of one kind.
         layout: the options of their sweep.
         chosen: fields that are neither rows nor columns.
     """
-    rows, asked = (
-        tuple(axis for axis in axes if axis not in chosen and anywhere(cells, axis))
-        for axes in (layout.rows, layout.cols)
-    )
+    wanted = (axis for axis in (*layout.rows, *layout.cols) if axis not in chosen)
+    present = {axis for axis in wanted if axis == "data" or any(has_axis(cell.experiment, axis) for cell in cells)}
+    rows, asked = (tuple(axis for axis in axes if axis in present) for axes in (layout.rows, layout.cols))
     plain = Axes(rows, asked, (*rows, *asked, *chosen))
     others = [axis for axis in axes_of(cell.experiment for cell in cells) if axis not in plain.named]
     others = [axis for axis in others if varies(cells, axis, plain.named)]
@@ -122,11 +121,6 @@ def _place(cells: Sequence[Cell], axis: str, axes: Axes) -> int | None:
     return next((place for place in range(last) if follows(lambda cell, place=place: axes.row(cell)[place])), last)  # type: ignore[misc]
 
 
-def anywhere(cells: Sequence[Cell], axis: str) -> bool:
-    """Return whether some cell has such an axis."""
-    return axis == "data" or any(has_axis(cell.experiment, axis) for cell in cells)
-
-
 def has_axis(experiment: Experiment, axis: str) -> bool:
     """Return whether an experiment has a field, or a component with the field, as in ``method.mu``."""
     name, _, sub = axis.partition(".")
@@ -143,5 +137,5 @@ def axes_of(experiments: Iterable[Experiment]) -> list[str]:
 
 
 def varies(cells: Sequence[Cell], axis: str, named: Sequence[str] = ()) -> bool:
-    """Return whether cells stand at different places on an axis."""
+    """Return whether cells differ on an axis."""
     return len({cell.tick(axis, named) for cell in cells}) > 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, grouped
@@ -120,11 +120,12 @@ def lay_out(cells: Sequence[Cell], layout: Layout, *, ranked: bool = True, chose
     if not cells:
         return []
     axes = axes_for(cells, layout, chosen)
-    slow = 0
-    while len(axes.cols) - slow > 1 and _widest(cells, axes, slow) > MAX_COLUMNS:
-        slow += 1
+    for slow in range(max(1, len(axes.cols))):
+        groups = grouped(cells, partial(axes.col, axes=axes.cols[:slow]))
+        if max(len({axes.col(cell, axes.cols[slow:]) for cell in members}) for members in groups) <= MAX_COLUMNS:
+            break
     tables = []
-    for members in grouped(cells, lambda cell: axes.col(cell, axes.cols[:slow])):
+    for members in groups:
         place = place_label(axes.cols[:slow], axes.col(members[0], axes.cols[:slow]))
         tables += _split(members, place, axes, axes.cols[slow:], ranked)
     return tables
@@ -148,8 +149,3 @@ def _split(cells: Sequence[Cell], place: str, axes: Axes, col_axes: tuple[str, .
         kind, metric = cells[0].experiment.kind, cells[0].metric
         tables.append(Table(kind, place, metric, axes.rows, col_axes, tuple(rows), tuple(some), placed, ranked=ranked))
     return tables
-
-
-def _widest(cells: Sequence[Cell], axes: Axes, slow: int) -> int:
-    groups = grouped(cells, lambda cell: axes.col(cell, axes.cols[:slow]))
-    return max(len({axes.col(cell, axes.cols[slow:]) for cell in members}) for members in groups)

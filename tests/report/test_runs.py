@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,3 +155,9 @@ def test_curves_have_one_row_an_evaluation_up_to_the_requested_round(tmp_path: P
 
 def test_the_package_is_light() -> None:
     assert heavy_imports("import flbench.report, flbench.cli")[0] == []
+
+
+def test_the_data_of_a_leaderboard_know_no_document_and_no_format() -> None:
+    rooms = "[name for name in sys.modules if name.startswith(('flbench.report.page', 'flbench.report.write'))]"
+    code = f"import sys, flbench.report.board, flbench.report.leaderboard; assert not {rooms}, {rooms}"
+    subprocess.run([sys.executable, "-c", code], check=True)
