@@ -183,7 +183,7 @@ def test_worker_killed_by_the_oom_killer(store: Store) -> None:
         outcome = orchestrate(store, [greedy], workers=1, command=("sh", "-c", enter, "sh", *WORKER))
         wait_until(lambda: not (cgroup / "cgroup.procs").read_text())
     assert (outcome.exit_code, outcome.launched) == (1, 1)
-    assert "want of memory" in check_failed(store, greedy, "oom")
+    assert "memory ran out" in check_failed(store, greedy, "oom")
 
 
 # --- the disk is full
