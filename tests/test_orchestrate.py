@@ -43,7 +43,7 @@ def inline(store: Store, plan: list[Any], **options: Any) -> Any:
     return outcome, shown
 
 
-def test_sweep_with_processes_then_again_then_longer(store: Store) -> None:
+def test_a_sweep_is_executed_then_reused_then_extended(store: Store) -> None:
     plan = experiments(3)
     first = orchestrate(store, plan)
     assert (first.exit_code, first.launched, first.progress.done) == (0, 2, 3)
@@ -61,11 +61,11 @@ def test_sweep_with_processes_then_again_then_longer(store: Store) -> None:
         assert rounds == [str(round) for round in range(21, 41)]
 
 
-def test_no_more_workers_than_runs(store: Store) -> None:
+def test_at_most_one_worker_per_run_starts(store: Store) -> None:
     assert orchestrate(store, experiments(1), workers=4).launched == 1
 
 
-def test_inline_needs_no_process(store: Store) -> None:
+def test_inline_worker_runs_in_this_process(store: Store) -> None:
     outcome, shown = inline(store, experiments(2))
     assert (outcome.exit_code, outcome.launched) == (0, 1)
     assert shown[-1].finished
@@ -73,7 +73,7 @@ def test_inline_needs_no_process(store: Store) -> None:
     assert store.live_workers() == []
 
 
-def test_failures_are_told_with_their_log(store: Store) -> None:
+def test_failed_runs_are_reported_with_their_log(store: Store) -> None:
     plan = [*experiments(1), *experiments(1, lr=0.101)]
     outcome, _ = inline(store, plan)
     assert (outcome.exit_code, outcome.progress.done, outcome.progress.failed) == (1, 1, 1)
@@ -86,7 +86,7 @@ def test_failures_are_told_with_their_log(store: Store) -> None:
     assert (again.exit_code, again.launched) == (1, 0)
 
 
-def test_what_the_user_mended_is_tried_again_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_fixable_failures_are_retried_by_the_next_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(1, lr=0.105)
     outcome, _ = inline(store, plan)
     assert (outcome.exit_code, outcome.failures[0].state.message) == (1, "the toy's data are not there")
@@ -98,11 +98,14 @@ def test_what_the_user_mended_is_tried_again_by_itself(store: Store, monkeypatch
 def test_worker_that_dies_with_its_run_is_replaced_until_the_run_is_given_up(store: Store) -> None:
     outcome = orchestrate(store, experiments(1, lr=0.106), attempts=2)
     assert (outcome.exit_code, outcome.launched) == (1, 2)
-    assert outcome.failures[0].outcome in ("signal", "lost")  # lost: seen before its worker's end was told
+    assert outcome.failures[0].outcome in (
+        "signal",
+        "lost",
+    )  # lost: read before the worker's end was recorded
 
 
-class Dying:
-    """Launches a worker that is killed between two looks: after it was counted, and before its run is looked at."""
+class DyingWorkerLauncher:
+    """Start a worker that is killed after it was counted and before its run is read."""
 
     def __init__(self, store: Store, experiment: Experiment) -> None:
         self.slots = 1
@@ -119,7 +122,7 @@ class Dying:
             return 0
         if next(self._counts, 0):
             return 1
-        self._store.record_death(self._lease.token, ending("oom", "killed for want of memory", user_fixable=True))
+        self._store.record_death(self._lease.token, ending("oom", "its worker was killed", user_fixable=True))
         return 0
 
     def tokens(self) -> set[str]:
@@ -133,9 +136,9 @@ class Dying:
         return ""
 
 
-def test_no_worker_is_sent_to_a_run_whose_end_is_told_a_moment_later(store: Store) -> None:
+def test_no_worker_starts_for_a_run_whose_end_is_recorded_a_moment_later(store: Store) -> None:
     (greedy,) = experiments(1)
-    outcome = Orchestrator(store, "toy/abc", [greedy], lambda: Dying(store, greedy)).run()
+    outcome = Orchestrator(store, "toy/abc", [greedy], lambda: DyingWorkerLauncher(store, greedy)).run()
     assert (outcome.exit_code, outcome.launched) == (1, 1)
     assert [seen.outcome for seen in outcome.failures] == ["oom"]
 
@@ -148,14 +151,14 @@ def test_crash_loop_ends_with_the_workers_log(store: Store) -> None:
         orchestrate(store, experiments(2), workers=1, attempts=1, command=broken)
 
 
-def test_detached_workers_go_on(store: Store) -> None:
+def test_detached_workers_continue(store: Store) -> None:
     plan = experiments(1)
     outcome = orchestrate(store, plan, detach=True)
     assert (outcome.exit_code, outcome.launched) == (3, 1)
     assert orchestrate(store, plan).exit_code == 0
 
 
-def test_run_held_by_a_foreign_worker_is_waited_for_and_inherited(store: Store) -> None:
+def test_run_of_another_orchestrators_worker_is_awaited_and_resumed(store: Store) -> None:
     plan = experiments(1)
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
     try:
@@ -169,13 +172,13 @@ def test_run_held_by_a_foreign_worker_is_waited_for_and_inherited(store: Store) 
     assert (outcome.exit_code, outcome.launched) == (0, 1)
 
 
-def test_workers_of_another_plan_take_slots_but_not_the_last(store: Store) -> None:
+def test_workers_of_another_plan_take_slots_except_the_last(store: Store) -> None:
     with store.heartbeat(Lease.here(), "other/plan"):
         outcome = orchestrate(store, experiments(2), workers=1)
     assert (outcome.exit_code, outcome.launched, outcome.adopted) == (0, 1, 0)
 
 
-def test_shared_runs_are_shared_between_plans(store: Store) -> None:
+def test_plans_share_runs(store: Store) -> None:
     orchestrate(store, experiments(2), name="small")
     outcome = orchestrate(store, experiments(3), name="large", workers=1)
     assert (outcome.progress.done, outcome.launched) == (3, 1)
@@ -183,7 +186,7 @@ def test_shared_runs_are_shared_between_plans(store: Store) -> None:
     assert len(store.sweep_dirs()) == 2
 
 
-def test_unreadable_lease_of_a_worker_is_passed_over(store: Store) -> None:
+def test_unreadable_lease_of_a_worker_is_skipped(store: Store) -> None:
     (store.workers / "strange").mkdir()
     (store.workers / "strange" / "lease.json").write_text("{")
     assert store.live_workers() == []
@@ -193,7 +196,7 @@ def test_unreadable_lease_of_a_worker_is_passed_over(store: Store) -> None:
 # --- watching
 
 
-def test_progress_counts_rounds_and_never_goes_back(store: Store) -> None:
+def test_progress_counts_rounds_and_never_decreases(store: Store) -> None:
     plan = experiments(2)
     watch = Watch(store, [Entry.of(one) for one in plan], max_attempts=3)
     assert (watch.update().pending, watch.update().rounds_total) == (2, 40)
@@ -205,7 +208,7 @@ def test_progress_counts_rounds_and_never_goes_back(store: Store) -> None:
     (active,) = progress.active
     assert (active.round, active.rounds, active.value, progress.rounds_done) == (10, 20, 0.5, 10)
     attempt.end("interrupted")
-    assert store.claim(plan[0], Lease.here()) is not None  # whose metrics are still to be taken over
+    assert store.claim(plan[0], Lease.here()) is not None  # the new attempt has not copied the metrics yet
     assert watch.update().rounds_done == 10
 
 
@@ -224,7 +227,7 @@ def test_speed_and_remaining_time(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert watch.update().rounds_per_second == 10.0
 
 
-def test_speed_forgets_how_long_workers_took_to_begin(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_excludes_the_start_up_of_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 10.0, 11.0, 12.0, 13.0])
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
@@ -237,14 +240,12 @@ def test_speed_forgets_how_long_workers_took_to_begin(store: Store, monkeypatch:
         attempt.record({"round": round})
         speeds.append(watch.update().rounds_per_second)
     assert speeds == [1.0, pytest.approx(30 / 11), 20.0]
-    # Nothing new: the speed sinks.
+    # Without new rounds the speed decreases.
     assert watch.update().rounds_per_second == pytest.approx(40 / 3)
 
 
-def test_rounds_so_long_that_few_end_in_the_window_are_measured_all_the_same(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = iter(1000.0 * look for look in range(20))
+def test_speed_of_rounds_longer_than_the_window(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(1000.0 * read for read in range(20))
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     (experiment,) = experiments(1, rounds=100)
     watch = Watch(store, [Entry.of(experiment)], max_attempts=3)
@@ -259,7 +260,7 @@ def test_rounds_so_long_that_few_end_in_the_window_are_measured_all_the_same(
     assert progress.runs_per_hour == pytest.approx(0.036)
 
 
-def test_nobody_waits_for_the_rounds_of_what_failed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_time_excludes_the_rounds_of_failed_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 10.0])
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     works, fails = experiments(2, rounds=100)
@@ -275,7 +276,7 @@ def test_nobody_waits_for_the_rounds_of_what_failed(store: Store, monkeypatch: p
     assert [(index, seen.outcome) for index, seen in progress.ended.items()] == [(1, "error")]
 
 
-def test_plans_without_rounds_are_measured_in_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_of_plans_without_rounds_is_in_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 10.0])
     monkeypatch.setattr("flbench.progress.time.monotonic", lambda: next(now))
     plan = [parse_experiment({"kind": "sharpness", "width": 8, "seed": seed}) for seed in range(6)]
@@ -296,7 +297,7 @@ def test_plans_without_rounds_are_measured_in_runs(store: Store, monkeypatch: py
     ]
 
 
-def test_what_parts_have_in_common() -> None:
+def test_common_fields_of_several_parts() -> None:
     left = {"rank": {"kind": "rank", "width": 8, "gamma": None}}
     right = {"rank": {"kind": "rank", "width": 9, "gamma": None}, "deep": {"depth": 3}}
     assert joined_common([left, left]) == left
@@ -309,7 +310,7 @@ def labels(plan: list[Entry]) -> list[str]:
     return [label(entry.experiment, common) for entry in plan]
 
 
-def test_labels_name_what_differs() -> None:
+def test_labels_show_the_fields_that_differ() -> None:
     plan = [
         {"method": "fedavg", "norm": "ln", "lr": 0.1, "seed": 3},
         {"method": "fedyogi", "norm": "none", "lr": 0.01, "E": 5},
@@ -322,13 +323,13 @@ def test_labels_name_what_differs() -> None:
     ]
 
 
-def test_labels_outlive_a_component() -> None:
+def test_label_of_a_component_that_no_longer_exists() -> None:
     entry = Entry.of(parse_experiment({}))
     gone = Entry("id", "cell", {**entry.experiment, "norm": {"name": "gone"}})
     assert labels([gone]) == ['fedavg {"name":"gone"} s0']
 
 
-def test_leaderboard_is_made_anew_only_where_it_would_differ(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaderboard_is_written_again_only_if_it_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def write(store: Store, sweeps: list[Any], path: Path, papers: Any, arguments: list[str]) -> None:

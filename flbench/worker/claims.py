@@ -55,11 +55,7 @@ def work(
                     queue.keep()  # its worker may die; runs that are done or given up are not read again
                 continue
             store.check_room()
-            if engine is None:
-                # Call git before torch is imported: a forked child counts with all of its parent's memory until it
-                # executes its program, and SLURM would kill the job if it sampled the memory at that moment.
-                environment(options.device)
-                engine = load(options)
+            engine = engine or _start_engine(options, load)
             if not _has_data(entry, engine, unusable):
                 continue
             queue.keep()
@@ -70,13 +66,24 @@ def work(
             claimed += len(group)
             kinds = execute_group(group, engine, options, should_stop, stopped_as)
             _stop_if_others_would_fail(kinds, store, options)
-        if claimed == claimed_before and not was_fresh:
-            if claimed or queue.is_thorough:
-                if unusable and not claimed:
-                    error = next(iter(unusable.values()))
-                    raise error
-                return claimed
-            queue.is_thorough = True  # it was started for some run: read the states of all before it ends
+        if claimed > claimed_before or was_fresh:
+            continue
+        if claimed or (queue.is_thorough and not unusable):
+            return claimed
+        if queue.is_thorough:
+            error = next(iter(unusable.values()))
+            raise error
+        queue.is_thorough = True  # the worker was started for some run: read the states of all before it ends
+
+
+def _start_engine(options: Options, load: Callable[[Options], Engine]) -> Engine:
+    """Return the engine, loaded after this worker's environment was recorded.
+
+    A forked child counts with all of its parent's memory until it executes its program, and SLURM would kill the job if
+    it sampled the memory at that moment: so git is called before torch is imported.
+    """
+    environment(options.device)
+    return load(options)
 
 
 def _state(store: Store, entry: Entry) -> RunState:

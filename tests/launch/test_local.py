@@ -90,8 +90,8 @@ def test_end_of_a_worker_is_recorded_and_out_of_memory_costs_a_slot(
     assert launcher.alive() == 0
     assert launcher.slots == slots
     (token,) = launcher.tokens()
-    told = strict_json.read_json(store.workers / token / "exit.json")
-    assert (told and told["kind"]) == kind
+    end = strict_json.read_json(store.workers / token / "exit.json")
+    assert (end and end["kind"]) == kind
 
 
 def test_inline_worker_killed_by_the_user_costs_no_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
