@@ -79,6 +79,8 @@ class Experiment(BaseModel):
     checks: ClassVar[tuple[Check, ...]] = (Check(("rounds", "eval_every"), "eval_every", too_many_evaluations),)
     #: Defaults that depend on another field.
     derived: ClassVar[tuple[Derived, ...]] = ()
+    #: Names under which runs of this kind record lists, and their depth; every other record is a number.
+    lists: ClassVar[Mapping[str, int]] = {}
     #: Fields of which several values are the same computation, and share a run id.
     spellings: ClassVar[tuple[Spelling, ...]] = ()
 

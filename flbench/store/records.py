@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from flbench.config import MAX_ROUNDS
+from flbench.config import KINDS, MAX_ROUNDS
 from flbench.store import strict_json
 
 #: The largest count: the largest integer of 64 bits.
 MOST = 2**63 - 1
 
-#: Depth of the lists under a name, by the probe that records them (None: engine and studies); all others are numbers.
-_DEPTHS: Mapping[str | None, Mapping[str, int]] = {
-    None: {"recall": 1, "clients": 1, "clients_personal": 1, "ranks": 1, "sigmas": 1, "spectrum": 1},
+#: Depth of the lists under a name, by the probe that records them; all others are numbers.
+_DEPTHS: Mapping[str, Mapping[str, int]] = {
     "features": {"singular": 1, "head_norms": 1},
     "overfit": {"before": 1, "after": 2},
     "sharpness": {"local": 1},
@@ -29,6 +29,15 @@ _DEPTHS: Mapping[str | None, Mapping[str, int]] = {
 _DEEPEST = 4
 
 
+@cache
+def _depths_of_runs() -> Mapping[str, int]:
+    """Return the depth of every list that the engine or a study records."""
+    depths = {"recall": 1, "clients": 1, "clients_personal": 1}
+    for kind in KINDS.values():
+        depths |= kind.lists
+    return depths
+
+
 def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checked record, in which equal names are one object to save memory.
 
@@ -37,7 +46,7 @@ def check_record(raw: Mapping[str, Any]) -> dict[str, Any]:
     """
     if type(round := raw.get("round")) is not int or not 0 <= round <= MAX_ROUNDS:
         raise ValueError(f"round: expected a whole number from 0 to {MAX_ROUNDS}, got {round!r:.40}")
-    _check_values({name: value for name, value in raw.items() if name != "probes"}, _DEPTHS[None])
+    _check_values({name: value for name, value in raw.items() if name != "probes"}, _depths_of_runs())
     probes = raw.get("probes", {})
     if not isinstance(probes, Mapping):
         raise ValueError(f"probes: expected a mapping, got {probes!r:.40}")

@@ -39,6 +39,7 @@ class Deep(StudyExperiment):
         Spelling("pretrain_optimizer", ("pretrain_optimizer", "pretrain_steps"), partial(_if_pretrained, "adam")),
         Spelling("pretrain_lr", ("pretrain_lr", "pretrain_steps"), partial(_if_pretrained, 1e-3)),
     )
+    lists: ClassVar[Mapping[str, int]] = {"ranks": 1}
 
     rounds: Rounds = Field(default=0, ge=0, description="epochs of training; 0: the network as it is drawn")
     dataset: Component = Field(default="digits", validate_default=True, description="data set")

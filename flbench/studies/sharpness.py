@@ -37,6 +37,7 @@ class Sharpness(StudyExperiment):
         ENOUGH_SAMPLES,
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (SAMPLES,)
+    lists: ClassVar[Mapping[str, int]] = {"sigmas": 1, "spectrum": 1}
 
     kind: Literal["sharpness"] = "sharpness"
     rounds: Rounds = Field(default=0, ge=0, description="steps of gradient descent; 0: the network as it is drawn")

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.config import KINDS, InvalidExperiment, parse_experiment
 from flbench.config.base import Rounds, Whole
+from flbench.store import records
 from flbench.studies.base import Record, Study
 from flbench.studies.experiment import StudyExperiment
 
@@ -33,6 +34,7 @@ class Walk(StudyExperiment):
     kind: Literal["walk"] = "walk"
     rounds: Rounds = Field(default=2, ge=0, description="rounds")
     steps: Whole = Field(default=1, ge=1, description="steps in a round")
+    lists: ClassVar[dict[str, int]] = {"places": 1}
     arithmetic: ClassVar[Literal["fp64", "fp32"]] = "fp64"
 
     @classmethod
@@ -48,7 +50,8 @@ class Walk(StudyExperiment):
                 return 0.0
 
             def _measure(self) -> Record:
-                return {"loss": 1 / (1 + self.x["place"].item() + experiment.seed)}
+                place = self.x["place"].item()
+                return {"loss": 1 / (1 + place + experiment.seed), "places": [place]}
 
         return Walking({"place": torch.zeros(())})
 
@@ -58,7 +61,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert "walk" not in KINDS
     monkeypatch.setattr(KINDS, "_models", {**KINDS._models})
     KINDS.register(Walk)
+    records._depths_of_runs.cache_clear()
     yield
+    records._depths_of_runs.cache_clear()
 
 
 def test_it_is_parsed_and_has_an_id() -> None:
