@@ -1,8 +1,8 @@
 """Statistics of a handful of seeds: means with intervals, paired tests, a bootstrap across cells, rank correlation.
 
 scipy has no t-test that treats equal differences exactly, no bootstrap that draws n - 1 of n within strata, and no Holm
-correction; the rest comes from scipy. Quantiles come from scipy.special, because scipy.stats takes 0.5 s to import and
-every report needs them.
+correction; the rest comes from scipy. Quantiles come from scipy.special, because every report needs them and importing
+scipy.stats takes about as long as a small report.
 """
 
 from __future__ import annotations
