@@ -190,8 +190,9 @@ def quartiles_text(values: Sequence[float]) -> str:
 
 
 READING = (
-    f"rho: Spearman's rank correlation within columns (ranks among cells that differ by method, norm and learning rate "
-    f"alone, unless said otherwise), with a {100 * CONFIDENCE:g} % bootstrap interval that resamples whole rows "
-    f"(methods x norms), or lines over the learning rate where there are fewer than {FEWEST_GROUPS} rows, or cells; "
-    "fewer have none. Many intervals are shown: of twenty correlations that are zero, one looks as if it were not."
+    "rho: Spearman's rank correlation within columns: ranks are among cells that differ only by method, norm and "
+    f"learning rate, unless stated otherwise. Its {100 * CONFIDENCE:g} % bootstrap interval resamples whole rows "
+    f"(method x norm); with fewer than {FEWEST_GROUPS} rows lines over the learning rate, then cells; with fewer than "
+    f"{FEWEST_GROUPS} of these there is no interval. Intervals are not corrected for multiple comparisons: of twenty "
+    "correlations that are zero, about one has an interval without zero."
 )

@@ -39,7 +39,7 @@ def rank_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
 
 def _depth_table(nets: Sequence[Net]) -> Grid:
     head = ("activation", "path", "normalization", "d", "layers", "r at the end", "r, second half")
-    rest = ("least r there", "r / √d", "soft rank (τ 0.5)", "n", "remarks")
+    rest = ("least r, second half", "r / √d", "soft rank (τ 0.5)", "n", "remarks")
     return Grid((*head, *rest), tuple(map(_net_row, nets)), names=3, remarks=1)
 
 
@@ -88,7 +88,7 @@ def _setting_table(setting: Setting) -> Iterator[Block]:
     trained = f"; learning rates {rates}" if rates else ", not trained"
     yield Paragraph(f"**{literal(setting.title)}**{trained}")
     accuracies = [f"accuracy at {epoch} (%)" for epoch in epochs]
-    head = ("arm", "layers", "r at first", "r in the end", *accuracies, "test (%)", "best lr", "n", "remarks")
+    head = ("arm", "layers", "initial r", "final r", *accuracies, "test (%)", "best lr", "n", "remarks")
     yield Grid(head, tuple(_arm_row(arm, epochs) for arm in setting.arms), names=1, remarks=1)
 
 

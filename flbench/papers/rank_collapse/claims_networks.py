@@ -30,7 +30,7 @@ def claims(nets: Sequence[Net]) -> list[Claim]:
         _no_collapse(nets),
         _root(linear, "Batch normalization keeps r ≥ c √d in deep linear residual networks", "theorem 2"),
         _soft_rank(nets),
-        _root(relu, "The same order, √d, holds for ReLU networks (the paper asks)", "future work"),
+        _root(relu, "The same order, √d, holds for ReLU networks (an open question of the paper)", "future work"),
     ]
 
 

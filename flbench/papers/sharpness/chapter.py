@@ -43,9 +43,9 @@ def _networks(curves: Sequence[Curve]) -> Iterator[Block]:
     if not curves:
         return
     yield Paragraph(
-        "**Networks as drawn.** Theory: a value, or bounds (medians over draws where they depend on a network's "
-        "outputs). Ratio: of the mean to the value of theorem 2.2; otherwise the median over draws of each to its own "
-        "value (layer normalization: the mean-field value, which is not the paper's) or lower bound."
+        "**Networks at initialization.** Theory: a value, or bounds (medians over draws where they depend on a "
+        "network's outputs). Ratio: of the mean to the value of theorem 2.2; otherwise the median over draws of each "
+        "to its own value (layer normalization: the mean-field value, which is not the paper's) or lower bound."
     )
     head = ("network", "C", "normalized", "T", "M", "n", "mean", "sd", "median", "theory", "ratio", "within", "source")
     yield Grid(head, tuple(_point_row(point) for curve in curves for point in curve.points), names=4, remarks=1)

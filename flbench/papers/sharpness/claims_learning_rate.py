@@ -29,7 +29,7 @@ def claims(descents: Sequence[Descent]) -> tuple[Claim, ...]:
     plain = [one for one in descents if one.family.normalized == "none"]
     centred = [one for one in descents if one.family.normalized == "mean-last"]
     return (
-        _claim("Above 2 / lambda_max of a network as drawn, losses grow.", "eq. 23", _onset, plain),
+        _claim("Above 2 / lambda_max of a network at initialization, losses grow.", "eq. 23", _onset, plain),
         _claim("Above 2 / lambda_max, wide networks explode.", "figure 2, left", _explosion, plain),
         _claim(
             "With the outputs' means subtracted, larger learning rates converge, whatever the width.",
