@@ -8,19 +8,7 @@ import sys
 from collections.abc import Mapping
 
 #: Modules that take most of a second or more, imported inside functions everywhere.
-HEAVY = (
-    "torch",
-    "torchvision",
-    "pandas",
-    "matplotlib",
-    "sklearn",
-    "scipy",
-    "statsmodels",
-    "pyarrow",
-    "wandb",
-    "PIL",
-    "submitit",
-)
+HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "wandb", "PIL", "submitit")
 
 #: Modules that take most of a tenth of a second, imported inside functions by ``flbench --help``.
 SLOW = ("numpy", "pydantic", "rich.console", "ruamel.yaml", "flbench.config", "flbench.store", "flbench.sweeps")
