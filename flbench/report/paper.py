@@ -1,6 +1,6 @@
 """What a paper adds to reports: chapters about its studies, figures, and parts of the document.
 
-The report knows no paper. Whoever builds a report passes the papers (``flbench.papers.papers``).
+The report imports no paper: its callers pass the papers (``flbench.papers.papers``).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Published:
 
     Attributes:
         tolerance: percentage points.
-        everything: whether numbers that nobody requested are listed too.
+        everything: whether published numbers without a requested run are listed too.
         comparisons: one a published number and cell of ours.
         orders: one a column of a table.
     """

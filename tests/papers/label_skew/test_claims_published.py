@@ -142,7 +142,7 @@ def test_every_kind_of_gap(tmp_path: Path) -> None:
     assert of("3", norm="fn-layerwise") == ("inconclusive", "shorter: 200 of 10,000 rounds")
     assert of("3", norm="ln-static") == ("inconclusive", "not comparable: 20,000 of 10,000 rounds")
     assert of(method="fedyogi") == ("inconclusive", "shorter: 200 of 10,000 rounds")
-    # What nobody requested is not run either.
+    # Published numbers without a requested run are "not run", too.
     assert of(method="fedprox") == ("not run", "")
     assert sum(found.counts.values()) == 166  # every published number of CIFAR-10 and the CNN, once
     assert found.counts["does not hold"] == 6  # tables 2, 3, 4, 10, 12 and 14
