@@ -127,8 +127,10 @@ class WandbSink:
             shutil.rmtree(earlier, ignore_errors=True)
         for unneeded in ("logs", "tmp"):
             shutil.rmtree(staged / unneeded, ignore_errors=True)
-        files.disk.rename(staged, self._folder / staged.name)
-        return staged.name
+        # wandb appends a number if a failed try in the same second has left a folder of this name.
+        name = staged.name.partition(run_id)[0] + run_id
+        files.disk.rename(staged, self._folder / name)
+        return name
 
     def _init(self, **run: Any) -> wandb.Run:
         if self.mode == "online":

@@ -117,6 +117,19 @@ def test_offline_files_hold_the_runs(tmp_path: Path, env: dict[str, str]) -> Non
     assert metrics[1]["5"] == 1  # the first metric, round, is the step of all others
 
 
+def test_a_second_try_in_the_same_second_leaves_one_folder_under_the_run_id(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    toys = planned(tmp_path)
+    # wandb then appends a number to the name of the folder.
+    again = (
+        "from wandb.sdk.wandb_init import _WandbInit\n"
+        "_WandbInit.set_sync_dir_suffix = lambda self, settings: setattr(settings, 'x_sync_dir_suffix', '1')"
+    )
+    assert flbench("sync", "--store", toys.store.root, env=env, before=again).returncode == 0
+    assert_in_files(toys, env)
+
+
 def test_the_sweep_has_its_table_and_figures_in_a_run_of_its_own(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
     assert flbench("sync", "--store", toys.store.root, env=env).returncode == 0
