@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flbench.config import Experiment, Federated, parse_experiment
-from flbench.sweeps import SpecError, Sweep, experiment_from, label, load_sweep
+from flbench.config import Experiment, Federated, label, parse_experiment
+from flbench.sweeps import SpecError, Sweep, experiment_from, load_sweep
 from flbench.sweeps.source import Source, read_value
 from flbench.sweeps.spec import expand_range, parse_memory, parse_time
 from tests.start_up import heavy_imports

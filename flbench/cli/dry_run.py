@@ -16,11 +16,11 @@ from rich.table import Table
 from flbench.cli.boundary import print_json
 from flbench.cli.numbers import counted
 from flbench.cli.screen import plain_table, wide_console
-from flbench.config import Experiment, Federated, Training
+from flbench.config import Experiment, Federated, Training, label, short_name
 from flbench.launch.resources import usable_cores
 from flbench.messages import format_scalar
 from flbench.store import Store
-from flbench.sweeps import Sweep, label, short_name
+from flbench.sweeps import Sweep
 
 #: Cells shown of a long sweep, half of them from its end.
 SHOWN = 40

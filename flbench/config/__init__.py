@@ -8,50 +8,63 @@ The data are part of the id by their content: a data set's ``content`` is the fi
 left out where it is the official content of that name, so ``cifar10`` alone means the official images.
 """
 
-from flbench.config.base import REQUEST_FIELDS, Check, Derived, Experiment, Spelling
-from flbench.config.components import FieldProblem, content_of, parse_components, plugins_of, registry_of
-from flbench.config.evaluations import (
-    MAX_EVALUATIONS,
-    MAX_ROUNDS,
-    EvaluatedRounds,
-    evaluated_at_start,
-    request_problem,
-)
-from flbench.config.identity import canonical_json, digest, digest_text
+from flbench.config.base import REQUEST_FIELDS, Experiment
+from flbench.config.components import FieldProblem, content_of, plugins_of, registry_of
+from flbench.config.evaluations import MAX_ROUNDS, EvaluatedRounds, evaluated_at_start, request_problem
+from flbench.config.identity import canonical_json, digest
 from flbench.config.kinds import KINDS, fields_of_all_kinds, headline_of
-from flbench.config.parse import ALIASES, InvalidExperiment, parse_experiment, parse_field
+from flbench.config.parse import (
+    ALIASES,
+    Assembler,
+    Cell,
+    GivenValue,
+    InvalidExperiment,
+    Layer,
+    TypedValue,
+    ValidCell,
+    Where,
+    label,
+    normal_path,
+    parse_experiment,
+    parse_field,
+    short_name,
+)
 from flbench.config.training import FUSABLE, Centralized, Federated, Training, cohort_size, require_device
 
 __all__ = [
     "ALIASES",
     "FUSABLE",
     "KINDS",
-    "MAX_EVALUATIONS",
     "MAX_ROUNDS",
     "REQUEST_FIELDS",
+    "Assembler",
+    "Cell",
     "Centralized",
-    "Check",
-    "Derived",
     "EvaluatedRounds",
     "Experiment",
     "Federated",
     "FieldProblem",
+    "GivenValue",
     "InvalidExperiment",
-    "Spelling",
+    "Layer",
     "Training",
+    "TypedValue",
+    "ValidCell",
+    "Where",
     "canonical_json",
     "cohort_size",
     "content_of",
     "digest",
-    "digest_text",
     "evaluated_at_start",
     "fields_of_all_kinds",
     "headline_of",
-    "parse_components",
+    "label",
+    "normal_path",
     "parse_experiment",
     "parse_field",
     "plugins_of",
     "registry_of",
     "request_problem",
     "require_device",
+    "short_name",
 ]

@@ -1,32 +1,32 @@
-"""From plain data to an experiment, for one experiment at a time.
+"""From plain data to typed experiments: one (``parse_experiment``), or all cells of a sweep (``Assembler``).
 
-``sweeps.assemble`` does the same for many, and parses and checks every distinct value once.
+The assembler does the same as ``parse_experiment``, but parses, checks and spells every distinct value once. A test
+compares the two, ids included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flbench.config.base import Experiment
+from flbench.config.base import Check, Experiment
 from flbench.config.components import FieldProblem, parse_components, registry_of
-from flbench.config.kinds import KINDS
+from flbench.config.identity import canonical_json, digest_text
+from flbench.config.kinds import KINDS, fields_of_all_kinds
 from flbench.errors import UserError
-from flbench.messages import explain, unknown
+from flbench.messages import explain, format_scalar, unknown
+from flbench.registry import Component, InvalidComponent
 
 #: Short names that users may write, and their fields.
 ALIASES: Mapping[str, str] = {"E": "local_steps"}
 
 
 class InvalidExperiment(UserError):
-    """An experiment with a mistake; ``path`` is the field at fault."""
-
-    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
-        super().__init__(": ".join(filter(None, [".".join(map(str, path)), message])))
-        self.path = path
+    """An experiment with a mistake; the message starts with the field at fault."""
 
 
 def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
@@ -39,11 +39,11 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
     for alias, field in ALIASES.items():
         if alias in given:
             if field in given:
-                raise InvalidExperiment(f"{alias} and {field} are the same field; give one of them", (alias,))
+                raise InvalidExperiment(f"{alias}: {alias} and {field} are the same field; give one of them")
             given[field] = given.pop(alias)
     kind = given["kind"]
     if not isinstance(kind, str) or kind not in KINDS:
-        raise InvalidExperiment(unknown("kind", str(kind), KINDS), ("kind",))
+        raise InvalidExperiment(f"kind: {unknown('kind', str(kind), KINDS)}")
     model = KINDS[kind]
     for field in given:
         if field not in model.model_fields:
@@ -51,14 +51,14 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
     try:
         values = {field: parse_field(kind, field, given[field]) for field in model.model_fields if field in given}
     except FieldProblem as problem:
-        raise InvalidExperiment(str(problem), problem.path) from None
+        raise InvalidExperiment(f"{'.'.join(map(str, problem.path))}: {problem}") from None
     for derived in model.derived:
         if derived.source in values and derived.field not in values:
             values[derived.field] = derived.find(values[derived.source])
     experiment = _default(kind).model_copy(update=values)
     for check in model.checks:
         if found := check.find(*(getattr(experiment, field) for field in check.fields)):
-            raise InvalidExperiment(found, (check.blamed,))
+            raise InvalidExperiment(f"{check.blamed}: {found}")
     return experiment
 
 
@@ -82,3 +82,210 @@ def _adapter(kind: str, field: str) -> TypeAdapter[Any]:
     info = KINDS[kind].model_fields[field]
     annotation: Any = Annotated[cast(Any, info.annotation), info]
     return TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))
+
+
+def normal_path(key: str) -> str:
+    """Return the path that a key names: its alias replaced; raises ValueError if no experiment has it."""
+    head, dot, sub = key.partition(".")
+    field = ALIASES.get(head, head)
+    known = [*fields_of_all_kinds(), *ALIASES]
+    if field not in known:
+        raise ValueError(unknown("field", head, known, "an experiment"))
+    if dot and (registry_of(field) is None or field == "probes"):
+        raise ValueError(f"{field!r} has no fields of its own, got {key!r}")
+    return field + dot + sub
+
+
+def short_name(path: str) -> str:
+    """Return the shortest name of a field: its alias where it has one."""
+    return next((alias for alias, field in ALIASES.items() if field == path), path)
+
+
+def label(value: Any) -> str:
+    """Return a field's value as users write it."""
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(label, value)) + "]"
+    return value.label() if isinstance(value, Component) else format_scalar(value)
+
+
+#: The place of a value: keys and positions from the top of the file.
+Where = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GivenValue:
+    """One value as given in the file. Compared by identity, so that looking up what was parsed from it is fast."""
+
+    raw: Any
+    where: Where
+
+
+#: Given values by path: ``lr``, ``method``, ``method.mu``.
+Layer = dict[str, GivenValue]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TypedValue:
+    """A field's typed value, what it adds to the canonical JSON, and its place in the file (empty: a default)."""
+
+    value: Any
+    text: str
+    where: Where
+
+
+#: Typed values by field; absent fields have their defaults.
+Cell = dict[str, TypedValue]
+
+#: Placeholder of the seed in a cell's canonical JSON; more fields follow it.
+_SEED = "\0"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ValidCell:
+    """A valid cell: its values, its id, and its canonical JSON before and after the place of the seed."""
+
+    assembler: Assembler
+    values: Cell
+    id: str
+    before: str
+    after: str
+
+    def known(self, field: str) -> TypedValue | None:
+        """Return a field's value, default or not; None where this kind of experiment does not have the field."""
+        return self.values.get(field) or self.assembler.defaults.get(field)
+
+    def label(self, path: str) -> str | None:
+        """Return the value at a path (``lr``, ``method.mu``) as users write it, or None where it has none."""
+        field, _, sub = path.partition(".")
+        known = self.known(field)
+        value = getattr(known.value, sub, None) if known and sub else known.value if known else None
+        return None if value is None else label(value)
+
+    def experiments(self, seeds: Iterable[int]) -> Iterator[Experiment]:
+        """Yield the cell's experiments, one per seed."""
+        template = self.assembler.template
+        values = {field: known.value for field, known in self.values.items()}
+        for seed in seeds:
+            experiment = template.model_copy(update={**values, "seed": seed})
+            # Shared: no code reads which fields were given, and a set per run would be a third of a plan's memory.
+            object.__setattr__(experiment, "__pydantic_fields_set__", template.__pydantic_fields_set__)
+            text = self.assembler.text("seed", seed)
+            # What the cached properties would compute.
+            experiment.__dict__["run_id"] = digest_text(f"{{{self.before}{text}{',' if text else ''}{self.after}}}")
+            experiment.__dict__["cell_id"] = self.id
+            yield experiment
+
+
+class Assembler:
+    """Builds the experiments of one kind; ``error`` makes the exception about the value at a place in the file."""
+
+    def __init__(self, kind: str, error: Callable[[Where, str], UserError]) -> None:
+        self.kind, self._error = kind, error
+        self.model = KINDS[kind]
+        self.template = self.model.model_validate({})
+        self.fields = self.model.model_fields
+        self.defaults = {field: self._typed(field, getattr(self.template, field), ()) for field in self.fields}
+        version = canonical_json({"version": self.model.version})[1:-1]
+        texts = {field: known.text for field, known in self.defaults.items()} | {"version": version}
+        self._texts = dict(sorted(texts.items()))
+        self._groups: dict[tuple[str, ...], list[tuple[str, tuple[str, ...]]]] = {}
+        self._parsed: dict[GivenValue | tuple[GivenValue, ...], TypedValue] = {}
+        self._derived: dict[tuple[str, TypedValue], TypedValue] = {}
+        self._sound: dict[tuple[TypedValue, ...], Check] = {}
+        self._spelled: dict[tuple[TypedValue, ...], str] = {}
+
+    def read(self, layer: Layer) -> Cell:
+        """Return the typed values of a cell, each valid by itself; raises what ``error`` makes."""
+        cell: Cell = {}
+        for field, paths in self._paths_by_field(tuple(layer)):
+            given = layer[paths[0]] if len(paths) == 1 else tuple(layer[path] for path in paths)
+            known = self._parsed.get(given)
+            if known is None:
+                if field not in self.fields:
+                    for path in paths:
+                        if layer[path].where[0] != "base":  # which kinds share: it may give fields of another kind
+                            message = unknown("field", field, self.fields, f"a {self.kind} experiment")
+                            raise self._error(layer[path].where, message)
+                    continue
+                known = self._parsed[given] = self._parse(field, {path: layer[path] for path in paths})
+            cell[field] = known
+        for derived in self.model.derived:
+            if derived.source in cell and derived.field not in cell:
+                source = cell[derived.source]
+                if (derived.field, source) not in self._derived:
+                    value = derived.find(source.value)
+                    self._derived[derived.field, source] = self._typed(derived.field, value, source.where)
+                cell[derived.field] = self._derived[derived.field, source]
+        return cell
+
+    def validated(self, cell: Cell) -> ValidCell:
+        """Return the cell with its id; raises what ``error`` makes where its values do not fit together."""
+        for check in self.model.checks:
+            involved = tuple([cell.get(field) or self.defaults[field] for field in check.fields])
+            if self._sound.get(involved) is check:
+                continue
+            if problem := check.find(*(known.value for known in involved)):
+                # Where the blamed field is given, or else the last of the others that is.
+                given = [known.where for known in involved if known.where]
+                own = involved[check.fields.index(check.blamed)].where
+                raise self._error(own or (given[-1] if given else ()), problem)
+            self._sound[involved] = check
+        texts = self._texts.copy()
+        for field, known in cell.items():
+            texts[field] = known.text
+        for spelling in self.model.spellings:
+            involved = tuple([cell.get(field) or self.defaults[field] for field in spelling.fields])
+            if involved not in self._spelled:
+                value = spelling.find(*(known.value for known in involved))
+                self._spelled[involved] = self.text(spelling.field, value)
+            texts[spelling.field] = self._spelled[involved]
+        texts["seed"] = _SEED
+        before, _, after = ",".join(filter(None, texts.values())).partition(_SEED + ",")
+        return ValidCell(self, cell, digest_text(f"{{{before}{after}}}"), before, after)
+
+    def text(self, field: str, value: Any) -> str:
+        """Return what a field adds to the canonical JSON."""
+        identity = self.model.identity_of(field, value)
+        return canonical_json(identity)[1:-1] if identity else ""
+
+    def _typed(self, field: str, value: Any, where: Where) -> TypedValue:
+        return TypedValue(value, self.text(field, value), where)
+
+    def _paths_by_field(self, paths: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+        """Return which paths make up which field: the field itself first, then its sub-fields."""
+        groups = self._groups.get(paths)
+        if groups is None:
+            grouped: dict[str, list[str]] = {}
+            for path in sorted(paths):
+                grouped.setdefault(path.partition(".")[0], []).append(path)
+            groups = self._groups[paths] = [(field, tuple(group)) for field, group in grouped.items()]
+        return groups
+
+    def _parse(self, field: str, given: Layer) -> TypedValue:
+        """Return a field's value from what its path, or the paths of its settings, give."""
+        first = next(iter(given.values()))
+        try:
+            raw = first.raw if given.keys() == {field} else self._merged(field, given)
+            return self._typed(field, parse_field(self.kind, field, raw), first.where)
+        except FieldProblem as problem:
+            own = given.get(".".join(map(str, problem.path[:2])))
+            where = own.where if own else (*given.get(field, first).where, *problem.path[1:])
+            raise self._error(where, str(problem)) from None
+
+    def _merged(self, field: str, given: Layer) -> Any:
+        """Return a component's mapping, completed by the settings that are given at separate paths."""
+        registry: Any = registry_of(field)
+        whole = given[field].raw if field in given else self.fields[field].default
+        try:
+            cls, settings = registry.read(whole)
+            settings |= {path.partition(".")[2]: value.raw for path, value in given.items() if path != field}
+            registry.read(merged := {"name": cls.name, **settings})
+        except KeyError as error:
+            raise FieldProblem(str(error), (field,)) from None
+        except InvalidComponent as error:
+            own_grid = f" (to vary it for some {field}s only, give them a grid of their own)"
+            setting = given.get(f"{field}.{'.'.join(map(str, error.path))}")
+            inside = setting is not None and field in given and setting.where[:-1] == given[field].where
+            hint = own_grid if setting is not None and not inside else ""
+            raise FieldProblem(f"{error}{hint}", (field, *error.path)) from None
+        return merged

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-from flbench.config import KINDS, Training
+from flbench.config import KINDS, Training, normal_path
 from flbench.errors import UserError
 from flbench.messages import by_similarity
 from flbench.metric_specs import METRICS, value_of
@@ -25,7 +25,6 @@ from flbench.report.summary import overalls
 from flbench.report.tables import Table, lay_out
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
 from flbench.sweeps import condition
-from flbench.sweeps.grid import normal_path
 
 #: Settings that a section's constants name even at their default.
 ALWAYS_NAMED = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition"})

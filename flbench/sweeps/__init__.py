@@ -1,8 +1,8 @@
 """From a YAML file to typed experiments with run ids; pure: it reads one file and writes nothing.
 
-``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``grid`` makes
-cells, ``assemble`` makes experiments of them, ``match`` and ``expand`` apply the rules, ``effects`` refuses entries
-without effect. Which entry wins is written down once, at ``spec.SweepSpec``, and printed by ``flbench schema``.
+``source`` reads YAML and knows lines, ``options`` applies ``--set``, ``spec`` is the file's schema, ``expand`` makes
+cells and runs, ``match`` tests conditions, ``effects`` refuses entries without effect. Which entry wins is written
+down once, at ``spec.SweepSpec``, and printed by ``flbench schema``.
 """
 
 from __future__ import annotations
@@ -15,31 +15,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from flbench.config import KINDS, Experiment
-from flbench.messages import explain, unknown
-from flbench.sweeps.assemble import Assembler, label
-from flbench.sweeps.expand import Arithmetic, GridCount, expand, short_name
-from flbench.sweeps.grid import normal_path, read_layer
+from flbench.config import KINDS, Assembler, Experiment, label, normal_path
+from flbench.messages import unknown
+from flbench.sweeps.expand import Arithmetic, expand
 from flbench.sweeps.match import Rule
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import SweepSpec
 
 __all__ = [
-    "Arithmetic",
-    "GridCount",
     "SpecError",
     "Sweep",
-    "SweepSpec",
     "collection_paused",
     "condition",
     "experiment_from",
-    "label",
     "load_sweep",
     "load_sweeps",
-    "short_name",
 ]
 
 
@@ -132,7 +123,7 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
     source = Source.open(path)
     apply_sets(source, sets)
     conditions = read_only(only)
-    spec = _validate(source)
+    spec = SweepSpec.read(source)
     with collection_paused():
         expansion = expand(source, spec, conditions, limit)
     _check_report(source, spec, expansion.experiments)
@@ -156,7 +147,7 @@ def experiment_from(fields: Iterable[str]) -> Experiment:
     kind = layer["kind"].raw if "kind" in layer else "federated"
     if not isinstance(kind, str) or kind not in KINDS:
         raise source.error(("kind",), unknown("kind", str(kind), KINDS))
-    assembler = Assembler(kind, source)
+    assembler = Assembler(kind, source.error)
     cell = assembler.read(layer)
     seed = cell.pop("seed", assembler.defaults["seed"]).value
     (experiment,) = assembler.validated(cell).experiments([seed])
@@ -181,17 +172,6 @@ def collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _validate(source: Source) -> SweepSpec:
-    try:
-        return SweepSpec.model_validate(source.data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "unknown_key":
-            context = first["ctx"]
-            raise source.error((*first["loc"], context["key"]), context["message"]) from None
-        raise source.error(first["loc"], explain(first)) from None
-
-
 def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment, ...]) -> None:
     """Check that the report's fields exist, its baseline is possible, and there are validation data to select by."""
     for part, fields in (("rows", spec.report.rows), ("cols", spec.report.cols), ("tune", spec.report.tune)):
@@ -201,7 +181,7 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
             except ValueError as error:
                 raise source.error(("report", part, index), str(error)) from None
     if spec.report.baseline is not None:
-        Rule(source, read_layer(source, spec.report.baseline, ("report", "baseline")))
+        Rule(source, source.read_layer(spec.report.baseline, ("report", "baseline")))
     if spec.report.select_by == "val" and any(not getattr(run, "val_fraction", True) for run in experiments):
         raise source.error(
             ("report", "select_by"), "val needs held-out data: set val_fraction, for example to 0.1, in base"

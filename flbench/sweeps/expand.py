@@ -1,22 +1,37 @@
-"""From cells to runs, in the order that the schema fixes: base, grids, exclude, overrides, seeds, duplicates.
+"""From a sweep file's values to its runs, in the order that the schema fixes: base, grids, exclude, overrides, seeds.
 
-Each of base, grid and overrides is a layer over those before it. An entry that every cell replaces is an error.
+Each of base, grid and overrides is a layer over those before it. Of equal cells the first stays. An entry that every
+cell replaces is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 
-from flbench.config import ALIASES, KINDS, REQUEST_FIELDS, Experiment
+from flbench.config import (
+    KINDS,
+    REQUEST_FIELDS,
+    Assembler,
+    Cell,
+    Experiment,
+    GivenValue,
+    Layer,
+    ValidCell,
+    Where,
+    label,
+    short_name,
+)
 from flbench.messages import unknown
-from flbench.sweeps.assemble import Assembler, Cell, ValidCell, label
-from flbench.sweeps.effects import Effects
-from flbench.sweeps.grid import CellGrid, GivenValue, Layer, read_grids, read_layer, read_values, without
+from flbench.sweeps.effects import Effects, Entry
 from flbench.sweeps.match import Rule
-from flbench.sweeps.source import Source
-from flbench.sweeps.spec import SweepSpec
+from flbench.sweeps.source import Source, split_component
+from flbench.sweeps.spec import Grid, SweepSpec, expand_range
+
+#: Most cells of a sweep: more are a mistake, and would take minutes to plan.
+MOST_CELLS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -54,10 +69,6 @@ class Arithmetic:
     runs: int
 
 
-#: One ``--only``: the source that its errors name, and its one condition.
-Only = tuple[Source, Layer]
-
-
 @dataclass(frozen=True)
 class Expansion:
     """The runs of a sweep in order, the fields that vary among them, and the numbers behind their number."""
@@ -67,12 +78,17 @@ class Expansion:
     arithmetic: Arithmetic
 
 
+#: One ``--only``: the source that its errors name, and its one condition.
+Only = tuple[Source, Layer]
+
+
 def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: int | None = None) -> Expansion:
     """Return the runs of a sweep, of the cells that every ``only`` keeps and up to ``limit``; raises SpecError."""
-    base = read_values(source, spec.base, ("base",))
-    grids = read_grids(source, spec, base)
+    base = source.read_values(spec.base, ("base",))
+    grids = _read_grids(source, spec, base)
     rules = _Rules(source, spec)
-    effects = Effects(source, base, grids, [change for _, change in rules.overrides])
+    changes = [change for _, change in rules.overrides]
+    effects = Effects(source, _entries(base, grids, changes))
     wanted = [Rule(*one) for one in only if "seed" not in one[1]]
     distinct: dict[str, ValidCell] = {}
     duplicates = 0
@@ -92,24 +108,159 @@ def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: in
         raise source.error(("exclude",), "no cell is left: the rules exclude all of them")
     chosen, seeds = _select(list(distinct.values()), spec.seeds, only)
     effects.refuse_idle()
-    possible = len(chosen) * len(seeds)
     runs = tuple(islice((run for cell in chosen for run in cell.experiments(seeds)), limit))
     arithmetic = Arithmetic(
-        grids=tuple(map(_count, grids)),
+        grids=tuple(grid.count() for grid in grids),
         excluded=tuple(rules.excluded),
         overridden=tuple(rules.overridden),
         duplicates=duplicates,
         unselected=len(distinct) - len(chosen),
         cells=len(chosen),
         seeds=len(seeds),
-        beyond_limit=possible - len(runs),
+        beyond_limit=len(chosen) * len(seeds) - len(runs),
         runs=len(runs),
     )
-    given = [
-        *(path for grid in grids for path in grid.paths()),
-        *(path for _, change in rules.overrides for path in change),
-    ]
+    given = [*(path for grid in grids for path in grid.paths()), *(path for change in changes for path in change)]
     return Expansion(runs, _varying(chosen, given), arithmetic)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One dimension of a grid: an axis, or the joint axis of a ``zip``.
+
+    Attributes:
+        paths: the keys of the file, in order.
+        options: what each of its positions gives; a component's settings have paths of their own.
+    """
+
+    paths: tuple[str, ...]
+    options: tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class _CellGrid:
+    """One grid: what its cells share, from base and its own ``set``, and its axes."""
+
+    shared: Layer
+    axes: tuple[_Axis, ...]
+
+    def count(self) -> GridCount:
+        axes = tuple(("+".join(map(short_name, axis.paths)), len(axis.options)) for axis in self.axes)
+        return GridCount(axes, math.prod(length for _, length in axes))
+
+    def paths(self) -> Iterator[str]:
+        """Yield the paths that it gives itself, and not ``base``: axes first."""
+        yield from (path for axis in self.axes for path in axis.paths)
+        yield from (path for path, value in self.shared.items() if value.where[0] != "base")
+
+    def cells(self) -> Iterator[Layer]:
+        """Yield every cell, the last axis running fastest."""
+        for options in product(*(axis.options for axis in self.axes)):
+            cell = self.shared.copy()
+            for option in options:
+                cell.update(option)
+            yield cell
+
+
+def _read_grids(source: Source, spec: SweepSpec, base: Layer) -> list[_CellGrid]:
+    """Return every grid of a sweep, over its base; without any, one grid with the one cell of ``base``."""
+    if spec.grids and (spec.axes or spec.zip):
+        key = "axes" if spec.axes else "zip"
+        raise source.error(
+            (key,), f"give either 'grids' or a single grid ('axes', 'zip'), not both: move {key} into a grid"
+        )
+    places: list[tuple[Where, Grid]] = [(("grids", index), grid) for index, grid in enumerate(spec.grids)]
+    grids: list[_CellGrid] = []
+    cells = 0
+    for where, grid in places or [((), Grid(axes=spec.axes, zip=spec.zip))]:
+        reading = _Reading(source, where, len(spec.seeds), cells)
+        grids.append(reading.read(base, grid))
+        cells += reading.size
+    return grids
+
+
+class _Reading:
+    """Reads one grid; it counts the cells, on top of ``before`` of earlier grids, before it makes any."""
+
+    def __init__(self, source: Source, where: Where, seeds: int, before: int) -> None:
+        self.source, self.where, self.seeds, self.before = source, where, seeds, before
+        self.size = 1
+        self.taken: dict[str, str] = {}  # paths that this grid gives, and the part that gives each
+
+    def read(self, base: Layer, grid: Grid) -> _CellGrid:
+        fixed = self.source.read_values(grid.set, (*self.where, "set"))
+        self.taken = dict.fromkeys(fixed, "set")
+        varied = self.source.read_layer(grid.axes, (*self.where, "axes"))
+        joint = self.source.read_layer(grid.zip, (*self.where, "zip"))
+        axes = [self._axis("axes", {path: value}) for path, value in varied.items()]
+        axes += [self._axis("zip", joint)] if joint else []
+        return _CellGrid({**_without(base, [*fixed, *varied, *joint]), **fixed}, tuple(axes))
+
+    def _axis(self, part: str, given: Layer) -> _Axis:
+        """Return one axis, or the joint axis of several fields."""
+        columns = []
+        for value in given.values():
+            columns.append(_axis_values(self.source, value))
+            if (total := self.before + self.size * max(map(len, columns))) * self.seeds > MOST_CELLS:
+                runs = f"{total:,} cells times {self.seeds} seeds are more than the {MOST_CELLS:,} runs"
+                raise self.source.error((), f"{runs} that a sweep may have: split it")
+            if sum(map(len, columns)) > MOST_CELLS:
+                raise self.source.error((*self.where, part), f"expected at most {MOST_CELLS:,} values in its lists")
+        if len({*map(len, columns)}) > 1:
+            lengths = zip(given.values(), columns, strict=True)
+            got = ", ".join(f"{value.where[-1]} has {len(values)}" for value, values in lengths)
+            raise self.source.error((*self.where, part), f"expected lists of equal length, {got}")
+        self.size *= len(columns[0])
+        parts = [[split_component(path, one) for one in values] for path, values in zip(given, columns, strict=True)]
+        for value, layers in zip(given.values(), parts, strict=True):
+            for path in sorted({path for layer in layers for path in layer}):
+                if path in self.taken:
+                    both = f"in {self.taken[path]} and in {part}"
+                    raise self.source.error(value.where, f"{path} is given twice in one grid: {both}")
+                self.taken[path] = part
+        rows = zip(*parts, strict=True)
+        return _Axis(tuple(given), tuple({path: one for layer in row for path, one in layer.items()} for row in rows))
+
+
+def _axis_values(source: Source, given: GivenValue) -> list[GivenValue]:
+    raw = given.raw
+    if isinstance(raw, dict):
+        try:
+            return [GivenValue(value, given.where) for value in expand_range(raw)]
+        except ValueError as error:
+            raise source.error(given.where, str(error)) from None
+    if not isinstance(raw, list):
+        raise source.error(given.where, f"expected a list of values, got {raw!r}; write [{raw}] for a single one")
+    if not raw:
+        raise source.error(given.where, "expected at least one value, got an empty list")
+    return [GivenValue(value, (*given.where, index)) for index, value in enumerate(raw)]
+
+
+def _without(layer: Layer, replaced: Iterable[str]) -> Layer:
+    """Return a layer without the settings of components that are replaced as a whole."""
+    whole = {path for path in replaced if "." not in path}
+    return {path: value for path, value in layer.items() if "." not in path or path.partition(".")[0] not in whole}
+
+
+def _entries(base: Layer, grids: Sequence[_CellGrid], changes: Sequence[Layer]) -> Iterator[Entry]:
+    """Yield every entry of the layers; of an axis, its values together, and each setting inside one by itself."""
+    for path, value in base.items():
+        yield Entry(path, value.where, 0, (value,))
+    for grid in grids:
+        for path, value in grid.shared.items():
+            if value.where[0] != "base":
+                yield Entry(path, value.where, 1, (value,))
+        for axis in grid.axes:
+            together: dict[tuple[str, Where], list[GivenValue]] = {}
+            for option in axis.options:
+                for path, value in option.items():
+                    where = value.where[:-1] if isinstance(value.where[-1], int) else value.where
+                    together.setdefault((path, where), []).append(value)
+            for (path, where), values in together.items():
+                yield Entry(path, where, 1, tuple(values))
+    for rank, change in enumerate(changes, 2):
+        for path, value in change.items():
+            yield Entry(path, value.where, rank, (value,))
 
 
 class _Rules:
@@ -117,13 +268,15 @@ class _Rules:
 
     def __init__(self, source: Source, spec: SweepSpec) -> None:
         self.source = source
-        self.exclude = [Rule(source, read_layer(source, rule, ("exclude", i))) for i, rule in enumerate(spec.exclude)]
+        self.exclude = [
+            Rule(source, source.read_layer(rule, ("exclude", index))) for index, rule in enumerate(spec.exclude)
+        ]
         self.overrides = [
             (
-                Rule(source, read_layer(source, rule.if_, ("overrides", i, "if"))),
-                read_values(source, rule.set, ("overrides", i, "set")),
+                Rule(source, source.read_layer(rule.if_, ("overrides", index, "if"))),
+                source.read_values(rule.set, ("overrides", index, "set")),
             )
-            for i, rule in enumerate(spec.overrides)
+            for index, rule in enumerate(spec.overrides)
         ]
         self.excluded = [0] * len(self.exclude)  # cells that the rule was the first to exclude
         self.met = {"exclude": [0] * len(self.exclude), "overrides": [0] * len(self.overrides)}
@@ -133,13 +286,16 @@ class _Rules:
     def apply(self, layer: Layer) -> tuple[Layer, ValidCell | None]:
         """Return the cell's values and the cell after the rules, or None where a rule excludes it."""
         cell, assembler = self._read(layer)
-        if self._excludes(cell, assembler):
+        matching = [index for index, rule in enumerate(self.exclude) if rule.matches(cell, assembler)]
+        for index in matching:
+            self.met["exclude"][index] += 1
+        if matching:
+            self.excluded[matching[0]] += 1
             return layer, None
-        matching = []
         for index, (rule, change) in enumerate(self.overrides):
             if rule.matches(cell, assembler):
                 matching.append(index)
-                layer = {**without(layer, change), **change}
+                layer = {**_without(layer, change), **change}
                 cell, assembler = self._read(layer)
         for index in matching:
             self.met["overrides"][index] += 1
@@ -162,16 +318,8 @@ class _Rules:
             if not isinstance(name, str) or name not in KINDS:
                 raise self.source.error(kind.where if kind else (), unknown("kind", str(name), KINDS))
             same = (other for other in self._assemblers.values() if other.kind == name)
-            assembler = self._assemblers[kind] = next(same, None) or Assembler(name, self.source)
+            assembler = self._assemblers[kind] = next(same, None) or Assembler(name, self.source.error)
         return assembler.read(layer), assembler
-
-    def _excludes(self, cell: Cell, assembler: Assembler) -> bool:
-        matching = [index for index, rule in enumerate(self.exclude) if rule.matches(cell, assembler)]
-        for index in matching:
-            self.met["exclude"][index] += 1
-        if matching:
-            self.excluded[matching[0]] += 1
-        return bool(matching)
 
 
 def _refuse_other_request(source: Source, cell: ValidCell, twin: ValidCell) -> None:
@@ -189,19 +337,19 @@ def _select(
 ) -> tuple[list[ValidCell], tuple[int, ...]]:
     """Return the cells and seeds that every ``--only`` keeps."""
     for source, layer in only:
-        ((path, choice),) = layer.items()
+        ((path, given),) = layer.items()
         if path == "seed":
-            wanted = choice.raw if isinstance(choice.raw, list) else [choice.raw]
+            wanted = given.raw if isinstance(given.raw, list) else [given.raw]
             there: list[str | None] = [str(seed) for seed in seeds]
             seeds = tuple(seed for seed in seeds if seed in wanted)
         else:
             rule = Rule(source, layer)
-            there = [cell.text(path) for cell in cells]
+            there = [cell.label(path) for cell in cells]
             cells = [cell for cell in cells if rule.matches(cell.values, cell.assembler)]
         if not cells or not seeds:
             values = list(dict.fromkeys(filter(None, there)))
             shown = ", ".join(values[:20]) + (", ..." if len(values) > 20 else "")
-            raise source.error(choice.where, f"nothing matches; here {path} is one of: {shown}")
+            raise source.error(given.where, f"nothing matches; here {path} is one of: {shown}")
     return cells, seeds
 
 
@@ -210,12 +358,3 @@ def _varying(cells: list[ValidCell], paths: Iterable[str]) -> tuple[str, ...]:
     fields = dict.fromkeys([*(path.partition(".")[0] for path in paths), "augment"])
     known = {field: {cell.known(field) for cell in cells} for field in fields}
     return tuple(field for field in fields if len({one and one.value for one in known[field]}) > 1)
-
-
-def _count(grid: CellGrid) -> GridCount:
-    return GridCount(tuple(("+".join(map(short_name, axis.paths)), len(axis.options)) for axis in grid.axes), grid.size)
-
-
-def short_name(path: str) -> str:
-    """Return the shortest name of a field: its alias where it has one."""
-    return next((alias for alias, field in ALIASES.items() if field == path), path)

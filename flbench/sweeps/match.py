@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flbench.config import KINDS, Experiment, FieldProblem, parse_field, registry_of
+from flbench.config import (
+    KINDS,
+    Assembler,
+    Cell,
+    Experiment,
+    FieldProblem,
+    Layer,
+    TypedValue,
+    parse_field,
+    registry_of,
+)
 from flbench.messages import unknown
 from flbench.registry import plain
-from flbench.sweeps.assemble import Assembler, Cell, TypedValue
-from flbench.sweeps.grid import Layer
 from flbench.sweeps.source import Source
 
 Test = Callable[[Any], bool]
@@ -19,7 +27,8 @@ class Rule:
     """Conditions that must all be met; one is met when the cell's value is any of those listed.
 
     A name matches a component with any settings; a shorthand or a mapping matches one with these settings, whatever the
-    others; a label matches exactly. Numbers match as printed, to six significant digits.
+    others; a label matches exactly. Numbers match to six significant digits: a point of a logspace has twelve, such as
+    0.00316227766017, which a condition need not repeat.
     """
 
     def __init__(self, source: Source, conditions: Layer) -> None:

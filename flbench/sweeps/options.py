@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-from flbench.config import ALIASES, fields_of_all_kinds
+from flbench.config import ALIASES, Layer, Where, fields_of_all_kinds, normal_path
 from flbench.messages import unknown
-from flbench.sweeps.grid import Layer, component_form, normal_path, read_layer, read_values
-from flbench.sweeps.source import Source, SpecError, Where, read_value
+from flbench.sweeps.source import Source, SpecError, component_form, read_value
 from flbench.sweeps.spec import SweepSpec
 
 #: Keys whose values are mappings of an experiment's fields, whose names may contain dots.
@@ -38,12 +37,11 @@ def apply_sets(source: Source, sets: Iterable[str]) -> None:
         option = f"--set {text}"
         _, change = split_address(text)
         path, value = _split(option, change, "PATH=VALUE, as in axes.lr=[0.1,0.3] or base.rounds=50")
-        where = _find(source, option, path)
+        where = _place(source, option, path)
         source.replace(where, value, option)
-        if len(where) > 1 and where[-2] in _OF_VALUES:
-            field = ALIASES.get(str(where[-1]), str(where[-1]))
-            settings = [key for key in source.parent(where) if "." in key and key.partition(".")[0] == field]
-            for setting in settings:
+        if len(where) > 1 and where[-2] in _OF_VALUES and isinstance(key := where[-1], str):
+            settings = f"{ALIASES.get(key, key)}."
+            for setting in [other for other in source.parent(where) if other.startswith(settings)]:
                 source.remove((*where[:-1], setting), option)
 
 
@@ -53,11 +51,11 @@ def read_only(only: Iterable[str]) -> list[tuple[Source, Layer]]:
     for text in only:
         option = f"--only {text}"
         field, value = _split(option, text, "FIELD=VALUE, as in method=fedavg or lr=[0.1,0.3]")
-        path = _field(option, field)
+        path = _normal_path(option, field)
         values = value if isinstance(value, list) else [value]
         wanted[path] = (option, [*wanted.get(path, ("", []))[1], *values])
     sources = [_source_of({path: pair}) for path, pair in wanted.items()]
-    return [(source, read_layer(source, source.data, (), seed=True)) for source in sources]
+    return [(source, source.read_layer(source.data, (), seed=True)) for source in sources]
 
 
 def read_fields(fields: Iterable[str]) -> tuple[Source, Layer]:
@@ -65,15 +63,16 @@ def read_fields(fields: Iterable[str]) -> tuple[Source, Layer]:
     given: dict[str, tuple[str, Any]] = {}
     for text in fields:
         key, value = _split(text, text, "FIELD=VALUE, as in lr=0.1 or norm=ln")
-        path = _field(text, key)
+        path = _normal_path(text, key)
         if path in given:
             raise SpecError(f"{text}: {path} is given twice: {given[path][0]} and {text}")
         given[path] = text, value
     source = _source_of(given)
-    return source, read_values(source, source.data, (), seed=True)
+    return source, source.read_values(source.data, (), seed=True)
 
 
 def _source_of(given: dict[str, tuple[str, Any]]) -> Source:
+    """Return values as a source whose errors name the options, from option and value by path."""
     source = Source("", "{}")
     for path, (option, value) in given.items():
         source.replace((path,), value, option)
@@ -90,32 +89,39 @@ def _split(option: str, text: str, usage: str) -> tuple[str, Any]:
         raise SpecError(f"{option}: {str(error).partition(': ')[2]}") from None
 
 
-def _field(option: str, key: str) -> str:
+def _normal_path(option: str, key: str) -> str:
     try:
         return normal_path(key)
     except ValueError as error:
         raise SpecError(f"{option}: {error}") from None
 
 
-def _find(source: Source, option: str, path: str) -> Where:
-    """Return where in the file a ``--set`` path points; its parent exists afterwards."""
+def _field_of(key: str) -> str:
+    """Return the field at the start of a key, which need not be valid."""
+    head = key.partition(".")[0]
+    return ALIASES.get(head, head)
+
+
+def _place(source: Source, option: str, path: str) -> Where:
+    """Return the place in the file that a ``--set`` path names; its parent exists afterwards.
+
+    The path leads through sections (``grids[0].axes``) to a mapping of fields, there to the value of a field, and in it
+    to a position of a list or to a setting of a component. A component that the path enters becomes a mapping.
+
+    Raises:
+        SpecError: the path leads nowhere, or names a field that does not come from ``base`` here.
+    """
     parts = re.sub(r"\[(\d+)\]", r".\1", path).split(".")
-    if parts[0] not in (known := SweepSpec.known_keys()):
-        fields = [*fields_of_all_kinds(), *ALIASES]
-        if parts[0] not in fields:
-            raise SpecError(f"{option}: {unknown('path', parts[0], [*known, *fields])}")
-        _refuse_axis(source, option, path)
+    if parts[0] not in SweepSpec.known_keys():
+        _refuse_unless_base(source, option, path, parts[0])
         parts = ["base", *parts]
-    return _walk(source, option, parts)
-
-
-def _walk(source: Source, option: str, parts: list[str]) -> Where:
-    node, where = source.data, ()  # type: Any, Where
-    field = ""  # the field whose value, or list of values, contains the current node
+    where: Where = ()
+    node: Any = source.data
+    field = ""  # the field whose value, or list of values, contains the node
     while True:
         key: str | int
         if isinstance(node, list):
-            if not parts[0].isdigit() or int(parts[0]) >= len(node):
+            if not parts[0].isdecimal() or int(parts[0]) >= len(node):
                 raise SpecError(f"{option}: there is no {parts[0]!r} in {_name(where)}, a list of {len(node)}")
             key, parts = int(parts[0]), parts[1:]
         elif not isinstance(node, dict):
@@ -124,11 +130,11 @@ def _walk(source: Source, option: str, parts: list[str]) -> Where:
             key, parts = _key_of_field(option, node, where, parts)
             field = normal_path(key)
         else:
-            if len(parts) > 1 and parts[0] not in node:
-                if parts[0] not in _SECTIONS:
-                    raise SpecError(f"{option}: {unknown('part', parts[0], node, _name(where))}")
-                node[parts[0]] = {}
             key, parts = parts[0], parts[1:]
+            if parts and key not in node:
+                if key not in _SECTIONS:
+                    raise SpecError(f"{option}: {unknown('part', key, node, _name(where))}")
+                node[key] = {}
         if not parts:
             return (*where, key)
         if field and (form := component_form(field, node[key])) is not None:
@@ -136,24 +142,38 @@ def _walk(source: Source, option: str, parts: list[str]) -> Where:
         where, node = (*where, key), node[key]
 
 
+def _refuse_unless_base(source: Source, option: str, path: str, name: str) -> None:
+    """Raise SpecError where a bare name, which means ``base``, is no field, or a grid gives the field."""
+    fields = [*fields_of_all_kinds(), *ALIASES]
+    if name not in fields:
+        raise SpecError(f"{option}: {unknown('path', name, [*SweepSpec.known_keys(), *fields])}")
+    field = _field_of(_normal_path(option, path.partition(".")[0]))
+    places = [("", source.data)]
+    if isinstance(grids := source.data.get("grids"), list):
+        places = [(f"grids.{index}.", grid) for index, grid in enumerate(grids) if isinstance(grid, dict)]
+    given = []
+    for prefix, grid in places:
+        parts = [part for part in ("axes", "zip", "set") if isinstance(grid.get(part), dict)]
+        keys = [f"{prefix}{part}.{key}" for part in parts for key in grid[part] if _field_of(key) == field]
+        given += keys[:1]
+    if given:
+        raise SpecError(
+            f"{option}: {field} does not come from base here but from {' and '.join(given)}: use --set {given[0]}=..."
+        )
+
+
 def _key_of_field(option: str, node: dict[str, Any], where: Where, parts: list[str]) -> tuple[str, list[str]]:
     """Return the key of the field at the start of ``parts``, or of the component around it, and the remaining parts."""
-    words = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))
+    words = next((index for index, part in enumerate(parts) if part.isdecimal()), len(parts))
     for length in range(words, 0, -1):
         key, rest = _spelled(node, ".".join(parts[:length])), parts[length:]
         if key is not None and (not rest or _leads_into(key, node[key], rest)):
             return key, rest
     if words < len(parts):
         raise SpecError(f"{option}: there is no list {'.'.join(parts[:words])!r} in {_name(where)}")
-    _field(option, key := ".".join(parts))
+    key = ".".join(parts)
+    _normal_path(option, key)
     return key, []
-
-
-def _leads_into(key: str, value: Any, rest: list[str]) -> bool:
-    """Return whether the rest of a path is inside a value: a position in a list, or a setting of a component."""
-    if isinstance(value, list):
-        return rest[0].isdigit()
-    return isinstance(value, dict) or component_form(normal_path(key), value) is not None
 
 
 def _spelled(node: dict[str, Any], key: str) -> str | None:
@@ -167,35 +187,11 @@ def _spelled(node: dict[str, Any], key: str) -> str | None:
     return None
 
 
-def _refuse_axis(source: Source, option: str, key: str) -> None:
-    """Refuse a bare name, which means ``base``, where a grid gives the field."""
-    field = _field(option, key.partition(".")[0])
-    if given := [where for grid in _raw_grids(source) if (where := _giving(grid, field))]:
-        raise SpecError(
-            f"{option}: {field} does not come from base here but from {' and '.join(given)}: use --set {given[0]}=..."
-        )
-
-
-def _raw_grids(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
-    grids = source.data.get("grids")
-    if not isinstance(grids, list):
-        yield "", source.data
-        return
-    for index, grid in enumerate(grids):
-        if isinstance(grid, dict):
-            yield f"grids.{index}.", grid
-
-
-def _giving(grid: tuple[str, dict[str, Any]], field: str) -> str | None:
-    """Return the path of the key by which a grid gives a field."""
-    prefix, parts = grid
-    for part in ("axes", "zip", "set"):
-        values = parts.get(part)
-        for key in values if isinstance(values, dict) else ():
-            head = key.partition(".")[0]
-            if ALIASES.get(head, head) == field:
-                return f"{prefix}{part}.{key}"
-    return None
+def _leads_into(key: str, value: Any, rest: list[str]) -> bool:
+    """Return whether the rest of a path is inside a value: a position in a list, or a setting of a component."""
+    if isinstance(value, list):
+        return rest[0].isdecimal()
+    return isinstance(value, dict) or component_form(normal_path(key), value) is not None
 
 
 def _name(where: Where) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from flbench.launch.slurm import Request
-from flbench.messages import explain, unknown
+from flbench.messages import unknown
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import Resources, Strict, parse_memory, parse_time
 
@@ -87,44 +88,17 @@ def load_profile(name: str, resources: Resources) -> Request:
     Raises:
         SpecError: the profile does not exist or is wrong; the message names the place and the fix.
     """
-    source = Source.open(find_profile(name))
-    try:
-        profile = Profile.model_validate(source.data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "unknown_key":
-            raise source.error((first["ctx"]["key"],), first["ctx"]["message"]) from None
-        raise source.error(first["loc"], explain(first)) from None
-    return _request(source, profile, resources)
-
-
-def find_profile(name: str) -> Path:
-    """Return the file of a profile; raises SpecError."""
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        if path.is_file():
-            return path
-        found = ", ".join(sorted(map(str, PROFILES.glob("*.yaml"))))
-        there = f"; there are {found}" if found else ""
-        raise SpecError(f"{path}: no such file: expected a profile (YAML){there}")
-    named = PROFILES / f"{name}.yaml"
-    if path.name != name or not named.is_file():
-        known = sorted(found.stem for found in PROFILES.glob("*.yaml"))
-        raise SpecError(f"--profile {name}: {unknown('profile', name, known)} (in {PROFILES}); or give a file")
-    return named
-
-
-def _request(source: Source, profile: Profile, resources: Resources) -> Request:
+    source = Source.open(_find_profile(name))
+    profile = Profile.read(source)
     seconds = profile.time or resources.time
     if seconds is None:
         raise source.error((), "time: a value is required here, or as resources.time in the sweep: for example 2h")
     # SLURM counts walltime in minutes.
     if profile.grace >= 60 * -(-seconds // 60):
         raise source.error(("grace",), f"expected less than the wall time ({seconds} s), got {profile.grace} s")
-    if profile.gres is not None:
-        gpus = None
-    else:
-        gpus = profile.gpus if profile.gpus is not None else -int(-resources.gpus // 1)
+    gpus = None
+    if profile.gres is None:
+        gpus = profile.gpus if profile.gpus is not None else math.ceil(resources.gpus)
     return Request(
         seconds=seconds,
         grace=profile.grace,
@@ -140,3 +114,19 @@ def _request(source: Source, profile: Profile, resources: Resources) -> Request:
         setup=profile.setup,
         parallel=profile.array_parallelism,
     )
+
+
+def _find_profile(name: str) -> Path:
+    """Return the file of a profile; raises SpecError."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if path.is_file():
+            return path
+        found = ", ".join(sorted(map(str, PROFILES.glob("*.yaml"))))
+        there = f"; there are {found}" if found else ""
+        raise SpecError(f"{path}: no such file: expected a profile (YAML){there}")
+    named = PROFILES / f"{name}.yaml"
+    if path.name != name or not named.is_file():
+        known = sorted(found.stem for found in PROFILES.glob("*.yaml"))
+        raise SpecError(f"--profile {name}: {unknown('profile', name, known)} (in {PROFILES}); or give a file")
+    return named

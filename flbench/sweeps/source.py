@@ -1,4 +1,4 @@
-"""A sweep file as plain data, with the line of every value.
+"""A sweep file as plain data with the line of every value, and its values by path of an experiment.
 
 YAML 1.2 through ruamel.yaml's node graph, whose marks are the lines: no tag constructs an object, a key given twice is
 an error, anchors and merge keys work, and the size of a file, of what it unfolds to, its depth and its numbers are
@@ -8,7 +8,7 @@ wraps numbers in types of its own, and accepts unknown tags.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from flbench.config import GivenValue, Layer, Where, normal_path, registry_of
 from flbench.errors import UserError
+from flbench.registry import InvalidComponent, Registry
 from flbench.regular import NotRegular, open_regular
-
-#: The place of a value: keys and positions from the top of the file.
-Where = tuple[str | int, ...]
 
 #: Most bytes of a file. The parser is pure Python and takes a second for about 100 KB.
 _MOST_BYTES = 256 * 1024
@@ -129,6 +128,32 @@ class Source:
                 return f"{self.name}:{self._lines[where[:length]]}"
         return f"{self.name}:1"
 
+    def read_layer(self, values: Mapping[str, Any], where: Where, *, seed: bool = False) -> Layer:
+        """Return the values of one mapping of the file by path; a field may be given once, under one name."""
+        layer: Layer = {}
+        for key, raw in values.items():
+            try:
+                path = normal_path(key)
+            except ValueError as error:
+                raise self.error((*where, key), str(error)) from None
+            if path == "seed" and not seed:
+                raise self.error((*where, key), "seeds are given by 'seeds: [0, 1, 2]' at the top of the file")
+            if path in layer:
+                raise self.error((*where, key), f"{path} is given twice: as {layer[path].where[-1]} and as {key}")
+            layer[path] = GivenValue(raw, (*where, key))
+        return layer
+
+    def read_values(self, values: Mapping[str, Any], where: Where, *, seed: bool = False) -> Layer:
+        """Return a mapping's values by path, the settings inside a component at paths of their own, each given once."""
+        layer: Layer = {}
+        for path, value in self.read_layer(values, where, seed=seed).items():
+            for part, inner in split_component(path, value).items():
+                if part in layer:
+                    inside = part.partition(".")[0]
+                    raise self.error(value.where, f"{part} is given twice: inside {inside} and as {part}")
+                layer[part] = inner
+        return layer
+
     def _load(self, text: str) -> Any:
         yaml = YAML(typ="safe", pure=True)
         yaml.max_depth = _DEEPEST  # stop there: scanning deeper brackets takes quadratic time
@@ -164,6 +189,27 @@ def read_value(text: str) -> Any:
     return Source("value", f"value: {text}").data["value"]
 
 
+def component_form(path: str, raw: Any) -> dict[str, Any] | None:
+    """Return a component as a mapping of name and settings; None for other fields and for values that are not valid."""
+    registry: Registry[Any] | None = registry_of(path)
+    if registry is None or path == "probes":
+        return None
+    try:
+        cls, settings = registry.read(raw)
+    except (KeyError, InvalidComponent):
+        return None  # reported where the value is parsed
+    return {"name": cls.name, **settings}
+
+
+def split_component(path: str, value: GivenValue) -> Layer:
+    """Split a value by path: a component's name, and each of its settings, as in ``method`` and ``method.mu``."""
+    form = component_form(path, value.raw)
+    if form is None or len(form) == 1:
+        return {path: value}
+    name = GivenValue(form.pop("name"), value.where)
+    return {path: name, **{f"{path}.{key}": GivenValue(raw, (*value.where, key)) for key, raw in form.items()}}
+
+
 class _Reader:
     """Turns YAML nodes into plain data and records the line of each path."""
 
@@ -192,12 +238,13 @@ class _Reader:
         if len(where) > _DEEPEST:
             raise self.error(node, f"nested more than {_DEEPEST} levels deep")
         self.open.add(id(node))
-        data = self.mapping(node, where) if isinstance(node, MappingNode) else self.items(node, where)
+        data: Any
+        if isinstance(node, MappingNode):
+            data = self.mapping(node, where)
+        else:
+            data = [self.value(item, (*where, index)) for index, item in enumerate(node.value)]
         self.open.discard(id(node))
         return data
-
-    def items(self, node: Node, where: Where) -> list[Any]:
-        return [self.value(item, (*where, index)) for index, item in enumerate(node.value)]
 
     def mapping(self, node: MappingNode, where: Where) -> dict[str, Any]:
         given: dict[str, tuple[Node, Node]] = {}

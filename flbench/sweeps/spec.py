@@ -1,18 +1,19 @@
-"""The schema of a sweep file: everything except the fields of experiments, which ``grid`` and ``assemble`` check."""
+"""The schema of a sweep file: everything except the fields of experiments, which ``expand`` checks."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from flbench.choices import SelectBy, TrackingMode
-from flbench.messages import unknown
+from flbench.messages import explain, unknown
 from flbench.metric_specs import METRICS
+from flbench.sweeps.source import Source
 
 if TYPE_CHECKING:
     Metric = str
@@ -141,7 +142,9 @@ def expand_range(raw: Values) -> list[Any]:
             raise ValueError(f"{usage} with first and last above 0, got {numbers!r}")
         first, last = math.log10(first), math.log10(last)
     points = [first + (last - first) * index / (count - 1) for index in range(count)]
-    return [_clean(10**point if kind == "logspace" else point) for point in points]
+    if kind == "logspace":
+        points = [10**point for point in points]
+    return [float(f"{point:.12g}") for point in points]  # 0.1 for 0.10000000000000002, which would be another run
 
 
 _SPACES = {"range": "start, stop", "linspace": "first, last, n", "logspace": "first, last, n"}
@@ -149,11 +152,6 @@ _SPACES = {"range": "start, stop", "linspace": "first, last, n", "logspace": "fi
 
 def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _clean(value: float) -> float:
-    """Return 0.1 for 0.10000000000000002, which would be another run."""
-    return float(f"{value:.12g}")
 
 
 class Strict(BaseModel):
@@ -173,6 +171,18 @@ class Strict(BaseModel):
                     "unknown_key", "{message}", {"key": key, "message": unknown("key", key, cls.known_keys())}
                 )
         return raw
+
+    @classmethod
+    def read(cls, source: Source) -> Self:
+        """Return a file's content, checked; raises SpecError with the line of the first mistake."""
+        try:
+            return cls.model_validate(source.data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] == "unknown_key":
+                context = first["ctx"]
+                raise source.error((*first["loc"], context["key"]), context["message"]) from None
+            raise source.error(first["loc"], explain(first)) from None
 
     @classmethod
     def known_keys(cls) -> list[str]:
@@ -314,9 +324,3 @@ class SweepSpec(Strict):
     )
     wandb: Wandb = Field(default=Wandb(), description="mirror on W&B")
     report: Report = Field(default=Report(), description="layout of the leaderboard")
-
-    def all_grids(self) -> tuple[tuple[tuple[str | int, ...], Grid], ...]:
-        """Return every grid and its place in the file; without any, one grid with the one cell of ``base``."""
-        if self.grids:
-            return tuple((("grids", index), grid) for index, grid in enumerate(self.grids))
-        return (((), Grid(axes=self.axes, zip=self.zip)),)
