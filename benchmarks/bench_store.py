@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment
-from flbench.store import Attempt, Lease, Store, files, open_plan, strict_json
+from flbench.store import Attempt, Heartbeat, Lease, Store, files, read_plan, strict_json
 from flbench.worker import Options, environment, work
 
 SPEC = """
@@ -137,9 +137,9 @@ class Stub:
 def act_as_worker(root: Path, plan: str, number: int, workers: int, stub: Stub, results: Any) -> None:
     store, lease = Store(root, create=False), Lease.here()
     options = Options(offset=number, workers=workers)
-    with store.heartbeat(lease, plan):
+    with Heartbeat(store.workers, lease, plan):
         stub.start_search()
-        entries = open_plan(store.root / "sweeps" / plan / "plan.jsonl")
+        entries = read_plan(store.sweeps / plan / "plan.jsonl")
         work(store, entries, lease, options, should_stop=stub.is_over, load=lambda _: stub)
     assert "torch" not in sys.modules
     results.put((stub.wall, stub.cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
@@ -168,7 +168,7 @@ def act_as_filler(root: str, plan: str, upto: str, share: str, shares: str) -> N
     """Finish this process's share of a plan's first ``upto`` runs that no worker has claimed."""
     files.disk = NoSync()
     store, lease = Store(Path(root)), Lease.here()
-    entries = open_plan(store.root / "sweeps" / plan / "plan.jsonl")
+    entries = read_plan(store.sweeps / plan / "plan.jsonl")
     for index in range(int(share), int(upto), int(shares)):
         attempt = store.claim(entries[index].parse(), lease)
         if attempt is not None:
@@ -186,7 +186,7 @@ def act_as_planner(root: str, spec: str) -> None:
     sweep = load_sweep(spec)
     expanded = time.perf_counter()
     store = Store(Path(root))
-    name = str(write_plan(store, sweep).relative_to(store.root / "sweeps"))
+    name = str(write_plan(store, sweep).relative_to(store.sweeps))
     print(json.dumps({"plan": name, "expand": expanded - start, "write": time.perf_counter() - expanded}))
 
 

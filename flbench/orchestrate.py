@@ -20,7 +20,7 @@ from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
 from flbench.progress import Progress, RunSnapshot, Watch
-from flbench.store import LiveWorker, Plan, Store
+from flbench.store import CancelMark, LiveWorker, Plan, Store
 from flbench.store.attempts import ending
 from flbench.store.leases import HANGING
 
@@ -104,7 +104,7 @@ class Orchestrator:
         return self._watch.failures()
 
     def _run(self, detach: bool) -> Outcome:
-        self._store.mark(self._plan).clear()
+        CancelMark(self._store.sweeps / self._plan).clear()
         progress = self._watch.update()
         if progress.failed and self._reset_user_fixable():
             self._watch.reset()
@@ -117,7 +117,7 @@ class Orchestrator:
                 launcher = self._make_launcher()
                 while not progress.finished:
                     self._show(progress)
-                    if self._store.mark(self._plan).is_set():
+                    if CancelMark(self._store.sweeps / self._plan).is_set():
                         self._drain(launcher, interrupts)
                         return self._outcome(self._watch.update())
                     self._start_missing_workers(launcher, progress)
@@ -153,8 +153,8 @@ class Orchestrator:
 
     def _kill_hanging_workers(self) -> None:
         """Kill workers of this plan on this machine whose heartbeats have stopped, so that their runs become free."""
-        for worker in self._store.hanging_workers():
-            if worker.plan == self._plan:
+        for worker in self._store.live_workers():
+            if worker.plan == self._plan and self._store.liveness.hangs(worker.lease):
                 message = f"its worker was killed: it had no heartbeat for {HANGING:.0f} s"
                 self._store.record_death(worker.lease.token, ending("signal", message))
                 with suppress(ProcessLookupError, PermissionError):

@@ -19,7 +19,7 @@ from flbench.registry import DATASETS
 from flbench.report import transfer
 from flbench.report.contents import by_dataset, named_by, renamed
 from flbench.report.sources import StoreSource
-from flbench.store import Lease, RunRequest, Store, encode_plan, files, read_plan
+from flbench.store import Heartbeat, Lease, RunRequest, Store, encode_plan, files, read_plan
 from flbench.store.plans import refuse_newer
 from flbench.sweeps import Sweep
 
@@ -107,7 +107,7 @@ def _import_earlier(store: Store, experiments: Sequence[Experiment]) -> None:
     results, _ = transfer.export_runs(store, earlier)
     if results:
         lease = Lease.here()
-        with store.heartbeat(lease):
+        with Heartbeat(store.workers, lease):
             transfer.import_runs(store, results, lease)
 
 
@@ -139,7 +139,7 @@ def _report_changed_plugins(store: Store, experiments: Sequence[Experiment]) -> 
 
 def write_plan(store: Store, sweep: Sweep) -> Path:
     """Write a sweep's spec and plan into the store, unless it has the same; return the plan's directory."""
-    directory = store.sweep_dir(sweep.name, sweep.spec_hash)
+    directory = store.sweeps / sweep.name / sweep.spec_hash
     spec = "".join(f"# {option}\n" for option in sweep.options) + sweep.source
     with store.usable():
         files.make_directory(directory, store.root)

@@ -16,7 +16,7 @@ from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator
 from flbench.progress import Progress, Watch
 from flbench.run_names import common_fields, joined_common, label
-from flbench.store import Entry, Lease, Store
+from flbench.store import Entry, Heartbeat, Lease, Store
 from flbench.store.attempts import ending
 from flbench.worker import Options
 from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
@@ -173,7 +173,7 @@ def test_run_of_another_orchestrators_worker_is_awaited_and_resumed(store: Store
 
 
 def test_workers_of_another_plan_take_slots_except_the_last(store: Store) -> None:
-    with store.heartbeat(Lease.here(), "other/plan"):
+    with Heartbeat(store.workers, Lease.here(), "other/plan"):
         outcome = orchestrate(store, experiments(2), workers=1)
     assert (outcome.exit_code, outcome.launched, outcome.adopted) == (0, 1, 0)
 

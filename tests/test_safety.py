@@ -168,7 +168,7 @@ def test_a_hostile_store_names_nothing_outside_of_it(marker: Path, tmp_path: Pat
     before = files_below(other)
     store = Store(tmp_path / "store")
     (one, two) = experiments(2)
-    directory = store.sweep_dir("toy", "abc")
+    directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
     for run_id in ("../../outside", "..", "/etc", f"{one.run_id}/../../../outside", "A" * 16, "", 7, None):
         line = {"run_id": run_id, "cell_id": "c", "experiment": one.to_json()}
@@ -195,7 +195,7 @@ def test_a_hostile_store_names_nothing_outside_of_it(marker: Path, tmp_path: Pat
 def test_a_hostile_message_does_nothing_to_the_terminal(marker: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     plan = experiments(2)
-    directory = store.sweep_dir("toy", "abc")
+    directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
     hostile = "\x1b]0;title\x07\x9b2J\u202e"
     lines = [Entry.of(one) for one in plan]

@@ -11,7 +11,18 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import StoreUnusable
-from flbench.store import Attempt, Entry, Lease, RunRequest, Store, encode_plan, files, read_plan, strict_json
+from flbench.store import (
+    Attempt,
+    Entry,
+    Heartbeat,
+    Lease,
+    RunRequest,
+    Store,
+    encode_plan,
+    files,
+    read_plan,
+    strict_json,
+)
 from flbench.store.leases import process_start
 from tests.faults.disks import Counting
 
@@ -638,7 +649,7 @@ def test_zombie_process_counts_as_dead() -> None:
 
 def test_worker_is_registered_while_it_works(store: Store) -> None:
     lease = Lease.here()
-    with store.heartbeat(lease, "tiny/abc"):
+    with Heartbeat(store.workers, lease, "tiny/abc"):
         (worker,) = store.live_workers()
         assert (worker.lease, worker.plan) == (lease, "tiny/abc")
     assert store.live_workers() == []
@@ -648,7 +659,7 @@ def test_worker_is_registered_while_it_works(store: Store) -> None:
 def test_heartbeat_is_renewed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flbench.store.leases.INTERVAL", 0.01)
     lease = Lease.here()
-    with store.heartbeat(lease):
+    with Heartbeat(store.workers, lease):
         beat = store.workers / lease.token / "heartbeat"
         os.utime(beat, (0, 0))
         for _ in range(200):

@@ -222,7 +222,7 @@ def test_command_line_and_options_agree() -> None:
 def test_main_executes_a_plan_of_the_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     plan = experiments(2)
-    directory = store.sweep_dir("toy", "abc")
+    directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_bytes(encode_plan(plan))
     got: list[Options] = []

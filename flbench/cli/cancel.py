@@ -58,7 +58,7 @@ def cancel(
 
 def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "done", "not running"]:
     """Stop the worker that executes a run, or keep workers from starting it; ``flbench sweep`` or ``retry`` undo it."""
-    from flbench.store import CANCELLED, Lease
+    from flbench.store import CANCELLED, CancelMark, Lease
 
     run = store.run(entry.run_id)
     while True:
@@ -66,7 +66,7 @@ def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "
         if state.status == "done":
             return "done"
         if state.status == "running":
-            run.attempts()[-1].mark().put("flbench cancel")
+            CancelMark(run.attempts()[-1].path).put("flbench cancel")
             return "stopping"
         if not state.claimable() or (state.status != "pending" and not store.live_workers()):
             return "not running"

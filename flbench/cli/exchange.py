@@ -69,12 +69,12 @@ def import_(
     Example: flbench import results/quickstart.parquet
     """
     from flbench.report import exports, transfer
-    from flbench.store import Lease, Store
+    from flbench.store import Heartbeat, Lease, Store
 
     rows = [row for file in exported for row in exports.read(file)]  # all files are checked before the store changes
     lease = Lease.here()
     target = Store(store)
-    with target.heartbeat(lease):
+    with Heartbeat(target.workers, lease):
         outcome = transfer.import_runs(target, rows, lease)
     counts = Counter(verdict for _, verdict in outcome)
     for one, verdict in outcome:

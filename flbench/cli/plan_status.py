@@ -17,7 +17,7 @@ from flbench.errors import StoreUnusable
 from flbench.launch.resources import usable_cores
 from flbench.progress import RunSnapshot, Watch, share_done
 from flbench.run_names import joined_common, label
-from flbench.store import Entry, Lease, Store, parse_plan, plan_name, read_plan
+from flbench.store import CancelMark, Entry, Lease, Store, parse_plan, plan_name, read_entries
 from flbench.store.plans import read_content
 from flbench.sweeps import collection_paused
 
@@ -262,7 +262,7 @@ class SweepStatus:
     @property
     def cancelled(self) -> bool:
         """Whether the sweep was cancelled, and not started again since."""
-        return self.tally.open > 0 and self._store.mark(self.name).is_set()
+        return self.tally.open > 0 and CancelMark(self._store.sweeps / self.name).is_set()
 
     @property
     def goes_on(self) -> bool:
@@ -272,7 +272,7 @@ class SweepStatus:
     def names_of(self, run_id: str) -> tuple[str, str]:
         """Return the names of the problem and of the contender of a run of this sweep."""
         if run_id not in self._names:
-            (entry,) = read_plan(self.directory / "plan.jsonl", about=run_id)
+            (entry,) = read_entries(self.directory / "plan.jsonl", run_id)
             self._names[run_id] = names(entry.experiment, self.tally.common)
         return self._names[run_id]
 

@@ -24,7 +24,7 @@ from flbench.launchers import SweepWorkers
 from flbench.orchestrate import Orchestrator, Outcome
 from flbench.planning import prepare_runs, write_plan
 from flbench.progress import RunSnapshot
-from flbench.store import Store, files, strict_json
+from flbench.store import CancelMark, Store, files, strict_json
 from flbench.sweeps import Sweep
 from flbench.tracking.process import MirrorProcess
 
@@ -98,7 +98,7 @@ class SweepRun:
         done = f"{progress.done} of {progress.total} runs done{diverged}{failed}{took}"
         self._say(f"{self._sweep.name}: {done}; {started}{adopted}.")
         if not progress.finished:
-            cancelled = "Cancelled; c" if self._store.mark(self._plan).is_set() else "C"
+            cancelled = "Cancelled; c" if CancelMark(self._store.sweeps / self._plan).is_set() else "C"
             begin = "Interrupted; c" if outcome.interrupted else cancelled
             self._say(f"{begin}all the same command again to go on.")
 

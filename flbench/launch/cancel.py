@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from flbench.launch import local, slurm
-from flbench.store import Store
+from flbench.store import CancelMark, Store
 
 #: What each backend does besides the mark in the store: takes (store, plan), returns a line for the user or ''.
 BACKENDS: tuple[Callable[[Store, str], str], ...] = (local.cancel, slurm.cancel)
@@ -18,7 +18,7 @@ def cancel(store: Store, plan: str) -> list[str]:
 
     The mark in the store is enough: every worker checks it, and a job that SLURM starts later ends at once.
     """
-    store.mark(plan).put(f"{_user()}@{socket.gethostname()}")
+    CancelMark(store.sweeps / plan).put(f"{_user()}@{socket.gethostname()}")
     return [line for backend in BACKENDS if (line := backend(store, plan))]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.launch import record_user_kill
-from flbench.store import Lease, Plan, Store
+from flbench.store import Heartbeat, Lease, Plan, Store
 from flbench.worker import Engine, Options, load_engine, work
 
 
@@ -69,7 +69,7 @@ class InlineLauncher:
 
     def _work(self) -> None:
         try:
-            with self._store.heartbeat(self._lease, self._plan):
+            with Heartbeat(self._store.workers, self._lease, self._plan):
                 work(
                     self._store, self._runs, self._lease, self._options, should_stop=self._stop.is_set, load=self._load
                 )

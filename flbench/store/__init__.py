@@ -8,7 +8,7 @@ from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.cancel import CANCELLED, CancelMark, StopCheck
 from flbench.store.claims import Attempt
 from flbench.store.leases import Heartbeat, Lease, LiveWorker
-from flbench.store.plans import Entry, Plan, encode_plan, open_plan, parse_plan, plan_name, read_plan
+from flbench.store.plans import Entry, Plan, encode_plan, parse_plan, plan_name, read_entries, read_plan
 from flbench.store.queue import Queue
 from flbench.store.results import Result, RunRequest
 from flbench.store.root import Store
@@ -33,8 +33,8 @@ __all__ = [
     "StopCheck",
     "Store",
     "encode_plan",
-    "open_plan",
     "parse_plan",
     "plan_name",
+    "read_entries",
     "read_plan",
 ]

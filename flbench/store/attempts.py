@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from flbench.store import files, strict_json
-from flbench.store.cancel import CancelMark
 from flbench.store.leases import Lease, read_end
 from flbench.store.names import is_number
 from flbench.store.records import parse_records
@@ -65,10 +64,6 @@ class AttemptDir:
         """Return the probes that the attempt measures, as canonical JSON."""
         observed = (strict_json.read_json(self.path / "lease.json") or {}).get("observed", ())
         return frozenset(probe for probe in observed if isinstance(probe, str)) if observed else frozenset()
-
-    def mark(self) -> CancelMark:
-        """Return the mark that asks its worker to stop this run."""
-        return CancelMark(self.path)
 
     def failures_reset(self) -> bool:
         """Return whether this and earlier failures no longer count."""

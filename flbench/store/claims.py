@@ -1,11 +1,9 @@
-"""Claim a run, and write what only the holder of the claim may write."""
+"""A claimed run: what only the holder of the claim may write. ``Store.claim`` makes the claim."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,12 +14,10 @@ from typing import Any, BinaryIO, Literal
 from flbench.config import Experiment
 from flbench.store import files, strict_json
 from flbench.store.attempts import AttemptDir, Checkpoint, ending
-from flbench.store.leases import Lease
 from flbench.store.records import check_record, parse_records
 from flbench.store.results import Result, RunRequest
 from flbench.store.runs import RunDir
 from flbench.store.secrets import redact, redact_all
-from flbench.store.strict_json import SCHEMA
 
 #: The file that reserves space for exit.json in every attempt, and its size in bytes.
 RESERVE, RESERVED = "exit.reserve", 2048
@@ -31,52 +27,6 @@ SHORT = 400
 
 #: Names in environment.json that are repeated in a result.
 SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu", "plugins")
-
-
-def claim(run: RunDir, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
-    """Claim a run.
-
-    The directory of the new attempt appears under its number complete with its lease, in one rename, which fails
-    where the number is taken: the number is the fencing token.
-
-    Returns:
-        The attempt; None where the run is done, given up, held by a live lease, or another worker was faster.
-
-    Raises:
-        OSError: the directory cannot be created.
-    """
-    request = RunRequest.of(experiment)
-    state = run.state(request)
-    if not state.claimable(max_attempts):
-        return None
-    attempts = run.path / "attempts"
-    files.make_directory(attempts, run.path.parents[1])
-    run.write_experiment(experiment)
-    target = attempts / f"{state.attempts + 1:04d}"
-    staged = files.temporary(target)
-    try:
-        _stage(staged, {"schema": SCHEMA, **lease.to_json(), "observed": sorted(request.probes)})
-        files.disk.rename(staged, target)
-    except OSError:
-        shutil.rmtree(staged, ignore_errors=True)
-        # NFS may report a repeated request as failed: the claim is ours if our token is there.
-        holder = Lease.read(target / "lease.json")
-        if holder is None:
-            raise
-        if holder.token != lease.token:
-            return None
-    return Attempt(target, run, experiment)
-
-
-def _stage(staged: Path, lease: Mapping[str, Any]) -> None:
-    """Fill the directory of a new attempt: its lease, and reserved space for its exit.json if the disk is full then."""
-    files.disk.mkdir(staged)
-    for name, content in (("lease.json", strict_json.sealed(lease)), (RESERVE, b" " * RESERVED)):
-        descriptor = files.disk.create(staged / name)
-        try:
-            files.write_all(descriptor, content)
-        finally:
-            os.close(descriptor)
 
 
 class Attempt(AttemptDir):
@@ -208,7 +158,10 @@ class Attempt(AttemptDir):
             files.replace(self.path / "exit.json", strict_json.sealed(end), sync=False)
             files.discard(self.path / RESERVE)
         except OSError:
-            self._end_in_reserve(strict_json.sealed({**end, "message": end["message"][:SHORT]}))
+            # No new file can be created: use the space that the claim reserved, whose rest is white space, as in JSON.
+            short = strict_json.sealed({**end, "message": end["message"][:SHORT]})
+            files.overwrite(self.path / RESERVE, short, sync=True)
+            files.disk.rename(self.path / RESERVE, self.path / "exit.json")
 
     def describe(self, environment: Mapping[str, Any]) -> None:
         """Write the environment of this attempt."""
@@ -218,16 +171,6 @@ class Attempt(AttemptDir):
         """Append to the attempt's log, with the time; errors are ignored: the log does not affect the run."""
         with suppress(OSError):
             files.append_line(self.log_path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {redact(text)}")
-
-    def _end_in_reserve(self, data: bytes) -> None:
-        """Write exit.json into the space that the claim reserved, where no new file can be created."""
-        descriptor = files.disk.open(self.path / RESERVE)
-        try:
-            files.write_all(descriptor, data)  # the rest of the file is white space, which JSON allows
-            files.disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
-        files.disk.rename(self.path / RESERVE, self.path / "exit.json")
 
     @cached_property
     def _earlier(self) -> list[AttemptDir]:

@@ -51,11 +51,8 @@ class Disk:
 
     def touch(self, path: Path) -> None:
         """Create a file if it is absent, and set its times to the file system's present time."""
-        descriptor = self.open(path, append=True)
-        try:
+        with _closing(self.open(path, append=True)) as descriptor:
             os.utime(descriptor)
-        finally:
-            os.close(descriptor)
 
     def mkdir(self, path: Path) -> None:
         """Create a directory; raises FileExistsError if the path exists."""
@@ -76,6 +73,15 @@ class Disk:
 
 #: Makes all changes of stores in this process.
 disk = Disk()
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    """Close a file's descriptor at the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class _Writer(RawIOBase):
@@ -202,44 +208,38 @@ def _make_one(path: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Sync a directory, so that its names survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # Some network file systems refuse to sync a directory, and keep names in order themselves.
-        with contextlib.suppress(OSError):
-            disk.sync(descriptor)
-    finally:
-        os.close(descriptor)
+    # Some network file systems refuse to sync a directory, and keep names in order themselves.
+    with _closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor, contextlib.suppress(OSError):
+        disk.sync(descriptor)
 
 
 def sync_file(path: Path) -> None:
     """Wait until a file's bytes are on disk."""
-    descriptor = disk.open(path)
-    try:
+    with _closing(disk.open(path)) as descriptor:
         disk.sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def append_line(path: Path, line: str) -> None:
     """Append a line in one write, so that a reader sees all of it, none, or (after a crash) a torn last line."""
-    descriptor = disk.open(path, append=True)
-    try:
-        with _about(path):
-            write_all(descriptor, line.encode(errors="replace") + b"\n")
-    finally:
-        os.close(descriptor)
+    with _closing(disk.open(path, append=True)) as descriptor, _about(path):
+        _write_all(descriptor, line.encode(errors="replace") + b"\n")
 
 
-def overwrite(path: Path, data: bytes) -> None:
+def create(path: Path, data: bytes) -> None:
+    """Create a file in a directory that only this process uses."""
+    with _closing(disk.create(path)) as descriptor:
+        _write_all(descriptor, data)
+
+
+def overwrite(path: Path, data: bytes, *, sync: bool = False) -> None:
     """Overwrite the start of an existing file, which needs no new space and thus works on a full disk."""
-    descriptor = disk.open(path)
-    try:
-        write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
+    with _closing(disk.open(path)) as descriptor:
+        _write_all(descriptor, data)
+        if sync:
+            disk.sync(descriptor)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes) -> None:
     """Write all bytes: on a nearly full disk, the first write may be short and only the next one raise."""
     left = memoryview(data)
     while left:

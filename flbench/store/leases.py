@@ -243,23 +243,6 @@ class Heartbeat:
                 files.overwrite(self.directory / "heartbeat", b"\n")
 
 
-def live_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
-    """Return every registered worker whose lease is alive."""
-    found = []
-    for directory in sorted(workers.glob("*/")):
-        path = directory / "lease.json"
-        with suppress(OSError):  # a file that cannot be read must not hide the other workers
-            lease = Lease.read(path)
-            if lease is not None and liveness.alive(lease, path):
-                found.append(LiveWorker(lease, str((strict_json.read_json(path) or {}).get("plan", ""))))
-    return found
-
-
-def hanging_workers(workers: Path, liveness: Liveness) -> list[LiveWorker]:
-    """Return every worker on this machine whose process exists but hangs (``Liveness.hangs``)."""
-    return [worker for worker in live_workers(workers, liveness) if liveness.hangs(worker.lease)]
-
-
 def read_end(path: Path) -> dict[str, Any] | None:
     """Return how an attempt or a worker ended; None where its file is absent or damaged.
 

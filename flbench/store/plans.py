@@ -101,24 +101,22 @@ class Plan(Sequence[Entry]):
         return entry
 
 
-def read_plan(path: Path, about: str = "") -> Sequence[Entry]:
-    """Return the entries of a plan file (``about``: those of one run); raises StoreUnusable where it cannot be read."""
-    if not about:
-        return open_plan(path)
+def read_plan(path: Path) -> Plan:
+    """Return the plan in a file; raises StoreUnusable where it cannot be read."""
+    return Plan(path, read_content(path))
+
+
+def read_entries(path: Path, run_id: str) -> list[Entry]:
+    """Return the entries of one run in a plan file; raises StoreUnusable where it cannot be read."""
     data = b"\n" + read_content(path)
-    begin = data.find(b'\n{"run_id":"%b",' % about.encode()) + 1  # faster than a regular expression
+    begin = data.find(b'\n{"run_id":"%b",' % run_id.encode()) + 1  # faster than a regular expression
     return parse_plan(path, data[begin : data.find(b"\n", begin) + 1]) if begin else []
 
 
 def plan_ids(path: Path) -> set[str]:
     """Return the ids in a plan file without parsing its lines; raises StoreUnusable where it cannot be read."""
-    plan = open_plan(path)
+    plan = read_plan(path)
     return {plan.run_id(index) for index in range(len(plan))}
-
-
-def open_plan(path: Path) -> Plan:
-    """Return the plan in a file; raises StoreUnusable where it cannot be read."""
-    return Plan(path, read_content(path))
 
 
 def read_content(path: Path) -> bytes:

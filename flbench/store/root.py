@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,11 +13,11 @@ from typing import Any
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.store import files, strict_json
-from flbench.store.cancel import CancelMark
-from flbench.store.claims import Attempt, claim
-from flbench.store.leases import Heartbeat, Lease, Liveness, LiveWorker, hanging_workers, live_workers
+from flbench.store.claims import RESERVE, RESERVED, Attempt
+from flbench.store.leases import Lease, Liveness, LiveWorker
 from flbench.store.names import is_name, is_run_id
-from flbench.store.plans import Entry, plan_ids, read_plan
+from flbench.store.plans import Entry, plan_ids, read_entries
+from flbench.store.results import RunRequest
 from flbench.store.runs import RunDir
 from flbench.store.strict_json import SCHEMA
 
@@ -36,6 +37,8 @@ class Store:
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
         self.root = root
+        #: A folder NAME/HASH for each plan.
+        self.sweeps = root / "sweeps"
         self.workers = root / "workers"
         self.quarantine = root / "quarantine"
         try:
@@ -79,36 +82,61 @@ class Store:
         """Yield the entries of one run in the plans of this store."""
         for directory in self.sweep_dirs():
             with suppress(StoreUnusable):  # a damaged plan must not hide the others
-                yield from read_plan(directory / "plan.jsonl", about=run_id)
+                yield from read_entries(directory / "plan.jsonl", run_id)
 
     def claim(self, experiment: Experiment, lease: Lease, max_attempts: int | None = None) -> Attempt | None:
-        """Take a run on, or return None: see ``claims.claim``."""
-        return claim(self.run(experiment.run_id), experiment, lease, max_attempts)
+        """Claim a run.
 
-    def sweep_dir(self, name: str, spec_hash: str) -> Path:
-        """Return the directory of a sweep's plan and leaderboard."""
-        return self.root / "sweeps" / name / spec_hash
+        The directory of the new attempt appears under its number complete with its lease, in one rename, which fails
+        where the number is taken: the number is the fencing token. Space for its exit.json is reserved in it, in case
+        the disk is full then.
+
+        Returns:
+            The attempt; None where the run is done, given up, held by a live lease, or another worker was faster.
+
+        Raises:
+            OSError: the directory cannot be created.
+        """
+        run, request = self.run(experiment.run_id), RunRequest.of(experiment)
+        state = run.state(request)
+        if not state.claimable(max_attempts):
+            return None
+        attempts = run.path / "attempts"
+        files.make_directory(attempts, self.root / "runs")
+        run.write_experiment(experiment)
+        target = attempts / f"{state.attempts + 1:04d}"
+        staged = files.temporary(target)
+        content = strict_json.sealed({"schema": SCHEMA, **lease.to_json(), "observed": sorted(request.probes)})
+        try:
+            files.disk.mkdir(staged)
+            files.create(staged / "lease.json", content)
+            files.create(staged / RESERVE, b" " * RESERVED)
+            files.disk.rename(staged, target)
+        except OSError:
+            shutil.rmtree(staged, ignore_errors=True)
+            # NFS may report a repeated request as failed: the claim is ours if our token is there.
+            holder = Lease.read(target / "lease.json")
+            if holder is None:
+                raise
+            if holder.token != lease.token:
+                return None
+        return Attempt(target, run, experiment)
 
     def sweep_dirs(self) -> list[Path]:
         """Return every sweep that was planned here."""
-        found = (path.parent for path in (self.root / "sweeps").glob("*/*/plan.jsonl"))
+        found = (path.parent for path in self.sweeps.glob("*/*/plan.jsonl"))
         return sorted(directory for directory in found if is_name(directory.name) and is_name(directory.parent.name))
 
-    def mark(self, plan: str) -> CancelMark:
-        """Return the mark that asks all workers and orchestrators of a plan (NAME/HASH) to stop."""
-        return CancelMark(self.root / "sweeps" / plan)
-
-    def heartbeat(self, lease: Lease, plan: str = "") -> Heartbeat:
-        """Register a worker while the context is open."""
-        return Heartbeat(self.workers, lease, plan)
-
     def live_workers(self) -> list[LiveWorker]:
-        """Return every worker of this store that is alive."""
-        return live_workers(self.workers, self.liveness)
-
-    def hanging_workers(self) -> list[LiveWorker]:
-        """Return every worker on this machine whose process exists but hangs (``Liveness.hangs``)."""
-        return hanging_workers(self.workers, self.liveness)
+        """Return every registered worker of this store whose lease is alive."""
+        found = []
+        for directory in sorted(self.workers.glob("*/")):
+            path = directory / "lease.json"
+            with suppress(OSError):  # a file that cannot be read must not hide the other workers
+                lease = Lease.read(path)
+                if lease is not None and self.liveness.alive(lease, path):
+                    found.append(LiveWorker(lease, str((strict_json.read_json(path) or {}).get("plan", ""))))
+        return found
 
     def worker_log(self, token: str) -> Path:
         """Return the log file of a worker that is about to start; raises StoreUnusable where it cannot be created."""

@@ -42,7 +42,7 @@ class Audit:
 
     def everything(self) -> None:
         """Check all sweeps, runs and workers."""
-        for directory in sorted((self.store.root / "sweeps").glob("*/*/")):
+        for directory in sorted(self.store.sweeps.glob("*/*/")):
             self.plan(directory)
         for path in sorted((self.store.root / "runs").glob("*/*")):
             self.run(path)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 from flbench.errors import UserError, out_of_memory
-from flbench.store import CANCELLED, Attempt, StopCheck
+from flbench.store import CANCELLED, Attempt, CancelMark, StopCheck
 from flbench.store.secrets import redact
 from flbench.worker.engine import Engine, Outcome
 from flbench.worker.machine import environment
@@ -32,7 +32,7 @@ def execute_group(
 ) -> set[str]:
     """Execute claimed runs, record how each attempt ended, and return the kinds of their ends."""
     kinds: set[str] = set()
-    cancelled = StopCheck(attempt.mark().is_set for attempt in group)
+    cancelled = StopCheck(CancelMark(attempt.path).is_set for attempt in group)
     memory = {} if options.memory == "all" else {"memory": options.memory}
     unfinished = {attempt.path: attempt for attempt in group}
 
@@ -75,7 +75,7 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
         final = kind == "disk_full" or (kind in MEMORY and _has_all_memory(kind, options))
         attempt.end(kind, _summary(end), user_fixable=final)
         return kind
-    if end.status == "stopped" and attempt.mark().is_set():
+    if end.status == "stopped" and CancelMark(attempt.path).is_set():
         message = "by `flbench cancel`; the next `flbench sweep` continues it"
         attempt.end(CANCELLED, message, end.round, user_fixable=True)
         return CANCELLED

@@ -17,7 +17,7 @@ from typing import Literal
 
 from flbench.errors import StoreUnusable, UserError
 from flbench.slurm import Job
-from flbench.store import Lease, StopCheck, Store, open_plan
+from flbench.store import CancelMark, Heartbeat, Lease, StopCheck, Store, read_plan
 from flbench.store.secrets import redact
 from flbench.worker.claims import work
 from flbench.worker.engine import Engine, load_engine
@@ -88,11 +88,11 @@ def _execute_plan(
     """Execute runs of a plan under a lease with a heartbeat; return how many were claimed."""
     store = Store(root, create=False)
     lease = Lease.here(token)
-    cancelled = StopCheck([store.mark(plan).is_set, store.is_deleted])
-    with store.heartbeat(lease, plan) as heartbeat:
+    cancelled = StopCheck([CancelMark(store.sweeps / plan).is_set, store.is_deleted])
+    with Heartbeat(store.workers, lease, plan) as heartbeat:
         if stop.job is not None:
             (heartbeat.directory / "log.txt").symlink_to(stop.job.log)
-        entries = open_plan(store.root / "sweeps" / plan / "plan.jsonl")
+        entries = read_plan(store.sweeps / plan / "plan.jsonl")
         try:
             return work(
                 store,

@@ -55,7 +55,7 @@ def store(here: Path) -> Store:
     """Two plans of one sweep, one of another, and two runs that were begun."""
     store = Store(here / "runs")
     for name, digits in (("toy", "aaaa"), ("toy", "abbb"), ("other", "cccc")):
-        directory = store.sweep_dir(name, digits)
+        directory = store.sweeps / name / digits
         directory.mkdir(parents=True)
         (directory / "plan.jsonl").write_bytes(encode_plan(experiments(2)))
     for experiment in experiments(2):

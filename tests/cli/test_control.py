@@ -20,7 +20,7 @@ from flbench.cli import app
 from flbench.cli.targets import find_plans
 from flbench.config import Experiment
 from flbench.errors import UserError
-from flbench.store import Attempt, Lease, Plan, Store, encode_plan
+from flbench.store import Attempt, CancelMark, Lease, Plan, Store, encode_plan
 from flbench.worker import Options, work
 from tests.faults.stub import ROOT, OneByOne, execute, experiments, orchestrate, undisturbed
 
@@ -89,7 +89,7 @@ def test_cancel_a_sweep_and_go_on(store: Store, slow_sweep: list[Experiment], mo
 def test_the_mark_alone_ends_workers(store: Store, slow_sweep: list[Experiment]) -> None:
     """As on another host, where no signal goes."""
     (directory,) = store.sweep_dirs()
-    store.mark(f"toy/{directory.name}").put("me")
+    CancelMark(store.sweeps / f"toy/{directory.name}").put("me")
     wait_until(lambda: not store.live_workers())
     assert {store.run(one.run_id).state(one).status for one in slow_sweep} == {"pending"}
 
@@ -132,7 +132,7 @@ def test_cancel_one_of_a_group_that_is_trained_together(store: Store, monkeypatc
         def execute(self, group: Sequence[Attempt], **options: Any) -> None:
             groups.append([attempt.experiment.seed for attempt in group])
             if len(groups) == 1:
-                group[1].mark().put("me")
+                CancelMark(group[1].path).put("me")
             super().execute(group, **options)
 
     work(store, Plan.of(plan), Lease.here(), Options(), should_stop=lambda: False, load=lambda _: Together())
@@ -143,7 +143,7 @@ def test_cancel_one_of_a_group_that_is_trained_together(store: Store, monkeypatc
 
 def test_cancel_before_it_began(store: Store) -> None:
     (one,) = experiments(1)
-    directory = store.sweep_dir("toy", "abc")
+    directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_bytes(encode_plan([one]))
     assert flbench("cancel", one.run_id[:4]).stdout == f"{one.run_id}: cancelled\n"
@@ -177,7 +177,7 @@ def test_names_of_no_run_or_of_several_are_reported(store: Store, command: str) 
 
 def test_a_plan_is_named_by_its_hash_and_a_changed_file_says_what_there_is(store: Store, tmp_path: Path) -> None:
     for digits in ("abc1", "abd2"):
-        directory = store.sweep_dir("toy", digits)
+        directory = store.sweeps / "toy" / digits
         directory.mkdir(parents=True)
         (directory / "plan.jsonl").write_bytes(encode_plan(experiments(1)))
     assert [path.name for path in find_plans(store, "toy")] == ["abc1", "abd2"]
@@ -190,7 +190,7 @@ def test_a_plan_is_named_by_its_hash_and_a_changed_file_says_what_there_is(store
 
 def test_retry_selects_by_kind_and_by_cell(store: Store) -> None:
     plan = [*experiments(1, norm="ln"), *experiments(1), *experiments(1, lr=0.3)]
-    directory = store.sweep_dir("toy", "abc")
+    directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_bytes(encode_plan(plan))
     claim(store, plan[0]).end("oom")
@@ -230,7 +230,7 @@ def test_logs_show_every_attempt(store: Store) -> None:
 
 def test_logs_of_a_sweep_show_failed_and_logging_attempts(store: Store) -> None:
     well, ill = experiments(2)
-    directory = store.sweep_dir("toy", "abc")
+    directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_bytes(encode_plan([well, ill]))
     attempt = claim(store, well)

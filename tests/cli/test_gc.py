@@ -164,7 +164,7 @@ def test_the_end_of_a_worker_stays_while_a_run_asks_for_it(store: Store) -> None
 
 def test_orphans_only_where_asked_for_and_never_finished_ones(store: Store) -> None:
     finished, planned, orphan, live = experiments(4)
-    directory = store.sweep_dir("toy", "abc")
+    directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_bytes(encode_plan([planned]))
     finish(store, finished)

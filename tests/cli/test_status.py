@@ -21,7 +21,7 @@ from flbench.cli.numbers import percent
 from flbench.cli.plan_status import STATES, SweepStatus, Tally, tally_plan
 from flbench.cli.screen import Screen
 from flbench.errors import StoreUnusable, UserError
-from flbench.store import Lease, Store, encode_plan, strict_json
+from flbench.store import CancelMark, Heartbeat, Lease, Store, encode_plan, strict_json
 from flbench.sweeps import load_sweep
 from tests.faults.stub import execute, experiments, undisturbed
 
@@ -36,7 +36,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     (tmp_path / "toy.yaml").write_text(SPEC)
     sweep = load_sweep(tmp_path / "toy.yaml")
     store = Store(tmp_path / "store")
-    directory = store.sweep_dir(sweep.name, sweep.spec_hash)
+    directory = store.sweeps / sweep.name / sweep.spec_hash
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_bytes(encode_plan(sweep.experiments))
     done, failed, running, _ = sweep.experiments
@@ -96,7 +96,7 @@ def test_another_machine_judges_by_the_heartbeat(store: Store) -> None:
     there = {"host": "node7", "boot_id": "another", "slurm_job": "4711", "token": "elsewhere"}
     lease = Lease(**{**Lease.here().to_json(), **there})
     assert store.claim(experiment, lease) is not None
-    with store.heartbeat(lease, "toy/x"):
+    with Heartbeat(store.workers, lease, "toy/x"):
         heartbeat = store.workers / "elsewhere" / "heartbeat"
         os.utime(heartbeat, (time.time() - 30, time.time() - 30))
         raw = json.loads(status("toy", "--json").stdout)
@@ -111,7 +111,7 @@ def test_another_machine_judges_by_the_heartbeat(store: Store) -> None:
 
 
 def test_a_damaged_plan_does_not_hide_the_others(store: Store) -> None:
-    directory = store.sweep_dir("damaged", "abc")
+    directory = store.sweeps / "damaged/abc"
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_text("{")
     result = status()
@@ -125,7 +125,7 @@ def test_a_damaged_plan_does_not_hide_the_others(store: Store) -> None:
 
 def test_a_cancelled_sweep_is_shown_as_such(store: Store) -> None:
     (directory,) = store.sweep_dirs()
-    store.mark(f"toy/{directory.name}").put("me")
+    CancelMark(store.sweeps / f"toy/{directory.name}").put("me")
     assert "toy (cancelled)" in status().stdout
     assert json.loads(status("--json").stdout)["sweeps"][0]["cancelled"] is True
 
@@ -180,7 +180,7 @@ def test_watch_ends_when_all_is_done(store: Store, monkeypatch: pytest.MonkeyPat
 def test_watch_does_not_wait_for_cancelled_sweeps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one running run ends; pending runs stay as they are."""
     (directory,) = store.sweep_dirs()
-    store.mark(f"toy/{directory.name}").put("me")
+    CancelMark(store.sweeps / f"toy/{directory.name}").put("me")
 
     def sleep(seconds: float) -> None:
         (attempt,) = store.run(load_sweep(store.root.parent / "toy.yaml").experiments[2].run_id).attempts()
@@ -233,7 +233,7 @@ def test_every_state_fits_into_eighty_columns(store: Store, monkeypatch: pytest.
 )
 def test_a_plan_beyond_all_bounds_does_not_hide_the_others(store: Store, change: dict[str, Any], says: str) -> None:
     (one,) = experiments(1, norm="fn")
-    directory = store.sweep_dir("endless", "abc")
+    directory = store.sweeps / "endless/abc"
     directory.mkdir(parents=True)
     entry = {"run_id": one.run_id, "cell_id": one.cell_id, "experiment": {**one.to_json(), **change}}
     (directory / "plan.jsonl").write_bytes(strict_json.join_lines([entry]))
@@ -253,7 +253,7 @@ def test_a_plan_beyond_all_bounds_does_not_hide_the_others(store: Store, change:
 
 def test_plans_of_one_name_are_shown_with_their_hashes(store: Store) -> None:
     (directory,) = store.sweep_dirs()
-    other = store.sweep_dir("toy", "0123456789abcdef")
+    other = store.sweeps / "toy/0123456789abcdef"
     other.mkdir(parents=True)
     (other / "plan.jsonl").write_bytes((directory / "plan.jsonl").read_bytes())
     names = [line.split()[0] for line in status().stdout.splitlines() if line.startswith("toy/")]
@@ -278,7 +278,7 @@ def test_remaining_time_follows_from_recorded_times(store: Store) -> None:
     """One look is enough: the finished run took 1 s for 20 rounds, and a worker is alive on the sweep."""
     (directory,) = store.sweep_dirs()
     assert "left" not in status().stdout.splitlines()[0], "no worker is alive"
-    with store.heartbeat(Lease.here(), f"toy/{directory.name}"):
+    with Heartbeat(store.workers, Lease.here(), f"toy/{directory.name}"):
         row = status().stdout.splitlines()[1]
         (sweep,) = json.loads(status("--json").stdout)["sweeps"]
     # 80 rounds, 25 done, 20 of the failed run given up.

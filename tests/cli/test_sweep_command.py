@@ -17,7 +17,7 @@ from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
-from flbench.store import Attempt, Lease, Store
+from flbench.store import Attempt, CancelMark, Lease, Store
 from tests.cli.test_control import wait_until
 from tests.faults.stub import OneByOne, execute
 from tests.start_up import heavy_imports
@@ -221,7 +221,7 @@ def test_a_cancelled_sweep_says_so(spec: Path, tmp_path: Path, monkeypatch: pyte
 
     def cancel(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Any:
         (directory,) = (tmp_path / "store").glob("sweeps/toy/*")
-        Store(tmp_path / "store").mark(f"toy/{directory.name}").put("me")
+        CancelMark(Store(tmp_path / "store").sweeps / f"toy/{directory.name}").put("me")
         wait_until(should_stop)
         return execute(experiment, attempt, should_stop=should_stop)
 

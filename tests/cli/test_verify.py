@@ -25,7 +25,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("STUB_PAUSE", "0")
     store = Store(tmp_path / "store")
     plan = experiments(3)
-    directory = store.sweep_dir("toy", "abc")
+    directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
     (directory / "plan.jsonl").write_bytes(encode_plan(plan))
     done, failed, running = (claim(store, seed) for seed in range(3))

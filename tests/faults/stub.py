@@ -171,7 +171,7 @@ WORKER = (sys.executable, "-m", "tests.faults.stub", "work")
 def write_toy_plan(store: Store, plan: list[Experiment], name: str = "toy") -> str:
     """Write a plan of stub runs into a store; return its name for workers."""
     sweep: Any = ToySweep(plan, name, digest([[run.run_id, run.rounds, run.eval_every] for run in plan]))
-    return str(write_plan(store, sweep).relative_to(store.root / "sweeps"))
+    return str(write_plan(store, sweep).relative_to(store.sweeps))
 
 
 def orchestrate(

@@ -213,7 +213,7 @@ def test_stopped_worker_exits_with_the_requeue_code(store: Store) -> None:
     wait_until(lambda: recorded(store) > 0)
     (directory,) = store.sweep_dirs()
     kill_everything(store, orchestrator)
-    plan = str(directory.relative_to(store.root / "sweeps"))
+    plan = str(directory.relative_to(store.sweeps))
     command = [sys.executable, "-m", "tests.faults.stub", "work", str(store.root), plan]
     worker = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "STUB_PAUSE": "0.05"})
     wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0002/executed"))) == 1)

@@ -22,7 +22,7 @@ from flbench.errors import StoreUnusable, UserError
 from flbench.orchestrate import Outcome
 from flbench.report.runs import collect
 from flbench.report.sources import StoreSource
-from flbench.store import Lease, Store, files, leases, read_plan, strict_json
+from flbench.store import Heartbeat, Lease, Store, files, leases, read_plan, strict_json
 from flbench.store.leases import process_start
 from tests.faults.disks import ShiftedClock, TwoClocks
 from tests.faults.stub import ROOT, WORKER, experiments, orchestrate, write_toy_plan
@@ -59,7 +59,7 @@ def rebooted(store: Store, experiment: Experiment, *, idle: float) -> Lease:
     attempt = store.claim(experiment, lease)
     assert attempt is not None
     attempt.adopt(None)
-    with store.heartbeat(lease, "toy/before"):
+    with Heartbeat(store.workers, lease, "toy/before"):
         pass  # removes the heartbeat at its end; restore the files as a power cut leaves them:
     heartbeat = store.workers / lease.token / "heartbeat"
     files.make_directory(heartbeat.parent, store.workers)
@@ -358,7 +358,7 @@ def test_remote_worker_is_alive_if_writing_and_touching_use_two_clocks(
     monkeypatch.setattr(leases, "INTERVAL", 0.01)
     (experiment,) = experiments(1)
     lease = Lease(**{**Lease.here().to_json(), "host": "elsewhere"})
-    with store.heartbeat(lease, "toy"):
+    with Heartbeat(store.workers, lease, "toy"):
         assert store.claim(experiment, lease) is not None
         heartbeat = store.workers / lease.token / "heartbeat"
         begun = heartbeat.stat().st_mtime
@@ -437,7 +437,7 @@ def test_file_of_an_unfinished_attempt_truncated_at_every_byte(store: Store, nam
 def test_plan_truncated_at_any_byte_is_refused_and_written_again(store: Store) -> None:
     plan = experiments(3)
     name = write_toy_plan(store, plan)
-    path = store.root / "sweeps" / name / "plan.jsonl"
+    path = store.sweeps / name / "plan.jsonl"
     whole = path.read_bytes()
     for length in [*range(0, len(whole), 37), len(whole) - 1]:
         path.write_bytes(whole[:length])
@@ -477,7 +477,7 @@ def test_json_of_a_newer_version_is_refused_and_never_overwritten(store: Store, 
 def test_plan_of_a_newer_version_is_refused_and_never_overwritten(store: Store) -> None:
     plan = experiments(2)
     name = write_toy_plan(store, plan)
-    path = store.root / "sweeps" / name / "plan.jsonl"
+    path = store.sweeps / name / "plan.jsonl"
     path.write_bytes(b'{"schema":2,"runs":2}\n' + path.read_bytes())
     newer = path.read_bytes()
     for act in (lambda: orchestrate(store, plan), lambda: read_plan(path)):

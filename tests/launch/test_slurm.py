@@ -16,7 +16,7 @@ from flbench.launch import WorkersCrash
 from flbench.launch.cancel import cancel
 from flbench.launch.slurm import Request, SlurmLauncher, script, worker_command
 from flbench.launch.submissions import Submission
-from flbench.store import Lease, Store, files, strict_json
+from flbench.store import Heartbeat, Lease, Store, files, strict_json
 from flbench.worker import Options
 from tests.launch.programs import program, says
 
@@ -315,7 +315,7 @@ def test_jobs_killed_by_the_user_cost_no_attempt(store: Store, bin: Path, monkey
     """SLURM forgets ended jobs and may have no accounting, so the reason is recorded in the store."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     ours, others = Lease.here(), Lease.here()
-    with store.heartbeat(ours, PLAN), store.heartbeat(others, "other/0123456789abcdef"):
+    with Heartbeat(store.workers, ours, PLAN), Heartbeat(store.workers, others, "other/0123456789abcdef"):
         launcher(store).kill()
         end = store.liveness.recorded_end(ours)
         assert end is not None and end["kind"] == "interrupted"
@@ -323,7 +323,7 @@ def test_jobs_killed_by_the_user_cost_no_attempt(store: Store, bin: Path, monkey
 
 
 def test_cancel_command_cancels_queued_jobs(store: Store, bin: Path, tmp_path: Path) -> None:
-    (store.root / "sweeps" / PLAN).mkdir(parents=True)
+    (store.sweeps / PLAN).mkdir(parents=True)
     assert cancel(store, PLAN) == []
     launcher(store).start(1)
     program(bin, "scancel", f'echo "$@" >> {tmp_path}/cancelled')
