@@ -117,9 +117,7 @@ def test_offline_files_hold_the_runs(tmp_path: Path, env: dict[str, str]) -> Non
     assert metrics[1]["5"] == 1  # the first metric, round, is the step of all others
 
 
-def test_a_second_try_in_the_same_second_leaves_one_folder(
-    tmp_path: Path, env: dict[str, str]
-) -> None:
+def test_a_second_try_in_the_same_second_leaves_one_folder(tmp_path: Path, env: dict[str, str]) -> None:
     toys = planned(tmp_path)
     # wandb then appends a number to the name of the folder.
     again = (
