@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from flbench.config import Experiment
     from flbench.orchestrate import Outcome
-    from flbench.report.sources import Source
+    from flbench.report.runs import Source
     from flbench.store import Store
 
 #: One path or several, to stores or exported files.
@@ -86,8 +86,7 @@ def run(
     from flbench.launchers import run_launcher, used_device
     from flbench.planning import prepare_runs, resolve_data
     from flbench.report import dataframes
-    from flbench.report.runs import collect
-    from flbench.report.sources import StoreSource
+    from flbench.report.runs import StoreSource, collect
     from flbench.store import Store
 
     path, root = _store_path(store), None if data is None else Path(data)
@@ -128,8 +127,7 @@ def sweep(
     from flbench.launchers import SweepWorkers
     from flbench.planning import prepare_runs, resolve_sweep_data, write_plan
     from flbench.report import dataframes
-    from flbench.report.runs import collect
-    from flbench.report.sources import StoreSource
+    from flbench.report.runs import StoreSource, collect
     from flbench.store import Store
     from flbench.sweeps import load_sweep
 
@@ -173,7 +171,8 @@ def _store_path(store: str | Path | None) -> Path:
 
 def _source(source: Paths | None) -> Source:
     """Return a store or exported files as a source of runs; raises UserError if there is neither."""
-    from flbench.report.sources import FilesSource, StoreSource
+    from flbench.report.runs import StoreSource
+    from flbench.report.transfer import FilesSource
     from flbench.store import Store
 
     if source is not None and not isinstance(source, str | Path):

@@ -17,8 +17,8 @@ from flbench.data.datasets import Dataset, load, load_named
 from flbench.errors import UserError
 from flbench.registry import DATASETS
 from flbench.report import transfer
-from flbench.report.contents import by_dataset, named_by, renamed
-from flbench.report.sources import StoreSource
+from flbench.report.contents import by_dataset, renamed
+from flbench.report.runs import StoreSource, named_by
 from flbench.store import Heartbeat, Lease, RunRequest, Store, encode_plan, files, read_plan
 from flbench.store.plans import refuse_newer
 from flbench.sweeps import Sweep

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from flbench.cli import app
 from flbench.errors import StoreUnusable, UserError
-from flbench.report.runs import collect
-from flbench.report.sources import StoreSource
+from flbench.report.runs import StoreSource, collect
 from flbench.store import Lease, Store, files
 from tests.faults.disks import ReadOnly
 from tests.faults.stub import orchestrate, write_toy_plan

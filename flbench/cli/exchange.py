@@ -34,8 +34,7 @@ def export(
     Example: flbench export results/quickstart.parquet sweeps/quickstart.yaml
     """
     from flbench.report import exports, transfer
-    from flbench.report.contents import named_by
-    from flbench.report.sources import StoreSource
+    from flbench.report.runs import StoreSource, named_by
     from flbench.sweeps import load_sweeps
 
     if file.suffix != ".parquet":

@@ -33,7 +33,7 @@ from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.report.board import Leaderboard
-    from flbench.report.sources import Source
+    from flbench.report.runs import Source
 
 TuneOption = Annotated[
     list[str] | None,
@@ -233,7 +233,8 @@ def _name_of(board: Leaderboard, choice: Choice) -> str:
 
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
     """Return the source of the runs, and the names of its files if they are exported files."""
-    from flbench.report.sources import FilesSource, StoreSource
+    from flbench.report.runs import StoreSource
+    from flbench.report.transfer import FilesSource
 
     if not given:
         return StoreSource(open_store(store)), []

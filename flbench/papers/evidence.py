@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from flbench.report.cells import summarize
 from flbench.report.claims import Claim, Verdict
-from flbench.report.stats import Difference, summarize
+from flbench.report.stats import Difference
 
 if TYPE_CHECKING:
     from flbench.theory.fits import Exponent

@@ -27,7 +27,7 @@ def write_leaderboard(
     from flbench.report.leaderboard import build
     from flbench.report.page.leaderboard import document
     from flbench.report.parts import options_of, parts_of
-    from flbench.report.sources import StoreSource
+    from flbench.report.runs import StoreSource
     from flbench.report.write.markdown import to_markdown
 
     board = build(parts_of(StoreSource(store), sweeps), options_of(sweeps, arguments), papers)

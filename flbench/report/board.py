@@ -9,14 +9,13 @@ from typing import TypeVar
 
 from flbench.report.claims import Chapter
 from flbench.report.costs import Costs
-from flbench.report.layout import Layout
 from flbench.report.lr_range import Ranges
-from flbench.report.paired_tests import Contrast
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection
+from flbench.report.stats import Contrast
 from flbench.report.summary import Overall
 from flbench.report.supplement import Supplement
-from flbench.report.tables import Position, Table
+from flbench.report.tables import Layout, Position, Table
 from flbench.report.ticks import Tick
 
 S = TypeVar("S", bound=Supplement)

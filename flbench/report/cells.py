@@ -1,4 +1,4 @@
-"""Cells: all seeds of one configuration on one version of the data.
+"""Cells: all seeds of one configuration on one version of the data, with their mean and its interval.
 
 Nothing is dropped: a cell lists its missing, failed and diverged runs. Nothing is mixed: runs on two versions of the
 data are never averaged, and seeds that were computed with different numerics are marked.
@@ -16,12 +16,47 @@ from typing import Any
 
 from flbench.config import Experiment, Training
 from flbench.messages import format_scalar
-from flbench.metric_specs import value_of
+from flbench.metric_specs import METRICS, value_of
 from flbench.report.literal import line
 from flbench.report.provenance import describe
 from flbench.report.runs import Run
-from flbench.report.stats import Summary, summarize
 from flbench.report.ticks import DIGITS, Tick, axis_value, digits_of, tick
+
+#: Coverage of every interval that is printed.
+CONFIDENCE = 0.95
+
+#: Fewer values than this have no interval: that of two is 9 standard deviations wide.
+FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and spread of ``n`` values; ``sd`` is None for one value, ``half_width`` for fewer than ``FEWEST``."""
+
+    n: int
+    mean: float
+    sd: float | None
+    half_width: float | None
+
+
+def summarize(values: Sequence[float]) -> Summary | None:
+    """Return mean, sample sd (ddof 1) and half-width of the 95 % Student-t interval of the mean; None for no values.
+
+    The order of the values does not change a bit of the result.
+    """
+    n = len(values)
+    if n == 0:
+        return None
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Summary(1, mean, None, None)
+    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    if n < FEWEST:
+        return Summary(n, mean, sd, None)
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+    return Summary(n, mean, sd, quantile * sd / math.sqrt(n))
 
 
 @dataclass(frozen=True)
@@ -154,3 +189,36 @@ def cells_of(runs: Sequence[Run], metric: str) -> list[Cell]:
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
     """Return items of equal key together, in the order of the keys."""
     return [list(members) for _, members in groupby(sorted(items, key=key), key=key)]
+
+
+def lines_below(cell: Cell) -> list[str]:
+    """Return the lines below a cell's mean: spread and number of seeds, gaps, how its settings were chosen."""
+    metric, summary, below = METRICS[cell.metric], cell.summary, []
+    if summary:
+        spread = "" if summary.sd is None else f"sd {metric.text(summary.sd)}, "
+        below.append(f"{spread}n={summary.n}{', no interval' if summary.half_width is None else ''}")
+    if not cell.complete:
+        below.append(gap_text(cell))
+    return [*below, *filter(None, [cell.chosen])]
+
+
+def mean_text(cell: Cell) -> str:
+    """Return ``97.26 ± 1.05``, mean and half-width of its interval; empty where there is no value."""
+    if cell.summary is None:
+        return ""
+    metric, half_width = METRICS[cell.metric], cell.summary.half_width
+    return metric.text(cell.summary.mean) + ("" if half_width is None else f" ± {metric.text(half_width)}")
+
+
+def gap_text(cell: Cell) -> str:
+    """Return ``not run``, ``2/3 diverged`` or ``2/3: 1 failed (oom)``."""
+    if cell.gaps == {"pending": cell.requested}:
+        return "not run"
+    if cell.gaps.keys() == {"diverged"}:
+        return f"{cell.gaps['diverged']}/{cell.requested} diverged"
+    return f"{len(cell.values)}/{cell.requested}: {listing(cell.gaps)}"
+
+
+def listing(counts: Mapping[str, int]) -> str:
+    """Return ``1 diverged, 2 pending``."""
+    return ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flbench.report.stats import CONFIDENCE, RESAMPLES
+from flbench.report.cells import CONFIDENCE
+from flbench.report.stats import RESAMPLES
 from flbench.streams import stream
 
 #: Fewer groups than this have no interval: a bootstrap of so few is not reliable.

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flbench.metric_specs import METRICS, Record, value_of
-from flbench.report.cells import Cell
+from flbench.report.cells import Cell, summarize
 from flbench.report.runs import Collection
-from flbench.report.stats import summarize
 
 #: The value that each seed is to reach.
 Targets = Mapping[int, float]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.config import Experiment
 from flbench.registry import Component
 from flbench.report.literal import spreadsheet
-from flbench.report.runs import Run, public_environment
-from flbench.report.sources import Source
+from flbench.report.runs import Run, Source, public_environment
 
 if TYPE_CHECKING:
     import pandas as pd

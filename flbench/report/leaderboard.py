@@ -14,7 +14,6 @@ from flbench.report.board import Details, Leaderboard, Options, Section
 from flbench.report.cells import Cell, cells_of, gap_of, grouped
 from flbench.report.claims import Chapter
 from flbench.report.costs import costs_of, targets_of
-from flbench.report.layout import SECTION, Layout, axes_of, has_axis, varies
 from flbench.report.lr_range import Ranges, ranges
 from flbench.report.paper import Paper
 from flbench.report.parts import Part, merged, place_of
@@ -22,7 +21,7 @@ from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection, Run, varied_methods
 from flbench.report.selection import tune
 from flbench.report.summary import overalls
-from flbench.report.tables import Table, lay_out
+from flbench.report.tables import SECTION, Layout, Table, axes_of, has_axis, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
 from flbench.sweeps import condition
 

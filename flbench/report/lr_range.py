@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, grouped
-from flbench.report.layout import Layout, axes_for
+from flbench.report.tables import Layout, axes_for
 from flbench.report.ticks import Tick, place_label
 
 #: A learning rate works where its mean is within this of the best one's: two points.

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.config import Training
 from flbench.report.board import Options
-from flbench.report.layout import Layout
-from flbench.report.runs import Collection, Run, collect
-from flbench.report.sources import Source
+from flbench.report.runs import Collection, Run, Source, collect
+from flbench.report.tables import Layout
 
 if TYPE_CHECKING:
     from flbench.sweeps import Sweep

@@ -1,4 +1,4 @@
-"""The runs of a report: one ``Run`` for each requested experiment, with its state and the record that counts.
+"""The runs of a report: where they come from, and one ``Run`` for each request, with the record that counts.
 
 The record is that of the last requested round, also where the run was extended later. Result files hold the last
 record, so ``metrics.jsonl`` is read only for extended runs and for curves.
@@ -6,22 +6,85 @@ record, so ``metrics.jsonl`` is read only for extended runs and for curves.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from flbench.choices import SelectBy
 from flbench.config import Experiment, Training
+from flbench.data.datasets import Dataset
 from flbench.errors import UserError
 from flbench.metric_specs import METRICS, Record, value_of
-from flbench.report.contents import named_by
-from flbench.report.sources import Source
-from flbench.store import Result, RunRequest
+from flbench.report.contents import by_dataset, choose_content, renamed
+from flbench.store import Result, RunRequest, Store
 
 #: Fields of an experiment that no leaderboard compares: what was observed, and what is averaged over.
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes"})
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run of a source, under the id that it was stored with."""
+
+    run_id: str
+    experiment: Experiment | None  # None: this version of flbench cannot read it
+
+
+class Source(Protocol):
+    """Where runs come from: a store, or exported files."""
+
+    def stored_runs(self) -> Iterator[StoredRun]:
+        """Yield every run."""
+
+    def results(self, run_id: str) -> Sequence[Result]:
+        """Return the published results of a run; empty for an unknown run."""
+
+    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
+        """Return all records of one result, in the order of rounds."""
+
+    def state(self, experiment: Experiment) -> tuple[str, str | None]:
+        """Return the state of an unfinished run, and the kind of failure of a failed one."""
+
+
+class StoreSource:
+    """The runs of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._results: dict[str, Sequence[Result]] = {}
+
+    def stored_runs(self) -> Iterator[StoredRun]:
+        """Yield every run that was ever started."""
+        for run_id in self._store.run_ids():
+            try:
+                yield StoredRun(run_id, self._store.run(run_id).experiment())
+            except (OSError, UserError):
+                yield StoredRun(run_id, None)
+
+    def results(self, run_id: str) -> Sequence[Result]:
+        """Return the results of a run, read once; empty where one is unreadable, which ``state`` reports."""
+        if run_id not in self._results:
+            try:
+                self._results[run_id] = self._store.run(run_id).results()
+            except OSError:
+                self._results[run_id] = ()
+        return self._results[run_id]
+
+    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
+        """Return the verified records of a result; empty where they are unreadable."""
+        try:
+            return self._store.run(run_id).metrics(result)
+        except OSError:
+            return []
+
+    def state(self, experiment: Experiment) -> tuple[str, str | None]:
+        """Return the state of an unfinished run; one that finished after its results were read is still ``running``."""
+        state = self._store.run(experiment.run_id).state(experiment)
+        if state.status == "done":
+            return "running", None
+        return state.status, state.kind if state.status == "failed" else None
 
 
 @dataclass(frozen=True)
@@ -77,10 +140,6 @@ class Collection:
             return []
         return [record for record in self.source.metrics(run.run_id, run.result) if record["round"] <= run.rounds]
 
-    def naming_variants(self, varied: frozenset[str]) -> Collection:
-        """Return the same runs with labels that name the variant of the methods in ``varied``."""
-        return dataclasses.replace(self, runs=tuple(dataclasses.replace(run, varied=varied) for run in self.runs))
-
 
 def varied_methods(runs: Iterable[Run]) -> frozenset[str]:
     """Return the names of the methods of which runs have several variants."""
@@ -100,7 +159,7 @@ def collect(
     Args:
         source: where the runs are.
         requests: experiments, each up to its last round. One that does not name the content of its data stands for the
-            content that the source has (``contents.named_by``). Without requests, the runs of a cell are compared at
+            content that the source has (``named_by``). Without requests, the runs of a cell are compared at
             the last round that all finished ones recorded.
         select_by: which record up to that round counts. ``last``: the last one; ``val``: the one with the best accuracy
             on held-out training data, where there is such data; ``oracle``: the one with the best ``metric`` on the
@@ -121,6 +180,35 @@ def collect(
     ranked_by = {"last": None, "val": "val_acc", "oracle": metric}[select_by]
     runs = (_run_of(source, experiment, rounds, ranked_by) for (_, rounds), experiment in unique.items())
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
+
+
+def named_by(source: Source, requests: Sequence[Experiment]) -> list[Experiment]:
+    """Return the experiments on the content of their data that the runs of ``source`` have.
+
+    A data set that names its content keeps it. The official content comes first where there are runs on it; other
+    content is used where it is the only one, or the one on this machine.
+
+    Raises:
+        UserError: the runs are on several contents, none of which is on this machine.
+    """
+    stored: list[tuple[Experiment, Dataset]] | None = None
+    named: dict[Dataset, Dataset] = {}
+    for dataset, experiments in by_dataset(requests).items():
+        if dataset.content is not None:
+            continue
+        if dataset.official and any(source.results(experiment.run_id) for experiment in experiments):
+            continue
+        if stored is None:
+            known = ((one, getattr(one, "dataset", None)) for run in source.stored_runs() if (one := run.experiment))
+            stored = [(one, own) for one, own in known if own is not None]
+        ids = {experiment.run_id for experiment in experiments}
+        contents = Counter(
+            own.content
+            for experiment, own in stored
+            if own.content and own.same_place(dataset) and experiment.on(dataset).run_id in ids
+        )
+        named[dataset] = dataset.holding(choose_content(dataset, contents))
+    return renamed(requests, named)
 
 
 def _run_of(source: Source, experiment: Experiment, rounds: int, ranked_by: str | None) -> Run:

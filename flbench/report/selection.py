@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flbench.metric_specs import METRICS, value_of
-from flbench.report.cells import Cell, grouped
-from flbench.report.layout import Layout, axes_for, has_axis
-from flbench.report.stats import summarize
+from flbench.report.cells import Cell, grouped, summarize
+from flbench.report.tables import Layout, axes_for, has_axis
 from flbench.report.ticks import place_label
 
 

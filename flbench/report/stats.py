@@ -1,8 +1,8 @@
-"""Statistics of a handful of seeds: means with intervals, paired tests, a bootstrap across cells, rank correlation.
+"""Comparisons of cells: paired tests with Holm's correction, a bootstrap across cells, Kendall's tau.
 
 scipy has no t-test that treats equal differences exactly, no bootstrap that draws n - 1 of n within strata, and no Holm
-correction; the rest comes from scipy. statsmodels has Holm's correction, with the same numbers, but the overhead of its
-calls dominates a report, which corrects thousands of small tables.
+correction. statsmodels has Holm's correction, with the same numbers, but the overhead of its calls dominates a report,
+which corrects thousands of small tables.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
+from flbench.report.cells import CONFIDENCE, FEWEST, Cell, summarize
 from flbench.streams import stream
 
-#: Coverage of every interval that is printed.
-CONFIDENCE = 0.95
-
-#: Fewer values than this have no interval: that of two is 9 standard deviations wide.
-FEWEST = 3
+At = TypeVar("At")
 
 #: A difference is significant where its corrected p-value is below this.
 LEVEL = 0.05
@@ -29,38 +27,6 @@ RESAMPLES = 2000
 
 #: Decimals of a difference between two recorded numbers; the digits below are rounding errors.
 _DECIMALS = 12
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Mean and spread of ``n`` values; ``sd`` is None for one value, ``half_width`` for fewer than ``FEWEST``."""
-
-    n: int
-    mean: float
-    sd: float | None
-    half_width: float | None
-
-
-def summarize(values: Sequence[float]) -> Summary | None:
-    """Return mean, sample sd (ddof 1) and half-width of the 95 % Student-t interval of the mean; None for no values.
-
-    The order of the values does not change a bit of the result.
-    """
-    n = len(values)
-    if n == 0:
-        return None
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Summary(1, mean, None, None)
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    return Summary(n, mean, sd, t_quantile(n - 1) * sd / math.sqrt(n) if n >= FEWEST else None)
-
-
-def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """Return the two-sided Student-t quantile: 12.706 for one degree of freedom at 95 %."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, (1 + confidence) / 2))
 
 
 @dataclass(frozen=True)
@@ -108,6 +74,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = least
     return corrected
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A cell minus its reference; ``p`` is corrected for the number of cells (Holm), None for single seeds."""
+
+    difference: Difference
+    p: float | None
+
+
+def contrasts(cells: Mapping[At, Cell], reference: At) -> dict[At, Contrast]:
+    """Return every other cell minus the one at ``reference``, over their common seeds."""
+    against = cells[reference].by_seed
+    found = {at: gap for at, cell in cells.items() if at != reference and (gap := paired(cell.by_seed, against))}
+    tested = {at: gap.p for at, gap in found.items() if gap.p is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return {at: Contrast(gap, corrected.get(at)) for at, gap in found.items()}
 
 
 def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float] | None:

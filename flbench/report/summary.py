@@ -6,12 +6,15 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell
-from flbench.report.layout import Layout
-from flbench.report.stats import bootstrap_interval, summarize
-from flbench.report.tables import MAX_COLUMNS, Position, Table
+from flbench.report.cells import Cell, summarize
+from flbench.report.stats import bootstrap_interval
+from flbench.report.tables import MAX_COLUMNS, Layout, Position, Table
 from flbench.report.ticks import Tick, place_label
 
 
@@ -108,17 +111,15 @@ def _overall(sections: Sequence[tuple[str, Sequence[Table]]]) -> Overall | None:
             for col in table.cols:
                 parts = [title if len(sections) > 1 else "", table.title, place_label(table.col_axes, col)]
                 columns.append(", ".join(filter(None, parts)) or METRICS[table.metric].title)
-    metric = METRICS[first.metric]
     standings = {row: [found.get(c) for c in range(len(columns))] for row, found in rows.items()}
     means = {
         row: [one.cell.summary.mean for one in found if one and one.cell.complete and one.cell.summary]
         for row, found in standings.items()
     }
     full = [row for row, of in means.items() if len(of) == len(columns)]
-    ranked = _mean_ranks([means[row] for row in full], lower_is_better=metric.lower_is_better) if len(full) > 1 else []
-    ranks = dict(zip(full, ranked, strict=False))
+    sign = 1 if METRICS[first.metric].lower_is_better else -1
+    ranks = dict(zip(full, mean_ranks(sign * np.array([means[row] for row in full])), strict=True)) if full[1:] else {}
     found = [_row(row, standings[row], means[row], ranks.get(row)) for row in rows]
-    sign = 1 if metric.lower_is_better else -1
     found.sort(key=lambda one: (one.rank or math.inf, one.mean is None, sign * (one.mean or 0), -one.complete, one.row))
     return Overall(first.row_axes, tuple(columns), tuple(found), first.metric, len(full))
 
@@ -139,10 +140,13 @@ def _row(
     )
 
 
-def _mean_ranks(rows: Sequence[Sequence[float]], *, lower_is_better: bool) -> list[float]:
-    """Return the mean over columns of each row's rank in the column, 1 for the best; ties share their mean rank."""
-    import numpy as np
-    from scipy.stats import rankdata
+def mean_ranks(values_RC: NDArray[Any]) -> list[float]:
+    """Return the mean over columns C of each row's rank in the column, 1 for the least; ties share their mean rank.
 
-    values = np.asarray(rows) if lower_is_better else -np.asarray(rows)
-    return [float(rank) for rank in rankdata(values, axis=0).mean(axis=1)]
+    These are the ranks of ``scipy.stats.rankdata``, whose import takes longer than a report of a small sweep.
+    """
+    ranks = []
+    for column in values_RC.T:
+        _, place, counts = np.unique(column, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[place])
+    return [float(rank) for rank in np.mean(ranks, axis=0)]

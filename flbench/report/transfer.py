@@ -1,14 +1,16 @@
-"""Runs between stores and exported files: what an export takes from a store, what an import adds to one."""
+"""Runs between stores and exported files: export from a store, import into one, exported files as a report's source."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-from flbench.config import canonical_json
+from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
-from flbench.report.exports import Exported, sha256
+from flbench.report.exports import Exported, read, sha256
+from flbench.report.runs import StoredRun
 from flbench.store import Lease, Result, RunDir, Store, files, strict_json
 
 #: Fields of an environment that concern the machine's user rather than the numbers; they are not exported.
@@ -81,21 +83,15 @@ def contradiction(result: Result, records: Sequence[Mapping[str, Any]], new: Exp
     if not result.is_of(new.request()):
         return None
     first, second = sorted((result, new.result), key=lambda one: one.rounds)
-    diverged = first.status == "diverged" and (second.status == "done" or second.rounds > first.rounds)
-    if diverged:
+    if first.status == "diverged" and (second.status == "done" or second.rounds > first.rounds):
         return f"one diverged in round {first.rounds}, the other did not"
-    if (differs := _differing_round(records, new.records)) is not None:
-        return f"first in round {differs}"
-    return None
-
-
-def _differing_round(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return the first round that both recorded with different numbers; times and probes do not count."""
-    known = {record["round"]: _numbers(record) for record in ours}
-    return next((r["round"] for r in theirs if known.get(r["round"], _numbers(r)) != _numbers(r)), None)
+    known = {record["round"]: _numbers(record) for record in records}
+    rounds = (r["round"] for r in new.records if known.get(r["round"], _numbers(r)) != _numbers(r))
+    return next((f"first in round {differing}" for differing in rounds), None)
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what two results of one run must have in common; times and probes may differ."""
     return {name: value for name, value in record.items() if name not in ("seconds", "probes")}
 
 
@@ -131,3 +127,38 @@ def _import_run(store: Store, new: Exported, lease: Lease) -> ImportOutcome:
     )
     attempt.end("ok", "imported")
     return "imported"
+
+
+class FilesSource:
+    """The runs of exported files, as a report's source."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._runs: dict[str, list[Exported]] = {}
+        for path in paths:
+            for new in read(path):
+                known = self._runs.setdefault(new.run_id, [])
+                for old in known:
+                    if problem := contradiction(old.result, old.records, new):
+                        raise UserError(
+                            f"{path}: run {new.run_id} has other numbers here than in an earlier file ({problem}); "
+                            "report the files separately"
+                        )
+                if new.result not in [old.result for old in known]:
+                    known.append(new)
+
+    def stored_runs(self) -> Iterator[StoredRun]:
+        """Yield every run in the files."""
+        for run_id in sorted(self._runs):
+            yield StoredRun(run_id, self._runs[run_id][0].experiment)
+
+    def results(self, run_id: str) -> Sequence[Result]:
+        """Return the results of a run, fewest rounds first."""
+        return [one.result for one in self._runs.get(run_id, ())]
+
+    def metrics(self, run_id: str, result: Result) -> list[dict[str, Any]]:
+        """Return the records of a result."""
+        return next(one.records for one in self._runs[run_id] if one.result is result)
+
+    def state(self, experiment: Experiment) -> tuple[str, str | None]:
+        """Return ``pending``: a file holds finished runs only."""
+        return "pending", None

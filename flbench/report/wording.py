@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from flbench.metric_specs import METRICS
-from flbench.report.cells import Cell
 from flbench.report.costs import Reached
-from flbench.report.paired_tests import Contrast
+from flbench.report.stats import Contrast
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, axis_label
 
@@ -40,39 +39,6 @@ def row_name(row: Sequence[Tick]) -> str:
     return " ".join(at.label for at in row)
 
 
-def lines_below(cell: Cell) -> list[str]:
-    """Return the lines below a cell's mean: spread and number of seeds, gaps, how its settings were chosen."""
-    metric, summary, below = METRICS[cell.metric], cell.summary, []
-    if summary:
-        spread = "" if summary.sd is None else f"sd {metric.text(summary.sd)}, "
-        below.append(f"{spread}n={summary.n}{', no interval' if summary.half_width is None else ''}")
-    if not cell.complete:
-        below.append(gap_text(cell))
-    return [*below, *filter(None, [cell.chosen])]
-
-
-def mean_text(cell: Cell) -> str:
-    """Return ``97.26 ± 1.05``, mean and half-width of its interval; empty where there is no value."""
-    if cell.summary is None:
-        return ""
-    metric, half_width = METRICS[cell.metric], cell.summary.half_width
-    return metric.text(cell.summary.mean) + ("" if half_width is None else f" ± {metric.text(half_width)}")
-
-
-def gap_text(cell: Cell) -> str:
-    """Return ``not run``, ``2/3 diverged`` or ``2/3: 1 failed (oom)``."""
-    if cell.gaps == {"pending": cell.requested}:
-        return "not run"
-    if cell.gaps.keys() == {"diverged"}:
-        return f"{cell.gaps['diverged']}/{cell.requested} diverged"
-    return f"{len(cell.values)}/{cell.requested}: {listing(cell.gaps)}"
-
-
-def listing(counts: Mapping[str, int]) -> str:
-    """Return ``1 diverged, 2 pending``."""
-    return ", ".join(f"{count} {what}" for what, count in counts.items())
-
-
 def contrast_text(contrast: Contrast, metric: str) -> tuple[str, str]:
     """Return ``+20.66 ± 3.10``, and the line below it, ``p 0.012, n=3``."""
     found, known = contrast.difference, METRICS[metric]
@@ -95,10 +61,3 @@ def bytes_text(count: float) -> str:
             return f"{count:.{0 if unit == 'B' else 1}f}\N{NO-BREAK SPACE}{unit}"
         count /= 1000
     raise AssertionError
-
-
-def numbers_text(numbers: Sequence[int]) -> str:
-    """Return ``0, 1, 2``; for more than three in a row ``0 to 19``."""
-    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
-        return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(map(str, numbers))

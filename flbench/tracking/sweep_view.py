@@ -39,7 +39,7 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
     from flbench.report.leaderboard import build
     from flbench.report.paper import figure_kinds
     from flbench.report.parts import options_of, parts_of
-    from flbench.report.sources import StoreSource
+    from flbench.report.runs import StoreSource
     from flbench.report.write.json import to_json
 
     board = build(parts_of(StoreSource(store), [sweep]), options_of([sweep]), papers())

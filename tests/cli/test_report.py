@@ -10,8 +10,7 @@ import pytest
 from flbench.cli import main
 from flbench.papers import papers
 from flbench.report import exports, transfer, write_leaderboard
-from flbench.report.runs import collect
-from flbench.report.sources import StoreSource
+from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, markdown_of, records

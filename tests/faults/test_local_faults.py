@@ -20,8 +20,7 @@ import pytest
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.orchestrate import Outcome
-from flbench.report.runs import collect
-from flbench.report.sources import StoreSource
+from flbench.report.runs import StoreSource, collect
 from flbench.store import Heartbeat, Lease, Store, files, leases, read_plan, strict_json
 from flbench.store.leases import process_start
 from tests.faults.disks import ShiftedClock, TwoClocks

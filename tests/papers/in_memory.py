@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flbench.config import Experiment
-from flbench.report.runs import Collection, collect
-from flbench.report.sources import StoredRun
+from flbench.report.runs import Collection, StoredRun, collect
 from flbench.store import Result
 from tests.report.stores import ENVIRONMENT, NUMERICS
 

@@ -12,12 +12,12 @@ from flbench.report.board import Leaderboard, Options, Picture
 from flbench.report.claims import Chapter
 from flbench.report.figures import kinds
 from flbench.report.figures.drawing import Drawing
-from flbench.report.layout import Layout
 from flbench.report.leaderboard import build, chapters_of
 from flbench.report.page.leaderboard import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import Part
 from flbench.report.runs import Collection
+from flbench.report.tables import Layout
 from flbench.report.write.html import to_html
 from flbench.report.write.markdown import to_markdown
 from flbench.store import Attempt, Lease, Store

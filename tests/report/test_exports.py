@@ -15,8 +15,8 @@ import pytest
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.report import exports, transfer
-from flbench.report.runs import collect
-from flbench.report.sources import FilesSource, Source, StoreSource
+from flbench.report.runs import Source, StoreSource, collect
+from flbench.report.transfer import FilesSource
 from flbench.store import Lease, Store
 from tests.report.stores import (
     accuracy,

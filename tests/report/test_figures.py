@@ -14,8 +14,7 @@ from flbench.report.figures.drawing import Drawing
 from flbench.report.figures.kinds import with_links
 from flbench.report.figures.style import COLORS
 from flbench.report.paper import figure_kinds
-from flbench.report.runs import collect
-from flbench.report.sources import StoreSource
+from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
 from tests.papers.label_skew.test_claims_published import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures

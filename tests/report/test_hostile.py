@@ -15,8 +15,7 @@ from rich.console import Console
 from flbench.report.board import Leaderboard
 from flbench.report.dataframes import write_csv
 from flbench.report.literal import literal, spreadsheet, visible
-from flbench.report.runs import Collection, Run, collect
-from flbench.report.sources import StoreSource
+from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from flbench.store import Store

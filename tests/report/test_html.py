@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from flbench.report.board import Leaderboard
-from flbench.report.runs import collect
-from flbench.report.sources import StoreSource
+from flbench.report.runs import StoreSource, collect
 from tests.report.stores import html_of, leaderboard_of, write_figures
 from tests.report.test_leaderboard import everything
 

@@ -14,11 +14,10 @@ from rich.console import Console
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
-from flbench.report.runs import Collection, Run, collect
-from flbench.report.sources import StoreSource
+from flbench.report.cells import lines_below, mean_text
+from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.tables import Table
 from flbench.report.ticks import public
-from flbench.report.wording import lines_below, mean_text
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from flbench.store import Store

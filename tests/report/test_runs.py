@@ -9,8 +9,7 @@ import pytest
 
 from flbench.config import Experiment
 from flbench.report import dataframes
-from flbench.report.runs import Run, collect
-from flbench.report.sources import StoreSource
+from flbench.report.runs import Run, StoreSource, collect
 from flbench.store import Store
 from tests.report.stores import claim, experiment, fail, finish, records
 from tests.start_up import heavy_imports

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flbench.report.stats import LEVEL, bootstrap_interval, holm, paired, summarize
+from flbench.report.cells import summarize
+from flbench.report.stats import LEVEL, bootstrap_interval, holm, paired
 from flbench.streams import stream
 
 DRAWS = 10_000

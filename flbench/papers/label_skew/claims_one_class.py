@@ -13,10 +13,10 @@ from itertools import product
 
 from flbench.papers.evidence import combined, direction, points_text, range_text
 from flbench.papers.label_skew.probe_cells import Probed, number, probes_of
-from flbench.report.cells import grouped
+from flbench.report.cells import grouped, summarize
 from flbench.report.claims import Claim
 from flbench.report.runs import Run
-from flbench.report.stats import paired, summarize
+from flbench.report.stats import paired
 
 PAPER = "Zhang et al. 2024"
 

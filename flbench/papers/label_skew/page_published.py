@@ -9,7 +9,7 @@ from flbench.messages import format_scalar
 from flbench.papers.label_skew.claims_published import Comparison, Order, Published
 from flbench.papers.label_skew.published import Configuration, remarks
 from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
-from flbench.report.wording import mean_text
+from flbench.report.cells import mean_text
 
 #: Settings that head a column where they differ between the rows of a section.
 _SETTINGS: Mapping[str, str] = {

@@ -22,8 +22,7 @@ from flbench.report.figures.style import (
     set_panel_title,
     set_title,
 )
-from flbench.report.layout import axes_for
-from flbench.report.tables import Table
+from flbench.report.tables import Table, axes_for
 from flbench.report.ticks import place_label
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flbench.config import Federated, Training
 from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import Cell
+from flbench.report.cells import Cell, summarize
 from flbench.report.figures.drawing import Drawing, file_name, titles_of
 from flbench.report.figures.style import (
     PANEL,
@@ -30,7 +30,6 @@ from flbench.report.figures.style import (
     set_title,
 )
 from flbench.report.runs import Collection
-from flbench.report.stats import summarize
 from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import row_name

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
+from flbench.report.cells import gap_text
 from flbench.report.figures.drawing import Drawing, table_file_name, titles_of
 from flbench.report.figures.style import (
     COLOR_MAP,
@@ -20,7 +21,7 @@ from flbench.report.figures.style import (
 )
 from flbench.report.tables import Position, Table
 from flbench.report.ticks import Tick, place_label
-from flbench.report.wording import TIED, gap_text
+from flbench.report.wording import TIED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
 from flbench.report.literal import literal
 from flbench.report.lr_range import WITHIN, Range, Ranges
-from flbench.report.paired_tests import Contrast
+from flbench.report.stats import Contrast
 from flbench.report.tables import Position
 from flbench.report.wording import NONE, TIED, bytes_text, contrast_text, reached_text, row_labels, row_name
 

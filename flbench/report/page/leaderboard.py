@@ -8,27 +8,16 @@ from flbench.choices import SelectBy
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
-from flbench.report.cells import Cell
+from flbench.report.cells import CONFIDENCE, Cell, gap_text, lines_below, listing, mean_text
 from flbench.report.literal import literal
 from flbench.report.page.chapters import chapter_blocks
 from flbench.report.page.details import detail_blocks
 from flbench.report.provenance import Provenance
-from flbench.report.stats import CONFIDENCE, LEVEL, RESAMPLES
+from flbench.report.stats import LEVEL, RESAMPLES
 from flbench.report.summary import Overall, Standing
 from flbench.report.supplement import Place, Supplement
 from flbench.report.tables import MAX_COLUMNS, Position, Table
-from flbench.report.wording import (
-    NONE,
-    TIED,
-    column_head,
-    gap_text,
-    lines_below,
-    listing,
-    marked,
-    mean_text,
-    numbers_text,
-    row_labels,
-)
+from flbench.report.wording import NONE, TIED, column_head, marked, row_labels
 
 #: Most rows of the first table; the others are in the sections.
 MOST_ROWS = 20
@@ -296,8 +285,8 @@ def _provenance(board: Leaderboard) -> Iterator[Block]:
     made = board.provenance
     lines = [
         f"Runs: {made.requested}, {made.finished} finished",
-        f"Seeds: {numbers_text(made.seeds)}",
-        f"Rounds: {numbers_text(made.rounds)}",
+        f"Seeds: {_numbers_text(made.seeds)}",
+        f"Rounds: {_numbers_text(made.rounds)}",
         *(f"{title}: {literal(_facts(made, title))}" for title, counts in made.facts.items() if counts),
         *(f"Spec: {literal(name)} `{literal(spec_hash)}`" for name, spec_hash in board.options.specs),
     ]
@@ -312,3 +301,10 @@ def _facts(made: Provenance, title: str) -> str:
     if list(counts.values()) == [made.finished]:
         return next(iter(counts))
     return "; ".join(f"{text} ({count} {'run' if count == 1 else 'runs'})" for text, count in counts.items())
+
+
+def _numbers_text(numbers: Sequence[int]) -> str:
+    """Return ``0, 1, 2``; for more than three in a row ``0 to 19``."""
+    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))

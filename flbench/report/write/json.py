@@ -7,7 +7,7 @@ from typing import Any
 from flbench.report.board import Details, Leaderboard
 from flbench.report.dataframes import flatten
 from flbench.report.lr_range import Range, Ranges
-from flbench.report.paired_tests import Contrast
+from flbench.report.stats import Contrast
 from flbench.report.summary import Overall
 from flbench.report.tables import Position, Table
 

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
+from flbench.report.cells import gap_text, mean_text
 from flbench.report.claims import Chapter
 from flbench.report.tables import Position, Table
-from flbench.report.wording import NONE, TIED, column_head, gap_text, mean_text, row_labels
+from flbench.report.wording import NONE, TIED, column_head, row_labels
 
 
 def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:

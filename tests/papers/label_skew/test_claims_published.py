@@ -11,8 +11,7 @@ import pytest
 from flbench.config import Experiment, parse_experiment
 from flbench.papers.label_skew.claims_published import Comparison, Published, compare
 from flbench.report.board import Leaderboard
-from flbench.report.runs import collect
-from flbench.report.sources import StoreSource
+from flbench.report.runs import StoreSource, collect
 from flbench.report.write.json import to_json
 from flbench.store import Store
 from tests.report.stores import claim, experiment, fail, finish, leaderboard_of, markdown_of
