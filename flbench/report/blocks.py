@@ -42,23 +42,14 @@ class Code:
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell of a grid.
+    """A cell of a grid."""
 
-    Attributes:
-        text: the first line.
-        below: smaller lines under it.
-        bold: whether the text is bold.
-        mark: follows the text.
-        order: sort key; None: the text.
-        tip: lines of a tooltip.
-    """
-
-    text: str
-    below: tuple[str, ...] = ()
+    text: str  # the first line
+    below: tuple[str, ...] = ()  # smaller lines under it
     bold: bool = False
-    mark: str = ""
-    order: float | None = None
-    tip: tuple[str, ...] = ()
+    mark: str = ""  # follows the text
+    order: float | None = None  # sort key; None: the text
+    tip: tuple[str, ...] = ()  # lines of a tooltip
 
 
 @dataclass(frozen=True)

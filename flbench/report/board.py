@@ -32,100 +32,56 @@ class Options:
 
 @dataclass(frozen=True)
 class Details:
-    """A table with comparisons and costs of its cells.
-
-    Attributes:
-        baseline: the row that the others are compared with, if there is one.
-        to_baseline: complete cells minus the baseline of their column.
-        costs: of every cell.
-    """
+    """A table with comparisons and costs of its cells."""
 
     table: Table
-    baseline: tuple[Tick, ...] | None
-    to_baseline: Mapping[Position, Contrast]
-    costs: Mapping[Position, Costs]
+    baseline: tuple[Tick, ...] | None  # the row that the others are compared with, if there is one
+    to_baseline: Mapping[Position, Contrast]  # complete cells minus the baseline of their column
+    costs: Mapping[Position, Costs]  # of every cell
 
 
 @dataclass(frozen=True)
 class Section:
-    """One data set and model, with the report options of some sweeps.
+    """One data set and model, with the report options of some sweeps."""
 
-    Attributes:
-        title: data set and model, and the sweeps if others have other report options.
-        place: the names of data set and model.
-        layout: the report options of the sweeps.
-        constants: the settings that all cells share.
-        tables: every cell.
-        tuned: the cells of the chosen hyperparameters, where some vary.
-        chosen: the hyperparameters that were chosen.
-        own_shard: methods that keep parameters on the clients, on the clients' own data.
-        details: of the tuned tables, or of all where nothing was tuned.
-        ranges: the learning rates with which each row works.
-        fingerprints: versions of the data.
-    """
-
-    title: str
-    place: tuple[str, str]
-    layout: Layout
-    constants: str
-    tables: tuple[Table, ...]
-    tuned: tuple[Table, ...]
-    chosen: tuple[str, ...]
-    own_shard: tuple[Table, ...]
-    details: tuple[Details, ...]
-    ranges: tuple[Ranges, ...]
-    fingerprints: tuple[str, ...]
+    title: str  # data set and model, and the sweeps if others have other report options
+    place: tuple[str, str]  # the names of data set and model
+    layout: Layout  # the report options of the sweeps
+    constants: str  # the settings that all cells share
+    tables: tuple[Table, ...]  # every cell
+    tuned: tuple[Table, ...]  # the cells of the chosen hyperparameters, where some vary
+    chosen: tuple[str, ...]  # the hyperparameters that were chosen
+    own_shard: tuple[Table, ...]  # methods that keep parameters on the clients, on the clients' own data
+    details: tuple[Details, ...]  # of the tuned tables, or of all where nothing was tuned
+    ranges: tuple[Ranges, ...]  # the learning rates with which each row works
+    fingerprints: tuple[str, ...]  # versions of the data
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure that was drawn for the leaderboard.
+    """A figure that was drawn for the leaderboard."""
 
-    Attributes:
-        kind: name of its kind.
-        caption: what it shows.
-        svg: its file; the PNG has the same name.
-        place: the data set and model it belongs to, if any.
-        link: the path from the leaderboard to the file; empty for no link.
-    """
-
-    kind: str
-    caption: str
-    svg: Path
-    place: tuple[str, str] | None = None
-    link: str = ""
+    kind: str  # name of its kind
+    caption: str  # what it shows
+    svg: Path  # its file; the PNG has the same name
+    place: tuple[str, str] | None = None  # the data set and model it belongs to, if any
+    link: str = ""  # the path from the leaderboard to the file; empty for no link
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """A leaderboard.
+    """A leaderboard."""
 
-    Attributes:
-        options: title and origin.
-        sections: data sets and models.
-        provenance: of all runs.
-        unfinished: number of runs without a value by reason.
-        collection: all runs.
-        overall: the first table, or one a section.
-        chapters: studies.
-        supplements: what papers add.
-        pictures: figures.
-    """
-
-    options: Options
-    sections: tuple[Section, ...]
-    provenance: Provenance
-    unfinished: Mapping[str, int]
+    options: Options  # title and origin
+    sections: tuple[Section, ...]  # data sets and models
+    provenance: Provenance  # of all runs
+    unfinished: Mapping[str, int]  # number of runs without a value by reason
     collection: Collection
-    overall: tuple[Overall, ...] = ()
+    overall: tuple[Overall, ...] = ()  # the first table, or one a section
     chapters: tuple[Chapter, ...] = ()
-    supplements: tuple[Supplement, ...] = ()
+    supplements: tuple[Supplement, ...] = ()  # what papers add
     pictures: tuple[Picture, ...] = ()
 
     def supplement(self, kind: type[S]) -> S | None:
         """Return the supplement of a class; None where there is none."""
         return next((one for one in self.supplements if isinstance(one, kind)), None)
-
-    def all_tables(self) -> list[Table]:
-        """Return every table in reading order."""
-        return [table for section in self.sections for table in (*section.tables, *section.own_shard)]

@@ -61,22 +61,14 @@ def summarize(values: Sequence[float]) -> Summary | None:
 
 @dataclass(frozen=True)
 class Cell:
-    """The seeds of one configuration on one version of the data.
+    """The seeds of one configuration on one version of the data."""
 
-    Attributes:
-        runs: one a seed.
-        metric: name of the number that is averaged.
-        fingerprint: version of the data.
-        elsewhere: runs of this configuration on other data.
-        chosen: how its hyperparameters were chosen, if they were.
-        digits: significant digits by axis, where four are too few.
-    """
-
-    runs: tuple[Run, ...]
-    metric: str
-    fingerprint: str | None = None
-    elsewhere: int = 0
-    chosen: str = ""
+    runs: tuple[Run, ...]  # one a seed
+    metric: str  # name of the number that is averaged
+    fingerprint: str | None = None  # version of the data
+    elsewhere: int = 0  # runs of this configuration on other data
+    chosen: str = ""  # how its hyperparameters were chosen, if they were
+    # Significant digits by axis, where four are too few.
     digits: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from flbench.report.blocks import Block
+from flbench.report.blocks import Block, Entry, Grid
 from flbench.report.runs import Run
 
 #: What our runs say of a claim; ``in part``: it holds in some of the settings that it is about.
@@ -16,19 +16,12 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, and what our runs say of it.
+    """A statement, and what our runs say of it."""
 
-    Attributes:
-        text: the statement, in a sentence.
-        source: paper, and theorem, figure or table.
-        verdict: what our runs say.
-        evidence: the numbers behind the verdict, with their spread or interval and n, or why there is none.
-    """
-
-    text: str
-    source: str
-    verdict: Verdict
-    evidence: str
+    text: str  # the statement, in a sentence
+    source: str  # paper, and theorem, figure or table
+    verdict: Verdict  # what our runs say
+    evidence: str  # the numbers behind the verdict, with their spread or interval and n, or why there is none
 
     def fields(self) -> dict[str, str]:
         """Return the fields of the JSON form, in which the verdict is called ``holding``."""
@@ -37,23 +30,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What runs of one kind of study say.
+    """What runs of one kind of study say."""
 
-    Attributes:
-        kind: of the experiments.
-        title: its heading.
-        introduction: what was done, in a sentence or two.
-        claims: of the papers, each with our verdict.
-        blocks: tables of the measurements.
-        runs: the runs that it is about.
-    """
-
-    kind: str
-    title: str
-    introduction: str
-    claims: tuple[Claim, ...]
-    blocks: tuple[Block, ...]
-    runs: tuple[Run, ...]
+    kind: str  # of the experiments
+    title: str  # its heading
+    introduction: str  # what was done, in a sentence or two
+    claims: tuple[Claim, ...]  # of the papers, each with our verdict
+    blocks: tuple[Block, ...]  # tables of the measurements
+    runs: tuple[Run, ...]  # the runs that it is about
 
     @property
     def place(self) -> tuple[str, str]:
@@ -61,6 +45,9 @@ class Chapter:
         return ("study", self.kind)
 
 
-def unfinished(runs: Sequence[Run]) -> int:
-    """Return the number of runs without a result; diverged ones have one."""
-    return sum(run.result is None for run in runs)
+def claims_grid(claims: Sequence[Claim]) -> Grid:
+    """Return a table of claims with their sources, verdicts and evidence."""
+    rows = [
+        (Entry(claim.text, (claim.source,)), Entry(claim.verdict, bold=True), Entry(claim.evidence)) for claim in claims
+    ]
+    return Grid(("claim", "verdict", "our measurement"), tuple(rows), names=3)

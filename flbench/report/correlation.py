@@ -34,19 +34,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Correlation:
-    """A rank correlation.
+    """A rank correlation."""
 
-    Attributes:
-        n: pairs of values.
-        groups: how many groups they form.
-        rho: Spearman's; None where it is not defined.
-        interval: of 95 %; None for too few groups.
-    """
-
-    n: int
-    groups: int
-    rho: float | None
-    interval: tuple[float, float] | None
+    n: int  # pairs of values
+    groups: int  # how many groups they form
+    rho: float | None  # Spearman's; None where it is not defined
+    interval: tuple[float, float] | None  # of 95 %; None for too few groups
 
 
 def spearman(
@@ -58,13 +51,14 @@ def spearman(
     """Return Spearman's rho of two quantities within strata, with its interval.
 
     Args:
-        first: values (N).
-        second: values (N).
+        first: values of one quantity.
+        second: values of the other.
         groups: the group of each pair; whole groups are resampled.
         strata: the stratum of each pair, within which it is ranked; None: one stratum.
     """
     x_N, y_N = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    members = _members([()] * len(x_N) if strata is None else strata)
+    stratum_N, strata_count = _codes([()] * len(x_N) if strata is None else strata)
+    members = [np.flatnonzero(stratum_N == number) for number in range(strata_count)]
     group_N, count = _codes(groups)
     ranked = [(index, _Ranks(x_N[index]), _Ranks(y_N[index])) for index in members]
     rho = _pooled(ranked, np.ones((1, len(x_N))))[0] if len(x_N) else np.nan
@@ -154,8 +148,3 @@ def _codes(labels: Sequence[Hashable]) -> tuple[NDArray[np.int64], int]:
     """Return numbers in place of labels, in order of appearance, and how many labels there are."""
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return np.array([numbers[label] for label in labels], dtype=np.int64), len(numbers)
-
-
-def _members(strata: Sequence[Hashable]) -> list[NDArray[np.int64]]:
-    codes, count = _codes(strata)
-    return [np.flatnonzero(codes == number) for number in range(count)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from flbench.metric_specs import METRICS, Record, value_of
 from flbench.report.cells import Cell, summarize
@@ -25,21 +26,13 @@ class Reached:
 
 @dataclass(frozen=True)
 class Costs:
-    """Means over the seeds that recorded the number; None where none did.
+    """Means over the seeds that recorded the number; None where none did."""
 
-    Attributes:
-        bytes: sent and received by all clients up to the round that counts.
-        worst: accuracy of the worst client.
-        spread: standard deviation of accuracy over clients.
-        recall: of each class; None where no seed tested it.
-        reached: None where there is no target.
-    """
-
-    bytes: float | None
-    worst: float | None
-    spread: float | None
-    recall: tuple[float | None, ...]
-    reached: Reached | None
+    bytes: float | None  # sent and received by all clients up to the round that counts
+    worst: float | None  # accuracy of the worst client
+    spread: float | None  # standard deviation of accuracy over clients
+    recall: tuple[float | None, ...]  # of each class; None where no seed tested it
+    reached: Reached | None  # None where there is no target
 
 
 def costs_of(cell: Cell, collection: Collection, targets: Targets | None) -> Costs:
@@ -63,20 +56,14 @@ def targets_of(cell: Cell, target: float | None, baseline: Cell | None) -> Targe
     return baseline.by_seed if baseline is not None and baseline.complete else None
 
 
-def first_reaching(records: Sequence[Record], metric: str, target: float) -> Record | None:
-    """Return the first record, in the order of rounds, that is at least as good as the target."""
-    reaches = METRICS[metric].reaches
-    values = ((record, value_of(record, metric)) for record in records)
-    return next((record for record, value in values if value is not None and reaches(value, target)), None)
-
-
 def _reached(cell: Cell, collection: Collection, targets: Targets) -> Reached:
-    firsts = [
-        first
-        for run in cell.runs
-        if (target := targets.get(run.experiment.seed)) is not None
-        and (first := first_reaching(collection.records(run), cell.metric, target)) is not None
-    ]
+    """Return when the seeds reach their targets: at the first evaluation that is at least as good."""
+    reaches, firsts = METRICS[cell.metric].reaches, []
+    for run in cell.runs:
+        if (target := targets.get(run.experiment.seed)) is not None:
+            values = ((record, value_of(record, cell.metric)) for record in collection.records(run))
+            reaching = (record for record, value in values if value is not None and reaches(value, target))
+            firsts += list(islice(reaching, 1))
     rounds = _mean([record["round"] for record in firsts])
     return Reached(len(firsts), cell.requested, rounds, _mean([_bytes_of(record) for record in firsts]))
 

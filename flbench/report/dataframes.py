@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flbench.config import Experiment
 from flbench.registry import Component
 from flbench.report.literal import spreadsheet
-from flbench.report.runs import Run, Source, public_environment
+from flbench.report.runs import Run, Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,8 @@ def _tidy_row(run: Run) -> dict[str, Any]:
     row |= numbers
     if run.result is not None:
         row |= {"status": run.result.status, "reached": run.result.rounds, "fingerprint": run.result.fingerprint}
-        row |= _below("numerics", run.result.numerics) | _below("environment", public_environment(run.result))
+        public = {name: value for name, value in run.result.environment.items() if name != "host"}
+        row |= _below("numerics", run.result.numerics) | _below("environment", public)
     return row
 
 

@@ -74,13 +74,19 @@ class Exported:
             raise ValueError("its checksum does not fit")
         if not is_run_id(row["run_id"]):
             raise ValueError("its run id is none")
-        environment, _, raw = (_object(row, name) for name in ("environment", "experiment", "result"))
+        trees: dict[str, dict[str, Any]] = {}
+        for column in ("environment", "experiment", "result"):
+            value = strict_json.loads(row[column].encode())
+            if not isinstance(value, dict):
+                raise ValueError(f"{column}: expected an object")
+            trees[column] = value
+        raw = trees["result"]
         raw.pop("sha256", None)  # of a result's own file, in the first layout
         metrics = row["metrics"].encode()
         records = [check_record(record) for record in strict_json.parse_lines(metrics)]
         result = Result.parse({"final": records[-1] if records else {}, **raw}, "")
         result = dataclasses.replace(result, file=f"{result.rounds:08d}.json")
-        exported = cls(row["run_id"], row["experiment"], result, metrics, environment)
+        exported = cls(row["run_id"], row["experiment"], result, metrics, trees["environment"])
         exported.check()
         return exported.on_its_data()
 
@@ -123,13 +129,6 @@ class Exported:
         if self.experiment is None or self.experiment.rounds == self.result.wanted:
             return self.experiment
         return parse_experiment({**self.experiment.to_json(), "rounds": self.result.wanted})
-
-
-def _object(row: Mapping[str, str], column: str) -> dict[str, Any]:
-    value = strict_json.loads(row[column].encode())
-    if not isinstance(value, dict):
-        raise ValueError(f"{column}: expected an object")
-    return value
 
 
 def sha256(data: bytes) -> str:
@@ -179,12 +178,12 @@ def read(path: Path) -> list[Exported]:
         raise UserError(
             f"{path}: written by a newer flbench (schema {schema}, this one reads {SCHEMA}); update flbench"
         )
-    return [_parse_row(path, number, row) for number, row in enumerate(rows)]
-
-
-def _parse_row(path: Path, number: int, row: Mapping[str, str]) -> Exported:
-    try:
-        return Exported.from_row(row)
-    except (ValueError, TypeError, KeyError, UserError) as error:
-        # The id is shown as a Python literal, because a damaged file may hold control characters.
-        raise UserError(f"{path}: row {number} (run {str(row['run_id'])[:16]!r}) cannot be used: {error}") from None
+    exported = []
+    for number, row in enumerate(rows):
+        try:
+            exported.append(Exported.from_row(row))
+        except (ValueError, TypeError, KeyError, UserError) as error:
+            # The id is shown as a Python literal, because a damaged file may hold control characters.
+            shown = str(row["run_id"])[:16]
+            raise UserError(f"{path}: row {number} (run {shown!r}) cannot be used: {error}") from None
+    return exported

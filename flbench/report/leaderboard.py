@@ -12,7 +12,6 @@ from flbench.messages import by_similarity
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.board import Details, Leaderboard, Options, Section
 from flbench.report.cells import Cell, cells_of, gap_of, grouped
-from flbench.report.claims import Chapter
 from flbench.report.costs import costs_of, targets_of
 from flbench.report.lr_range import Ranges, ranges
 from flbench.report.paper import Paper
@@ -32,61 +31,48 @@ ALWAYS_NAMED = frozenset({"lr", "local_steps", "batch_size", "clients", "method"
 def build(parts: Sequence[Part], options: Options | None = None, papers: Sequence[Paper] = ()) -> Leaderboard:
     """Return the leaderboard of some runs; raises UserError for a metric or an axis that does not exist.
 
-    Its tables are those of runs that train on a data set; studies have chapters of their own.
-
-    Args:
-        parts: the runs by their report options.
-        options: of the whole document.
-        papers: what adds chapters about studies and further parts of the document.
+    Its tables are those of runs that train on a data set; studies have chapters of their own, which the papers write.
     """
     varied = varied_methods(run for part in parts for run in part.collection.runs)
-    parts = [
-        dataclasses.replace(part, layout=part.layout.spelled_out(), collection=part.collection.naming_variants(varied))
-        for part in parts
-    ]
-    collection = merged(parts)
-    sections = _sections(parts)
-    gaps = {
-        (run.run_id, run.rounds): why
-        for part in parts
-        for run in _training_runs(part)
-        if (why := gap_of(run, part.layout.metric))
-    }
+    named, gaps = [], {}
+    for part in parts:
+        runs = tuple(dataclasses.replace(run, varied=varied) for run in part.collection.runs)
+        collection = dataclasses.replace(part.collection, runs=runs)
+        named.append(dataclasses.replace(part, layout=part.layout.spelled_out(), collection=collection))
+        for run in runs:
+            if isinstance(run.experiment, Training) and (why := gap_of(run, part.layout.metric)):
+                gaps[run.run_id, run.rounds] = why
+    collection, sections = merged(named), _sections(named)
+    writers = {kind: write for paper in papers for kind, write in paper.chapters.items()}
+    of_kind = {kind: [run for run in collection.runs if run.experiment.kind == kind] for kind in KINDS}
     return Leaderboard(
         options=options or Options(),
         sections=sections,
         overall=overalls([(one.title, one.layout, [details.table for details in one.details]) for one in sections]),
         collection=collection,
-        chapters=chapters_of(collection, papers),
+        chapters=tuple(
+            writers[kind](members, collection) for kind, members in of_kind.items() if members and kind in writers
+        ),
         supplements=tuple(paper.supplement(sections, collection) for paper in papers if paper.supplement),
         provenance=Provenance.of(collection.runs),
         unfinished=dict(sorted(Counter(gaps.values()).items())),
     )
 
 
-def chapters_of(collection: Collection, papers: Sequence[Paper]) -> tuple[Chapter, ...]:
-    """Return a chapter for each kind of study among the runs, in the order of the kinds."""
-    writers = {kind: write for paper in papers for kind, write in paper.chapters.items()}
-    runs = {kind: [run for run in collection.runs if run.experiment.kind == kind] for kind in KINDS}
-    return tuple(writers[kind](members, collection) for kind, members in runs.items() if members and kind in writers)
-
-
-def _training_runs(part: Part) -> list[Run]:
-    return [run for run in part.collection.runs if isinstance(run.experiment, Training)]
-
-
 def _sections(parts: Sequence[Part]) -> tuple[Section, ...]:
     """Return the sections of all parts, in the order of data sets and models."""
     found: list[tuple[tuple[Tick, ...], Part, list[Run]]] = []
     for part in parts:
-        runs = _training_runs(part)
+        runs = [run for run in part.collection.runs if isinstance(run.experiment, Training)]
         _check(runs, part.layout)
         found += [(_ticks(members[0]), part, members) for members in grouped(runs, _ticks)]
     counts = Counter(ticks for ticks, _, _ in found)
     sections = []
     for ticks, part, members in sorted(found, key=lambda one: one[0]):
         title = ", ".join(at.label for at in ticks)
-        title += f" ({', '.join(part.names(members[0]))})" if counts[ticks] > 1 else ""
+        if counts[ticks] > 1:
+            names = [name for name, places in part.sweeps.items() if place_of(members[0].training) in places]
+            title += f" ({', '.join(names)})"
         sections.append(_section(title, dataclasses.replace(part.collection, runs=tuple(members)), part.layout))
     return tuple(sections)
 
@@ -130,11 +116,11 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
     for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):  # federated before centralized
         members = [cell for cell in cells if cell.experiment.kind == kind]
         everything = lay_out(members, layout)
-        best = tune(members, layout)
-        of_best = lay_out(best.cells, layout, chosen=best.axes)
+        axes, best = tune(members, layout)
+        of_best = lay_out(best, layout, chosen=axes)
         tables += everything
         tuned += of_best
-        chosen += best.axes
+        chosen += axes
         details += [_details(table, collection, layout) for table in of_best or everything]
         found += filter(None, [ranges(members, layout)])
     own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]

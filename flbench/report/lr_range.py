@@ -20,31 +20,21 @@ FEWEST_RATES = 3
 
 @dataclass(frozen=True)
 class Range:
-    """A row in a column, over its learning rates.
+    """A row in a column, over its learning rates."""
 
-    Attributes:
-        row: the place on each row axis.
-        column: label of the column.
-        best: mean at the best rate; None where no cell is complete.
-        low, high: the smallest and the largest rate of the unbroken range around the best one whose cells are complete
-            and within two points of the best.
-        open_low, open_high: whether the range ends at the last rate of the sweep, so that it may be wider.
-        diverged: runs that diverged, of ``finished``.
-        rates: number of rates.
-        cells: one a rate, in ascending order.
-    """
-
-    row: tuple[Tick, ...]
-    column: str
-    best: float | None
+    row: tuple[Tick, ...]  # the place on each row axis
+    column: str  # label of the column
+    best: float | None  # mean at the best rate; None where no cell is complete
+    # The ends of the unbroken range around the best rate whose cells are complete and within two points of the best.
     low: float
     high: float
+    # Whether the range ends at the last rate of the sweep, so that it may be wider.
     open_low: bool
     open_high: bool
-    diverged: int
+    diverged: int  # runs that diverged, of ``finished``
     finished: int
-    rates: int
-    cells: tuple[Cell, ...] = field(default=(), compare=False, repr=False)
+    rates: int  # number of rates
+    cells: tuple[Cell, ...] = field(default=(), compare=False, repr=False)  # one a rate, in ascending order
 
     @property
     def decades(self) -> float:

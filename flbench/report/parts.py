@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.config import Training
 from flbench.report.board import Options
-from flbench.report.runs import Collection, Run, Source, collect
+from flbench.report.runs import Collection, Source, collect
 from flbench.report.tables import Layout
 
 if TYPE_CHECKING:
@@ -21,21 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """The runs of the sweeps with the same report options.
-
-    Attributes:
-        layout: the options.
-        collection: the runs.
-        sweeps: names of the sweeps with their data sets and models; empty for runs that no sweep file names.
-    """
+    """The runs of the sweeps with the same report options."""
 
     layout: Layout
     collection: Collection
+    # Names of the sweeps with their data sets and models; empty for runs that no sweep file names.
     sweeps: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
-
-    def names(self, run: Run) -> list[str]:
-        """Return the sweeps on the data set and model of a run."""
-        return [name for name, places in self.sweeps.items() if place_of(run.training) in places]
 
 
 def place_of(experiment: Training) -> tuple[str, str]:
@@ -44,14 +35,16 @@ def place_of(experiment: Training) -> tuple[str, str]:
 
 
 def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = ()) -> Options:
-    """Return the options of a leaderboard of some sweeps.
+    """Return the options of a leaderboard that is named after some sweeps.
 
-    Args:
-        sweeps: the sweeps; the leaderboard is named after all of them.
-        arguments: further arguments of ``flbench report``, for the command that makes the leaderboard again.
+    ``arguments`` are further ones of ``flbench report``, for the command that makes the leaderboard again.
     """
     given = dict.fromkeys(option for sweep in sweeps for option in sweep.options)
-    words = [_public_path(sweep.path) for sweep in sweeps]
+    words = []
+    for sweep in sweeps:
+        # A file outside the working directory is named without its folder, which would name the machine's user.
+        here, path = Path.cwd(), sweep.path.resolve()
+        words.append(path.relative_to(here).as_posix() if path.is_relative_to(here) else sweep.path.name)
     words += [word for option in given for word in option.split(" ", 1)]
     return Options(
         title=", ".join(sweep.name for sweep in sweeps) or Options.title,
@@ -60,19 +53,10 @@ def options_of(sweeps: Sequence[Sweep], arguments: Sequence[str] = ()) -> Option
     )
 
 
-def _public_path(path: Path) -> str:
-    """Return the path relative to the working directory, or the bare name of a file outside it."""
-    here, resolved = Path.cwd(), path.resolve()
-    return resolved.relative_to(here).as_posix() if resolved.is_relative_to(here) else path.name
-
-
 def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[Part, ...]:
     """Return the runs of some sweeps by their report options; without sweeps, every run of the source.
 
-    Args:
-        source: where the runs are.
-        sweeps: which runs, and how they are laid out.
-        changes: options that replace those of all sweeps.
+    ``changes`` are options that replace those of all sweeps.
     """
     if not sweeps:
         layout = Layout(**changes)

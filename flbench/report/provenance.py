@@ -6,12 +6,16 @@ No dates, hosts or paths: the same runs give the same text on every machine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flbench.report.literal import line
 from flbench.report.runs import Run
+from flbench.store import Result
+
+#: What is counted, in the order of the document.
+FACTS = ("Data", "Numerics", "Code", "Plug-ins", "Packages", "Hardware")
 
 
 @dataclass(frozen=True)
@@ -27,50 +31,37 @@ class Provenance:
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Provenance:
         """Return the provenance of the finished ones among ``runs``."""
-        finished = [run for run in runs if run.result is not None]
+        facts = [_facts(run, run.result) for run in runs if run.result is not None]
         return cls(
             requested=len(runs),
-            finished=len(finished),
+            finished=len(facts),
             seeds=tuple(sorted({run.experiment.seed for run in runs})),
             rounds=tuple(sorted({run.rounds for run in runs})),
             facts={
-                "Data": _count(_data(run) for run in finished),
-                "Numerics": _count(describe(run.result.numerics) for run in finished if run.result),
-                "Code": _count(code(run.result.environment) for run in finished if run.result),
-                "Plug-ins": _count(str(run.result.environment.get("plugins", "")) for run in finished if run.result),
-                "Packages": _count(packages(run.result.environment) for run in finished if run.result),
-                "Hardware": _count(hardware(run.result.environment) for run in finished if run.result),
+                name: dict(sorted(Counter(line(texts[name]) for texts in facts if texts[name]).items()))
+                for name in FACTS
             },
         )
 
 
-def _data(run: Run) -> str:
-    dataset = getattr(run.experiment, "dataset", None)
-    return f"{dataset.name} {run.fingerprint}" if dataset is not None else "Gaussian inputs"
+def _facts(run: Run, result: Result) -> dict[str, str]:
+    """Return what a run was computed with, by ``FACTS``; empty texts are not shown."""
+    dataset, environment = getattr(run.experiment, "dataset", None), result.environment
+    commit = environment.get("git_commit")
+    code = f"commit {str(commit)[:12]}" if commit else "installed package, no git commit"
+    packages: dict[str, Any] = {
+        name: environment[name] for name in ("flbench", "python", "torch") if name in environment
+    }
+    return {
+        "Data": f"{dataset.name} {run.fingerprint}" if dataset is not None else "Gaussian inputs",
+        "Numerics": describe(result.numerics),
+        "Code": f"{code} with uncommitted changes" if commit and environment.get("git_dirty") else code,
+        "Plug-ins": str(environment.get("plugins", "")),
+        "Packages": describe(packages),
+        "Hardware": ", ".join(str(environment[name]) for name in ("cpu", "gpu") if environment.get(name)),
+    }
 
 
 def describe(part: Mapping[str, Any]) -> str:
     """Return settings as text: ``device cpu, executor loop, torch 2.11.0``."""
     return line(", ".join(f"{name} {value}" for name, value in sorted(part.items()) if value is not None))
-
-
-def code(environment: Mapping[str, Any]) -> str:
-    """Return the Git commit of the code, and whether it had uncommitted changes."""
-    commit = environment.get("git_commit")
-    if not commit:
-        return "installed package, no git commit"
-    return f"commit {str(commit)[:12]}" + (" with uncommitted changes" if environment.get("git_dirty") else "")
-
-
-def packages(environment: Mapping[str, Any]) -> str:
-    """Return the versions that the numbers depend on."""
-    return describe({name: environment[name] for name in ("flbench", "python", "torch") if name in environment})
-
-
-def hardware(environment: Mapping[str, Any]) -> str:
-    """Return processor and accelerator."""
-    return ", ".join(str(environment[name]) for name in ("cpu", "gpu") if environment.get(name))
-
-
-def _count(texts: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(line(text) for text in texts if text).items()))

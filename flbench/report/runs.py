@@ -157,7 +157,7 @@ def collect(
     """Return the requested runs, whether they exist or not; without ``requests`` every run of the source.
 
     Args:
-        source: where the runs are.
+        source: a store, or exported files.
         requests: experiments, each up to its last round. One that does not name the content of its data stands for the
             content that the source has (``named_by``). Without requests, the runs of a cell are compared at
             the last round that all finished ones recorded.
@@ -300,8 +300,3 @@ def compared_fields(experiment: Experiment) -> dict[str, Any]:
         for name in type(experiment).model_fields
         if name not in NOT_COMPARED and name != "rounds"
     }
-
-
-def public_environment(result: Result) -> dict[str, Any]:
-    """Return the environment of a result without the name of the machine."""
-    return {name: value for name, value in result.environment.items() if name != "host"}

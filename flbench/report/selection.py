@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.cells import Cell, grouped, summarize
@@ -18,24 +17,12 @@ from flbench.report.tables import Layout, axes_for, has_axis
 from flbench.report.ticks import place_label
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """The hyperparameters that were chosen, and the chosen cell of every row and column."""
-
-    axes: tuple[str, ...] = ()
-    cells: tuple[Cell, ...] = ()
-
-
-def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
-    """Return the chosen cell of every row and column; its ``chosen`` says what was chosen.
+def tune(cells: Sequence[Cell], layout: Layout) -> tuple[tuple[str, ...], list[Cell]]:
+    """Return the chosen hyperparameters, and the chosen cell of every row and column, whose ``chosen`` says what it is.
 
     Settings with missing seeds cannot be chosen; where no setting is complete, the one with the most seeds stands for
     all, so that the gap is shown. A hyperparameter that some rows lack is not tuned: each of its values is a row.
-    Nothing is chosen where nothing varies, or where rows of a column have no setting in common.
-
-    Args:
-        cells: cells of one kind, data set and model.
-        layout: the options of their sweep.
+    Both are empty where nothing varies, or where rows of a column have no setting in common.
     """
     chosen = tuple(axis for axis in layout.tune if all(has_axis(cell.experiment, axis) for cell in cells))
     axes = axes_for(cells, layout, chosen)
@@ -45,11 +32,11 @@ def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
         rows = grouped(contest, axes.row)
         common = set.intersection(*({axes.col(cell, chosen) for cell in row} for row in rows))
         if not common:
-            return Tuned()
+            return (), []
         most = max(most, *map(len, rows))
         shared = ([cell for cell in row if axes.col(cell, chosen) in common] for row in rows)
         winners += [_choose(settings, chosen, layout.select_by) for settings in shared]
-    return Tuned(chosen, tuple(winners)) if most > 1 else Tuned()
+    return (chosen, winners) if most > 1 else ((), [])
 
 
 def _choose(settings: Sequence[Cell], axes: Sequence[str], select_by: str) -> Cell:

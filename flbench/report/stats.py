@@ -40,14 +40,10 @@ class Difference:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
-    """Return first minus second over their common seeds, with the two-sided paired t-test (Student 1908).
+    """Return values by seed minus others, over their common seeds, with the two-sided paired t-test (Student 1908).
 
     The t-test is undefined for equal differences, which accuracies on small test sets sometimes have. They get the
     p-value of the exact sign-flip test (Fisher 1935), 2 / 2^n, or 1 where they are zero.
-
-    Args:
-        first: values by seed.
-        second: values by seed.
 
     Returns:
         None where they have no seed in common.
@@ -101,7 +97,7 @@ def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float]
     covers the mean in 85 % of cases for two cells, 93 % for six, 95 % for twelve (``tests/report/test_simulation.py``).
 
     Args:
-        strata: the values of each cell's seeds; the draws depend on their numbers alone.
+        strata: the values of each cell's seeds; the draws depend on the number of values alone.
 
     Returns:
         None where a cell has fewer than ``FEWEST`` values.

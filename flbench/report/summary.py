@@ -33,25 +33,15 @@ class Standing:
 
 @dataclass(frozen=True)
 class OverallRow:
-    """One row over all columns.
+    """One row over all columns."""
 
-    Attributes:
-        row: the place on each row axis.
-        standings: its position in each column; None where nothing was requested.
-        complete: columns in which all of its seeds have a value.
-        mean: mean over columns of the mean over seeds; None unless it is complete in every column.
-        interval: of that mean, by a stratified bootstrap.
-        rank: mean rank among the rows that are complete in every column.
-        best: columns in which it is the best or tied with it.
-    """
-
-    row: tuple[Tick, ...]
-    standings: tuple[Standing | None, ...]
-    complete: int
-    mean: float | None
-    interval: tuple[float, float] | None
-    rank: float | None
-    best: int
+    row: tuple[Tick, ...]  # the place on each row axis
+    standings: tuple[Standing | None, ...]  # its position in each column; None where nothing was requested
+    complete: int  # columns in which all of its seeds have a value
+    mean: float | None  # mean over columns of the mean over seeds; None unless it is complete in every column
+    interval: tuple[float, float] | None  # of that mean, by a stratified bootstrap
+    rank: float | None  # mean rank among the rows that are complete in every column
+    best: int  # columns in which it is the best or tied with it
 
     @property
     def is_without_shared_model(self) -> bool:
@@ -61,31 +51,18 @@ class OverallRow:
 
 @dataclass(frozen=True)
 class Overall:
-    """The rows over some columns.
+    """The rows over some columns."""
 
-    Attributes:
-        row_axes: the fields of the rows.
-        columns: names of the columns.
-        rows: the best first.
-        metric: of the values.
-        ranked: number of rows that are complete in every column.
-        title: the section of the columns; empty for all sections.
-    """
-
-    row_axes: tuple[str, ...]
-    columns: tuple[str, ...]
-    rows: tuple[OverallRow, ...]
-    metric: str
-    ranked: int
-    title: str = ""
+    row_axes: tuple[str, ...]  # the fields of the rows
+    columns: tuple[str, ...]  # names of the columns
+    rows: tuple[OverallRow, ...]  # the best first
+    metric: str  # of the values
+    ranked: int  # number of rows that are complete in every column
+    title: str = ""  # the section of the columns; empty for all sections
 
 
 def overalls(sections: Sequence[tuple[str, Layout, Sequence[Table]]]) -> tuple[Overall, ...]:
-    """Return one table over all columns, or one a section where layouts differ or there are many columns.
-
-    Args:
-        sections: titles, layouts and ranked tables.
-    """
+    """Return one table over all columns, or one a section where layouts differ or there are many columns."""
     named = [(title, tables) for title, _, tables in sections]
     if len({layout for _, layout, _ in sections}) == 1:
         whole = _overall(named)

@@ -29,24 +29,17 @@ PROBLEM = frozenset(
 
 @dataclass(frozen=True)
 class Layout:
-    """The ``report`` section of a sweep.
+    """The ``report`` section of a sweep."""
 
-    Attributes:
-        metric: what is shown and ranked.
-        rows, cols: fields that make rows and columns.
-        select_by: the rule that chooses a run's round and a row's settings.
-        baseline: FIELD=VALUE conditions of the row that the others are compared with.
-        tune: hyperparameters to choose where they vary.
-        target: value to which rounds and bytes are counted; None: the final value of the baseline.
-    """
-
-    metric: str = "acc"
+    metric: str = "acc"  # what is shown and ranked
+    # Fields that make rows and columns.
     rows: tuple[str, ...] = ("method", "norm")
     cols: tuple[str, ...] = ("partition",)
-    select_by: SelectBy = "last"
+    select_by: SelectBy = "last"  # the rule that chooses a run's round and a row's settings
+    # FIELD=VALUE conditions of the row that the others are compared with.
     baseline: tuple[str, ...] = ("method=fedavg", "norm=none")
-    tune: tuple[str, ...] = ("lr",)
-    target: float | None = None
+    tune: tuple[str, ...] = ("lr",)  # hyperparameters to choose where they vary
+    target: float | None = None  # value to which rounds and bytes are counted; None: the final value of the baseline
 
     def spelled_out(self) -> Layout:
         """Return the same layout with the full names of fields."""
@@ -58,18 +51,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Axes:
-    """The fields that place cells in rows and columns.
+    """The fields that place cells in rows and columns."""
 
-    Attributes:
-        rows: axes of the rows.
-        cols: axes of the columns.
-        named: fields with axes of their own, which the labels of components omit.
-        of_rows: fields whose value follows from the row, each with the number of the row axis whose label shows it.
-    """
-
-    rows: tuple[str, ...]
-    cols: tuple[str, ...]
-    named: tuple[str, ...]
+    rows: tuple[str, ...]  # axes of the rows
+    cols: tuple[str, ...]  # axes of the columns
+    named: tuple[str, ...]  # fields with axes of their own, which the labels of components omit
+    # Fields whose value follows from the row, each with the number of the row axis whose label shows it.
     of_rows: tuple[tuple[str, int], ...] = ()
 
     def row(self, cell: Cell) -> tuple[Tick, ...]:
@@ -86,17 +73,13 @@ class Axes:
 
 
 def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) -> Axes:
-    """Return the rows and columns of some cells.
+    """Return the rows and columns of cells of one kind.
 
     Fields that vary and are not in the layout are columns. A field whose value follows from the row, such as a weight
     decay that an override gives to one normalization, is part of the row's label instead: as a column it would leave
     rows without a common column. Hyperparameters of ``layout.tune`` stay columns, so that rows are compared at equal
     settings.
-
-    Args:
-        cells: cells of one kind.
-        layout: the options of their sweep.
-        chosen: fields that are neither rows nor columns.
+    Fields in ``chosen`` are neither rows nor columns.
     """
     wanted = (axis for axis in (*layout.rows, *layout.cols) if axis not in chosen)
     present = {axis for axis in wanted if axis == "data" or any(has_axis(cell.experiment, axis) for cell in cells)}
@@ -156,27 +139,19 @@ Position = tuple[int, int]  # row, column
 
 @dataclass(frozen=True)
 class Table:
-    """Cells in rows and columns; a position without requested runs has no cell.
+    """Cells in rows and columns; a position without requested runs has no cell."""
 
-    Attributes:
-        kind: of the experiments.
-        place: what all columns share, where a wide table was split; else empty.
-        metric: of the values.
-        row_axes, col_axes: the fields of rows and columns.
-        rows, cols: the positions on these axes.
-        cells: by row and column.
-        ranked: whether the cells of a column are compared.
-    """
-
-    kind: str
-    place: str
-    metric: str
+    kind: str  # of the experiments
+    place: str  # what all columns share, where a wide table was split; else empty
+    metric: str  # of the values
+    # The fields of rows and columns.
     row_axes: tuple[str, ...]
     col_axes: tuple[str, ...]
+    # The positions on these axes.
     rows: tuple[tuple[Tick, ...], ...]
     cols: tuple[tuple[Tick, ...], ...]
-    cells: Mapping[Position, Cell]
-    ranked: bool = True
+    cells: Mapping[Position, Cell]  # by row and column
+    ranked: bool = True  # whether the cells of a column are compared
 
     @property
     def title(self) -> str:
@@ -240,14 +215,7 @@ class Table:
 
 
 def lay_out(cells: Sequence[Cell], layout: Layout, *, ranked: bool = True, chosen: Sequence[str] = ()) -> list[Table]:
-    """Return the cells as tables of a readable width: one table for each value of the slower column axes.
-
-    Args:
-        cells: cells of one kind.
-        layout: the options of their sweep.
-        ranked: whether the cells of a column are compared.
-        chosen: hyperparameters that were chosen, which are neither rows nor columns.
-    """
+    """Return cells of one kind as tables of a readable width: one table for each value of the slower column axes."""
     if not cells:
         return []
     axes = axes_for(cells, layout, chosen)

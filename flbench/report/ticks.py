@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -37,7 +37,7 @@ def tick(
 
     Args:
         axis: name of the field.
-        value: its value.
+        value: of the field.
         without: settings of components that have axes of their own, which the label omits.
         digits: significant digits of a number.
         always: settings that the label shows at their default as well.
@@ -100,8 +100,8 @@ def digits_of(experiments: Iterable[Experiment]) -> dict[str, int]:
             for axis, one in {name: value, **parts}.items():
                 if isinstance(one, float):
                     values.setdefault(axis, set()).add(one)
-    return {axis: digits for axis, found in values.items() if (digits := _distinct_digits(found)) > DIGITS}
-
-
-def _distinct_digits(values: Collection[float]) -> int:
-    return next(n for n in range(DIGITS, 18) if len({f"{value:.{n}g}" for value in values}) == len(values))
+    distinct = {
+        axis: next(n for n in range(DIGITS, 18) if len({f"{value:.{n}g}" for value in found}) == len(found))
+        for axis, found in values.items()
+    }
+    return {axis: digits for axis, digits in distinct.items() if digits > DIGITS}

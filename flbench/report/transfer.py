@@ -22,10 +22,7 @@ ImportOutcome = Literal["imported", "already there", "different numbers", "in us
 def export_runs(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> tuple[list[Exported], tuple[str, ...]]:
     """Return every valid result of some runs by run id and rounds, and a message about each invalid one.
 
-    Args:
-        store: where the runs are.
-        run_ids: the runs.
-        ends: whether to keep only the first and the last evaluation of each run.
+    With ``ends``, only the first and the last evaluation of each run are kept.
     """
     taken, problems = [], []
     for run_id in sorted(set(run_ids)):

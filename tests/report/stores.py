@@ -12,7 +12,7 @@ from flbench.report.board import Leaderboard, Options, Picture
 from flbench.report.claims import Chapter
 from flbench.report.figures import kinds
 from flbench.report.figures.drawing import Drawing
-from flbench.report.leaderboard import build, chapters_of
+from flbench.report.leaderboard import build
 from flbench.report.page.leaderboard import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import Part
@@ -67,7 +67,7 @@ def write_figures(board: Leaderboard, directory: Path) -> tuple[Picture, ...]:
 
 def chapters(collection: Collection) -> tuple[Chapter, ...]:
     """The chapters about the studies among some runs."""
-    return chapters_of(collection, papers())
+    return leaderboard_of(collection).chapters
 
 
 def experiment(**fields: Any) -> Experiment:

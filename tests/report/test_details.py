@@ -15,7 +15,6 @@ from scipy.stats import rankdata
 
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
-from flbench.report.costs import first_reaching
 from flbench.report.runs import Collection, Run, StoreSource, collect
 from flbench.report.summary import mean_ranks
 from flbench.report.write.json import to_json
@@ -201,11 +200,18 @@ def test_a_baseline_on_other_data_is_no_target(tmp_path: Path) -> None:
     assert reached["ln"] is None
 
 
-def test_the_first_record_that_reaches_a_target() -> None:
-    lines = [{"round": 10, "loss": 0.9, "acc": 0.1}, {"round": 20, "loss": 0.5, "acc": 0.6}]
-    assert first_reaching(lines, "acc", 0.6) == lines[1]
-    assert first_reaching(lines, "loss", 0.95) == lines[0], "a lower loss is better"
-    assert first_reaching(lines, "acc", 0.61) is None
+@pytest.mark.parametrize(
+    ("metric", "target", "rounds"),
+    [("acc", 0.6, 20), ("acc", 0.61, None), pytest.param("loss", 0.95, 10, id="a lower loss is better")],
+)
+def test_the_first_record_that_is_as_good_as_the_target_reaches_it(
+    tmp_path: Path, metric: str, target: float, rounds: int | None
+) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(), lines=[{"round": 10, "loss": 0.9, "acc": 0.1}, {"round": 20, "loss": 0.5, "acc": 0.6}])
+    (details,) = leaderboard_of(collect(StoreSource(store)), metric=metric, target=target).sections[0].details
+    (costs,) = details.costs.values()
+    assert costs.reached is not None and costs.reached.rounds == rounds
 
 
 def test_clients_and_classes() -> None:

@@ -19,10 +19,9 @@ from flbench.papers.label_skew.probe_cells import Births, Probed, has_probes, pr
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.cells import Cell
-from flbench.report.claims import Claim
+from flbench.report.claims import Claim, claims_grid
 from flbench.report.correlation import Mean
 from flbench.report.literal import literal
-from flbench.report.page.chapters import claims_grid
 from flbench.report.runs import Collection
 
 #: Kinds of figures that stand in the chapter where a report has one.

@@ -25,21 +25,13 @@ FORMATS: Mapping[str, Mapping[str, None]] = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure before it is written.
+    """A figure before it is written."""
 
-    Attributes:
-        name: of its files, without an ending.
-        caption: what it shows.
-        figure: the drawing.
-        place: the data set and model it belongs to, if any.
-        tight: whether it is cut to what is drawn, for figures without a layout of their own.
-    """
-
-    name: str
-    caption: str
+    name: str  # of its files, without an ending
+    caption: str  # what it shows
     figure: Figure
-    place: tuple[str, str] | None = None
-    tight: bool = False
+    place: tuple[str, str] | None = None  # the data set and model it belongs to, if any
+    tight: bool = False  # whether it is cut to what is drawn, for figures without a layout of their own
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from flbench.report.board import Leaderboard, Picture
-from flbench.report.figures import axes, cost, curves, heatmap, labels
+from flbench.report.figures import axes, cost, curves, heatmap, label_counts
 from flbench.report.figures.drawing import Drawing, FigureKind, save
 from flbench.report.figures.style import STYLE
 
@@ -20,7 +20,9 @@ GENERAL = (
     FigureKind("data", "centralized and federated training over the samples seen", curves.over_data, order=40),
     FigureKind("heatmap", "method x norm as colours", heatmap.heatmap, order=50),
     FigureKind("cost", "bytes until the target", cost.cost, order=70),
-    FigureKind("labels", "samples of each class that each client holds", labels.labels, order=80, reads_data=True),
+    FigureKind(
+        "labels", "samples of each class that each client holds", label_counts.labels, order=80, reads_data=True
+    ),
 )
 
 
@@ -37,7 +39,7 @@ def draw(board: Leaderboard, kind: FigureKind, data_root: Path | None = None) ->
 
 
 def write_figures(
-    board: Leaderboard, directory: Path, kinds: Iterable[FigureKind] = GENERAL, data_root: Path | None = None
+    board: Leaderboard, directory: Path, kinds: Iterable[FigureKind], data_root: Path | None = None
 ) -> tuple[Picture, ...]:
     """Draw the kinds that the runs support as SVG and PNG into ``directory``; the pictures have no links yet."""
     directory.mkdir(parents=True, exist_ok=True)

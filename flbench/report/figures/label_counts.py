@@ -1,16 +1,25 @@
-"""Draw how many samples of each class each client holds. Shapes: K clients, C classes."""
+"""How many samples of each class each client holds: figures 8 and 9 of Zhang et al. 2024 (arXiv 2308.09565v2).
+
+Shapes: K clients, C classes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flbench.config import Federated
 from flbench.data.arrays import Ints
-from flbench.data.label_counts import LabelCounts
+from flbench.data.datasets import load_named
+from flbench.data.label_counts import LabelCounts, count_labels
+from flbench.data.shards import shards_of
 from flbench.errors import UserError
-from flbench.report.figures.drawing import FORMATS, Drawing, save_as
+from flbench.report.board import Leaderboard
+from flbench.report.figures.drawing import FORMATS, Drawing, file_name, save_as
+from flbench.report.ticks import public
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +28,28 @@ if TYPE_CHECKING:
 _TRAIN, _TEST = "#0072B2", "#E69F00"
 #: Inches a cell of the picture may measure, and the inches that all cells together may take.
 _CELL, _WIDEST, _HIGHEST = 0.36, 12.0, 16.0
+
+
+def labels(board: Leaderboard, root: Path | None = None) -> Iterator[Drawing]:
+    """Yield one figure per partition, of its first seed; partitions of data that are not in ``root`` are omitted."""
+    partitions: dict[tuple[Any, ...], Federated] = {}
+    for run in sorted(board.collection.runs, key=lambda run: run.experiment.seed):
+        one = run.experiment
+        if isinstance(one, Federated):
+            key = (one.dataset.label(), one.partition.label(), one.clients, one.min_size, one.val_fraction)
+            partitions.setdefault(key, one)
+    for _, experiment in sorted(partitions.items(), key=lambda item: item[0]):
+        dataset: Any = experiment.dataset
+        try:
+            data = load_named(dataset, root)
+            counts = count_labels(data, shards_of(experiment, data))
+        except UserError:  # the data are not here, or cannot be split like this: the runs report why
+            continue
+        what = f"{public(dataset.label())}, {experiment.partition.label()}, {experiment.clients} clients"
+        caption = f"{what}: training samples of each class that each client holds, seed {experiment.seed}."
+        place = (dataset.name, experiment.model.name)
+        picture = figure_of(counts, f"{what}, seed {experiment.seed}")
+        yield Drawing(file_name("labels", what), caption, picture, place, tight=True)
 
 
 def write_figure(counts: LabelCounts, title: str, path: Path) -> None:

@@ -9,13 +9,12 @@ from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
 from flbench.report.cells import CONFIDENCE, Cell, gap_text, lines_below, listing, mean_text
+from flbench.report.claims import claims_grid
 from flbench.report.literal import literal
-from flbench.report.page.chapters import chapter_blocks
 from flbench.report.page.details import detail_blocks
-from flbench.report.provenance import Provenance
 from flbench.report.stats import LEVEL, RESAMPLES
 from flbench.report.summary import Overall, Standing
-from flbench.report.supplement import Place, Supplement
+from flbench.report.supplement import Place
 from flbench.report.tables import MAX_COLUMNS, Position, Table
 from flbench.report.wording import NONE, TIED, column_head, marked, row_labels
 
@@ -241,19 +240,22 @@ def _figure(picture: Picture) -> Figure:
 
 def _chapters(board: Leaderboard) -> Iterator[Block]:
     for supplement in board.supplements:
-        yield from supplement.chapter(_pictures_of(board, supplement))
+        shown: dict[Place, list[Figure]] = {}
+        for picture in board.pictures:
+            if picture.kind in supplement.figure_kinds and picture.place is not None:
+                shown.setdefault(picture.place, []).append(_figure(picture))
+        yield from supplement.chapter(shown)
     for chapter in board.chapters:
-        pictures = [_figure(picture) for picture in board.pictures if picture.place == chapter.place]
-        yield from chapter_blocks(chapter, pictures)
-
-
-def _pictures_of(board: Leaderboard, supplement: Supplement) -> Mapping[Place, Sequence[Figure]]:
-    """Return the pictures in the chapter of a supplement, by data set and model."""
-    found: dict[Place, list[Figure]] = {}
-    for picture in board.pictures:
-        if picture.kind in supplement.figure_kinds and picture.place is not None:
-            found.setdefault(picture.place, []).append(_figure(picture))
-    return found
+        yield Heading(2, chapter.title)
+        if chapter.introduction:
+            yield Paragraph(chapter.introduction)
+        if gap := sum(run.result is None for run in chapter.runs):  # a diverged run has a result
+            yield Paragraph(f"**Incomplete:** {gap} of {len(chapter.runs)} runs have no value.", warning=True)
+        if chapter.claims:
+            yield claims_grid(chapter.claims)
+        yield from (_figure(picture) for picture in board.pictures if picture.place == chapter.place)
+        if chapter.blocks:
+            yield Fold("The measurements", chapter.blocks)
 
 
 def _reading(board: Leaderboard) -> Iterator[Block]:
@@ -287,20 +289,17 @@ def _provenance(board: Leaderboard) -> Iterator[Block]:
         f"Runs: {made.requested}, {made.finished} finished",
         f"Seeds: {_numbers_text(made.seeds)}",
         f"Rounds: {_numbers_text(made.rounds)}",
-        *(f"{title}: {literal(_facts(made, title))}" for title, counts in made.facts.items() if counts),
-        *(f"Spec: {literal(name)} `{literal(spec_hash)}`" for name, spec_hash in board.options.specs),
     ]
+    for title, counts in made.facts.items():
+        parts = [f"{text} ({count} {'run' if count == 1 else 'runs'})" for text, count in counts.items()]
+        if counts:
+            shared = list(counts.values()) == [made.finished]
+            lines.append(f"{title}: {literal(next(iter(counts)) if shared else '; '.join(parts))}")
+    lines += [f"Spec: {literal(name)} `{literal(spec_hash)}`" for name, spec_hash in board.options.specs]
     yield Heading(2, "Provenance")
     yield Items(tuple(lines))
     yield Paragraph("Regenerate with:")
     yield Code(board.options.command)
-
-
-def _facts(made: Provenance, title: str) -> str:
-    counts = made.facts[title]
-    if list(counts.values()) == [made.finished]:
-        return next(iter(counts))
-    return "; ".join(f"{text} ({count} {'run' if count == 1 else 'runs'})" for text, count in counts.items())
 
 
 def _numbers_text(numbers: Sequence[int]) -> str:

@@ -59,7 +59,11 @@ class _Page:
     def _block(self, block: Block) -> str:
         match block:
             case Heading():
-                return self._heading(block)
+                # GitHub numbers the anchors of repeated titles in the same way.
+                name = anchor(block.text)
+                unique = f"{name}-{self._anchors[name]}" if self._anchors[name] else name
+                self._anchors[name] += 1
+                return f'<h{block.level} id="{unique}">{_text(block.text)}</h{block.level}>'
             case Paragraph():
                 lines = "<br>".join(map(_inline, block.text.split("\n")))
                 return f'<p class="warning">{lines}</p>' if block.warning else f"<p>{lines}</p>"
@@ -76,17 +80,12 @@ class _Page:
                 inside = "\n".join(map(self._block, block.blocks))
                 return f"<details><summary>{_text(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
 
-    def _heading(self, heading: Heading) -> str:
-        """Return a heading with the anchor that GitHub gives it: a repeated title gets a number."""
-        name = anchor(heading.text)
-        before = self._anchors[name]
-        self._anchors[name] += 1
-        unique = f"{name}-{before}" if before else name
-        return f'<h{heading.level} id="{unique}">{_text(heading.text)}</h{heading.level}>'
-
 
 def _grid(grid: Grid) -> str:
-    classes = [_class(grid, column) for column in range(len(grid.head))]
+    classes = [
+        ' class="number"' if grid.is_number(column) else ' class="remark"' if column >= grid.names else ""
+        for column in range(len(grid.head))
+    ]
     heads = [
         f'<th scope="col"{name}><button type="button">{_text(head)}</button></th>'
         for name, head in zip(classes, grid.head, strict=True)
@@ -94,12 +93,6 @@ def _grid(grid: Grid) -> str:
     rows = ["<tr>" + "".join(map(_entry, row, classes)) + "</tr>" for row in grid.rows]
     lines = ["<table><thead><tr>", *heads, "</tr></thead><tbody>", *rows, "</tbody></table>"]
     return '<div class="scroll">' + "\n".join(lines) + "</div>"
-
-
-def _class(grid: Grid, column: int) -> str:
-    if grid.is_number(column):
-        return ' class="number"'
-    return ' class="remark"' if column >= grid.names else ""
 
 
 def _entry(entry: Entry, name: str) -> str:

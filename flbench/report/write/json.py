@@ -22,7 +22,12 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
         "schema": JSON_SCHEMA,
         "title": board.options.title,
         "metric": sections[0].layout.metric if sections else None,
-        "cells": [_cell(table, at) for table in board.all_tables() for at in sorted(table.cells)],
+        "cells": [
+            _cell(table, at)
+            for section in sections
+            for table in (*section.tables, *section.own_shard)
+            for at in sorted(table.cells)
+        ],
         "overall": [_overall(found) for found in board.overall],
         "details": [
             _details(one, at) for section in sections for one in section.details for at in sorted(one.table.cells)

@@ -11,7 +11,6 @@ from rich.text import Text
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import gap_text, mean_text
-from flbench.report.claims import Chapter
 from flbench.report.tables import Position, Table
 from flbench.report.wording import NONE, TIED, column_head, row_labels
 
@@ -26,15 +25,13 @@ def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:
                 note = "¹ no shared model: mean over the clients' models on the whole test set"
                 shown.append(Text(note, style="dim"))
     shown += [Text(line) for one in board.supplements for line in one.lines()]
-    shown += [_claims(chapter) for chapter in board.chapters if chapter.claims]
+    for chapter in board.chapters:
+        if chapter.claims:
+            claims = RichTable("claim", "verdict", "our measurement", title=chapter.title, title_justify="left")
+            for claim in chapter.claims:
+                claims.add_row(Text(f"{claim.text} ({claim.source})"), Text(claim.verdict), Text(claim.evidence))
+            shown.append(claims)
     return shown
-
-
-def _claims(chapter: Chapter) -> RichTable:
-    table = RichTable("claim", "verdict", "our measurement", title=chapter.title, title_justify="left")
-    for claim in chapter.claims:
-        table.add_row(Text(f"{claim.text} ({claim.source})"), Text(claim.verdict), Text(claim.evidence))
-    return table
 
 
 def _title(section: Section, table: Table) -> str:
