@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import flbench
+from flbench.cli.commands import COMMANDS
 from tests.start_up import HEAVY, SLOW, heavy_imports
 
 PACKAGE = Path(flbench.__file__).parent
@@ -83,6 +84,11 @@ def test_planning_imports_nothing_heavy(module: str) -> None:
 
 def test_help_imports_nothing_slow() -> None:
     assert heavy_imports("import flbench.cli", (*HEAVY, *SLOW))[0] == []
+
+
+def test_commands_import_nothing_heavy_before_they_are_called() -> None:
+    modules = ", ".join(sorted({f"flbench.cli.{module}" for module, _, _ in COMMANDS.values()}))
+    assert heavy_imports(f"import {modules}")[0] == []
 
 
 def test_parsing_an_experiment_imports_nothing_heavy() -> None:

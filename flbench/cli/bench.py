@@ -6,23 +6,29 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 
+from flbench.bench.workloads import WORKLOADS, Workload
 from flbench.choices import Device, Precision, UsedDevice
 from flbench.cli.boundary import print_json
 from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption
+from flbench.cli.screen import can_redraw, plain_table, say, wide_console
 from flbench.errors import UserError
+from flbench.launch.resources import usable_cores
+from flbench.launchers import used_device
+from flbench.messages import unknown
+from flbench.worker import environment
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from flbench.bench.compare import Comparison, Settings
     from flbench.bench.measure import Note, Spread
     from flbench.bench.probes import ProbeCosts
-    from flbench.bench.workloads import Workload
 
 #: Seconds between two lines of progress without a terminal.
 QUIET = 2.0
@@ -92,11 +98,8 @@ def bench(
 
     Example: flbench bench digits --probes
     """
-    from dataclasses import asdict
-
     from flbench.bench.compare import Settings, compare
     from flbench.bench.probes import ProbeCosts, probe_costs
-    from flbench.cli.screen import wide_console
 
     settings = Settings(
         rounds=rounds,
@@ -132,9 +135,6 @@ def bench(
 
 
 def _chosen(names: Sequence[str]) -> list[Workload]:
-    from flbench.bench.workloads import WORKLOADS
-    from flbench.messages import unknown
-
     for name in names:
         if name not in WORKLOADS:
             raise UserError(unknown("workload", name, WORKLOADS))
@@ -142,23 +142,17 @@ def _chosen(names: Sequence[str]) -> list[Workload]:
 
 
 def _available(device: Device) -> UsedDevice:
-    from flbench.launchers import used_device
-
     if device == "cuda" and used_device("auto") == "cpu":
         raise UserError("no CUDA device is available; run `flbench doctor` to see what works")
     return used_device(device)
 
 
 def _usable_cores() -> int:
-    from flbench.launch.resources import usable_cores
-
     return usable_cores()
 
 
 def _machine(settings: Settings) -> dict[str, Any]:
     """Machine, versions and load, without names of hosts or users."""
-    from flbench.worker import environment
-
     known = environment(settings.device)
     names = ("flbench", "git_commit", "git_dirty", "python", "torch", "system", "cpu", "gpu")
     return {
@@ -186,11 +180,6 @@ def _header(machine: Mapping[str, Any], settings: Settings) -> Iterator[str]:
 @contextmanager
 def _progress() -> Iterator[Note]:
     """Show progress on standard error: a bar on a terminal, otherwise a line every few seconds."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from flbench.cli.screen import can_redraw, say
-
     console = Console(stderr=True)
     if can_redraw(console):
         with Progress(console=console, transient=True) as progress:
@@ -209,8 +198,6 @@ def _progress() -> Iterator[Note]:
 
 
 def _print_comparison(console: Console, done: Comparison) -> None:
-    from flbench.cli.screen import plain_table, say
-
     say(
         console,
         f"\n{done.what}, norm {done.norm}: {done.clients} clients, E={done.local_steps}, batch {done.batch_size}, "
@@ -249,8 +236,6 @@ def _print_comparison(console: Console, done: Comparison) -> None:
 
 
 def _print_probes(console: Console, done: ProbeCosts) -> None:
-    from flbench.cli.screen import plain_table, say
-
     say(console, f"\n{done.what}, norm {done.norm}, executor {done.executor}, data {done.data}")
     n = done.round_s.n
     say(console, f"a round without probes: {_spread(done.round_s.times(1000))} ms. n = {n} turns, medians")

@@ -11,13 +11,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 import typer
-from typer.core import TyperGroup
 
-from flbench.errors import StoreUnusable, UserError
+from flbench.errors import UserError
 
 
 class OutputLost(UserError):
@@ -26,35 +24,6 @@ class OutputLost(UserError):
 
 #: Exit code after Ctrl-C.
 INTERRUPTED = 130
-
-
-class Commands(TyperGroup):
-    """The commands; an unexpected error of the operating system becomes a message."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Return the result of a command.
-
-        Raises:
-            StoreUnusable: a file of a store cannot be read or written.
-            UserError: any other file cannot.
-        """
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # the reader of a pipe closed it: no error
-        except OSError as error:
-            raise _as_user_error(error) from error
-
-
-def _as_user_error(error: OSError) -> UserError:
-    from flbench.store import Store, files
-
-    named = isinstance(error.filename, str | bytes | os.PathLike)
-    parents = Path(os.fsdecode(error.filename)).parents if named else []
-    store = next((path for path in parents if Store.exists(path)), None)
-    if store is None:
-        return UserError(files.reason(error))
-    return StoreUnusable(f"the store {store} cannot be used: {files.reason(error)}")
 
 
 def check_environment() -> None:

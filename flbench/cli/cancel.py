@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,9 +12,8 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entry_of, find_targets, open_store
-
-if TYPE_CHECKING:
-    from flbench.store import Entry, Store
+from flbench.launch.cancel import cancel as cancel_plan
+from flbench.store import CANCELLED, CancelMark, Entry, Lease, Store, plan_name
 
 #: Seconds between two checks of stopping workers, and until a line says that the command waits for them.
 PERIOD = 0.2
@@ -36,9 +35,6 @@ def cancel(
 
     Example: flbench cancel 3fa2 b7 --no-wait
     """
-    from flbench.launch.cancel import cancel as cancel_plan
-    from flbench.store import plan_name
-
     opened = open_store(store)
     targets = find_targets(opened, names)
     plans = [plan_name(directory) for directory in targets.plans]
@@ -58,8 +54,6 @@ def cancel(
 
 def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "done", "not running"]:
     """Stop the worker that executes a run, or keep workers from starting it; ``flbench sweep`` or ``retry`` undo it."""
-    from flbench.store import CANCELLED, CancelMark, Lease
-
     run = store.run(entry.run_id)
     while True:
         state = run.state(entry.request())

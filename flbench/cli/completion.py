@@ -11,15 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 import typer
 
 from flbench.choices import DEFAULT_STORE
+from flbench.config import ALIASES, KINDS, registry_of
 from flbench.errors import UserError
-
-if TYPE_CHECKING:
-    from flbench.store import Store
+from flbench.store import Store, plan_name
 
 #: Ids offered at most.
 MOST_RUNS = 50
@@ -53,8 +52,6 @@ def _is_yaml(path: Path) -> bool:
 
 def sweeps(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return sweeps of the store, by name or as NAME/HASH, and sweep files."""
-    from flbench.store import plan_name
-
     store = _store_of(ctx)
     plans = [plan_name(directory) for directory in store.sweep_dirs()] if store else []
     named = plans if "/" in incomplete else sorted({plan.partition("/")[0] for plan in plans})
@@ -71,8 +68,6 @@ def targets(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _store_of(ctx: typer.Context) -> Store | None:
-    from flbench.store import Store
-
     with suppress(UserError, OSError):
         return Store(Path(ctx.params.get("store") or DEFAULT_STORE), create=False)
     return None
@@ -90,15 +85,11 @@ def fields(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def conditions(incomplete: str) -> list[str]:
     """Return completions of the FIELD=VALUE of ``--only``, in one word."""
-    from flbench.config import KINDS
-
     return _assignments(incomplete, (), list(KINDS))
 
 
 def _kinds_given(words: Sequence[str]) -> list[str]:
     """Return the kind of experiment that some words name, however the shell splits them, or the default."""
-    from flbench.config import KINDS
-
     found = re.search(r"(?:^| )kind ?= ?(\S+)", " ".join(words))
     return [found[1]] if found and found[1] in KINDS else ["federated"]
 
@@ -121,16 +112,12 @@ def _field_before(words: list[str], kinds: Sequence[str]) -> str | None:
 
 
 def _field_names(kinds: Sequence[str]) -> list[str]:
-    from flbench.config import ALIASES, KINDS
-
     fields = dict.fromkeys(field for kind in kinds for field in KINDS[kind].model_fields)
     return [*fields, *(alias for alias, field in ALIASES.items() if field in fields)]
 
 
 def _values(field: str, kinds: Sequence[str]) -> list[str]:
     """Return components (with a colon if they take a value) or choices; for any other field its default."""
-    from flbench.config import ALIASES, KINDS, registry_of
-
     field = ALIASES.get(field, field)
     if field == "kind":
         return list(KINDS)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from flbench.cli.numbers import handy
 from flbench.metric_specs import METRICS
-
-if TYPE_CHECKING:
-    from flbench.store import Store
+from flbench.store import Store
 
 #: Characters of a sparkline.
 WIDTH = 16

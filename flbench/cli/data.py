@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from flbench.cli.boundary import print_json
 from flbench.cli.options import JsonOption, RootOption
+from flbench.cli.screen import plain_table, wide_console
+from flbench.data import cache
+from flbench.data import download as fetching
+from flbench.data.datasets import Dataset, Source, data_root, locate, recipe
+from flbench.data.verify import verify as check
 from flbench.errors import DataMissing, UserError
+from flbench.registry import DATASETS, InvalidComponent
 
-if TYPE_CHECKING:
-    from flbench.data.datasets import Dataset, Source
-
-app = typer.Typer(no_args_is_help=True, help="List, download and verify data sets.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, add_completion=False, help="List, download and verify data sets."
+)
 
 
 @app.command("list")
@@ -24,9 +30,6 @@ def list_(root: RootOption = None, as_json: JsonOption = False) -> None:
 
     Example: flbench data list --json
     """
-    from flbench.data.datasets import data_root
-    from flbench.registry import DATASETS
-
     rows = [_describe(cls, root) for cls in DATASETS.classes.values()]
     if as_json:
         print_json(rows)
@@ -48,8 +51,6 @@ def download(
 
     Example: flbench data download cifar10 fashion_mnist
     """
-    from flbench.data import download as fetching
-
     for dataset in [_parse(name) for name in names]:
         folder = fetching.download(dataset, root)
         typer.echo(f"{dataset.name}: fetched and checked, in {folder}")
@@ -69,8 +70,6 @@ def verify(
 
     Example: flbench data verify cifar10 folder:photos
     """
-    from flbench.data.verify import verify as check
-
     reports: list[dict[str, Any]] = []
     for dataset in [_parse(name) for name in names] if names else _found(root):
         verdict = check(dataset, root)
@@ -94,8 +93,6 @@ def verify(
 
 
 def _parse(name: str) -> Dataset:
-    from flbench.registry import DATASETS, InvalidComponent
-
     try:
         dataset: Dataset = DATASETS.parse(name)
     except (KeyError, InvalidComponent) as error:
@@ -105,9 +102,6 @@ def _parse(name: str) -> Dataset:
 
 
 def _found(root: Path | None) -> list[Dataset]:
-    from flbench.data.datasets import locate
-    from flbench.registry import DATASETS
-
     found = []
     for cls in DATASETS.classes.values():
         if not _needs_settings(cls):
@@ -120,9 +114,6 @@ def _found(root: Path | None) -> list[Dataset]:
 
 
 def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
-    from flbench.data import cache
-    from flbench.data.datasets import locate, recipe
-
     row: dict[str, Any] = {
         "name": cls.name,
         "classes": cls.classes,
@@ -162,10 +153,6 @@ def _needs_settings(cls: type[Dataset]) -> bool:
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
-
-    from flbench.cli.screen import plain_table, wide_console
-
     table = plain_table()
     for header in ("data set", "classes", "image", "train/test", "decoded"):
         table.add_column(header, no_wrap=True)

@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.options import DataOption, JsonOption, StoreOption
+from flbench.cli.screen import wide_console
+from flbench.data.datasets import data_root, locate
 from flbench.errors import UserError
+from flbench.launch.resources import usable_cores
+from flbench.registry import DATASETS
+from flbench.store import Store, files
+from flbench.tracking.mode import choose
 
 #: Seconds that a command of the system may take to answer.
 PATIENCE = 20
@@ -62,11 +70,6 @@ def doctor(
 
 
 def _print(findings: list[Finding], *, verbose: bool) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from flbench.cli.screen import wide_console
-
     colors = {"ok": "green", "absent": "yellow", "broken": "red"}
     table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
     for finding in findings:
@@ -98,8 +101,6 @@ def _torch() -> list[Finding]:
 
 
 def _cores() -> list[Finding]:
-    from flbench.launch.resources import usable_cores
-
     return [Finding("cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}; one worker a core by default")]
 
 
@@ -119,8 +120,6 @@ def _gpu() -> list[Finding]:
 
 def _store(root: Path) -> list[Finding]:
     """Try what the store relies on, in its folder: fsync, rename, and a link that does not overwrite."""
-    from flbench.store import Store, files
-
     if not Store.exists(root):
         parent = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
         found, place = f"{root} does not exist yet; `flbench sweep` creates it", parent
@@ -154,9 +153,6 @@ def _store(root: Path) -> list[Finding]:
 
 
 def _data(root: Path | None) -> list[Finding]:
-    from flbench.data.datasets import data_root, locate
-    from flbench.registry import DATASETS
-
     findings = [Finding("data", "ok", f"looked for in {data_root(root)}")]
     for name, kind in DATASETS.classes.items():
         try:
@@ -183,8 +179,6 @@ def _slurm() -> list[Finding]:
 
 
 def _wandb() -> list[Finding]:
-    from flbench.tracking.mode import choose
-
     try:
         installed = version("wandb")
     except PackageNotFoundError:

@@ -13,6 +13,10 @@ from flbench.cli.numbers import file_size
 from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgument, StoreOption
 from flbench.cli.targets import open_store
 from flbench.errors import UserError
+from flbench.report import exports, transfer
+from flbench.report.runs import StoreSource, named_by
+from flbench.store import Heartbeat, Lease, Store
+from flbench.sweeps import load_sweeps
 
 
 def export(
@@ -33,10 +37,6 @@ def export(
 
     Example: flbench export results/quickstart.parquet sweeps/quickstart.yaml
     """
-    from flbench.report import exports, transfer
-    from flbench.report.runs import StoreSource, named_by
-    from flbench.sweeps import load_sweeps
-
     if file.suffix != ".parquet":
         raise UserError(f"{file}: expected a name that ends in .parquet")
     opened = open_store(store)
@@ -67,9 +67,6 @@ def import_(
 
     Example: flbench import results/quickstart.parquet
     """
-    from flbench.report import exports, transfer
-    from flbench.store import Heartbeat, Lease, Store
-
     rows = [row for file in exported for row in exports.read(file)]  # all files are checked before the store changes
     lease = Lease.here()
     target = Store(store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,7 @@ from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.targets import open_store
 from flbench.errors import UserError
 from flbench.report.literal import visible
-
-if TYPE_CHECKING:
-    from flbench.store.garbage import Garbage
+from flbench.store.garbage import KINDS, Garbage, find, remove
 
 
 def gc(
@@ -42,8 +40,6 @@ def gc(
 
     Example: flbench gc --orphans --yes
     """
-    from flbench.store.garbage import find, remove
-
     opened = open_store(store)
 
     def warn(line: str) -> None:
@@ -65,8 +61,6 @@ def gc(
 
 
 def _print(found: Sequence[Garbage]) -> None:
-    from flbench.store.garbage import KINDS
-
     for kind, counted in _by_kind(found).items():
         if counted["number"]:
             typer.echo(f"{counted['number']:>8} {file_size(counted['bytes']):>10}  {KINDS[kind]}")
@@ -75,7 +69,5 @@ def _print(found: Sequence[Garbage]) -> None:
 
 
 def _by_kind(found: Sequence[Garbage]) -> dict[Any, dict[str, int]]:
-    from flbench.store.garbage import KINDS
-
     of_kind = {kind: [one.bytes for one in found if one.kind == kind] for kind in KINDS}
     return {kind: {"number": len(sizes), "bytes": sum(sizes)} for kind, sizes in of_kind.items()}

@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly
 from flbench.cli.options import StoreOption
+from flbench.cli.run_curve import record_line
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets, open_store
+from flbench.config import headline_of
 from flbench.regular import open_regular
 from flbench.report.literal import visible
-
-if TYPE_CHECKING:
-    from flbench.store import AttemptDir, Entry, RunDir, RunState, Store
+from flbench.store import AttemptDir, Entry, RunDir, RunState, Store
+from flbench.store.records import parse_records
 
 #: Seconds between two reads of a store that is followed.
 PERIOD = 0.5
@@ -66,8 +67,6 @@ def _prefix(entry: Entry, entries: list[Entry]) -> str:
 
 def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
     """Print what is new until every run has ended."""
-    from flbench.config import headline_of
-
     logs: dict[str, RunLog] = {}
     idle_since = time.monotonic()
     left = entries
@@ -180,9 +179,6 @@ class RunLog:
         self.ended = True
 
     def _print_records(self, rounds: int) -> None:
-        from flbench.cli.run_curve import record_line
-        from flbench.store.records import parse_records
-
         for line in self._metrics.lines():
             for record in parse_records(line.encode() + b"\n"):
                 # A new attempt begins with the records of those before it.

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
+from rich.markup import escape
 
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import fields as complete_fields
 from flbench.cli.options import JsonOption, RootOption
+from flbench.cli.screen import plain_table, wide_console
+from flbench.config import Federated, parse_experiment
+from flbench.data.datasets import load
+from flbench.data.label_counts import LabelCounts, count_labels
+from flbench.data.shards import shards_of
 from flbench.errors import UserError
+from flbench.report.figures.label_counts import write_figure
+from flbench.sweeps.source import read_value
 
-if TYPE_CHECKING:
-    from flbench.config import Federated
-    from flbench.data.label_counts import LabelCounts
-
-app = typer.Typer(no_args_is_help=True, help="Show how the data are split across clients.")
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Show how the data are split across clients.",
+)
 
 #: The fields of an experiment that define its partition.
 _FIELDS = ("dataset", "partition", "clients", "seed", "min_size", "val_fraction")
@@ -70,16 +79,12 @@ def show(
     else:
         _print_table(experiment, counts)
     if out is not None:
-        from flbench.report.figures.label_counts import write_figure
-
         write_figure(counts, _title(experiment), out)
         typer.echo(f"wrote {out}", err=True)
 
 
 def _experiment(settings: list[str], options: dict[str, str | None]) -> Federated:
     """Return the experiment that fields and options describe; raises UserError for the first mistake."""
-    from flbench.config import parse_experiment
-
     fields = {name: _read(value) for name, value in options.items() if value is not None}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -92,16 +97,10 @@ def _experiment(settings: list[str], options: dict[str, str | None]) -> Federate
 
 
 def _read(text: str) -> Any:
-    from flbench.sweeps.source import read_value
-
     return read_value(text)
 
 
 def _count_labels(experiment: Federated, root: Path | None) -> tuple[LabelCounts, str]:
-    from flbench.data.datasets import load
-    from flbench.data.label_counts import count_labels
-    from flbench.data.shards import shards_of
-
     dataset: Any = experiment.dataset
     data = load(dataset, root)
     return count_labels(data, shards_of(experiment, data)), data.fingerprint
@@ -126,10 +125,6 @@ def _print_json(experiment: Federated, counts: LabelCounts, fingerprint: str) ->
 
 
 def _print_table(experiment: Federated, counts: LabelCounts) -> None:
-    from rich.markup import escape
-
-    from flbench.cli.screen import plain_table, wide_console
-
     few = len(counts.class_names) <= _MOST_COLUMNS
     table = plain_table(gap=1)
     table.add_column("client", justify="left" if counts.domains_K else "right")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,16 +24,14 @@ from flbench.cli.options import (
 from flbench.cli.report import gather, writing
 from flbench.errors import UserError
 from flbench.messages import unknown
-
-if TYPE_CHECKING:
-    from flbench.report.figures.drawing import Drawing
+from flbench.papers import papers
+from flbench.report.figures.drawing import FORMATS, Drawing, save, save_as
+from flbench.report.figures.kinds import draw
+from flbench.report.paper import figure_kinds
 
 
 def kinds(incomplete: str) -> list[str]:
     """Return the kinds of figures that begin with a text, for the shell's completion."""
-    from flbench.papers import papers
-    from flbench.report.paper import figure_kinds
-
     return [name for name in figure_kinds(papers()) if name.startswith(incomplete)]
 
 
@@ -70,11 +68,6 @@ def plot(
 
     Example: flbench plot curves sweeps/quickstart.yaml --results results/quickstart.parquet
     """
-    from flbench.papers import papers
-    from flbench.report.figures.drawing import FORMATS, save
-    from flbench.report.figures.kinds import draw
-    from flbench.report.paper import figure_kinds
-
     if out is not None and out.suffix and out.suffix not in FORMATS and not out.is_dir():
         raise UserError(f"cannot draw {out}: expected a folder or a name that ends in {', '.join(FORMATS)}")
     known = figure_kinds(papers())
@@ -100,8 +93,6 @@ def plot(
 
 def _numbered(drawing: Drawing, path: Path, before: int) -> Path:
     """Write one of several figures to a file: ``name.png``, ``name-2.png`` ..."""
-    from flbench.report.figures.drawing import save_as
-
     path.parent.mkdir(parents=True, exist_ok=True)
     numbered = path if before == 0 else path.with_name(f"{path.stem}-{before + 1}{path.suffix}")
     save_as(drawing, numbered)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich.table import Table
 
@@ -21,9 +21,7 @@ from flbench.config import REQUEST_FIELDS, Experiment, canonical_json, fields_of
 from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
 from flbench.run_names import Common, label
-
-if TYPE_CHECKING:
-    from flbench.store import Store
+from flbench.store import Store
 
 #: Cells shown at most.
 MOST_CELLS = 6

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
@@ -30,10 +31,21 @@ from flbench.cli.options import (
 )
 from flbench.cli.targets import open_store
 from flbench.errors import UserError
-
-if TYPE_CHECKING:
-    from flbench.report.board import Leaderboard
-    from flbench.report.runs import Source
+from flbench.papers import papers
+from flbench.report import check_replaceable, write_text
+from flbench.report.board import Leaderboard
+from flbench.report.dataframes import write_csv
+from flbench.report.figures.kinds import with_links, write_figures
+from flbench.report.leaderboard import build
+from flbench.report.page.leaderboard import document
+from flbench.report.paper import figure_kinds
+from flbench.report.parts import options_of, parts_of
+from flbench.report.runs import FilesSource, Source, StoreSource
+from flbench.report.write.html import to_html
+from flbench.report.write.json import to_json
+from flbench.report.write.markdown import to_markdown
+from flbench.report.write.terminal import to_terminal
+from flbench.sweeps import collection_paused, load_sweeps
 
 TuneOption = Annotated[
     list[str] | None,
@@ -104,14 +116,6 @@ def report(
 
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
-    from flbench.report import check_replaceable, write_text
-    from flbench.report.dataframes import write_csv
-    from flbench.report.page.leaderboard import document
-    from flbench.report.write.html import to_html
-    from flbench.report.write.json import to_json
-    from flbench.report.write.markdown import to_markdown
-    from flbench.sweeps import collection_paused
-
     for option, path in (("--out", out), ("--html", html), ("--csv", csv)):
         _check_ending(option, path)
 
@@ -160,11 +164,6 @@ def gather(
     Raises:
         UserError: there is nothing to report, or an option does not apply.
     """
-    from flbench.papers import papers
-    from flbench.report.leaderboard import build
-    from flbench.report.parts import options_of, parts_of
-    from flbench.sweeps import load_sweeps
-
     files = [Path(spec) for spec in choice.specs if spec.endswith(".parquet")]
     names = [spec for spec in choice.specs if not spec.endswith(".parquet")]
     sweeps = load_sweeps(names, choice.sets, choice.only, choice.limit)
@@ -233,9 +232,6 @@ def _name_of(board: Leaderboard, choice: Choice) -> str:
 
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
     """Return the source of the runs, and the names of its files if they are exported files."""
-    from flbench.report.runs import StoreSource
-    from flbench.report.transfer import FilesSource
-
     if not given:
         return StoreSource(open_store(store)), []
     files = [file for path in results for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
@@ -246,19 +242,11 @@ def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, l
 
 def _with_figures(board: Leaderboard, directory: Path, out: Path | None, data: Path | None) -> Leaderboard:
     """Return the leaderboard with its figures in ``directory``; written to ``out``, it links to them."""
-    from flbench.papers import papers
-    from flbench.report.figures.kinds import with_links, write_figures
-    from flbench.report.paper import figure_kinds
-
     pictures = write_figures(board, directory, figure_kinds(papers()).values(), data)
     return dataclasses.replace(board, pictures=with_links(pictures, out) if out else pictures)
 
 
 def _show(board: Leaderboard, written: Sequence[str]) -> None:
-    from rich.console import Console
-
-    from flbench.report.write.terminal import to_terminal
-
     console = Console()
     for part in to_terminal(board, console.width):
         console.print(part)

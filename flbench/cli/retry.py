@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,8 @@ from flbench.cli.options import JsonOption, OnlyOption, StoreOption
 from flbench.cli.targets import TargetsArgument, entries_of, find_targets, open_store
 from flbench.errors import UserError
 from flbench.report.literal import visible
-
-if TYPE_CHECKING:
-    from flbench.store import Entry, RunState, Store
+from flbench.store import Entry, RunState, Store
+from flbench.sweeps import condition
 
 
 def retry(
@@ -36,8 +35,6 @@ def retry(
 
     Example: flbench retry lr_robustness --only method=scaffold
     """
-    from flbench.sweeps import condition
-
     opened = open_store(store)
     targets = find_targets(opened, names)
     wanted = condition(only or ())

@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from flbench.choices import DEFAULT_STORE, Device, Executor
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import fields as complete_fields
 from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption, RerunOption, StoreOption
+from flbench.cli.run_curve import RunCurve
+from flbench.cli.screen import say
+from flbench.config import require_device
+from flbench.launchers import run_launcher, used_device
+from flbench.orchestrate import Orchestrator
+from flbench.planning import prepare_runs, resolve_data
+from flbench.store import Store
+from flbench.sweeps import experiment_from
 
 
 def run(
@@ -44,17 +53,6 @@ def run(
 
     Example: flbench run dataset=cifar10 model=cnn method=scaffold rounds=100 --threads 2
     """
-    from rich.console import Console
-
-    from flbench.cli.run_curve import RunCurve
-    from flbench.cli.screen import say
-    from flbench.config import require_device
-    from flbench.launchers import run_launcher, used_device
-    from flbench.orchestrate import Orchestrator
-    from flbench.planning import prepare_runs, resolve_data
-    from flbench.store import Store
-    from flbench.sweeps import experiment_from
-
     given = experiment_from(fields or ())
     require_device([given], lambda: used_device(device))
     (experiment,) = resolve_data([given], store, data, "data")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flbench.cli.boundary import print_json
-
-if TYPE_CHECKING:
-    from flbench.registry import Component
+from flbench.config import ALIASES, KINDS, registry_of
+from flbench.registry import Component, schema_of
+from flbench.sweeps.spec import SweepSpec
 
 Schema = dict[str, Any]
 
@@ -23,8 +23,6 @@ def schema() -> None:
 
 def sweep_schema() -> Schema:
     """Return the JSON Schema of a sweep file, with every installed component."""
-    from flbench.sweeps.spec import SweepSpec
-
     whole = SweepSpec.model_json_schema(by_alias=True)
     parts = whole["$defs"]
     fields = _fields()
@@ -101,8 +99,6 @@ def _mapping(fields: dict[str, Schema], form: Callable[[Schema], Schema]) -> Sch
 
 def _fields() -> dict[str, Schema]:
     """Return the schema of every path of an experiment: fields, aliases, settings of components (``norm.groups``)."""
-    from flbench.config import ALIASES, KINDS, registry_of
-
     fields = _of_any_kind()
     fields["kind"] = {"enum": list(KINDS), "description": _about_kinds()}
     for path in list(fields):
@@ -122,8 +118,6 @@ def _fields() -> dict[str, Schema]:
 
 def _of_any_kind() -> dict[str, Schema]:
     """Return the schema of every field; of a field in which kinds differ, one that allows what any of them does."""
-    from flbench.config import KINDS
-
     found: dict[str, list[Schema]] = {}
     for model in KINDS.values():
         for name, schema in model.model_json_schema()["properties"].items():
@@ -144,8 +138,6 @@ def _any_of(schemas: Sequence[Schema]) -> Schema:
 
 def _of_kinds() -> dict[str, dict[str, Schema]]:
     """Return, by kind, the schemas of the fields in which it differs from other kinds."""
-    from flbench.config import KINDS
-
     own = {kind: model.model_json_schema()["properties"] for kind, model in KINDS.items()}
     return {
         kind: {
@@ -167,8 +159,6 @@ def _where_kind(kind: str, fields: dict[str, Schema]) -> Schema:
 
 
 def _about_kinds() -> str:
-    from flbench.config import KINDS
-
     return "; ".join(f"{kind}: {_first_line(model)}" for kind, model in KINDS.items())
 
 
@@ -210,7 +200,5 @@ def _forms(cls: type[Component]) -> list[Schema]:
 
 
 def _settings(cls: type[Component]) -> Schema:
-    from flbench.registry import schema_of
-
     settings: Schema = schema_of(cls)["properties"]
     return settings

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
+from flbench import registry
 from flbench.cli.boundary import print_json
 from flbench.cli.options import JsonOption
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from flbench.config import Experiment
-    from flbench.registry import Component
+from flbench.cli.screen import plain_table
+from flbench.config import KINDS, Experiment, parse_experiment
+from flbench.errors import UserError
+from flbench.messages import format_scalar
+from flbench.registry import Component, default_of, plain, schema_of
+from flbench.sweeps import load_sweep
 
 #: Fields that hold components, and the command that lists these.
 _PLURALS = {
@@ -36,8 +41,6 @@ def show(
 
     Example: flbench show kinds
     """
-    from rich.console import Console
-
     rows = sweeps(folder) if what == "sweeps" else kinds() if what == "kinds" else components(what)
     if as_json:
         print_json(rows)
@@ -58,8 +61,6 @@ def components(what: str) -> list[dict[str, Any]]:
         For each: ``name``, ``shorthand``, ``version``, ``fields``, ``doc`` (the first line), ``equation`` and
         ``source`` (the paper; both null if it states none) and ``module``.
     """
-    from flbench import registry
-
     return [_describe(cls) for cls in getattr(registry, what.upper()).classes.values()]
 
 
@@ -70,16 +71,11 @@ def kinds() -> list[dict[str, Any]]:
         For each: ``name``, ``version``, ``fields`` (each with a ``doc``), ``doc`` (the first line) and ``headline``:
         the metric that summarizes a run whose fields have their defaults.
     """
-    from flbench.config import KINDS
-
     return [_describe_kind(name, model) for name, model in KINDS.items()]
 
 
 def sweeps(folder: Path) -> list[dict[str, Any]]:
     """Return every sweep file below a folder with its number of runs, or what is wrong with it."""
-    from flbench.errors import UserError
-    from flbench.sweeps import load_sweep
-
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.rglob("*.yaml")):
         try:
@@ -108,8 +104,6 @@ def _describe(cls: type[Component]) -> dict[str, Any]:
 
 
 def _describe_kind(name: str, model: type[Experiment]) -> dict[str, Any]:
-    from flbench.config import parse_experiment
-
     default = parse_experiment({"kind": name}).to_json()
     schema = model.model_json_schema()["properties"]
     fields = [
@@ -134,8 +128,6 @@ def _describe_kind(name: str, model: type[Experiment]) -> dict[str, Any]:
 
 def _stated(cls: type[Component], what: str) -> str | None:
     """Return what a component, or the one it derives from, states about itself; the base of its kind is ignored."""
-    from flbench.registry import Component
-
     for one in cls.__mro__:
         if one is not cls and Component in one.__bases__:
             return None
@@ -145,10 +137,6 @@ def _stated(cls: type[Component], what: str) -> str | None:
 
 
 def _fields(cls: type[Component]) -> list[dict[str, Any]]:
-    import dataclasses
-
-    from flbench.registry import default_of, plain, schema_of
-
     schema = schema_of(cls)
     return [
         {
@@ -177,10 +165,6 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def _kind_table(row: dict[str, Any]) -> Table:
-    from rich.markup import escape
-
-    from flbench.cli.screen import plain_table
-
     table = plain_table(title=f"[bold]kind: {row['name']}[/bold]  {escape(row['doc'])}")
     table.show_header = False
     for field in row["fields"]:
@@ -192,8 +176,6 @@ def _kind_table(row: dict[str, Any]) -> Table:
 
 def _default_text(default: Any) -> str:
     """Return a default as people write it; for a component, its name."""
-    from flbench.messages import format_scalar
-
     if isinstance(default, dict):
         rest = [str(value) for name, value in default.items() if name != "name"]
         return ":".join([default["name"], *rest])
@@ -201,10 +183,6 @@ def _default_text(default: Any) -> str:
 
 
 def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:
-    from rich.markup import escape
-
-    from flbench.cli.screen import plain_table
-
     table = plain_table(["name", "fields", "description"], title=what)
     for row in rows:
         fields = "\n".join(map(_field_text, row["fields"])) or "-"
@@ -214,17 +192,11 @@ def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def _field_text(field: dict[str, Any]) -> str:
-    from flbench.messages import format_scalar
-
     default = "required" if field["required"] else format_scalar(field["default"])
     return f"{field['name']}: {default}  ({field['type']})"
 
 
 def _sweep_table(rows: list[dict[str, Any]]) -> Table:
-    from rich.markup import escape
-
-    from flbench.cli.screen import plain_table
-
     table = plain_table(["file", "name", "cells", "runs"], title="sweeps")
     for row in rows:
         if row["problem"]:

@@ -12,6 +12,9 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps
 from flbench.cli.options import JsonOption, StoreOption
+from flbench.cli.plan_status import SweepStatus, rounded
+from flbench.cli.screen import Screen
+from flbench.cli.status_tables import status_parts
 from flbench.cli.targets import expect_plans, open_store
 from flbench.errors import StoreUnusable
 
@@ -41,10 +44,6 @@ def status(
 
     Example: flbench status lr_robustness --json
     """
-    from flbench.cli.plan_status import SweepStatus, rounded
-    from flbench.cli.screen import Screen
-    from flbench.cli.status_tables import status_parts
-
     opened = open_store(store)
     directories = opened.sweep_dirs() if spec is None else expect_plans(opened, spec)
     watched = [SweepStatus(opened, directory) for directory in directories]

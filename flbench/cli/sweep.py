@@ -10,6 +10,7 @@ import typer
 from flbench.choices import DEFAULT_STORE, Backend
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import sweep_files
+from flbench.cli.dry_run import print_dry_run
 from flbench.cli.options import (
     MOST_AT_ONCE,
     DataOption,
@@ -20,7 +21,12 @@ from flbench.cli.options import (
     SetsOption,
     StoreOption,
 )
+from flbench.cli.sweep_run import SweepRun
+from flbench.config import require_device
 from flbench.errors import UserError
+from flbench.launchers import SweepWorkers
+from flbench.planning import resolve_sweep_data
+from flbench.sweeps import load_sweep
 
 
 def sweep(
@@ -70,19 +76,12 @@ def sweep(
 
     Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
     """
-    from flbench.config import require_device
-    from flbench.launchers import SweepWorkers
-    from flbench.planning import resolve_sweep_data
-    from flbench.sweeps import load_sweep
-
     given = load_sweep(spec, sets or (), only or (), limit)
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)
     require_device(given.experiments, lambda: wanted.options.device)
     needed: Literal["data", "content", "nothing"] = "content" if wanted.backend == "slurm" else "data"
     loaded = resolve_sweep_data(given, store, data, "nothing" if dry_run else needed)
     if dry_run:
-        from flbench.cli.dry_run import print_dry_run
-
         print_dry_run(loaded, store, workers=wanted.count, rerun=rerun, as_json=as_json)
         script = wanted.script(store, f"{loaded.name}/{loaded.spec_hash}", len(loaded.experiments))
         if script is not None and not as_json:
@@ -90,8 +89,6 @@ def sweep(
         return
     if detach and wanted.backend == "inline":
         raise UserError("--detach needs workers of their own: use --backend local")
-    from flbench.cli.sweep_run import SweepRun
-
     summary = SweepRun(loaded, wanted, store, as_json=as_json).execute(detach=detach, rerun=rerun)
     if as_json:
         print_json(summary)

@@ -14,6 +14,10 @@ from flbench.cli.completion import sweeps as complete_sweeps
 from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.targets import expect_plans, open_store
 from flbench.errors import UserError
+from flbench.store import plan_name
+from flbench.store.secrets import redact
+from flbench.tracking.jobs import job_of_plan, job_of_runs, unplanned_runs
+from flbench.tracking.sync import sync_job
 
 
 def sync(
@@ -45,11 +49,6 @@ def sync(
 
     Example: flbench sync sweeps/quickstart.yaml --mode offline
     """
-    from flbench.store import plan_name
-    from flbench.store.secrets import redact
-    from flbench.tracking.jobs import job_of_plan, job_of_runs, unplanned_runs
-    from flbench.tracking.sync import sync_job
-
     opened = open_store(store)
     plans = [path for name in sweeps for path in expect_plans(opened, name)] if sweeps else opened.sweep_dirs()
     jobs = {plan_name(plan): partial(job_of_plan, plan) for plan in plans}

@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from flbench.cli.completion import targets
 from flbench.errors import UserError
-
-if TYPE_CHECKING:
-    from flbench.store import Entry, Store
+from flbench.store import Entry, Store, plan_name, read_plan
+from flbench.sweeps import load_sweep
 
 #: Ids that an error message lists at most.
 MOST_IDS = 8
@@ -40,8 +39,6 @@ class Targets:
 
 def open_store(root: Path) -> Store:
     """Open the store that a command reads; raises UserError if there is none."""
-    from flbench.store import Store
-
     return Store(root, create=False)
 
 
@@ -82,8 +79,6 @@ def expect_plans(store: Store, name: str) -> list[Path]:
 
 def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]) -> Iterator[Entry]:
     """Yield every run of some plans and some single runs, each once, with the most rounds that were requested."""
-    from flbench.store import read_plan
-
     longest: dict[str, Entry] = {}
     for directory in directories:
         for entry in read_plan(directory / "plan.jsonl"):
@@ -98,8 +93,6 @@ def entries_of(store: Store, directories: Iterable[Path], run_ids: Sequence[str]
 
 def entry_of(store: Store, run_id: str) -> Entry:
     """Return a run with the most rounds that were requested; raises UserError if no readable file describes it."""
-    from flbench.store import Entry
-
     try:
         started = [Entry.of(store.run(run_id).experiment())]
     except FileNotFoundError:
@@ -112,9 +105,7 @@ def entry_of(store: Store, run_id: str) -> Entry:
 
 def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list[Path]:
     """Return the plans of a sweep file: one for each content of its data with which it was started."""
-    from flbench.planning import with_planned_data
-    from flbench.store import plan_name
-    from flbench.sweeps import load_sweep
+    from flbench.planning import with_planned_data  # imports numpy, which doubles the time of a Tab at `flbench logs`
 
     sweep = load_sweep(name)
     alike = [path for path in directories if path.parent.name == sweep.name]

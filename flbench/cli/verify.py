@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,14 +12,12 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
 from flbench.cli.options import MOST_RUNS, DataOption, JsonOption, StoreOption
+from flbench.cli.recompute import Recomputed, recompute
 from flbench.cli.targets import find_targets, open_store
 from flbench.errors import UserError
 from flbench.report.literal import visible
-
-if TYPE_CHECKING:
-    from flbench.cli.recompute import Recomputed
-    from flbench.store import Store
-    from flbench.store.verify import Audit
+from flbench.store import Store
+from flbench.store.verify import Audit
 
 #: Problems printed at most; further ones are counted.
 MOST_PROBLEMS = 50
@@ -85,8 +83,6 @@ def verify(
 
 def _store_and_targets(store: Path, names: list[str]) -> tuple[Path, list[str]]:
     """Return the store, which an argument may name in place of the option, and the other arguments."""
-    from flbench.store import Store
-
     stores = [name for name in names if Store.exists(Path(name))]
     if not stores:
         return store, names
@@ -97,8 +93,6 @@ def _store_and_targets(store: Path, names: list[str]) -> tuple[Path, list[str]]:
 
 def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
     """Check what the user named; return the audit and the ids of the runs in it."""
-    from flbench.store.verify import Audit
-
     audit = Audit(store)
     if not names:
         audit.everything()
@@ -124,8 +118,6 @@ def _print(audit: Audit) -> None:
 
 
 def _recompute(store: Store, run_ids: list[str], count: int, data: Path | None, *, quiet: bool) -> list[Recomputed]:
-    from flbench.cli.recompute import recompute
-
     verdicts = []
     for verdict in recompute(store, run_ids, count, data):
         verdicts.append(verdict)

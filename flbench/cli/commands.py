@@ -1,0 +1,81 @@
+"""The commands of ``flbench``, each of which is imported when it is called."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from flbench.errors import StoreUnusable, UserError
+
+#: By name, in the order of ``flbench --help``: the module below ``flbench.cli``, the command or group in it, the help.
+COMMANDS = {
+    "sweep": ("sweep", "sweep", "Run a sweep: launch what is missing, show the leaderboard."),
+    "report": ("report", "report", "Write a leaderboard, pages, figures and tables."),
+    "plot": ("plot", "plot", "Draw one kind of figure."),
+    "run": ("run", "run", "Run one experiment and watch it."),
+    "status": ("status", "status", "Show sweep progress and active workers."),
+    "logs": ("logs", "logs", "Show the logs of a run, or of a sweep's runs."),
+    "cancel": ("cancel", "cancel", "Stop sweeps or single runs; nothing is lost."),
+    "retry": ("retry", "retry", "Retry failed or cancelled runs on the next sweep."),
+    "sync": ("sync", "sync", "Mirror finished runs to Weights & Biases."),
+    "gc": ("gc", "gc", "Delete superseded checkpoints and stale files."),
+    "verify": ("verify", "verify", "Check a store; compute runs again."),
+    "show": ("show", "show", "List methods, norms, data sets and other components."),
+    "schema": ("schema", "schema", "Print the JSON Schema of sweep files."),
+    "export": ("exchange", "export", "Write finished runs into one compact file."),
+    "import": ("exchange", "import_", "Add exported runs to a store."),
+    "bench": ("bench", "bench", "Time training and probes."),
+    "doctor": ("doctor", "doctor", "Check what works on this machine, and say how to fix the rest."),
+    "data": ("data", "app", "List, download and verify data sets."),
+    "partition": ("partition", "app", "Show how the data are split across clients."),
+}
+
+
+class Commands(TyperGroup):
+    """The commands; an unexpected error of the operating system becomes a message."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings["commands"] = {name: Command(name, *where) for name, where in COMMANDS.items()}
+        super().__init__(**settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Return the result of a command.
+
+        Raises:
+            StoreUnusable: a file of a store cannot be read or written.
+            UserError: any other file cannot.
+        """
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the reader of a pipe closed it: no error
+        except OSError as error:
+            from flbench.store import Store, files  # takes a tenth of a second, which --help does not have
+
+            named = isinstance(error.filename, str | bytes | os.PathLike)
+            parents = Path(os.fsdecode(error.filename)).parents if named else []
+            store = next((path for path in parents if Store.exists(path)), None)
+            if store is None:
+                raise UserError(files.reason(error)) from error
+            raise StoreUnusable(f"the store {store} cannot be used: {files.reason(error)}") from error
+
+
+class Command(TyperCommand):
+    """The name and help of a command, whose module is imported when it is called or completed."""
+
+    def __init__(self, name: str, module: str, member: str, summary: str) -> None:
+        super().__init__(name, short_help=summary, rich_markup_mode=None)
+        self._module, self._member = module, member
+
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        """Return the context of the command itself, after importing it."""
+        found = getattr(import_module(f"flbench.cli.{self._module}"), self._member)
+        if not isinstance(found, typer.Typer):
+            command, found = found, typer.Typer(rich_markup_mode=None, add_completion=False)
+            found.command(self.name)(command)
+        return typer.main.get_command(found).make_context(*arguments, **settings)
