@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, cast
 
 import torch
 
 from flbench import metrics
-from flbench.choices import Executor, UsedDevice
+from flbench.choices import Settings
 from flbench.config import Experiment, Training, require_device
 from flbench.data.datasets import Data, Dataset, load, load_named
 from flbench.engine.federated import FederatedTrainer, step_together
@@ -34,26 +33,8 @@ from flbench.studies.start import make_study
 SYNC_ROUNDS = 50
 SYNC_SECONDS = 1.0
 
-
-@dataclass(frozen=True)
-class Settings:
-    """Where and how to execute; no field changes the run id.
-
-    Attributes:
-        data_root: folder of the data sets; None: the default one.
-        device: ``cpu`` or ``cuda``.
-        executor: how clients are mapped (see ``flbench.engine.executors``).
-        pool: threads of the loop executor.
-        neighbours: workers that share the memory, this one among them.
-        checkpoint_seconds: seconds of training between two checkpoints.
-    """
-
-    data_root: Path | None = None
-    device: UsedDevice = "cpu"
-    executor: Executor = "auto"
-    pool: int = 1
-    neighbours: int = 1
-    checkpoint_seconds: float = 30.0
+#: Seconds of training between two checkpoints.
+CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -227,7 +208,6 @@ class _Execution:
         attempt.adopt(resumed)
         self._saved_at = resumed.round if resumed else None
         self._last_save = time.monotonic()
-        self._checkpoint_seconds = settings.checkpoint_seconds
         self._wanted = experiment.evaluated_rounds()
         self._before = self.subject.x
         self._sync_at = self.subject.round + 1
@@ -312,7 +292,7 @@ class _Execution:
             self._convolutions = now
 
     def _checkpoint_is_due(self) -> bool:
-        return time.monotonic() - self._last_save > self._checkpoint_seconds
+        return time.monotonic() - self._last_save > CHECKPOINT_SECONDS
 
     def _checkpoint(self) -> None:
         subject = self.subject

@@ -210,11 +210,11 @@ def test_command_line_and_options_agree() -> None:
         "--device=cpu",
         "--executor=loop",
         "--pool=4",
+        "--neighbours=2",
         "--max-attempts=5",
         "--offset=1",
         "--workers=2",
         "--fuse=8",
-        "--neighbours=2",
         "--memory=all",
     ]
 

@@ -43,9 +43,8 @@ def load_engine(options: Options) -> Engine:
     """Return the engine; imports torch, which takes seconds and is paid once per worker."""
     import torch
 
-    from flbench.execution import Runner, Settings
+    from flbench.execution import Runner
 
     # One thread: several per worker are slower when there are several workers, and sums depend on their number.
     torch.set_num_threads(1)
-    shared = {name: getattr(options, name) for name in ("data_root", "device", "executor", "pool", "neighbours")}
-    return Runner(Settings(**shared))
+    return Runner(options)

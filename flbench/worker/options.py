@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import get_args
 
-from flbench.choices import Executor, Memory, UsedDevice
+from flbench.choices import Executor, Memory, Settings, UsedDevice
 from flbench.errors import UserError
 
 #: Exit code of a worker that was asked to stop: its runs are resumed later.
@@ -22,32 +22,22 @@ class MemoryShort(UserError):
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Settings):
     """The settings of a worker; none changes the numbers of a run beyond its recorded numerics.
 
     Attributes:
-        data_root: folder of the data sets; None: the default one.
-        device: ``cpu`` or ``cuda``.
-        executor: ``auto``, ``loop`` or ``stacked``.
-        pool: threads of the loop executor (``resources.cpus``).
         max_attempts: failed or lost attempts after which a run is given up.
         offset: position in the plan at which to begin, so that workers started together rarely claim the same run.
         workers: how many workers share the plan; the size of groups depends on it, so that no worker ends late.
         fuse: most runs trained together; 1: each run alone.
-        neighbours: how many workers share the memory, this one included.
         memory: ``all``: no worker can have more. ``usual``: runs that ran out of memory here are left to workers with
             ``more``.
     """
 
-    data_root: Path | None = None
-    device: UsedDevice = "cpu"
-    executor: Executor = "auto"
-    pool: int = 1
     max_attempts: int = 3
     offset: int = 0
     workers: int = 1
     fuse: int = 64
-    neighbours: int = 1
     memory: Memory = "all"
 
     def to_argv(self) -> list[str]:
