@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from flbench.bench.workloads import WORKLOADS, Workload
-from flbench.choices import Device, Precision, UsedDevice
+from flbench.bench.workloads import WORKLOADS
+from flbench.choices import Device, Precision
 from flbench.cli.boundary import print_json
+from flbench.cli.numbers import handy
 from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption
 from flbench.cli.screen import can_redraw, plain_table, say, wide_console
 from flbench.errors import UserError
@@ -101,21 +102,27 @@ def bench(
     from flbench.bench.compare import Settings, compare
     from flbench.bench.probes import ProbeCosts, probe_costs
 
+    for name in workloads or ():
+        if name not in WORKLOADS:
+            raise UserError(unknown("workload", name, WORKLOADS))
+    if device == "cuda" and used_device("auto") == "cpu":
+        raise UserError("no CUDA device is available; run `flbench doctor` to see what works")
     settings = Settings(
         rounds=rounds,
         repeats=repeats,
-        device=_available(device),
+        device=used_device(device),
         precision=precision,
-        threads=threads or _usable_cores(),
+        threads=threads or usable_cores(),
         fuse=fuse,
         norm=norm,
         data_root=data,
     )
-    chosen, machine, console = _chosen(workloads or (PROBED if probes else [])), _machine(settings), wide_console()
+    machine, console = _machine(settings), wide_console()
     if not as_json:
         console.print("\n".join(_header(machine, settings)), markup=False, highlight=False)
     measured: list[dict[str, Any]] = []
-    for workload in chosen:
+    for name in dict.fromkeys(workloads or (PROBED if probes else WORKLOADS)):
+        workload = WORKLOADS[name]
         with _progress() as note:
             done: ProbeCosts | Comparison
             if probes:
@@ -131,24 +138,7 @@ def bench(
         results = {"probes" if probes else "workloads": measured}
         print_json({"schema": 1, "machine": machine, "settings": used, **results})
     else:
-        console.print(f"\nload at the end: {_number(machine['load_after'])}", markup=False, highlight=False)
-
-
-def _chosen(names: Sequence[str]) -> list[Workload]:
-    for name in names:
-        if name not in WORKLOADS:
-            raise UserError(unknown("workload", name, WORKLOADS))
-    return [WORKLOADS[name] for name in dict.fromkeys(names or WORKLOADS)]
-
-
-def _available(device: Device) -> UsedDevice:
-    if device == "cuda" and used_device("auto") == "cpu":
-        raise UserError("no CUDA device is available; run `flbench doctor` to see what works")
-    return used_device(device)
-
-
-def _usable_cores() -> int:
-    return usable_cores()
+        console.print(f"\nload at the end: {_load_text(machine['load_after'])}", markup=False, highlight=False)
 
 
 def _machine(settings: Settings) -> dict[str, Any]:
@@ -158,7 +148,7 @@ def _machine(settings: Settings) -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         **{name: known[name] for name in names},
-        "usable_cores": _usable_cores(),
+        "usable_cores": usable_cores(),
         "load_before": _load(),
         "load_after": None,
     }
@@ -170,7 +160,7 @@ def _load() -> float | None:
 
 def _header(machine: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     names, cores = ", ".join(filter(None, [machine["cpu"], machine["gpu"]])), machine["usable_cores"]
-    yield f"{machine['date']}, {names}, {cores} usable cores, load {_number(machine['load_before'])}"
+    yield f"{machine['date']}, {names}, {cores} usable cores, load {_load_text(machine['load_before'])}"
     yield f"flbench {machine['flbench']}, python {machine['python']}, torch {machine['torch']}, {machine['system']}"
     yield f"device {settings.device}, precision {settings.precision}, threads {settings.threads}"
     if (machine["load_before"] or 0) > BUSY * cores:
@@ -214,7 +204,7 @@ def _print_comparison(console: Console, done: Comparison) -> None:
     rows = (
         [
             *(row.variant, row.precision, str(row.cores), _spread(row.rounds_per_s)),
-            *map(_number, (row.client_steps_per_s, row.samples_per_s, row.flops_per_s / 1e9)),
+            *map(handy, (row.client_steps_per_s, row.samples_per_s, row.flops_per_s / 1e9)),
             f"{row.peak_fraction:.1%}",
             *map(_spread, row.speedup.values()),
         ]
@@ -227,7 +217,7 @@ def _print_comparison(console: Console, done: Comparison) -> None:
         points = (
             [
                 *(point.series, str(point.value), _spread(point.seconds.times(1000))),
-                *(_number(point.client_steps_per_s), _spread(point.cost)),
+                *(handy(point.client_steps_per_s), _spread(point.cost)),
             ]
             for point in done.scaling
         )
@@ -259,12 +249,9 @@ def _print_table(console: Console, table: Table, rows: Iterable[Sequence[str]]) 
 
 
 def _spread(spread: Spread) -> str:
-    median, low, high = map(_number, (spread.median, spread.min, spread.max))
+    median, low, high = map(handy, (spread.median, spread.min, spread.max))
     return f"{median} ({low} to {high})"
 
 
-def _number(value: float | None) -> str:
-    """Three significant digits, and all digits before the point."""
-    if value is None:
-        return "unknown"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def _load_text(load: float | None) -> str:
+    return "unknown" if load is None else handy(load)

@@ -11,7 +11,7 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.options import JsonOption, StoreOption
-from flbench.cli.targets import TargetsArgument, entry_of, find_targets, open_store
+from flbench.cli.targets import TargetsArgument, entry_of, find_targets
 from flbench.launch.cancel import cancel as cancel_plan
 from flbench.store import CANCELLED, CancelMark, Entry, Lease, Store, plan_name
 
@@ -35,7 +35,7 @@ def cancel(
 
     Example: flbench cancel 3fa2 b7 --no-wait
     """
-    opened = open_store(store)
+    opened = Store(store, create=False)
     targets = find_targets(opened, names)
     plans = [plan_name(directory) for directory in targets.plans]
     entries = [entry_of(opened, run_id) for run_id in targets.run_ids]
@@ -47,7 +47,9 @@ def cancel(
         for run_id, verdict in verdicts.items():
             typer.echo(f"{run_id}: {verdict}")
     with ends_quietly():
-        left = _wait(opened, plans, entries, quiet=as_json) if wait else _busy(opened, plans, entries)
+        if wait:
+            _wait(opened, plans, entries, quiet=as_json)
+        left = _busy(opened, plans, entries)
     if as_json:
         print_json({"schema": 1, "store": str(opened.root), "sweeps": plans, "runs": verdicts, "busy": left})
 
@@ -70,7 +72,7 @@ def cancel_run(store: Store, entry: Entry) -> Literal["cancelled", "stopping", "
             return "cancelled"
 
 
-def _wait(store: Store, plans: Sequence[str], entries: Sequence[Entry], *, quiet: bool) -> int:
+def _wait(store: Store, plans: Sequence[str], entries: Sequence[Entry], *, quiet: bool) -> None:
     """Wait until no worker executes what was cancelled; Ctrl-C ends the waiting, not the cancelling."""
     began, said = time.monotonic(), quiet
     while busy := _busy(store, plans, entries):
@@ -78,7 +80,6 @@ def _wait(store: Store, plans: Sequence[str], entries: Sequence[Entry], *, quiet
             typer.echo(f"waiting for {busy} workers to end their round; Ctrl-C ends the waiting, not the cancelling")
             said = True
         time.sleep(PERIOD)
-    return 0
 
 
 def _busy(store: Store, plans: Sequence[str], entries: Sequence[Entry]) -> int:

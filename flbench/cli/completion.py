@@ -8,7 +8,7 @@ and ``:`` end a word, completes what follows them as a word of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -30,20 +30,16 @@ MOST_FOLDERS = 100
 def sweep_files(incomplete: str) -> list[str]:
     """Return the YAML files that complete a path; in place of folders the files in them, so that none ends a path."""
     folder, slash, start = incomplete.rpartition("/")
-    return [f"{folder}{slash}{name}" for name in _yaml_below(Path(folder + slash), start)]
-
-
-def _yaml_below(folder: Path, start: str) -> Iterator[str]:
+    names: list[str] = []
     with suppress(OSError):
-        found = sorted(path for path in folder.iterdir() if _is_offered(path, start))
-        yield from (path.name for path in found if _is_yaml(path))
+        found = sorted(path for path in Path(folder + slash).iterdir() if path.name.startswith(start))
+        if not start.startswith("."):
+            found = [path for path in found if not path.name.startswith(".")]
+        names += [path.name for path in found if _is_yaml(path)]
         for inner in [path for path in found if path.is_dir()][:MOST_FOLDERS]:
             with suppress(OSError):
-                yield from (f"{inner.name}/{path.name}" for path in sorted(inner.iterdir()) if _is_yaml(path))
-
-
-def _is_offered(path: Path, start: str) -> bool:
-    return path.name.startswith(start) and (start.startswith(".") or not path.name.startswith("."))
+                names += [f"{inner.name}/{path.name}" for path in sorted(inner.iterdir()) if _is_yaml(path)]
+    return [f"{folder}{slash}{name}" for name in names]
 
 
 def _is_yaml(path: Path) -> bool:
@@ -76,9 +72,11 @@ def _store_of(ctx: typer.Context) -> Store | None:
 def fields(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return completions of FIELD=VALUE for the kind of experiment typed so far: names, then values or the default."""
     before = [str(word) for word in ctx.params.get("fields") or ()]
-    kinds = _kinds_given(before)
-    if asked := _field_before(before, kinds):
-        return _values(asked, kinds)
+    kind = re.search(r"(?:^| )kind ?= ?(\S+)", " ".join(before))  # however the shell splits the words
+    kinds = [kind[1]] if kind and kind[1] in KINDS else ["federated"]
+    left = before[:-1] if before[-1:] == ["="] else before
+    if left and left[-1] in _field_names(kinds):  # the shell split FIELD=VALUE
+        return _values(left[-1], kinds)
     given = {word.partition("=")[0] for word in before}
     return _assignments(incomplete, given, kinds)
 
@@ -86,12 +84,6 @@ def fields(ctx: typer.Context, incomplete: str) -> list[str]:
 def conditions(incomplete: str) -> list[str]:
     """Return completions of the FIELD=VALUE of ``--only``, in one word."""
     return _assignments(incomplete, (), list(KINDS))
-
-
-def _kinds_given(words: Sequence[str]) -> list[str]:
-    """Return the kind of experiment that some words name, however the shell splits them, or the default."""
-    found = re.search(r"(?:^| )kind ?= ?(\S+)", " ".join(words))
-    return [found[1]] if found and found[1] in KINDS else ["federated"]
 
 
 def _assignments(incomplete: str, given: Iterable[str], kinds: Sequence[str]) -> list[str]:
@@ -103,12 +95,6 @@ def _assignments(incomplete: str, given: Iterable[str], kinds: Sequence[str]) ->
     if len(matching) != 1:
         return [f"{one}=" for one in matching]
     return [f"{matching[0]}={value}" for value in _values(matching[0], kinds)]
-
-
-def _field_before(words: list[str], kinds: Sequence[str]) -> str | None:
-    """Return the field whose value is to be completed, if the shell split ``FIELD=VALUE``."""
-    left = words[:-1] if words[-1:] == ["="] else words
-    return left[-1] if left and left[-1] in _field_names(kinds) else None
 
 
 def _field_names(kinds: Sequence[str]) -> list[str]:

@@ -38,7 +38,12 @@ def sparklines(curves: Sequence[Sequence[float]], width: int = WIDTH, *, metric:
     low = max(0.0, min(low, high - least))
     high = max(high, low + least)
     scale = f"from {100 * low:.0f} to {100 * high:.0f} %" if percent else f"from {handy(low)} to {handy(high)}"
-    return scale, [_bars(curve, low, high, width) for curve in curves]
+    lines = []
+    for curve in curves:
+        shares = min(width, len(curve))
+        shown = [curve[(share + 1) * len(curve) // shares - 1] for share in range(shares)]
+        lines.append("".join(_HEIGHTS[min(7, int(8 * (value - low) / (high - low)))] for value in shown))
+    return scale, lines
 
 
 def mixed_sparklines(curves: Sequence[tuple[str, Sequence[float]]]) -> tuple[str, list[str]]:
@@ -57,12 +62,6 @@ def mixed_sparklines(curves: Sequence[tuple[str, Sequence[float]]]) -> tuple[str
     return scale if len(metrics) == 1 else "over rounds", lines
 
 
-def _bars(curve: Sequence[float], low: float, high: float, width: int) -> str:
-    shares = min(width, len(curve))
-    shown = [curve[(share + 1) * len(curve) // shares - 1] for share in range(shares)]
-    return "".join(_HEIGHTS[min(7, int(8 * (value - low) / (high - low)))] for value in shown)
-
-
 class Curves:
     """The headline numbers of runs of a store; a file is read again only after its run has progressed."""
 
@@ -76,7 +75,8 @@ class Curves:
         if known is None or known[0] != round:
             attempts = self._store.run(run_id).attempts()
             records = attempts[-1].records() if attempts else []
-            known = round, [record[metric] for record in records if _is_finite(record.get(metric))]
+            numbers = (record.get(metric) for record in records)
+            known = round, [n for n in numbers if isinstance(n, int | float) and math.isfinite(n)]
             self._known[run_id] = known
         return known[1]
 
@@ -84,10 +84,6 @@ class Curves:
         """Return the means of some finished runs, up to the length of the shortest."""
         curves = [self.of_run(run_id, metric=metric) for run_id in run_ids]
         return [sum(values) / len(values) for values in zip(*curves, strict=False)]
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def curve(

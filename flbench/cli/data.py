@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from flbench.cli.options import JsonOption, RootOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.data import cache
 from flbench.data import download as fetching
-from flbench.data.datasets import Dataset, Source, data_root, locate, recipe
+from flbench.data.datasets import Dataset, data_root, locate, recipe
 from flbench.data.verify import verify as check
 from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS, InvalidComponent
@@ -131,17 +132,14 @@ def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
         source = locate(cls(), root)
     except DataMissing:
         return row
-    cached = cache.is_cached(recipe(cls(), source))
-    found = {"found": str(source.folder), "layout": source.layout.title, "cached": cached}
-    return {**row, **found, "counts": _counts(source) or cls.counts}
-
-
-def _counts(source: Source) -> tuple[int, int] | None:
-    """Return the numbers of train and test images, if the files can be counted; ``verify`` reports damaged ones."""
-    try:
-        return source.layout.counts(source.folder)
-    except UserError:
-        return None
+    row |= {
+        "found": str(source.folder),
+        "layout": source.layout.title,
+        "cached": cache.is_cached(recipe(cls(), source)),
+    }
+    with suppress(UserError):  # `flbench data verify` reports damaged files
+        row["counts"] = source.layout.counts(source.folder) or cls.counts
+    return row
 
 
 def _needs_settings(cls: type[Dataset]) -> bool:
@@ -165,18 +163,16 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
             counts += f" ({'subset' if fewer else 'other than the official'}: {_counts_text(row['official_counts'])})"
         shape = "x".join(map(str, row["image"] or ()))
         decoded = "yes" if row["cached"] else ""
-        table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, escape(_place(row)), row["terms"])
+        if row["found"]:
+            place = f"{row['found']} ({row['layout']})"
+        else:
+            place = "missing" if _is_missing(row) else "give its path: folder:PATH"
+        table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, escape(place), row["terms"])
     wide_console().print(table)
 
 
 def _counts_text(counts: tuple[int, int] | None) -> str:
     return "/".join(f"{count:,}" for count in counts or ())
-
-
-def _place(row: dict[str, Any]) -> str:
-    if row["found"]:
-        return f"{row['found']} ({row['layout']})"
-    return "missing" if _is_missing(row) else "give its path: folder:PATH"
 
 
 def _is_missing(row: dict[str, Any]) -> bool:

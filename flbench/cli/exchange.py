@@ -11,7 +11,6 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.numbers import file_size
 from flbench.cli.options import LimitOption, OnlyOption, SetsOption, SpecsArgument, StoreOption
-from flbench.cli.targets import open_store
 from flbench.errors import UserError
 from flbench.report import exports, transfer
 from flbench.report.runs import StoreSource, named_by
@@ -39,7 +38,7 @@ def export(
     """
     if file.suffix != ".parquet":
         raise UserError(f"{file}: expected a name that ends in .parquet")
-    opened = open_store(store)
+    opened = Store(store, create=False)
     sweeps = load_sweeps(specs or [], sets or (), only or (), limit)
     source = StoreSource(opened)
     requests = [experiment.run_id for sweep in sweeps for experiment in named_by(source, sweep.experiments)]

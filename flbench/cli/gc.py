@@ -12,9 +12,9 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.numbers import file_size
 from flbench.cli.options import JsonOption, StoreOption
-from flbench.cli.targets import open_store
 from flbench.errors import UserError
 from flbench.report.literal import visible
+from flbench.store import Store
 from flbench.store.garbage import KINDS, Garbage, find, remove
 
 
@@ -40,14 +40,18 @@ def gc(
 
     Example: flbench gc --orphans --yes
     """
-    opened = open_store(store)
+    opened = Store(store, create=False)
 
     def warn(line: str) -> None:
         typer.echo(visible(line), err=True)
 
     found = list(find(opened, last_checkpoints=last_checkpoints, orphans=orphans, warn=warn))
     if not as_json:
-        _print(found)
+        for kind, counted in _by_kind(found).items():
+            if counted["number"]:
+                typer.echo(f"{counted['number']:>8} {file_size(counted['bytes']):>10}  {KINDS[kind]}")
+        if not found:
+            typer.echo("nothing to remove")
     if found and not dry_run and not yes:
         if not sys.stdin.isatty():
             raise UserError("standard input is no terminal: confirm with --yes, or only list the files with --dry-run")
@@ -58,14 +62,6 @@ def gc(
         print_json({"schema": 1, "store": str(opened.root), "found": _by_kind(found), "removed": _by_kind(gone)})
     elif gone:
         typer.echo(f"removed {len(gone)}, freed {file_size(sum(one.bytes for one in gone))}")
-
-
-def _print(found: Sequence[Garbage]) -> None:
-    for kind, counted in _by_kind(found).items():
-        if counted["number"]:
-            typer.echo(f"{counted['number']:>8} {file_size(counted['bytes']):>10}  {KINDS[kind]}")
-    if not found:
-        typer.echo("nothing to remove")
 
 
 def _by_kind(found: Sequence[Garbage]) -> dict[Any, dict[str, int]]:

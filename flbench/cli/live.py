@@ -111,15 +111,10 @@ def live_table(progress: Progress, overview: Overview, height: int) -> Renderabl
     room = height - OTHER_LINES
     cells = overview.leaders(progress, max(1, min(MOST_CELLS, room - FEWEST_ROWS)))
     most = max(FEWEST_ROWS, min(MOST_ROWS, room - sum(table.row_count + 1 for table in cells) + 1))
-    return Group(_bar(progress), Text(summary_line(progress)), *_active_table(progress, overview, most), *cells)
-
-
-def _bar(progress: Progress) -> RenderableType:
-    share = progress.share
-    row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_column(width=72)
-    row.add_row(ProgressBar(total=1, completed=share), f"{int(100 * share)} %")
-    return row
+    bar = Table.grid(padding=(0, 1, 0, 0))
+    bar.add_column(width=72)
+    bar.add_row(ProgressBar(total=1, completed=progress.share), f"{int(100 * progress.share)} %")
+    return Group(bar, Text(summary_line(progress)), *_active_table(progress, overview, most), *cells)
 
 
 def _active_table(progress: Progress, overview: Overview, most: int) -> list[RenderableType]:

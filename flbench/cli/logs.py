@@ -13,7 +13,7 @@ from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly
 from flbench.cli.options import StoreOption
 from flbench.cli.run_curve import record_line
-from flbench.cli.targets import TargetsArgument, entries_of, find_targets, open_store
+from flbench.cli.targets import TargetsArgument, entries_of, find_targets
 from flbench.config import headline_of
 from flbench.regular import open_regular
 from flbench.report.literal import visible
@@ -48,7 +48,7 @@ def logs(
 
     Example: flbench logs lr_robustness | grep -i error
     """
-    opened = open_store(store)
+    opened = Store(store, create=False)
     targets = find_targets(opened, names)
     entries = list(entries_of(opened, targets.plans, targets.run_ids))
     with ends_quietly():
@@ -57,12 +57,9 @@ def logs(
             return
         for entry in entries:
             run = opened.run(entry.run_id)
-            log = RunLog(run, opened.workers, _prefix(entry, entries), terse=bool(targets.plans))
+            prefix = f"{entry.run_id} " if len(entries) > 1 else ""
+            log = RunLog(run, opened.workers, prefix, terse=bool(targets.plans))
             log.print_news(run.state(entry.request()))
-
-
-def _prefix(entry: Entry, entries: list[Entry]) -> str:
-    return f"{entry.run_id} " if len(entries) > 1 else ""
 
 
 def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
@@ -83,8 +80,9 @@ def _follow(store: Store, entries: list[Entry], *, news_only: bool) -> None:
             failed = state.status in ("failed", "lost")
             has_ended = (state.user_fixable or given_up) if failed else state.status == "done"
             if not (first and news_only and state.status != "running"):
-                prefix, rounds = _prefix(entry, entries), entry.request().rounds
-                new = RunLog(run, store.workers, prefix, rounds=rounds, metric=headline_of(entry.experiment))
+                prefix = f"{entry.run_id} " if len(entries) > 1 else ""
+                rounds, metric = entry.request().rounds, headline_of(entry.experiment)
+                new = RunLog(run, store.workers, prefix, rounds=rounds, metric=metric)
                 log = logs.setdefault(entry.run_id, new)
                 log.print_news(state)
                 has_ended = has_ended and log.ended
@@ -135,7 +133,8 @@ class RunLog:
         for attempt in attempts:
             lives = attempt is attempts[-1] and (state.status == "running" or self._is_just_published(state))
             if attempt.number > self._current:
-                if self._terse and _ended_well(attempt):
+                ended_well = (attempt.exit() or {}).get("kind") in ("ok", "interrupted")
+                if self._terse and ended_well and not attempt.log_path.exists():
                     continue
                 self._begin(attempt)
             if not self.ended:
@@ -188,12 +187,6 @@ class RunLog:
 
     def _print(self, line: str) -> None:
         print(self._prefix + visible(line), flush=True)
-
-
-def _ended_well(attempt: AttemptDir) -> bool:
-    """Whether an attempt logged nothing and ended without a failure."""
-    end = attempt.exit() or {}
-    return end.get("kind") in ("ok", "interrupted") and not attempt.log_path.exists()
 
 
 class Tail:

@@ -73,9 +73,20 @@ def show(
     """
     options = (dataset, partition, clients, seed, min_size, val_fraction)
     experiment = _experiment(settings or [], dict(zip(_FIELDS, options, strict=True)))
-    counts, fingerprint = _count_labels(experiment, root)
+    dataset_used: Any = experiment.dataset
+    data = load(dataset_used, root)
+    counts = count_labels(data, shards_of(experiment, data))
     if as_json:
-        _print_json(experiment, counts, fingerprint)
+        fields = experiment.to_json()
+        record = {
+            **{name: fields[name] for name in _FIELDS},
+            "fingerprint": data.fingerprint,
+            "class_names": counts.class_names,
+            "domains": counts.domains_K,
+            "train": counts.train_KC.tolist(),
+            "test": counts.test_KC.tolist(),
+        }
+        print_json(record)
     else:
         _print_table(experiment, counts)
     if out is not None:
@@ -85,43 +96,20 @@ def show(
 
 def _experiment(settings: list[str], options: dict[str, str | None]) -> Federated:
     """Return the experiment that fields and options describe; raises UserError for the first mistake."""
-    fields = {name: _read(value) for name, value in options.items() if value is not None}
+    fields = {name: read_value(value) for name, value in options.items() if value is not None}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or name not in _FIELDS:
             raise UserError(f"expected FIELD=VALUE with a field of {', '.join(_FIELDS)}; got {setting!r}")
         if name in fields:
             raise UserError(f"{name} is given twice")
-        fields[name] = _read(value)
+        fields[name] = read_value(value)
     return cast("Federated", parse_experiment(fields))
-
-
-def _read(text: str) -> Any:
-    return read_value(text)
-
-
-def _count_labels(experiment: Federated, root: Path | None) -> tuple[LabelCounts, str]:
-    dataset: Any = experiment.dataset
-    data = load(dataset, root)
-    return count_labels(data, shards_of(experiment, data)), data.fingerprint
 
 
 def _title(experiment: Federated) -> str:
     what = f"{experiment.dataset.label()}, {experiment.partition.label()}"
     return f"{what}, {experiment.clients} clients, seed {experiment.seed}"
-
-
-def _print_json(experiment: Federated, counts: LabelCounts, fingerprint: str) -> None:
-    fields = experiment.to_json()
-    record = {
-        **{name: fields[name] for name in _FIELDS},
-        "fingerprint": fingerprint,
-        "class_names": counts.class_names,
-        "domains": counts.domains_K,
-        "train": counts.train_KC.tolist(),
-        "test": counts.test_KC.tolist(),
-    }
-    print_json(record)
 
 
 def _print_table(experiment: Federated, counts: LabelCounts) -> None:

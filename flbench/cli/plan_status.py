@@ -102,11 +102,6 @@ class Tally:
         return self.counts.total()
 
     @property
-    def rounds_left(self) -> int:
-        """Number of rounds that are still to be computed."""
-        return self.rounds_total - self.rounds_done - self.rounds_given_up
-
-    @property
     def share(self) -> float:
         """The share of the rounds that are done; of the runs, if no run has any round."""
         return share_done(self.rounds_done, self.rounds_total, self.counts["done"] + self.counts["diverged"], self.runs)
@@ -165,24 +160,17 @@ def _tally(store: Store, entries: Sequence[Entry]) -> Tally:
     ranking = Ranking([entry.cell_id for entry in entries], lambda index: entries[index].experiment)
     ranking.update(watch.ended)
     tally.cells, tally.planned = ranking.cells, ranking.planned
-    tally.running = [_running(store, seen) for seen in progress.active]
-    tally.failures = [Failure(seen, _time_of(store, seen)) for seen in watch.failures()]
+    for seen in progress.active:
+        attempt = store.run(seen.run_id).attempts()[-1]
+        lease = attempt.lease()
+        age = None if lease is None else store.liveness.heartbeat_age(lease)
+        tally.running.append(Running(seen, attempt.number, lease, age))
+    for seen in watch.failures():
+        end = None if seen.state.unreadable else store.run(seen.run_id).attempts()[-1].exit()
+        tally.failures.append(Failure(seen, str((end or {}).get("time", ""))))
     shown = {seen.run_id for seen in (*progress.active, *watch.failures())}
     tally.experiments = {entry.run_id: entry.experiment for entry in entries if entry.run_id in shown}
     return tally
-
-
-def _running(store: Store, seen: RunSnapshot) -> Running:
-    attempt = store.run(seen.run_id).attempts()[-1]
-    lease = attempt.lease()
-    return Running(seen, attempt.number, lease, None if lease is None else store.liveness.heartbeat_age(lease))
-
-
-def _time_of(store: Store, seen: RunSnapshot) -> str:
-    if seen.state.unreadable:
-        return ""
-    end = store.run(seen.run_id).attempts()[-1].exit() or {}
-    return str(end.get("time", ""))
 
 
 def _joined(parts: Iterable[Tally]) -> Tally:
@@ -256,8 +244,9 @@ class SweepStatus:
     @property
     def seconds_left(self) -> float | None:
         """Remaining seconds at that speed; None if that is unknown, or nothing is left."""
-        speed = self.rounds_per_second
-        return self.tally.rounds_left / speed if speed and self.goes_on else None
+        tally, speed = self.tally, self.rounds_per_second
+        left = tally.rounds_total - tally.rounds_done - tally.rounds_given_up
+        return left / speed if speed and self.goes_on else None
 
     @property
     def cancelled(self) -> bool:

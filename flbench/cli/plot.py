@@ -25,7 +25,7 @@ from flbench.cli.report import gather, writing
 from flbench.errors import UserError
 from flbench.messages import unknown
 from flbench.papers import papers
-from flbench.report.figures.drawing import FORMATS, Drawing, save, save_as
+from flbench.report.figures.drawing import FORMATS, save, save_as
 from flbench.report.figures.kinds import draw
 from flbench.report.paper import figure_kinds
 
@@ -84,16 +84,11 @@ def plot(
                 folder.mkdir(parents=True, exist_ok=True)
                 written += save(drawing, folder)
             else:
-                written.append(_numbered(drawing, out, len(written)))
+                numbered = out.with_name(f"{out.stem}-{len(written) + 1}{out.suffix}") if written else out
+                numbered.parent.mkdir(parents=True, exist_ok=True)
+                save_as(drawing, numbered)
+                written.append(numbered)
     if not written:
         raise UserError(f"these runs do not support a figure of {known[kind].shows}")
     for path in written:
         typer.echo(f"wrote {path}")
-
-
-def _numbered(drawing: Drawing, path: Path, before: int) -> Path:
-    """Write one of several figures to a file: ``name.png``, ``name-2.png`` ..."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    numbered = path if before == 0 else path.with_name(f"{path.stem}-{before + 1}{path.suffix}")
-    save_as(drawing, numbered)
-    return numbered

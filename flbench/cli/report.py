@@ -29,7 +29,6 @@ from flbench.cli.options import (
     TargetOption,
     public_path,
 )
-from flbench.cli.targets import open_store
 from flbench.errors import UserError
 from flbench.papers import papers
 from flbench.report import check_replaceable, write_text
@@ -45,6 +44,7 @@ from flbench.report.write.html import to_html
 from flbench.report.write.json import to_json
 from flbench.report.write.markdown import to_markdown
 from flbench.report.write.terminal import to_terminal
+from flbench.store import Store
 from flbench.sweeps import collection_paused, load_sweeps
 
 TuneOption = Annotated[
@@ -233,7 +233,7 @@ def _name_of(board: Leaderboard, choice: Choice) -> str:
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
     """Return the source of the runs, and the names of its files if they are exported files."""
     if not given:
-        return StoreSource(open_store(store)), []
+        return StoreSource(Store(store, create=False)), []
     files = [file for path in results for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
     if not files:
         raise UserError(f"no exported runs (*.parquet) in {', '.join(map(str, results))}; `flbench export` writes them")

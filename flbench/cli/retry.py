@@ -10,10 +10,10 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.options import JsonOption, OnlyOption, StoreOption
-from flbench.cli.targets import TargetsArgument, entries_of, find_targets, open_store
+from flbench.cli.targets import TargetsArgument, entries_of, find_targets
 from flbench.errors import UserError
 from flbench.report.literal import visible
-from flbench.store import Entry, RunState, Store
+from flbench.store import Store
 from flbench.sweeps import condition
 
 
@@ -35,15 +35,19 @@ def retry(
 
     Example: flbench retry lr_robustness --only method=scaffold
     """
-    opened = open_store(store)
+    opened = Store(store, create=False)
     targets = find_targets(opened, names)
     wanted = condition(only or ())
     entries = entries_of(opened, targets.plans, targets.run_ids)
-    failures = [(entry, state) for entry in entries if (state := failure_of(opened, entry)) is not None]
-    found = [(entry, state.kind or state.status) for entry, state in failures if not state.unreadable]
-    for entry, state in failures:
+    found = []
+    for entry in entries:
+        state = opened.run(entry.run_id).state(entry.request())
+        if state.status not in ("failed", "lost") or not (state.failures or state.user_fixable):
+            continue
         if state.unreadable:
             typer.echo(visible(f"left out: run {entry.run_id} cannot be read: {state.message}"), err=True)
+        else:
+            found.append((entry, state.kind or state.status))
     if failed and (unknown := sorted({*failed} - {kind for _, kind in found})):
         there = ", ".join(sorted({kind for _, kind in found})) or "no failures at all"
         raise UserError(f"--failed {unknown[0]}: nothing here failed so; there are: {there}")
@@ -61,11 +65,3 @@ def retry(
         typer.echo(f"{len(chosen)} runs may be tried again ({kinds}): call `flbench sweep` for it")
     else:
         typer.echo("nothing failed that could be tried again")
-
-
-def failure_of(store: Store, entry: Entry) -> RunState | None:
-    """Return the state of a run whose failures count against it; None for any other run."""
-    state = store.run(entry.run_id).state(entry.request())
-    if state.status not in ("failed", "lost") or not (state.failures or state.user_fixable):
-        return None
-    return state

@@ -97,19 +97,19 @@ class RunCurve:
 def picture(
     records: Sequence[Mapping[str, Any]], rounds: int, columns: int, speed: str = "", *, metric: str = "acc"
 ) -> RenderableType:
-    """Return the curve, if there are rounds, with the newest numbers below it."""
+    """Return the curve, if there are rounds, with the newest numbers below it.
+
+    The scale of an accuracy ends at 100 %, that of any other number at its greatest value.
+    """
     points = [(record["round"], record[metric]) for record in records if record.get(metric) is not None]
-    lines = _curve(points, rounds, columns, metric) if rounds else []
+    lines: list[str] = []
+    if rounds and METRICS[metric].percent:
+        lines = curve(points, rounds, width=max(20, min(72, columns - 10)))
+    elif rounds:
+        top = max((y for _, y in points), default=0) or 1.0
+        lines = curve(points, rounds, width=max(20, min(72, columns - 14)), top=top, text=handy)
     newest = record_line(records[-1], rounds, metric) if records else "preparing data and model ..."
     return Group(*map(Text, filter(None, (*lines, newest, speed))))
-
-
-def _curve(points: Sequence[tuple[float, float]], rounds: int, columns: int, metric: str) -> list[str]:
-    """Draw an accuracy on a scale to 100 %, any other number on a scale to its greatest value."""
-    if METRICS[metric].percent:
-        return curve(points, rounds, width=max(20, min(72, columns - 10)))
-    top = max((y for _, y in points), default=0) or 1.0
-    return curve(points, rounds, width=max(20, min(72, columns - 14)), top=top, text=handy)
 
 
 def record_line(record: Mapping[str, Any], rounds: int, metric: str = "acc") -> str:

@@ -15,8 +15,9 @@ from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.plan_status import SweepStatus, rounded
 from flbench.cli.screen import Screen
 from flbench.cli.status_tables import status_parts
-from flbench.cli.targets import expect_plans, open_store
+from flbench.cli.targets import expect_plans
 from flbench.errors import StoreUnusable
+from flbench.store import Store
 
 #: Seconds between two looks of ``--watch``.
 PERIOD = 2.0
@@ -44,7 +45,7 @@ def status(
 
     Example: flbench status lr_robustness --json
     """
-    opened = open_store(store)
+    opened = Store(store, create=False)
     directories = opened.sweep_dirs() if spec is None else expect_plans(opened, spec)
     watched = [SweepStatus(opened, directory) for directory in directories]
     with ends_quietly(), Screen(redraws=watch and not as_json) as screen:

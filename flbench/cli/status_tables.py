@@ -33,7 +33,9 @@ def status_parts(
     yield from _running(watched, wide=wide)
     for one in watched:
         if one.tally.open or len(watched) == 1:
-            yield from _leaders(one, watched)
+            of = f" of {_short_name(one, watched)}" if len(watched) > 1 else ""
+            title = f"best cells{of}{' so far' if one.tally.open else ''}"
+            yield from cells_tables(best(one.tally.cells.values(), MOST_CELLS), one.curves, one.names_of, title)
     yield from _failures(watched)
     yield from (one.problem for one in watched if one.problem)
     parts = [f"{len(store.live_workers())} workers alive"]
@@ -101,13 +103,6 @@ def _running(watched: Sequence[SweepStatus], *, wide: bool) -> Iterator[Table | 
     yield table
     if len(running) > MOST_ROWS:
         yield f"and {len(running) - MOST_ROWS} more running; --json lists all"
-
-
-def _leaders(one: SweepStatus, watched: Sequence[SweepStatus]) -> Iterator[Table]:
-    found = best(one.tally.cells.values(), MOST_CELLS)
-    of = f" of {_short_name(one, watched)}" if len(watched) > 1 else ""
-    title = f"best cells{of}{' so far' if one.tally.open else ''}"
-    yield from cells_tables(found, one.curves, one.names_of, title)
 
 
 def _failures(watched: Sequence[SweepStatus]) -> Iterator[str]:

@@ -12,9 +12,9 @@ from flbench.choices import DEFAULT_STORE, TrackingMode
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps as complete_sweeps
 from flbench.cli.options import JsonOption, StoreOption
-from flbench.cli.targets import expect_plans, open_store
+from flbench.cli.targets import expect_plans
 from flbench.errors import UserError
-from flbench.store import plan_name
+from flbench.store import Store, plan_name
 from flbench.store.secrets import redact
 from flbench.tracking.jobs import job_of_plan, job_of_runs, unplanned_runs
 from flbench.tracking.sync import sync_job
@@ -49,7 +49,7 @@ def sync(
 
     Example: flbench sync sweeps/quickstart.yaml --mode offline
     """
-    opened = open_store(store)
+    opened = Store(store, create=False)
     plans = [path for name in sweeps for path in expect_plans(opened, name)] if sweeps else opened.sweep_dirs()
     jobs = {plan_name(plan): partial(job_of_plan, plan) for plan in plans}
     if not sweeps and (unplanned := unplanned_runs(opened)):

@@ -37,11 +37,6 @@ class Targets:
     run_ids: tuple[str, ...]
 
 
-def open_store(root: Path) -> Store:
-    """Open the store that a command reads; raises UserError if there is none."""
-    return Store(root, create=False)
-
-
 def find_targets(store: Store, names: Iterable[str]) -> Targets:
     """Resolve names; raises UserError for the first that matches nothing, or several runs."""
     plans: dict[Path, None] = {}

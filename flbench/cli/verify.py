@@ -13,7 +13,7 @@ from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
 from flbench.cli.options import MOST_RUNS, DataOption, JsonOption, StoreOption
 from flbench.cli.recompute import Recomputed, recompute
-from flbench.cli.targets import find_targets, open_store
+from flbench.cli.targets import find_targets
 from flbench.errors import UserError
 from flbench.report.literal import visible
 from flbench.store import Store
@@ -61,7 +61,7 @@ def verify(
     Example: flbench verify quickstart --recompute 3
     """
     root, wanted = _store_and_targets(store, names or [])
-    audit, run_ids = _audit(open_store(root), wanted)
+    audit, run_ids = _audit(Store(root, create=False), wanted)
     if not as_json:
         _print(audit)
     sound = [run_id for run_id in run_ids if audit.is_sound(run_id)]
