@@ -39,7 +39,8 @@ from flbench.report.leaderboard import build
 from flbench.report.page.leaderboard import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of
-from flbench.report.runs import FilesSource, Source, StoreSource
+from flbench.report.runs import Source, StoreSource
+from flbench.report.transfer import FilesSource
 from flbench.report.write.html import to_html
 from flbench.report.write.json import to_json
 from flbench.report.write.markdown import to_markdown
