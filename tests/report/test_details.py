@@ -133,8 +133,8 @@ def test_incomplete_settings_cannot_be_chosen() -> None:
     runs = [run(0.5, lr=0.01, seed=seed) for seed in range(2)]
     runs += [run(0.9, lr=0.1, seed=0), run(None, "diverged", lr=0.1, seed=1)]
     assert chosen(board(*runs)) == {"fedavg none classes:1": (0.5, "lr 0.01, best of 2")}
-    hopeless = [run(None, "diverged", lr=lr) for lr in (0.1, 1.0)]
-    assert chosen(board(*hopeless)) == {"fedavg none classes:1": (None, "none complete of 2")}
+    diverged = [run(None, "diverged", lr=lr) for lr in (0.1, 1.0)]
+    assert chosen(board(*diverged)) == {"fedavg none classes:1": (None, "none complete of 2")}
 
 
 def test_select_by_val_chooses_settings_by_validation_accuracy() -> None:
@@ -144,7 +144,7 @@ def test_select_by_val_chooses_settings_by_validation_accuracy() -> None:
     assert "on held-out training data" in markdown_of(board(*runs, select_by="val"))
 
 
-def test_hyper_parameters_of_a_method_can_be_chosen() -> None:
+def test_hyperparameters_of_a_method_can_be_tuned() -> None:
     proxes = [run(mu, method={"name": "fedprox", "mu": mu}) for mu in (0.1, 0.3)]
     found_rows = chosen(board(*proxes, tune=("method.mu",)))
     assert found_rows == {"fedprox none classes:1": (0.3, "method.mu 0.3, best of 2")}
@@ -214,7 +214,7 @@ def test_the_first_record_that_is_as_good_as_the_target_reaches_it(
     assert costs.reached is not None and costs.reached.rounds == rounds
 
 
-def test_clients_and_classes() -> None:
+def test_the_worst_client_and_class_are_means_over_seeds() -> None:
     more = [
         {"acc_worst": 0.2, "acc_sd": 0.1, "recall": [0.9, 0.3, None]},
         {"acc_worst": 0.4, "acc_sd": 0.3, "recall": [0.7, 0.5, None]},
@@ -241,11 +241,11 @@ def test_the_range_of_learning_rates() -> None:
     assert "| fedavg | ln | classes:1 | 90.00 | 0.001 to 0.001 | ≥ 0.0 | 2/5<br><sub>40 %</sub> |" in text
 
 
-def test_two_rates_are_no_range() -> None:
+def test_two_learning_rates_give_no_range() -> None:
     assert board(run(0.5, lr=0.1), run(0.6, lr=1.0)).sections[0].ranges == ()
 
 
-def test_rows_over_all_columns() -> None:
+def test_rows_are_ranked_over_all_columns() -> None:
     accs = {"none": (0.5, 0.6), "ln": (0.7, 0.9), "fn": (0.8, 0.7), "gn": (0.9, None)}
     runs = [
         run(

@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def export(store: Store, path: Path) -> Path:
     return path
 
 
-def bring(store: Store, path: Path) -> dict[str, int]:
+def import_file(store: Store, path: Path) -> dict[str, int]:
     return dict(Counter(verdict for _, verdict in transfer.import_runs(store, exports.read(path), Lease.here())))
 
 
@@ -64,12 +65,11 @@ def test_export_import_report_gives_the_same_bytes(tmp_path: Path) -> None:
     store = varied(tmp_path / "a")
     path = export(store, tmp_path / "runs.parquet")
     copy = Store(tmp_path / "b")
-    assert bring(copy, path) == {"imported": 8}
-    requests = [*small_sweep(), experiment(norm="fn")]
-    for asked in (None, requests):
-        original = text(StoreSource(store), asked)
-        assert text(StoreSource(copy), asked) == original
-        assert text(FilesSource([path]), asked) == original
+    assert import_file(copy, path) == {"imported": 8}
+    for requests in (None, [*small_sweep(), experiment(norm="fn")]):
+        original = text(StoreSource(store), requests)
+        assert text(StoreSource(copy), requests) == original
+        assert text(FilesSource([path]), requests) == original
     assert export(copy, tmp_path / "again.parquet").read_bytes() == path.read_bytes()
 
 
@@ -77,17 +77,12 @@ def test_an_imported_run_is_complete(tmp_path: Path) -> None:
     store, request = Store(tmp_path / "a"), experiment()
     finish(store, request, 0.8, probes={"drift": {"mean_norm": 1.0}})
     copy = Store(tmp_path / "b")
-    bring(copy, export(store, tmp_path / "runs.parquet"))
+    import_file(copy, export(store, tmp_path / "runs.parquet"))
     assert copy.run(request.run_id).state(request).status == "done"
     assert copy.run(request.run_id).metrics() == store.run(request.run_id).metrics()
     assert copy.run(request.run_id).experiment() == request
     assert copy.claim(request, Lease.here()) is None, "no worker executes it again"
     assert copy.claim(experiment(rounds=40), Lease.here()) is not None, "but it can be extended"
-
-
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    store = varied(tmp_path / "a")
-    assert export(store, tmp_path / "x.parquet").read_bytes() == export(store, tmp_path / "y.parquet").read_bytes()
 
 
 def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
@@ -103,7 +98,7 @@ def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
     store = Store(tmp_path / "b")
     finish(store, experiment(), lines=records([0, 10, 20], 0.6))
     (one,), _ = transfer.export_runs(store, store.run_ids(), ends=True)
-    assert [record["round"] for record in one.records] == [0, 20], "with what was seen before the first round"
+    assert [record["round"] for record in one.records] == [0, 20], "with the evaluation before the first round"
     assert exports.Exported.from_row(one.to_row()).result.final == one.records[-1]
     exports.write(path, [one])
     found = [collect(source).runs[0].has_curve for source in (StoreSource(store), FilesSource([path]))]
@@ -120,9 +115,9 @@ def test_files_of_the_first_layout_are_read(tmp_path: Path) -> None:
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
     path = export(varied(tmp_path / "a"), tmp_path / "runs.parquet")
     copy = Store(tmp_path / "b")
-    bring(copy, path)
+    import_file(copy, path)
     before = files_of(copy)
-    assert bring(copy, path) == {"already there": 8}
+    assert import_file(copy, path) == {"already there": 8}
     assert files_of(copy) == before
 
 
@@ -131,44 +126,34 @@ def test_other_numbers_are_reported_and_never_overwritten(tmp_path: Path) -> Non
     other = Store(tmp_path / "b")
     finish(other, experiment(), 0.123)
     before = other.run(experiment().run_id).metrics()
-    assert bring(other, path) == {"different numbers": 1, "imported": 1}
+    assert import_file(other, path) == {"different numbers": 1, "imported": 1}
     assert other.run(experiment().run_id).metrics() == before
 
 
-def test_a_run_that_diverged_here_and_not_there_is_a_contradiction(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("prepare", "outcome"),
+    [
+        pytest.param(partial(finish, status="diverged"), "different numbers", id="diverged in one store only"),
+        pytest.param(partial(finish, acc=accuracy(experiment()), seconds=99.0), "already there", id="another time"),
+        pytest.param(claim, "in use", id="a worker executes it"),
+        pytest.param(fail, "imported", id="failed"),
+    ],
+)
+def test_the_outcome_of_an_import_into_a_store_that_knows_the_run(
+    tmp_path: Path, prepare: Callable[[Store, Experiment], object], outcome: str
+) -> None:
     path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
     other = Store(tmp_path / "b")
-    finish(other, experiment(), status="diverged")
-    assert bring(other, path) == {"different numbers": 1}
+    prepare(other, experiment())
+    assert import_file(other, path) == {outcome: 1}
+    assert (other.run(experiment().run_id).state(experiment()).status == "done") == (outcome != "in use")
 
 
-def test_times_may_differ(tmp_path: Path) -> None:
-    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
-    other = Store(tmp_path / "b")
-    finish(other, experiment(), accuracy(experiment()), seconds=99.0)
-    assert bring(other, path) == {"already there": 1}
-
-
-def test_a_run_in_use_is_not_imported(tmp_path: Path) -> None:
-    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
-    other = Store(tmp_path / "b")
-    claim(other, experiment())
-    assert bring(other, path) == {"in use": 1}
-
-
-def test_a_failed_run_is_replaced_by_an_import(tmp_path: Path) -> None:
-    path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
-    other = Store(tmp_path / "b")
-    fail(other, experiment())
-    assert bring(other, path) == {"imported": 1}
-    assert other.run(experiment().run_id).state(experiment()).status == "done"
-
-
-def test_an_extension_is_added_to_the_run(tmp_path: Path) -> None:
+def test_an_import_adds_an_extension_to_the_run(tmp_path: Path) -> None:
     path = export(varied(tmp_path / "a"), tmp_path / "runs.parquet")
     other = Store(tmp_path / "b")
     finish(other, experiment(norm="fn"), lines=records([10, 20], 0.6))
-    assert bring(other, path) == {"imported": 7, "already there": 1}
+    assert import_file(other, path) == {"imported": 7, "already there": 1}
     assert [result.rounds for result in other.run(experiment(norm="fn").run_id).results()] == [20, 40]
 
 
@@ -192,7 +177,7 @@ def test_damaged_metrics_are_reported(tmp_path: Path) -> None:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], None], *, sign: bool) -> None:
-    """Change the first row of a file, and mend its checksum as a forger would."""
+    """Change the first row of a file, and recompute its checksum, as an attacker would."""
     table = pq.read_table(path)
     rows = table.to_pylist()
     change(rows[0])
@@ -206,7 +191,7 @@ def _in_result(**changes: Any) -> Callable[[dict[str, Any]], None]:
 
 
 def _in_metrics(old: str, new: str) -> Callable[[dict[str, Any]], None]:
-    """Change the last record, and whatever of the result says what it is."""
+    """Change the last record, and the checksum and the size in the result."""
 
     def change(row: dict[str, Any]) -> None:
         head, newline, last = row["metrics"].rstrip("\n").rpartition("\n")
@@ -225,11 +210,11 @@ DAMAGE = {
         True,
         "its metrics",
     ),
-    "a place as run id": (lambda row: row.update(run_id="../../../../etc"), True, "its run id is none"),
+    "a path as run id": (lambda row: row.update(run_id="../../../../etc"), True, "its run id is none"),
     "another run's result": (lambda row: row.update(run_id="0" * 16), True, "belongs to run"),
-    "a place as rounds": (_in_result(rounds="../../x"), True, "cannot be used"),
+    "a path as rounds": (_in_result(rounds="../../x"), True, "cannot be used"),
     "negative rounds": (_in_result(rounds=-1), True, "rounds: Input should be greater than or equal to 0"),
-    "more rounds than can be": (_in_result(rounds=10**19, wanted=10**19), True, "rounds: "),
+    "more rounds than fit": (_in_result(rounds=10**19, wanted=10**19), True, "rounds: "),
     "a text as an accuracy": (_in_metrics('"acc":0.6', '"acc":"x"'), True, "acc: expected a number, got 'x'"),
     "a text as recall": (
         _in_metrics('"recall":[0.6,null]', '"recall":"x"'),
@@ -241,17 +226,17 @@ DAMAGE = {
         True,
         "recall: expected a list of numbers",
     ),
-    "a number that is none": (_in_metrics('"acc":0.6', '"acc":1e999'), True, "metrics"),
+    "a number that overflows": (_in_metrics('"acc":0.6', '"acc":1e999'), True, "metrics"),
     "probes that are a list": (_in_metrics('"acc":0.6', '"probes":[1],"acc":0.6'), True, "probes: expected a mapping"),
     "an infinite version": (lambda row: row.update(environment='{"python":1e400}'), True, "no finite number"),
-    "half a surrogate": (lambda row: row.update(environment='{"cpu":"\\ud800"}'), True, "surrogates not allowed"),
+    "a lone surrogate": (lambda row: row.update(environment='{"cpu":"\\ud800"}'), True, "surrogates not allowed"),
     "nested settings": (_in_result(numerics={"device": ["cpu"]}), True, "numerics: "),
     "negative seconds": (_in_result(seconds=-1), True, "seconds: "),
     "evaluated later than it ended": (_in_result(rounds=10), True, "rounds: "),
     "an unknown status": (_in_result(status="perfect"), True, "cannot be used"),
     "an invented record": (_in_result(final={"round": 20, "acc": 1.0}), True, "last record"),
     "an invented evaluation": (_in_result(evaluated=[5, 10, 20]), True, "lack evaluations"),
-    "a key too many": (_in_result(path="/etc/passwd"), True, "path: missing, or unknown"),
+    "an unknown key": (_in_result(path="/etc/passwd"), True, "path: missing, or unknown"),
     "no JSON": (lambda row: row.update(result="{"), True, "cannot be used"),
     "a list as experiment": (lambda row: row.update(experiment="[]"), True, "experiment: expected an object"),
 }
@@ -266,11 +251,11 @@ def test_damaged_rows_are_refused(tmp_path: Path, damage: str) -> None:
         exports.read(path)
 
 
-def test_a_foreign_experiment_lands_nowhere(tmp_path: Path) -> None:
+def test_a_result_under_the_id_of_another_experiment_is_not_imported(tmp_path: Path) -> None:
     path = export(filled(tmp_path / "a", [experiment()]), tmp_path / "runs.parquet")
     rewrite(path, lambda row: row.update(experiment=canonical_json(experiment(lr=0.5).to_json())), sign=True)
     store = Store(tmp_path / "b")
-    assert bring(store, path) == {"retired": 1}
+    assert import_file(store, path) == {"retired": 1}
     assert list(store.run_ids()) == []
     collection = collect(FilesSource([path]))
     assert collection.runs == () and "retired" in collection.left_out[0]
@@ -279,7 +264,7 @@ def test_a_foreign_experiment_lands_nowhere(tmp_path: Path) -> None:
 def test_an_experiment_of_a_newer_version_is_left_out(tmp_path: Path) -> None:
     path = export(filled(tmp_path / "a", [experiment(), experiment(seed=1)]), tmp_path / "runs.parquet")
     rewrite(path, lambda row: row.update(experiment=row["experiment"].replace('"none"', '"of-tomorrow"')), sign=True)
-    assert bring(Store(tmp_path / "b"), path) == {"unreadable": 1, "imported": 1}
+    assert import_file(Store(tmp_path / "b"), path) == {"unreadable": 1, "imported": 1}
     assert "cannot read" in collect(FilesSource([path])).left_out[0]
 
 

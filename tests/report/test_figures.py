@@ -71,7 +71,7 @@ def test_gaps_are_listed_in_the_panel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 7])
-def test_one_point_is_drawn_too(tmp_path: Path, rounds: int) -> None:
+def test_a_run_with_one_evaluation_is_drawn(tmp_path: Path, rounds: int) -> None:
     store = filled(tmp_path / "s", [experiment(rounds=rounds)])
     assert write_figures(board(store), tmp_path / "f")[0].svg.with_suffix(".png").stat().st_size > 5000
 
@@ -125,27 +125,10 @@ def test_columns_of_different_length_have_axes_of_their_own(tmp_path: Path, kind
     assert len({panel.get_xlim() for panel in axes_of(alike) if panel.lines}) == 1
     for panel in axes_of(apart):
         last = max(line.get_xdata()[-1] for line in panel.lines)
-        assert last <= panel.get_xlim()[1] < 1.2 * last, "the whole line is seen, and fills its panel"
+        assert last <= panel.get_xlim()[1] < 1.2 * last, "the whole line is in its panel, and fills it"
 
 
-def test_the_cost_of_the_target(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    for norm, accs in (("none", (0.2, 0.4)), ("ln", (0.5, 0.6)), ("fn", (0.1, 0.1))):
-        lines = records([10, 20], 0.5)
-        for line, acc in zip(lines, accs, strict=True):
-            line |= {"acc": acc, "bytes_up": 1e6 * line["round"], "bytes_down": 0}
-        finish(store, experiment(norm=norm), lines=lines)
-    (drawing,) = drawings(store, "cost")
-    (panel,) = axes_of(drawing)
-    assert [text.get_text() for text in panel.texts] == [
-        "20.0\N{NO-BREAK SPACE}MB",
-        "10.0\N{NO-BREAK SPACE}MB",
-        "never",
-    ]
-    assert drawings(store, "cost", target=0.99) == []
-
-
-def test_the_cost_says_why_a_row_has_no_bytes(tmp_path: Path) -> None:
+def test_the_cost_of_the_target_or_why_a_row_has_none(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for norm, accs in (("none", (0.2, 0.2, 0.4)), ("ln", (0.5, 0.5, 0.6)), ("fn", (0.1, 0.1, 0.1))):
         lines = records([0, 10, 20], 0.5)
@@ -162,6 +145,7 @@ def test_the_cost_says_why_a_row_has_no_bytes(tmp_path: Path) -> None:
         "never",
         "no target",
     ]
+    assert drawings(store, "cost", target=0.99) == []
 
 
 def test_names_of_panels_and_titles_do_not_overlap(tmp_path: Path) -> None:
@@ -234,7 +218,7 @@ def test_kinds_without_support_draw_nothing(tmp_path: Path) -> None:
     assert {kind for kind in figure_kinds(papers()) if drawings(store, kind)} == {"curves", "labels"}
 
 
-def test_links_are_seen_from_the_leaderboard(tmp_path: Path) -> None:
+def test_links_are_relative_to_the_leaderboard(tmp_path: Path) -> None:
     picture = Picture("curves", "a caption", tmp_path / "docs" / "figures" / "a-0.1.svg")
     (linked,) = with_links((picture,), tmp_path / "leaderboard.md")
     assert linked.link == "docs/figures/a-0.1.svg"

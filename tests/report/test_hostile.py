@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from flbench.report.blocks import Paragraph
 from flbench.report.board import Leaderboard
 from flbench.report.dataframes import write_csv
 from flbench.report.literal import literal, spreadsheet, visible
 from flbench.report.runs import Collection, Run, StoreSource, collect
+from flbench.report.write.html import to_html
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from flbench.store import Store
 from tests.report.stores import experiment, fail, finish, html_of, leaderboard_of, markdown_of, write_figures
+from tests.report.test_html import PageReader
 
 LINK = "[click](javascript:alert(1))"
 TAG = "<script>alert(2)</script><img src=x onerror=alert(3)>"
@@ -47,27 +51,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Leaderboard, Coll
     fail(store, experiment(dataset=data, norm="gn"), f"{TAG}{ESC}{LINK}")
     collection = collect(StoreSource(store))
     board = leaderboard_of(collection, title="hostile", why=True, specs=((f"name {TAG}", "0"),), command=f"a ``` {ESC}")
-    import dataclasses
-
     return dataclasses.replace(board, pictures=write_figures(board, folder / "figures")), collection
 
 
-class Reader(HTMLParser):
-    """Notes every tag and every address of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-        self.events: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
-        self.events += [name for name, _ in attrs if name.startswith("on")]
-
-
-def test_markdown(hostile: tuple[Leaderboard, Collection]) -> None:
+def test_markdown_shows_hostile_strings_as_text(hostile: tuple[Leaderboard, Collection]) -> None:
     text = markdown_of(hostile[0])
     assert not RAW & {*text}
     body, _, command = text.partition("Regenerate with:")
@@ -77,17 +64,17 @@ def test_markdown(hostile: tuple[Leaderboard, Collection]) -> None:
     assert command.startswith("\n\n````sh\n"), "a fence longer than any in the command"
 
 
-def test_markdown_as_github_reads_it(hostile: tuple[Leaderboard, Collection]) -> None:
+def test_markdown_rendered_as_on_github_has_no_tags_or_handlers(hostile: tuple[Leaderboard, Collection]) -> None:
     markdown = pytest.importorskip("markdown_it")
-    page = Reader()
+    page = PageReader()
     page.feed(markdown.MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown_of(hostile[0])))
     assert not {"script", "img"} & {*page.tags}
     assert page.events == [] and all(address.startswith("#") for address in page.addresses)
 
 
-def test_the_page(hostile: tuple[Leaderboard, Collection]) -> None:
+def test_html_shows_hostile_strings_as_text(hostile: tuple[Leaderboard, Collection]) -> None:
     text = html_of(hostile[0])
-    page = Reader()
+    page = PageReader()
     page.feed(text)
     assert not RAW & {*text}
     assert page.tags.count("script") == 1 and page.events == []
@@ -95,10 +82,7 @@ def test_the_page(hostile: tuple[Leaderboard, Collection]) -> None:
     assert "<script>alert" not in text
 
 
-def test_a_link_leads_to_the_web_or_to_a_file_alone() -> None:
-    from flbench.report.blocks import Paragraph
-    from flbench.report.write.html import to_html
-
+def test_links_lead_only_to_the_web_or_to_files() -> None:
     targets = {
         "https://a.example/b": True,
         "docs/a.md#b": True,
@@ -111,19 +95,19 @@ def test_a_link_leads_to_the_web_or_to_a_file_alone() -> None:
         "file:///etc": False,
     }
     for target, leads in targets.items():
-        page = Reader()
+        page = PageReader()
         page.feed(to_html([Paragraph(f"a [label]({target}) b")], "t"))
         assert len(page.addresses) == leads, target
 
 
-def test_the_terminal(hostile: tuple[Leaderboard, Collection]) -> None:
+def test_the_terminal_gets_no_control_characters(hostile: tuple[Leaderboard, Collection]) -> None:
     console = Console(width=120, file=(out := io.StringIO()), color_system=None)
     for part in to_terminal(hostile[0], 120):
         console.print(part)
     assert not RAW & {*out.getvalue()}
 
 
-def test_csv(hostile: tuple[Leaderboard, Collection], tmp_path: Path) -> None:
+def test_csv_has_no_formulas_and_no_control_characters(hostile: tuple[Leaderboard, Collection], tmp_path: Path) -> None:
     write_csv(tmp_path / "runs.csv", hostile[1].runs)
     text = (tmp_path / "runs.csv").read_text()
     rows = list(csv.reader(io.StringIO(text)))
@@ -133,15 +117,13 @@ def test_csv(hostile: tuple[Leaderboard, Collection], tmp_path: Path) -> None:
     assert f"'{FORMULA}" in {field for row in rows for field in row}
 
 
-def test_json(hostile: tuple[Leaderboard, Collection]) -> None:
+def test_json_has_no_control_characters(hostile: tuple[Leaderboard, Collection]) -> None:
     text = json.dumps(to_json(hostile[0]), allow_nan=False)
     assert not RAW & {*text}
 
 
 @pytest.mark.parametrize("text", ALL)
 def test_texts_are_shown_as_they_are(text: str) -> None:
-    from html import unescape
-
     assert unescape(literal(text)) == visible(" ".join(text.split()))
 
 

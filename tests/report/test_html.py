@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import json
 import re
 import shutil
@@ -11,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from flbench.report.blocks import Entry, Fold, Grid, Heading, Paragraph
 from flbench.report.board import Leaderboard
 from flbench.report.runs import StoreSource, collect
+from flbench.report.write.html import to_html
 from tests.report.stores import html_of, leaderboard_of, write_figures
 from tests.report.test_leaderboard import everything
 
@@ -20,19 +24,23 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 
 
-class Checker(HTMLParser):
-    """Notes what is opened and not closed, every id, and every address."""
+class PageReader(HTMLParser):
+    """Notes every tag, the open ones, ids, addresses and handlers of events."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.tags: list[str] = []
         self.open: list[str] = []
+        self.events: list[str] = []
         self.ids: list[str] = []
         self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
         if tag not in ("meta", "br", "path", "use", "rect"):
             self.open.append(tag)
         given = dict(attrs)
+        self.events += [name for name in given if name.startswith("on")]
         self.ids += [given["id"] or ""] if "id" in given else []
         self.addresses += [given[name] or "" for name in ("href", "src", "xlink:href") if name in given]
 
@@ -52,8 +60,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def draw_board(folder: Path) -> Leaderboard:
-    import dataclasses
-
     store, requests = everything(folder / "store")
     collection = collect(StoreSource(store), requests)
     board = leaderboard_of(collection)
@@ -61,7 +67,7 @@ def draw_board(folder: Path) -> Leaderboard:
 
 
 def run_in_browser(page: str, script: str, folder: Path, *, width: int = 1200, dark: bool = False) -> object:
-    """What ``script`` (an expression) says on the page after its own scripts have run."""
+    """The value of ``script``, an expression, on the page after its own scripts have run."""
     path = folder / "page.html"
     note = f'<script>document.title = "R" + JSON.stringify({script});</script></body>'
     path.write_text(page.replace("</body>", note), encoding="utf-8")
@@ -73,13 +79,11 @@ def run_in_browser(page: str, script: str, folder: Path, *, width: int = 1200, d
     )
     title = re.search(r"<title>R(.*?)</title>", found.stdout, re.DOTALL)
     assert title, found.stderr[-2000:]
-    import html
-
     return json.loads(html.unescape(title[1]))
 
 
 def test_the_page_is_complete_and_loads_nothing(page: str) -> None:
-    checker = Checker()
+    checker = PageReader()
     checker.feed(page)
     assert checker.open == []
     assert len(checker.ids) == len(set(checker.ids))
@@ -89,13 +93,13 @@ def test_the_page_is_complete_and_loads_nothing(page: str) -> None:
 
 
 def test_the_page_has_the_text_of_the_leaderboard(page: str) -> None:
-    for said in (
+    for text in (
         "<strong>66.00 ± 2.48</strong>",
         "2/3: 1 failed (oom)",
         "not run",
         "a constant answer scores 100 %",
     ):
-        assert said in page
+        assert text in page
     assert page.count("<svg role=") == 6
     assert '<h2 id="how-to-read-this">' in page
     assert re.search(r'data-tip="seed 0: 60.00, run [0-9a-f]{16}\nseed 1: 61.00, run', page)
@@ -107,9 +111,6 @@ def test_the_same_runs_give_the_same_page(page: str, tmp_path: Path) -> None:
 
 
 def test_texts_are_escaped(tmp_path: Path) -> None:
-    from flbench.report.blocks import Entry, Grid, Heading, Paragraph
-    from flbench.report.write.html import to_html
-
     blocks = [
         Heading(1, "<script>"),
         Paragraph("a < b & `c<d` **e**"),
@@ -122,9 +123,6 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
 
 
 def test_repeated_titles_have_unique_anchors() -> None:
-    from flbench.report.blocks import Fold, Heading
-    from flbench.report.write.html import to_html
-
     blocks = [Heading(1, "t"), Heading(2, "A: b"), Heading(3, "Same"), Fold("f", (Heading(3, "Same"),))]
     text = to_html(blocks, "t")
     assert '<a href="#a-b">A: b</a>' in text

@@ -42,14 +42,14 @@ def board(store: Store, requests: Iterable[Experiment] | None = None, **options:
 
 
 def cell(table: Table, *labels: str) -> tuple[str, list[str]]:
-    """What a cell says: its row's and its column's labels in any order."""
+    """The text of the cell at the labels of its row and column, which may have any order."""
     for (r, c), found in table.cells.items():
         if {*labels} == {at.label for at in (*table.rows[r], *table.cols[c])}:
             return mean_text(found), lines_below(found)
     raise AssertionError(f"no cell {labels}")
 
 
-def made_up(requests: Iterable[Experiment], **record: float) -> Collection:
+def finished_runs(requests: Iterable[Experiment], **record: float) -> Collection:
     """Finished runs without a store."""
     return Collection(
         tuple(Run(request, request.rounds, "done", record={"acc": 0.5, **record}) for request in requests)
@@ -76,12 +76,12 @@ def test_a_variant_is_named_wherever_variants_of_one_method_differ_in_the_report
     """Also its default, and also where a table by itself has only one of them."""
     text = experiment(method={"name": "scaffold", "variant": "text"}, dataset="fashion_mnist", model="cnn")
     alone = [experiment(method=method, partition="iid") for method in ("scaffold", "feddecorr")]
-    both = leaderboard_of(made_up([*alone, text]))
+    both = leaderboard_of(finished_runs([*alone, text]))
     rows = [[row[0].label for row in section.tables[0].rows] for section in both.sections]
     assert rows == [["feddecorr", "scaffold(variant=original)"], ["scaffold(variant=text)"]]
-    (table,) = leaderboard_of(made_up(alone)).sections[0].tables
+    (table,) = leaderboard_of(finished_runs(alone)).sections[0].tables
     assert [row[0].label for row in table.rows] == ["feddecorr", "scaffold"]
-    both = leaderboard_of(made_up([*alone, text]), rows=("method", "method.variant"))
+    both = leaderboard_of(finished_runs([*alone, text]), rows=("method", "method.variant"))
     (table,) = both.sections[0].tables
     assert [[at.label for at in row] for row in table.rows] == [["feddecorr", "original"], ["scaffold", "original"]]
 
@@ -109,21 +109,21 @@ def test_every_gap_is_named(tmp_path: Path) -> None:
         finish(store, partitions["classes:6"][seed], 0.5)
     result = board(store, [request for requests in partitions.values() for request in requests], metric="loss")
     (table,) = result.sections[0].tables
-    said = {label: cell(table, "fedavg", "none", label) for label in partitions}
-    assert said["iid"] == ("", ["not run"])
-    assert said["classes:1"] == ("", ["3/3 diverged"])
-    assert said["classes:2"] == ("0.4", ["sd 0.1414, n=2, no interval", "1/3 diverged"])
-    assert said["classes:3"] == ("0.5", ["sd 0, n=2, no interval", "2/3: 1 failed (oom)"])
-    assert said["classes:4"] == ("0.5", ["n=1, no interval", "1/3: 1 pending, 1 running"])
-    assert said["classes:5"] == ("", ["0/3: 1 failed (timeout), 1 pending, 1 running"])
-    assert said["classes:6"] == ("0.5", ["sd 0, n=2, no interval", "2/3: 1 without loss"])
+    texts = {label: cell(table, "fedavg", "none", label) for label in partitions}
+    assert texts["iid"] == ("", ["not run"])
+    assert texts["classes:1"] == ("", ["3/3 diverged"])
+    assert texts["classes:2"] == ("0.4", ["sd 0.1414, n=2, no interval", "1/3 diverged"])
+    assert texts["classes:3"] == ("0.5", ["sd 0, n=2, no interval", "2/3: 1 failed (oom)"])
+    assert texts["classes:4"] == ("0.5", ["n=1, no interval", "1/3: 1 pending, 1 running"])
+    assert texts["classes:5"] == ("", ["0/3: 1 failed (timeout), 1 pending, 1 running"])
+    assert texts["classes:6"] == ("0.5", ["sd 0, n=2, no interval", "2/3: 1 without loss"])
     why = "4 diverged, 1 failed (oom), 1 failed (timeout), 5 pending, 2 running, 1 without loss"
     assert f"> **Incomplete:** 14 of 21 runs have no value: {why}." in markdown_of(result)
 
 
 def test_numbers_on_an_axis_have_four_digits_or_as_many_as_keep_them_distinct() -> None:
     def columns(axis: str, experiments: list[Experiment]) -> list[str]:
-        (table,) = leaderboard_of(made_up(experiments), cols=(axis,)).sections[0].tables
+        (table,) = leaderboard_of(finished_runs(experiments), cols=(axis,)).sections[0].tables
         return [at.label for (at,) in table.cols]
 
     assert columns("lr", [experiment(lr=lr) for lr in (0.3, 0.0316227766017)]) == ["0.03162", "0.3"]
@@ -139,15 +139,6 @@ def test_a_combination_without_runs_is_a_dash(tmp_path: Path) -> None:
     assert "not run" not in text
 
 
-def test_incomplete_cells_are_never_the_best(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    requests = [experiment(norm=norm, seed=seed) for norm in ("none", "fn", "ln") for seed in range(2)]
-    for request, acc in zip(requests, (0.5, 0.5, 0.4, 0.4, 0.9), strict=False):
-        finish(store, request, acc)
-    (table,) = board(store, requests).sections[0].tables
-    assert table.best == {(0, 0)}
-
-
 @pytest.mark.parametrize(("metric", "best"), [("acc", 0), ("loss", 0), ("acc_worst", 0), ("seconds", 1)])
 def test_higher_or_lower_is_better_by_metric(tmp_path: Path, metric: str, best: int) -> None:
     store = Store(tmp_path)
@@ -157,11 +148,13 @@ def test_higher_or_lower_is_better_by_metric(tmp_path: Path, metric: str, best: 
     assert table.best == {(best, 0)}
 
 
-def test_equal_printed_means_share_the_bold(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    finish(store, experiment(norm="none"), 0.90001)
-    finish(store, experiment(norm="ln"), 0.9)
-    (table,) = board(store).sections[0].tables
+def test_the_best_cells_have_equal_printed_means() -> None:
+    runs = [
+        run
+        for norm, acc in (("none", 0.90001), ("ln", 0.9))
+        for run in finished_runs([experiment(norm=norm)], acc=acc).runs
+    ]
+    (table,) = leaderboard_of(Collection(tuple(runs))).sections[0].tables
     assert len(table.best) == 2
 
 
@@ -201,9 +194,9 @@ def test_cells_with_different_numerics_are_footnoted(tmp_path: Path) -> None:
     assert "²" not in text
 
 
-def test_rows_without_a_cell_are_left_out_of_a_part(tmp_path: Path) -> None:
+def test_a_split_table_has_no_rows_without_a_cell(tmp_path: Path) -> None:
     requests = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10)]
-    tables = leaderboard_of(made_up([*requests, experiment(norm="ln", partition="iid")])).sections[0].tables
+    tables = leaderboard_of(finished_runs([*requests, experiment(norm="ln", partition="iid")])).sections[0].tables
     assert [len(table.rows) for table in tables] == [2, 1]
 
 
@@ -235,16 +228,16 @@ def test_centralized_runs_have_rows_of_their_own(tmp_path: Path) -> None:
 
 def test_data_sets_and_models_have_sections(tmp_path: Path) -> None:
     requests = [experiment(dataset=dataset, model="cnn") for dataset in ("mnist", "cifar10")] + [experiment()]
-    assert [section.title for section in leaderboard_of(made_up(requests)).sections] == [
+    assert [section.title for section in leaderboard_of(finished_runs(requests)).sections] == [
         "digits, mlp",
         "cifar10, cnn",
         "mnist, cnn",
     ]
 
 
-def test_few_columns_stand_side_by_side() -> None:
+def test_few_columns_make_one_table() -> None:
     requests = [experiment(partition=p, lr=lr) for p in ("iid", "classes:1") for lr in (0.1, 0.01)]
-    (table,) = leaderboard_of(made_up(requests)).sections[0].tables
+    (table,) = leaderboard_of(finished_runs(requests)).sections[0].tables
     assert table.col_axes == ("lr", "partition")
     assert [[at.label for at in col] for col in table.cols] == [
         ["0.01", "iid"],
@@ -252,20 +245,20 @@ def test_few_columns_stand_side_by_side() -> None:
         ["0.1", "iid"],
         ["0.1", "classes:1"],
     ]
-    assert "| method | norm | lr 0.01<br>iid |" in markdown_of(leaderboard_of(made_up(requests)))
+    assert "| method | norm | lr 0.01<br>iid |" in markdown_of(leaderboard_of(finished_runs(requests)))
 
 
-def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
+def test_many_columns_make_a_table_for_each_value_of_the_slower_axes() -> None:
     requests = [
         experiment(partition=p, lr=lr, E=steps)
         for p in ("iid", "classes:1", "classes:2")
         for lr in (0.1, 0.01, 0.001)
         for steps in (1, 10)
     ]
-    tables = leaderboard_of(made_up(requests)).sections[0].tables
+    tables = leaderboard_of(finished_runs(requests)).sections[0].tables
     assert [table.title for table in tables] == ["lr 0.001", "lr 0.01", "lr 0.1"]
     assert all(table.col_axes == ("local_steps", "partition") and len(table.cols) == 6 for table in tables)
-    by_lr = leaderboard_of(made_up(requests), cols=("partition", "lr")).sections[0].tables
+    by_lr = leaderboard_of(finished_runs(requests), cols=("partition", "lr")).sections[0].tables
     assert [table.title for table in by_lr] == [
         f"E {e}, {p}" for e in (1, 10) for p in ("iid", "classes:1", "classes:2")
     ]
@@ -274,29 +267,29 @@ def test_many_columns_become_one_table_a_value_of_the_slower_axes() -> None:
 
 def test_one_long_axis_is_split_evenly() -> None:
     requests = [experiment(partition=f"dirichlet:{beta}") for beta in (0.01, 0.05, 0.1, 0.3, 0.5, 1, 3, 10, 100)]
-    tables = leaderboard_of(made_up([*requests, experiment(partition="iid")])).sections[0].tables
+    tables = leaderboard_of(finished_runs([*requests, experiment(partition="iid")])).sections[0].tables
     assert [len(table.cols) for table in tables] == [5, 5]
     assert [at.label for (at,) in tables[0].cols] == ["iid", *(f"dirichlet:{beta}" for beta in (0.01, 0.05, 0.1, 0.3))]
 
 
 def test_a_hyperparameter_may_be_an_axis() -> None:
     requests = [experiment(method={"name": "fedyogi", "server_lr": lr}) for lr in (0.1, 0.3)] + [experiment()]
-    (table,) = leaderboard_of(made_up(requests), cols=("method.server_lr",)).sections[0].tables
+    (table,) = leaderboard_of(finished_runs(requests), cols=("method.server_lr",)).sections[0].tables
     assert [row[0].label for row in table.rows] == ["fedavg", "fedyogi"]
     assert [[at.label for at in col] for col in table.cols] == [["0.1"], ["0.3"], ["1"]]
 
 
-def test_requests_of_different_length_have_columns_of_their_own() -> None:
+def test_requests_of_different_rounds_have_columns_of_their_own() -> None:
     requests = [experiment(rounds=rounds) for rounds in (20, 40)]
-    (table,) = leaderboard_of(made_up(requests)).sections[0].tables
+    (table,) = leaderboard_of(finished_runs(requests)).sections[0].tables
     assert table.col_axes == ("rounds", "partition")
 
 
-def test_no_two_cells_share_a_place(tmp_path: Path) -> None:
+def test_no_two_cells_share_a_position(tmp_path: Path) -> None:
     requests = [
         experiment(momentum=m, participation=p, bias=b) for m in (0, 0.9) for p in (0.5, 1) for b in (True, False)
     ]
-    (section,) = leaderboard_of(made_up(requests)).sections
+    (section,) = leaderboard_of(finished_runs(requests)).sections
     assert sum(len(table.cells) for table in section.tables) == 8
 
 
@@ -313,7 +306,7 @@ def test_no_two_cells_share_a_place(tmp_path: Path) -> None:
 )
 def test_an_invalid_layout_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
-        leaderboard_of(made_up([experiment()]), **options)
+        leaderboard_of(finished_runs([experiment()]), **options)
 
 
 def test_the_order_of_runs_changes_nothing(tmp_path: Path) -> None:
@@ -340,7 +333,7 @@ def test_documents_name_no_host_and_no_path(tmp_path: Path) -> None:
         ("dirichlet:0.1", "dirichlet:0.1"),
     ],
 )
-def test_labels_lose_directories(label: str, shown: str) -> None:
+def test_labels_name_no_directories(label: str, shown: str) -> None:
     assert public(label) == shown
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,21 +82,3 @@ def test_the_baseline_is_fedavg_without_normalization_by_default() -> None:
     assert "| fedavg | ln | classes:1 | +20.00 ± 2.48<br><sub>p 0.0025, n=3</sub> |" in text  # 3 x 0.00083
     assert "to fedavg ln |" in markdown_of(board(baseline=("norm=ln",)))
     assert "| method | norm | partition | to the best |" in markdown_of(board(baseline=("norm=bn",)))
-
-
-def test_lower_may_be_better() -> None:
-    runs = [
-        Run(request, request.rounds, "done", record={"acc": 0.5, "loss": loss + 0.01 * seed * loss})
-        for norm, loss in (("none", 1.0), ("ln", 0.5))
-        for seed in range(3)
-        for request in [experiment(norm=norm, seed=seed)]
-    ]
-    found = leaderboard_of(Collection(tuple(runs)), metric="loss")
-    assert names(found, table(found).best) == {"ln"}
-    assert table(found).tied == frozenset()
-
-
-def test_simulated_order_does_not_matter() -> None:
-    items = list(VALUES.items())
-    random.Random(3).shuffle(items)
-    assert markdown_of(board(dict(items))) == markdown_of(board())

@@ -12,10 +12,9 @@ from flbench.report import dataframes
 from flbench.report.runs import Run, StoreSource, collect
 from flbench.store import Store
 from tests.report.stores import claim, experiment, fail, finish, records
-from tests.start_up import heavy_imports
 
 
-def look(store: Store, *requests: Experiment, **options: str) -> tuple[Run, ...]:
+def runs_of(store: Store, *requests: Experiment, **options: str) -> tuple[Run, ...]:
     return collect(StoreSource(store), requests or None, **options).runs
 
 
@@ -26,7 +25,7 @@ def accuracies(runs: tuple[Run, ...]) -> list[float | None]:
 def test_the_last_record_of_a_finished_run_counts(tmp_path: Path) -> None:
     store, request = Store(tmp_path), experiment()
     finish(store, request, 0.9)
-    (run,) = look(store, request)
+    (run,) = runs_of(store, request)
     assert (run.state, run.rounds, run.failure) == ("done", 20, None)
     assert run.record is not None and run.record["acc"] == 0.9
     assert run.fingerprint == "e3713c9c6ae47b99"
@@ -37,21 +36,21 @@ def test_an_extended_run_has_a_record_for_each_request(tmp_path: Path) -> None:
     short, long = experiment(), experiment(rounds=40)
     finish(store, short, lines=records([10, 20], 0.6))
     finish(store, long, lines=records([10, 20], 0.6) + records([30, 40], 0.8))
-    assert accuracies(look(store, short)) == [0.6]
-    assert accuracies(look(store, long)) == [0.8]
-    assert sorted(run.rounds for run in look(store, short, long)) == [20, 40]
+    assert accuracies(runs_of(store, short)) == [0.6]
+    assert accuracies(runs_of(store, long)) == [0.8]
+    assert sorted(run.rounds for run in runs_of(store, short, long)) == [20, 40]
 
 
 def test_a_longer_run_has_the_record_of_a_shorter_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(rounds=40), lines=records([10, 20], 0.6) + records([30, 40], 0.8))
-    assert accuracies(look(store, experiment())) == [0.6]
+    assert accuracies(runs_of(store, experiment())) == [0.6]
 
 
 def test_intermediate_evaluations_do_not_matter(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(), 0.9)
-    assert accuracies(look(store, experiment(eval_every=1))) == [0.9]
+    assert accuracies(runs_of(store, experiment(eval_every=1))) == [0.9]
 
 
 def test_without_a_request_the_seeds_of_a_cell_count_at_the_same_round(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_without_a_request_the_seeds_of_a_cell_count_at_the_same_round(tmp_path:
     finish(store, experiment(seed=0), lines=records([10, 20], 0.6))
     finish(store, experiment(seed=1, rounds=40), lines=records([10, 20], 0.7) + records([30, 40], 0.9))
     finish(store, experiment(seed=2), status="diverged")
-    runs = look(store)
+    runs = runs_of(store)
     assert [run.rounds for run in runs] == [20, 20, 20]
     assert accuracies(runs) == [0.6, 0.7, None]
     assert [run.state for run in runs] == ["done", "done", "diverged"]
@@ -73,25 +72,25 @@ def test_a_run_that_diverged_after_the_requested_round_has_a_record(tmp_path: Pa
         attempt.record(line)
     attempt.publish(status="diverged", rounds=27, seconds=1, fingerprint="e3713c9c6ae47b99", numerics={})
     attempt.end("ok")
-    assert [run.state for run in look(store, experiment(rounds=20))] == ["done"]
-    assert [run.state for run in look(store, experiment(rounds=27, eval_every=27))] == ["diverged"]
-    assert [run.state for run in look(store, experiment(rounds=100))] == ["diverged"]
+    assert [run.state for run in runs_of(store, experiment(rounds=20))] == ["done"]
+    assert [run.state for run in runs_of(store, experiment(rounds=27, eval_every=27))] == ["diverged"]
+    assert [run.state for run in runs_of(store, experiment(rounds=100))] == ["diverged"]
 
 
-def test_gaps_have_their_reasons(tmp_path: Path) -> None:
+def test_unfinished_runs_have_a_state_and_a_reason(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fail(store, experiment(seed=1), "cuda_oom")
     claim(store, experiment(seed=2))
-    runs = look(store, *(experiment(seed=seed) for seed in range(3)))
+    runs = runs_of(store, *(experiment(seed=seed) for seed in range(3)))
     assert [(run.state, run.failure) for run in runs] == [("pending", None), ("failed", "cuda_oom"), ("running", None)]
-    assert len(look(store)) == 2, "without a request, what was begun is there"
+    assert len(runs_of(store)) == 2, "without a request, every run that was started is there"
 
 
 def test_a_result_without_its_metrics_is_damaged(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, experiment(rounds=40), 0.9)
     (store.run(experiment().run_id).path / "attempts" / "0001" / "metrics.jsonl").write_text("{}\n")
-    assert [run.state for run in look(store, experiment(rounds=20))] == ["damaged"]
+    assert [run.state for run in runs_of(store, experiment(rounds=20))] == ["damaged"]
 
 
 def test_retired_and_unreadable_runs_are_reported(tmp_path: Path) -> None:
@@ -108,14 +107,14 @@ def test_retired_and_unreadable_runs_are_reported(tmp_path: Path) -> None:
     assert "retired" in collection.left_out[0] and "cannot read" in collection.left_out[1]
 
 
-def test_validation_data_choose_the_round_when_asked(tmp_path: Path) -> None:
+def test_select_by_val_chooses_the_round_by_validation_accuracy(tmp_path: Path) -> None:
     store, request = Store(tmp_path), experiment(val_fraction=0.1, rounds=30)
     lines = records([10, 20, 30], 0.9)
     for line, val in zip(lines, [0.3, 0.8, 0.8], strict=True):
         line["val_acc"] = val
     finish(store, request, lines=lines)
-    assert accuracies(look(store, request)) == [0.9]
-    assert accuracies(look(store, request, select_by="val")) == [pytest.approx(0.6)]
+    assert accuracies(runs_of(store, request)) == [0.9]
+    assert accuracies(runs_of(store, request, select_by="val")) == [pytest.approx(0.6)]
 
 
 def test_the_tidy_frame_has_every_field_with_its_type(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_the_tidy_frame_has_every_field_with_its_type(tmp_path: Path) -> None:
     requests = [experiment(partition="dirichlet:0.1", lr=1.0), experiment(kind="centralized"), experiment(seed=5)]
     finish(store, requests[0], 0.5)
     finish(store, requests[1], 0.6)
-    frame = dataframes.tidy(look(store, *requests)).set_index("run_id")
+    frame = dataframes.tidy(runs_of(store, *requests)).set_index("run_id")
     first, central, missing = (frame.loc[request.run_id] for request in requests)
     assert (first["partition"], first["partition.beta"], first["clients"], first["lr"]) == (
         "dirichlet:0.1",
@@ -140,7 +139,7 @@ def test_the_tidy_frame_has_every_field_with_its_type(tmp_path: Path) -> None:
         "Int64",
         "boolean",
     )
-    assert "environment.host" not in frame, "a table that is passed on names no machine"
+    assert "environment.host" not in frame, "an exported table names no machine"
 
 
 def test_curves_have_one_row_an_evaluation_up_to_the_requested_round(tmp_path: Path) -> None:
@@ -152,11 +151,7 @@ def test_curves_have_one_row_an_evaluation_up_to_the_requested_round(tmp_path: P
     assert list(curves["acc"]) == [0.3, 0.6]
 
 
-def test_the_package_is_light() -> None:
-    assert heavy_imports("import flbench.report, flbench.cli")[0] == []
-
-
-def test_the_data_of_a_leaderboard_know_no_document_and_no_format() -> None:
+def test_the_data_of_a_leaderboard_import_no_document_and_no_format() -> None:
     rooms = "[name for name in sys.modules if name.startswith(('flbench.report.page', 'flbench.report.write'))]"
     code = f"import sys, flbench.report.board, flbench.report.leaderboard; assert not {rooms}, {rooms}"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from scipy.stats import ttest_rel
 
 from flbench.report.cells import FEWEST, Summary, summarize
 from flbench.report.stats import Difference, bootstrap_interval, holm, kendall_tau, paired
@@ -16,34 +17,20 @@ def test_quantiles_are_those_of_the_printed_table(degrees: int, table: float) ->
     assert summary.half_width * math.sqrt(summary.n) / summary.sd == pytest.approx(table, abs=5e-4)
 
 
-def test_three_seeds_by_hand() -> None:
-    # mean 0.92; deviations -0.02, 0, 0.02; sd = sqrt(0.0008 / 2) = 0.02; half-width = 4.302653 * 0.02 / sqrt(3)
-    summary = summarize([0.90, 0.92, 0.94])
-    assert summary is not None
-    assert summary.n == 3
-    assert summary.mean == pytest.approx(0.92)
-    assert summary.sd == pytest.approx(0.02)
-    assert summary.half_width == pytest.approx(0.0496828, abs=1e-6)
-
-
-def test_two_seeds_by_hand() -> None:
-    # mean 0.5; sd = 0.1 * sqrt(2); half-width = 12.7062 * 0.1 * sqrt(2) / sqrt(2)
-    summary = summarize([0.4, 0.6])
-    assert summary is not None
-    assert summary.sd == pytest.approx(0.1414214, abs=1e-6)
-    assert summary.half_width is None, "12.7 standard errors would say nothing"
-
-
-def test_one_seed_has_no_spread_and_no_interval() -> None:
-    assert summarize([0.7]) == Summary(1, 0.7, None, None)
-
-
-def test_nothing_has_no_summary() -> None:
-    assert summarize([]) is None
-
-
-def test_equal_values_have_an_interval_of_width_zero() -> None:
-    assert summarize([0.25, 0.25, 0.25]) == Summary(3, 0.25, 0.0, 0.0)
+@pytest.mark.parametrize(
+    ("values", "summary"),
+    [
+        ([], None),
+        ([0.7], Summary(1, 0.7, None, None)),
+        # sd = 0.1 * sqrt(2); an interval of 12.7 standard errors would say nothing.
+        ([0.4, 0.6], Summary(2, pytest.approx(0.5), pytest.approx(0.1414214, abs=1e-6), None)),
+        # sd = sqrt(0.0008 / 2); half-width = 4.302653 * 0.02 / sqrt(3)
+        ([0.9, 0.92, 0.94], Summary(3, pytest.approx(0.92), pytest.approx(0.02), pytest.approx(0.0496828, abs=1e-6))),
+        ([0.25, 0.25, 0.25], Summary(3, 0.25, 0.0, 0.0)),
+    ],
+)
+def test_mean_sd_and_half_width_by_hand(values: list[float], summary: Summary | None) -> None:
+    assert summarize(values) == summary
 
 
 def test_the_order_of_seeds_does_not_change_a_bit() -> None:
@@ -77,9 +64,7 @@ def test_paired_differences_by_hand() -> None:
     assert found.half_width == pytest.approx(4.3026527 * 0.2 / math.sqrt(3), abs=1e-7)
 
 
-def test_the_paired_test_is_scipys() -> None:
-    from scipy.stats import ttest_rel
-
+def test_the_paired_test_agrees_with_scipy() -> None:
     draw = random.Random(1)
     for n in (2, 3, 5, 20):
         first, second = ([draw.random() for _ in range(n)] for _ in range(2))
@@ -101,7 +86,7 @@ def test_differences_without_spread_or_pairs() -> None:
     # 0.7 - 0.6 and 0.8 - 0.7 differ in their last bits alone
     assert paired({0: 0.7, 1: 0.8}, {0: 0.6, 1: 0.7}) == Difference(2, 0.1, None, 0.5)
     same = paired(dict.fromkeys(range(5), 0.75), dict.fromkeys(range(5), 0.5))
-    assert same == Difference(5, 0.25, 0.0, 2 / 2**5), "the sign that is least likely, of two that are as unlikely"
+    assert same == Difference(5, 0.25, 0.0, 2 / 2**5), "2 / 2^n, the p-value of the sign-flip test"
 
 
 @pytest.mark.parametrize(
