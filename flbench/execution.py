@@ -17,7 +17,8 @@ import torch
 from flbench import metrics
 from flbench.choices import Settings
 from flbench.config import Experiment, Training, require_device
-from flbench.data.datasets import Data, Dataset, load, load_named
+from flbench.data.arrays import Data
+from flbench.data.datasets import Dataset, load, load_named
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing

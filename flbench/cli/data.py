@@ -13,7 +13,6 @@ from rich.markup import escape
 from flbench.cli.boundary import print_json
 from flbench.cli.options import JsonOption, RootOption
 from flbench.cli.screen import plain_table, wide_console
-from flbench.data import cache
 from flbench.data import download as fetching
 from flbench.data.datasets import Dataset, data_root, locate, recipe
 from flbench.data.verify import verify as check
@@ -135,7 +134,7 @@ def _describe(cls: type[Dataset], root: Path | None) -> dict[str, Any]:
     row |= {
         "found": str(source.folder),
         "layout": source.layout.title,
-        "cached": cache.is_cached(recipe(cls(), source)),
+        "cached": recipe(cls(), source).entry.exists(),  # an entry appears complete
     }
     with suppress(UserError):  # `flbench data verify` reports damaged files
         row["counts"] = source.layout.counts(source.folder) or cls.counts

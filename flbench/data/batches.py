@@ -77,10 +77,6 @@ class Crops:
     flip: Tensor  # bool (...,)
     offset: Tensor  # int64 (..., 2): row and column, each in [0, 2 * CROP_PADDING]
 
-    def to(self, device: torch.device) -> Crops:
-        """Return the same choices on a device."""
-        return Crops(self.flip.to(device), self.offset.to(device))
-
 
 def draw_crops(shape: tuple[int, ...], *, seed: int, client: int, round: int) -> Crops:
     """Return the augmentation of one client's round, for samples laid out in ``shape``."""
@@ -98,8 +94,3 @@ def crop_and_flip(images_MCHW: Tensor, crops: Crops) -> Tensor:
     samples = torch.arange(len(images_MCHW), device=images_MCHW.device)
     cropped = windows[samples, :, crops.offset[:, 0], crops.offset[:, 1]]
     return torch.where(crops.flip[:, None, None, None], cropped.flip(-1), cropped)
-
-
-def to_float(images: Tensor, white: int, dtype: torch.dtype) -> Tensor:
-    """Return pixels as numbers in [0, 1]."""
-    return images.to(dtype) / white

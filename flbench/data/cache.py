@@ -74,20 +74,10 @@ def cache_root() -> Path:
     return Path(given).expanduser() if given else user_cache()
 
 
-def is_cached(recipe: Recipe) -> bool:
-    """Return whether the decoded arrays are in the cache."""
-    return (recipe.entry / _META).is_file()
-
-
-def peek(recipe: Recipe) -> Data | None:
-    """Return the decoded data if they are in the cache, else None."""
-    return _open(recipe.entry)
-
-
 def load(recipe: Recipe) -> Data:
     """Return the decoded data from the cache, and decode them into it the first time."""
     try:
-        return _open(recipe.entry) or _build_once(recipe)
+        return read_entry(recipe.entry) or _build_once(recipe)
     except OSError as error:
         raise UserError(
             f"the cache of decoded data at {cache_root()} cannot be used ({error.strerror or error}); "
@@ -114,12 +104,13 @@ def decode(recipe: Recipe, folder: Path) -> Data:
         "fingerprint": fingerprint(train, test, len(names)),
     }
     (folder / _META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
-    data = _open(folder)
+    data = read_entry(folder)
     assert data is not None
     return data
 
 
-def _open(entry: Path) -> Data | None:
+def read_entry(entry: Path) -> Data | None:
+    """Return the decoded data of an entry; None if there is none or it is damaged."""
     try:
         meta = json.loads((entry / _META).read_text(encoding="utf-8"))
         train, test = (_arrays(entry, half) for half in ("train", "test"))
@@ -128,8 +119,7 @@ def _open(entry: Path) -> Data | None:
     except ValueError:  # cut short by a failing disk or by hand
         _log.warning("the cache entry %s is damaged and will be made again", entry)
         return None
-    names = tuple(meta["class_names"])
-    domains = tuple(meta["domain_names"])
+    names, domains = tuple(meta["class_names"]), tuple(meta["domain_names"])
     return Data(train, test, len(names), names, meta["white"], meta["fingerprint"], domains)
 
 
@@ -146,7 +136,7 @@ def _build_once(recipe: Recipe) -> Data:
     entry = recipe.entry
     entry.parent.mkdir(parents=True, exist_ok=True)
     with _locked(entry.with_suffix(".lock")) as alone:
-        if data := _open(entry):
+        if data := read_entry(entry):
             return data
         if alone:
             _clear(entry)
@@ -158,7 +148,7 @@ def _build_once(recipe: Recipe) -> Data:
         finally:
             shutil.rmtree(building, ignore_errors=True)
         _drop_stale(recipe)
-    data = _open(entry)
+    data = read_entry(entry)
     if data is None:
         raise OSError(errno.EIO, "an entry vanished while it was made")
     return data
@@ -202,7 +192,9 @@ def _write_half(folder: Path, half: str, raw: RawSplit, advance: Callable[[int],
     path = folder / f"{half}-images.npy"
     shape = (len(raw.labels), *raw.shape)
     images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
-    _reserve(path)
+    if hasattr(os, "posix_fallocate"):  # a full disk is then an error here, not a fatal signal in the mapped array
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     written = 0
     for rows, block in raw.blocks:
         images[rows] = block
@@ -224,13 +216,6 @@ def _check_labels(raw: RawSplit, names: tuple[str, ...], where: str) -> None:
         raise UserError(
             f"{where}: label {raw.labels[wrong[0]]} is not in 0..{len(names) - 1}, the set has {len(names)} classes"
         )
-
-
-def _reserve(path: Path) -> None:
-    """Allocate the disk space now: a full disk is then an error here, and not a fatal signal in the mapped array."""
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _sync(path: Path) -> None:
@@ -257,24 +242,19 @@ def _locked(path: Path) -> Iterator[bool]:
 def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, if that is a terminal and the work takes more than two seconds."""
     with contextlib.ExitStack() as stack:
-        started, done, bar = time.monotonic(), 0, None
+        started, done = time.monotonic(), 0
+        bar: Any = None
 
         def advance(count: int) -> None:
             nonlocal done, bar
             done += count
             if bar is None and sys.stderr.isatty() and time.monotonic() - started > 2:
-                bar = stack.enter_context(_bar(title, total))
+                from rich.console import Console
+                from rich.progress import Progress
+
+                bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+                bar.add_task(f"{title} (once)", total=total)
             if bar is not None:
-                bar(done)
+                bar.update(bar.task_ids[0], completed=done)
 
         yield advance
-
-
-@contextlib.contextmanager
-def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"{title} (once)", total=total)
-        yield lambda done: progress.update(task, completed=done)

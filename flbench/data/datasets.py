@@ -31,15 +31,13 @@ from pydantic import Field
 
 from flbench.choices import Augmentation
 from flbench.data import cache
-from flbench.data.arrays import Arrays, Data
+from flbench.data.arrays import Data
 from flbench.data.images import Shape
 from flbench.data.layouts.base import Expected, Layout, RawData
 from flbench.data.layouts.image_folder import ImageFolder
 from flbench.data.layouts.parquet import Parquet
 from flbench.errors import DataMissing, OtherData, UserError
 from flbench.registry import Component
-
-__all__ = ["Arrays", "Data", "Dataset", "Source", "data_root", "load", "load_named", "locate", "recipe"]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,12 @@ def download(dataset: Dataset, root: Path | None = None) -> Path:
     """
     folder = data_root(root) / dataset.name
     if dataset.torchvision is None:
-        raise UserError(f"{dataset.name} cannot be downloaded: {_why_not(dataset)}")
+        reason = "torchvision does not have it; put its files into its folder yourself ('flbench data list' says where)"
+        if dataset.counts is None:
+            reason = "it consists of the files that you name"
+        elif isinstance(dataset.layouts[0], Digits):
+            reason = "it is part of scikit-learn, no download is needed"
+        raise UserError(f"{dataset.name} cannot be downloaded: {reason}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -34,11 +39,3 @@ def download(dataset: Dataset, root: Path | None = None) -> Path:
             f"and copy its folder {dataset.name}/ to {folder}."
         ) from error
     return folder
-
-
-def _why_not(dataset: Dataset) -> str:
-    if dataset.counts is None:
-        return "it consists of the files that you name"
-    if isinstance(dataset.layouts[0], Digits):
-        return "it is part of scikit-learn, no download is needed"
-    return "torchvision does not have it; put its files into its folder yourself ('flbench data list' says where)"

@@ -85,7 +85,21 @@ def common_shape(images: Iterable[Encoded], size: int | None) -> Shape:
 
 def decode(images: list[Encoded], shape: Shape, *, resize: bool) -> Bytes:
     """Decode images to (N, C, H, W); ``resize`` allows other sizes (bilinear with antialiasing)."""
-    return np.stack([_decode_one(image, shape, resize) for image in images])
+    from PIL import Image
+
+    channels, height, width = shape
+    decoded = np.empty((len(images), *shape), dtype=np.uint8)
+    for row, image in enumerate(images):
+        with reading(image.where), image.open() as opened:
+            converted = opened.convert("L" if channels == 1 else "RGB")
+        if converted.size != (width, height):
+            if not resize:
+                got = "{}x{}".format(*converted.size)
+                raise UserError(f"{image.where} is {got} pixels, expected {width}x{height}")
+            converted = converted.resize((width, height), Image.Resampling.BILINEAR)
+        pixels = np.asarray(converted)
+        decoded[row] = pixels if channels == 1 else pixels.transpose(2, 0, 1)
+    return decoded
 
 
 def decode_batches(batches: Iterable[list[Encoded]], shape: Shape, *, resize: bool) -> Iterator[Bytes]:
@@ -96,18 +110,3 @@ def decode_batches(batches: Iterable[list[Encoded]], shape: Shape, *, resize: bo
             chunk = max(1, -(-len(batch) // (4 * threads)))
             parts = [batch[start : start + chunk] for start in range(0, len(batch), chunk)]
             yield np.concatenate(list(pool.map(partial(decode, shape=shape, resize=resize), parts)))
-
-
-def _decode_one(image: Encoded, shape: Shape, resize: bool) -> Bytes:
-    from PIL import Image
-
-    channels, height, width = shape
-    with reading(image.where), image.open() as opened:
-        converted = opened.convert("L" if channels == 1 else "RGB")
-    if converted.size != (width, height):
-        if not resize:
-            got = "{}x{}".format(*converted.size)
-            raise UserError(f"{image.where} is {got} pixels, expected {width}x{height}")
-        converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-    pixels: Bytes = np.asarray(converted, dtype=np.uint8)
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)

@@ -91,8 +91,13 @@ def split_labels(
     counts_KG = _draw_counts(partition, sizes_G.reshape(groups), clients, min_size, val_fraction, seed)
     tested_KG = matching_test_counts(counts_KG, sizes_G, np.bincount(test_M, minlength=total))
     rows = _deal_rows(train_N, counts_KG, seed, _TRAIN)
-    train, val = zip(*(_hold_out(mine, val_fraction, seed, client) for client, mine in enumerate(rows)), strict=True)
-    return Shards(train, val, tuple(_deal_rows(test_M, tested_KG, seed, _TEST)))
+    train, val = [], []
+    for client, mine in enumerate(rows):
+        shuffled = stream(seed, "partition", _VALIDATION, client).permutation(mine)
+        cut = int(_held_out(np.array(len(mine)), val_fraction))
+        train.append(np.sort(shuffled[cut:]))
+        val.append(np.sort(shuffled[:cut]))
+    return Shards(tuple(train), tuple(val), tuple(_deal_rows(test_M, tested_KG, seed, _TEST)))
 
 
 def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
@@ -164,12 +169,6 @@ def _deal_rows(groups_N: Ints, counts_KG: Ints, seed: int, kind: int) -> list[In
         for mine, part in zip(parts, np.split(rows, np.cumsum(counts_K)), strict=False):
             mine.append(part)
     return [np.sort(np.concatenate(mine)) for mine in parts]
-
-
-def _hold_out(rows: Ints, val_fraction: float, seed: int, client: int) -> tuple[Ints, Ints]:
-    shuffled = stream(seed, "partition", _VALIDATION, client).permutation(rows)
-    cut = int(_held_out(np.array(len(rows)), val_fraction))
-    return np.sort(shuffled[cut:]), np.sort(shuffled[:cut])
 
 
 def _held_out(sizes: Ints, val_fraction: float) -> Ints:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flbench.data import cache
-from flbench.data.arrays import Data, fingerprint
+from flbench.data.arrays import fingerprint
 from flbench.data.datasets import Dataset, Source, locate, recipe
 from flbench.errors import UserError
 
@@ -38,35 +38,22 @@ def verify(dataset: Dataset, root: Path | None = None) -> DatasetCheck:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place, prefix="verify-") as folder:
             fresh = cache.decode(how, Path(folder))
-            problems = (*_miscounted(dataset, fresh), *_cache_damage(how, fresh))
     except UserError as error:
         return DatasetCheck(source, (str(error),))
     counts = (len(fresh.train.labels), len(fresh.test.labels))
-    return DatasetCheck(source, problems, _notes(dataset, fresh), fresh.fingerprint, counts)
-
-
-def _miscounted(dataset: Dataset, data: Data) -> list[str]:
-    if dataset.counts is None or data.fingerprint in dataset.parts:
-        return []
-    return [
-        f"expected {expected:,} {half} images, found {len(arrays.labels):,}"
-        for half, arrays, expected in zip(("train", "test"), (data.train, data.test), dataset.counts, strict=True)
-        if len(arrays.labels) != expected
-    ]
-
-
-def _cache_damage(how: cache.Recipe, fresh: Data) -> list[str]:
-    cached = cache.peek(how)
-    if cached is None or fresh.fingerprint == cached.fingerprint == fingerprint(
-        cached.train, cached.test, cached.classes
-    ):
-        return []
-    return [f"its decoded copy {how.entry} differs from the files; delete that folder, it is made again when needed"]
-
-
-def _notes(dataset: Dataset, data: Data) -> tuple[str, ...]:
-    if part := dataset.parts.get(data.fingerprint):
-        return (f"a part of the set: {part}",)
-    if dataset.official in (None, data.fingerprint):
-        return ()
-    return (f"not the official arrays (fingerprint {dataset.official}): other images, or another order",)
+    problems, notes = [], []
+    if part := dataset.parts.get(fresh.fingerprint):
+        notes.append(f"a part of the set: {part}")
+    else:
+        for half, found, expected in zip(("train", "test"), counts, dataset.counts or counts, strict=True):
+            if found != expected:
+                problems.append(f"expected {expected:,} {half} images, found {found:,}")
+        if dataset.official not in (None, fresh.fingerprint):
+            notes.append(f"not the official arrays (fingerprint {dataset.official}): other images, or another order")
+    if cached := cache.read_entry(how.entry):
+        actual = fingerprint(cached.train, cached.test, cached.classes)
+        if not fresh.fingerprint == cached.fingerprint == actual:
+            problems.append(
+                f"its decoded copy {how.entry} differs from the files; delete that folder, it is made again when needed"
+            )
+    return DatasetCheck(source, tuple(problems), tuple(notes), fresh.fingerprint, counts)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.data.batches import Crops, Rows, crop_and_flip, draw_crops, to_float
+from flbench.data.batches import Crops, Rows, crop_and_flip, draw_crops
 from flbench.methods.base import Tree
 
 
@@ -84,7 +84,7 @@ class DeviceData:
 
     def prepare(self, images_MCHW: Tensor) -> Tensor:
         """Convert raw images into the network's input."""
-        return to_float(images_MCHW, self.white, self.dtype)
+        return images_MCHW.to(self.dtype) / self.white
 
 
 def side_by_side(batches: Sequence[ClientBatches]) -> Tree:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from flbench.choices import Executor, UsedExecutor
 from flbench.config import Centralized, Federated, Training
+from flbench.data.arrays import Arrays, Data
 from flbench.data.batches import Rows, steps_of_epochs
-from flbench.data.datasets import Arrays, Data
 from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock

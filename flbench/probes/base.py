@@ -34,7 +34,7 @@ class Observation:
     after: Mapping[str, Tensor]
     client_params: Mapping[str, Tensor] | None
     weights_S: Tensor | None
-    access: ModelAccess | None = None
+    access: ModelAccess
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,3 @@ class Probe(Component):
     def measure(self, seen: Observation) -> dict[str, Any]:
         """Return numbers (or lists of numbers) by name, for the run's metrics."""
         raise NotImplementedError(f"{type(self).__name__} must measure something")
-
-    def access_of(self, seen: Observation) -> ModelAccess:
-        """Return the run's network and data; every run passes them."""
-        if seen.access is None:
-            raise ValueError(f"the {self.name} probe needs the run's network")
-        return seen.access

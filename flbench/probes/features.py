@@ -34,7 +34,7 @@ class Features(Probe):
 
         from flbench.theory import rank
 
-        access = self.access_of(seen)
+        access = seen.access
         images, _ = access.mixed_test_samples(self.samples)
         params, buffers = access.model()
         with torch.no_grad():

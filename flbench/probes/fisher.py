@@ -36,13 +36,13 @@ class Spectrum:
 
     Attributes:
         largest: lambda_max.
-        mean: over all P of them; None where only the largest was computed.
-        nonzero: the eigenvalues of the dual Gram matrix in descending order; None where only the largest was computed.
+        mean: over all P of them.
+        nonzero: the eigenvalues of the dual Gram matrix in descending order.
     """
 
     largest: float
-    mean: float | None = None
-    nonzero: Array | None = None
+    mean: float
+    nonzero: Array
 
 
 class DualGram(ABC):
@@ -52,14 +52,13 @@ class DualGram(ABC):
         samples: T.
         rows: R.
         parameters: P.
+        like: a tensor of K's dtype, on its device.
     """
 
     samples: int
     rows: int
     parameters: int
-
-    #: Of the dtype and on the device of K.
-    _like: Tensor
+    like: Tensor
 
     @abstractmethod
     def gram_times(self, v_R: Tensor) -> Tensor:
@@ -67,17 +66,8 @@ class DualGram(ABC):
 
     def gram(self) -> Tensor:
         """Return K, whole, in float64: (R, R)."""
-        columns = torch.stack([self.gram_times(unit) for unit in torch.eye(self.rows).to(self._like)])
+        columns = torch.stack([self.gram_times(unit) for unit in torch.eye(self.rows).to(self.like)])
         return ((columns + columns.mT) / 2).double()
-
-    def operator(self) -> LinearOperator:
-        """Return K for scipy."""
-
-        def product(v: NDArray[Any]) -> NDArray[Any]:
-            given = torch.from_numpy(np.ascontiguousarray(v.reshape(-1))).to(self._like)
-            return self.gram_times(given).double().cpu().numpy()
-
-        return LinearOperator((self.rows, self.rows), matvec=product, dtype=np.float64)
 
 
 class Jacobian(DualGram):
@@ -99,7 +89,7 @@ class Jacobian(DualGram):
             # J^T u as a function of u, whose derivative is J^T.
             self._pulled = self._grad(self._f_R, self._leaves, self._u_R, create_graph=True)
         self.parameters = sum(leaf.numel() for leaf in self._leaves)
-        self._like = self._f_R.detach()
+        self.like = self._f_R.detach()
 
     def transposed_times(self, v_R: Tensor) -> tuple[Tensor, ...]:
         """Return J^T v, leaf by leaf."""
@@ -136,7 +126,7 @@ class OfReadouts(DualGram):
         self, outputs: Callable[[Tensor], Tensor], u_T1: Tensor, kernel_TT: Tensor, *, parameters: int
     ) -> None:
         self._by_readouts = Jacobian(lambda leaves: outputs(leaves["u"]), {"u": u_T1})
-        self._kernel_TT, self._like = kernel_TT, u_T1
+        self._kernel_TT, self.like = kernel_TT, u_T1
         self.samples, self.rows, self.parameters = len(u_T1), len(u_T1), parameters
 
     def gram_times(self, v_R: Tensor) -> Tensor:
@@ -165,7 +155,12 @@ def largest_eigenvalue(dual: DualGram, *, tolerance: float = 1e-6) -> float:
     # A fixed start without symmetry: the same network gives the same result, and no eigenvector is orthogonal to it (a
     # constant start is orthogonal to all where the outputs' means are subtracted).
     start = np.random.default_rng(0).standard_normal(dual.rows)
-    operator = dual.operator()
+
+    def product(v: NDArray[Any]) -> NDArray[Any]:
+        given = torch.from_numpy(np.ascontiguousarray(v.reshape(-1))).to(dual.like)
+        return dual.gram_times(given).double().cpu().numpy()
+
+    operator = LinearOperator((dual.rows, dual.rows), matvec=product, dtype=np.float64)
     first = operator.matvec(start)
     if not np.isfinite(first).all():
         return math.nan

@@ -27,7 +27,7 @@ class Overfit(Probe):
 
     def measure(self, seen: Observation) -> dict[str, Any]:
         """Return the numbers that the class describes, or none."""
-        access = self.access_of(seen)
+        access = seen.access
         if not access.clients:
             return {}
         images, labels = access.mixed_test_samples(self.samples)

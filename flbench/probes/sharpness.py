@@ -33,7 +33,7 @@ class Sharpness(Probe):
 
     def measure(self, seen: Observation) -> dict[str, Any]:
         """Return the numbers that the class describes."""
-        access = self.access_of(seen)
+        access = seen.access
         images = access.train_samples(self.samples)
         largest = self._largest(access, images, softmax=True)
         return {

@@ -4,20 +4,8 @@ A job's state comes from the store's files first, then from the controller (sque
 (sacct) if the cluster has it. If SLURM does not answer, nothing changes: a job of unknown state counts as alive.
 """
 
-from flbench.slurm.commands import ENDED, Row, config_value, scancel, squeue, state_of
+from flbench.slurm.commands import Row, config_value, scancel, squeue, state_of
 from flbench.slurm.job import Job
-from flbench.slurm.post_mortem import JobEnd, SlurmPostMortem, end_of_job, record_end
+from flbench.slurm.post_mortem import SlurmPostMortem, record_end
 
-__all__ = [
-    "ENDED",
-    "Job",
-    "JobEnd",
-    "Row",
-    "SlurmPostMortem",
-    "config_value",
-    "end_of_job",
-    "record_end",
-    "scancel",
-    "squeue",
-    "state_of",
-]
+__all__ = ["Job", "Row", "SlurmPostMortem", "config_value", "record_end", "scancel", "squeue", "state_of"]

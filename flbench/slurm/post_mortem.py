@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from flbench.slurm.commands import state_of
 from flbench.store import RunDir, Store, files, strict_json
 
 #: What SLURM writes into a job's output when it kills the job for its memory: such a job may end as FAILED.
-_MEMORY = ("exceeded memory limit", "oom-kill", "oom_kill")
+_MEMORY = (b"exceeded memory limit", b"oom-kill", b"oom_kill")
 
 #: Bytes at the end of a job's output that are searched for these words.
 _TAIL = 1 << 13
@@ -44,18 +45,13 @@ _ENDS = {
 def end_of_job(job: str, restart: int, log: Path) -> JobEnd | None:
     """Return how a job ended after ``restart`` requeues; None if SLURM does not know or does not answer."""
     state = state_of(job, restart)
-    if state == "FAILED" and any(words in _tail(log) for words in _MEMORY):
-        state = "OUT_OF_MEMORY"
-    return _ENDS.get(state or "")
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
+    if state == "FAILED":
+        with suppress(OSError), log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+            tail = file.read()
+            if any(words in tail for words in _MEMORY):
+                state = "OUT_OF_MEMORY"
+    return _ENDS.get(state or "")
 
 
 def record_end(store: Store, run: RunDir) -> bool:

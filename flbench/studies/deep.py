@@ -31,10 +31,7 @@ class Deep(StudyExperiment):
     """
 
     kind: Literal["deep"] = "deep"
-    checks: ClassVar[tuple[Check, ...]] = (
-        *StudyExperiment.checks,
-        TRAINS,
-    )
+    checks: ClassVar[tuple[Check, ...]] = (*StudyExperiment.checks, TRAINS)
     spellings: ClassVar[tuple[Spelling, ...]] = (
         Spelling("pretrain_optimizer", ("pretrain_optimizer", "pretrain_steps"), partial(_if_pretrained, "adam")),
         Spelling("pretrain_lr", ("pretrain_lr", "pretrain_steps"), partial(_if_pretrained, 1e-3)),

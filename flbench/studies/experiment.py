@@ -35,23 +35,19 @@ class StudyExperiment(Experiment):
         """
 
 
-def _something_to_train(lr: float | None, rounds: int) -> str | None:
-    return f"nothing trains without lr: rounds must be 0, got {rounds}" if lr is None and rounds else None
-
-
 def _enough_samples(normalized: str, samples: int | None, width: int) -> str | None:
     count = width if samples is None else samples
     over_samples = normalized.startswith(("mean", "bn"))
     return f"{normalized} is over samples, and there is only {count}" if over_samples and count < 2 else None
 
 
-def _samples(samples: int | None, width: int) -> int | None:
-    return None if samples == width else samples
-
-
 #: Rounds train, and need a learning rate.
-TRAINS = Check(("lr", "rounds"), "rounds", _something_to_train)
+TRAINS = Check(
+    ("lr", "rounds"),
+    "rounds",
+    lambda lr, rounds: f"nothing trains without lr: rounds must be 0, got {rounds}" if lr is None and rounds else None,
+)
 #: Statistics over samples need two of them.
 ENOUGH_SAMPLES = Check(("normalized", "samples", "width"), "samples", _enough_samples)
 #: As many samples as units are the default.
-SAMPLES = Spelling("samples", ("samples", "width"), _samples)
+SAMPLES = Spelling("samples", ("samples", "width"), lambda samples, width: None if samples == width else samples)

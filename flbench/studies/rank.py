@@ -24,18 +24,14 @@ class Rank(StudyExperiment):
     Daneshmand et al. 2020, Batch Normalization Provably Avoids Rank Collapse for Randomly Initialised Deep Networks.
     """
 
-    checks: ClassVar[tuple[Check, ...]] = (
-        *StudyExperiment.checks,
-        ENOUGH_SAMPLES,
-    )
+    checks: ClassVar[tuple[Check, ...]] = (*StudyExperiment.checks, ENOUGH_SAMPLES)
     spellings: ClassVar[tuple[Spelling, ...]] = (SAMPLES,)
 
     kind: Literal["rank"] = "rank"
     rounds: Rounds = Field(default=32, ge=0, description="layers; raising it extends finished networks")
     activation: Literal["linear", "relu"] = Field(default="linear", description="activation function")
     normalized: RowNorm = Field(
-        default="none",
-        description="batch normalization of every layer, or as in the paper without centring",
+        default="none", description="batch normalization of every layer, or as in the paper without centring"
     )
     width: Whole = Field(default=32, ge=1, description="units of every layer, and inputs (d)")
     samples: Positive | None = Field(default=None, description="Gaussian inputs (N); default: as many as the width")

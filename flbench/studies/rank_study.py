@@ -11,7 +11,6 @@ Shape suffixes: D features, N samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -77,14 +76,14 @@ def normalize_rows(h_DN: Tensor, norm: RowNorm) -> Tensor:
     return h_DN / h_DN.square().mean(1, keepdim=True).sqrt()
 
 
-def ranks(h_DN: Tensor, taus: Sequence[float] = TAUS) -> Record:
+def ranks(h_DN: Tensor) -> Record:
     """Return the effective rank r(H), soft ranks, and the first singular value's share of all, squared.
 
     They are NaN where H is not finite (the network diverged) or zero (all units are dead).
     """
     h_DN = h_DN.detach().double().cpu()
     if not torch.isfinite(h_DN).all() or not h_DN.any():
-        return dict.fromkeys(("rank", "first_share", *(f"soft_rank_{tau:g}" for tau in taus)), math.nan)
+        return dict.fromkeys(("rank", "first_share", *(f"soft_rank_{tau:g}" for tau in TAUS)), math.nan)
     values = rank.eigenvalues(h_DN.numpy())
     record: dict[str, Any] = {"rank": rank.effective_rank(values), "first_share": float(values[-1] / values.sum())}
-    return record | {f"soft_rank_{tau:g}": rank.soft_rank(values, tau) for tau in taus}
+    return record | {f"soft_rank_{tau:g}": rank.soft_rank(values, tau) for tau in TAUS}

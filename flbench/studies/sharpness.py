@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from flbench.studies.base import Study
 
 
-def _enough_outputs(normalized: str, outputs: int) -> str | None:
-    # Over two outputs layer normalization only leaves their order, and the Fisher information is zero.
-    return f"{normalized} needs at least 3 outputs, got {outputs}" if normalized == "ln-all" and outputs < 3 else None
+#: Over two outputs layer normalization only leaves their order, and the Fisher information is zero.
+_ENOUGH_OUTPUTS = Check(
+    ("normalized", "outputs"),
+    "outputs",
+    lambda norm, outputs: (
+        f"{norm} needs at least 3 outputs, got {outputs}" if norm == "ln-all" and outputs < 3 else None
+    ),
+)
 
 
 @KINDS.register
@@ -30,12 +35,7 @@ class Sharpness(StudyExperiment):
     ``lr`` a round is a step of full-batch gradient descent towards the outputs of a teacher, another such network.
     """
 
-    checks: ClassVar[tuple[Check, ...]] = (
-        *StudyExperiment.checks,
-        TRAINS,
-        Check(("normalized", "outputs"), "outputs", _enough_outputs),
-        ENOUGH_SAMPLES,
-    )
+    checks: ClassVar[tuple[Check, ...]] = (*StudyExperiment.checks, TRAINS, _ENOUGH_OUTPUTS, ENOUGH_SAMPLES)
     spellings: ClassVar[tuple[Spelling, ...]] = (SAMPLES,)
     lists: ClassVar[Mapping[str, int]] = {"sigmas": 1, "spectrum": 1}
 
@@ -43,8 +43,7 @@ class Sharpness(StudyExperiment):
     rounds: Rounds = Field(default=0, ge=0, description="steps of gradient descent; 0: the network as it is drawn")
     activation: Activation = Field(default="relu", description="activation function of the hidden layers")
     normalized: Normalized = Field(
-        default="none",
-        description="mean subtraction, batch or layer normalization, and in which layers",
+        default="none", description="mean subtraction, batch or layer normalization, and in which layers"
     )
     width: Whole = Field(default=100, ge=1, description="units of every hidden layer, and inputs (M)")
     layers: Whole = Field(default=3, ge=1, description="layers of weights, the readout among them (L)")

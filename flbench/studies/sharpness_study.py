@@ -21,7 +21,7 @@ from flbench.studies.base import Record, Study
 from flbench.studies.gaussian_network import GaussianNetwork, gaussian_inputs
 from flbench.theory.fisher import LayerNormConstants, largest_with_layer_norm
 from flbench.theory.gaussian import ACTIVATIONS
-from flbench.theory.order import layer_normalized
+from flbench.theory.order import order_parameters
 
 #: Most samples for which the matrix of all pairs of samples is in memory (128 MiB).
 MOST_SAMPLES = 4096
@@ -63,15 +63,11 @@ class SharpnessOfDraw(Study):
     def state(self) -> dict[str, Any]:
         """Return everything that the next round depends on; parameters that are not trained follow from the seed."""
         state = super().state()
-        return state if self._trains else {**state, "x": {}}
+        return {**state, "x": {}} if self._lr is None else state
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from what ``state`` returned."""
-        super().load(state if self._trains else {**state, "x": self.x})
-
-    @property
-    def _trains(self) -> bool:
-        return self._lr is not None
+        super().load({**state, "x": self.x} if self._lr is None else state)
 
     def _train(self) -> float:
         if self._lr is None:
@@ -99,11 +95,10 @@ class SharpnessOfDraw(Study):
     def _measure(self) -> Record:
         if self._spectrum:
             found = fisher.spectrum(self._dual_gram())
-            assert found.nonzero is not None
             record: Record = {
                 "lambda_max": found.largest,
                 "lambda_mean": found.mean,
-                "spectrum": [float(value) for value in found.nonzero],
+                "spectrum": found.nonzero.tolist(),
             }
         else:
             record = {"lambda_max": fisher.largest_eigenvalue(self._dual_gram())}
@@ -125,25 +120,26 @@ class SharpnessOfDraw(Study):
         return fisher.OfReadouts(network.of_readout, u_T1, kernel_TT, parameters=parameters)
 
     def _constants(self) -> Record:
-        """Return the constants of eq. 19 and of theorem 4.1 from this draw's outputs before they are normalized."""
-        if self._network.normalized not in ("bn-last", "ln-all"):
+        """Return the constants of eq. 19 and of theorem 4.1 from this draw's outputs before they are normalized.
+
+        With layer normalization also the mean-field value of lambda_max for these outputs.
+        """
+        network = self._network
+        if network.normalized not in ("bn-last", "ln-all"):
             return {}
         with torch.no_grad():
-            u_TC = self._network.readout(self.x, self._x_TD).double().cpu()
-        if self._network.normalized == "bn-last":
+            u_TC = network.readout(self.x, self._x_TD).double().cpu()
+        if network.normalized == "bn-last":
             return {"sigmas": u_TC.std(0, correction=0).tolist()}
-        constants = {**asdict(LayerNormConstants.of(u_TC.numpy())), "lambda_mean_field": self._mean_field(u_TC)}
-        return {name: value for name, value in constants.items() if math.isfinite(value)}
-
-    def _mean_field(self, u_TC: Tensor) -> float:
-        """Return the mean-field value of lambda_max of a layer-normalized network with these outputs."""
-        network = self._network
         *widths, _ = network.widths
-        order = layer_normalized(
+        order = order_parameters(
             ACTIVATIONS[network.activation],
             sigma_w2=network.sigma_w2,
             sigma_b2=network.sigma_b2,
             layers=len(widths),
+            layer_norm=True,
         )
         kappas = order.kappas([width / widths[-1] for width in widths])
-        return largest_with_layer_norm(kappas, u_TC.numpy(), width=widths[-1])
+        constants = asdict(LayerNormConstants.of(u_TC.numpy()))
+        constants["lambda_mean_field"] = largest_with_layer_norm(kappas, u_TC.numpy(), width=widths[-1])
+        return {name: value for name, value in constants.items() if math.isfinite(value)}

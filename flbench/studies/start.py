@@ -11,12 +11,11 @@ from flbench.engine.setup import Numerics, set_matmul_precision
 from flbench.studies.base import Study
 from flbench.studies.experiment import StudyExperiment
 
-#: Takes the place of the fingerprint of the data where inputs are drawn.
-GAUSSIAN = "gaussian"
-
 
 def make_study(experiment: StudyExperiment, data_root: Path | None, device: str) -> tuple[Study, Numerics, str]:
     """Return a study before its first round, the numerics it computes with, and the fingerprint of its data.
+
+    The fingerprint is ``gaussian`` where inputs are drawn.
 
     Args:
         experiment: what to study.
@@ -27,4 +26,4 @@ def make_study(experiment: StudyExperiment, data_root: Path | None, device: str)
     dataset = getattr(experiment, "dataset", None)
     data = load_named(dataset, data_root) if dataset is not None else None
     numerics = Numerics(device, "whole", experiment.arithmetic, str(torch.__version__))
-    return experiment.study(data, device), numerics, data.fingerprint if data else GAUSSIAN
+    return experiment.study(data, device), numerics, data.fingerprint if data else "gaussian"

@@ -34,15 +34,6 @@ def largest(kappas: Kappas, *, width: int, samples: int) -> float:
     return kappas.alpha * ((samples - 1) / samples * kappas.kappa2 + kappas.kappa1 / samples) * width
 
 
-def largest_learning_rate(lambda_max: float) -> float:
-    """Return 2 / lambda_max: gradient descent with a larger rate leaves a minimum of that curvature (eq. 23).
-
-    >>> largest_learning_rate(8.0)
-    0.25
-    """
-    return 2 / lambda_max
-
-
 @dataclass(frozen=True)
 class Bounds:
     """A lower and an upper bound of an eigenvalue."""
@@ -90,10 +81,10 @@ def mean_with_last_batch_norm(kappas: Kappas, sigmas_C: Array, *, width: int) ->
     return float(np.sum(sigmas_C**-2.0)) * (kappas.kappa1 - kappas.kappa2) / width
 
 
-def least_with_middle_batch_norm(activation: Activation, *, width: int, samples: int, last_alpha: float = 1.0) -> float:
+def least_with_middle_batch_norm(activation: Activation, *, width: int, samples: int) -> float:
     """Return a lower bound of lambda_max with batch norm in all layers but the last (theorem 3.4, eq. 22).
 
-    It is alpha_(L-1) ((T-1)/T q_st + q_t/T) M. A batch of T normalized Gaussian pre-activations has variance 1 and
+    It is ((T-1)/T q_st + q_t/T) M at equal widths. A batch of T normalized Gaussian pre-activations has variance 1 and
     correlations -1/(T-1), so q_t = E phi(z)^2 and q_st = E phi(z) phi(z') at that correlation; for ReLU 1/2 and
     J(-1/(T-1))/2.
 
@@ -103,7 +94,7 @@ def least_with_middle_batch_norm(activation: Activation, *, width: int, samples:
     if not activation.non_negative:
         raise ValueError(f"theorem 3.4 needs a non-negative activation, and {activation.name} is not")
     q_t, q_st = activation.square(1.0), activation.product(1.0, -1 / (samples - 1))
-    return last_alpha * ((samples - 1) / samples * q_st + q_t / samples) * width
+    return ((samples - 1) / samples * q_st + q_t / samples) * width
 
 
 @dataclass(frozen=True)

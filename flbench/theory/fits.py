@@ -18,7 +18,7 @@ class Exponent:
     high: float | None
 
 
-def exponent(x: Sequence[float], y: Sequence[float], confidence: float = 0.95) -> Exponent:
+def exponent(x: Sequence[float], y: Sequence[float]) -> Exponent:
     """Return b of y = a x^b, fitted by least squares of the logarithms.
 
     The convergence rate q of the backward order parameters (Karakida et al. 2019, section 3.2) is minus the exponent of
@@ -35,5 +35,5 @@ def exponent(x: Sequence[float], y: Sequence[float], confidence: float = 0.95) -
     fit = stats.linregress(np.log(x), np.log(y))
     if len(x) < 3:
         return Exponent(float(fit.slope), None, None)
-    reach = float(fit.stderr * stats.t.ppf((1 + confidence) / 2, len(x) - 2))
+    reach = float(fit.stderr * stats.t.ppf((1 + 0.95) / 2, len(x) - 2))
     return Exponent(float(fit.slope), float(fit.slope) - reach, float(fit.slope) + reach)

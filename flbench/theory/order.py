@@ -66,53 +66,40 @@ class Kappas:
     kappa2: float
 
 
-def plain(activation: Activation, *, sigma_w2: float, sigma_b2: float, layers: int) -> OrderParameters:
-    """Return the order parameters of a network without normalization (eqs. 5 to 7).
+def order_parameters(
+    activation: Activation, *, sigma_w2: float, sigma_b2: float, layers: int, layer_norm: bool = False
+) -> OrderParameters:
+    """Return the order parameters of a network (eqs. 5 to 7), or of one with layer normalization (theorem 4.1).
+
+    Layer normalization divides each pre-activation by its standard deviation over units, sqrt(q^l), so that its
+    variance is 1, and the backward signal by the same. The normalization of the last layer is not among these: it
+    enters theorem 4.1 separately (``fisher``). The definitions are in a supplement that we do not have; these give the
+    theorem's numbers term by term.
 
     Args:
         activation: phi of the hidden layers.
         sigma_w2: variance of the weights times the width of the layer before.
         sigma_b2: variance of the biases.
         layers: L, the readout among them.
+        layer_norm: whether all layers but the last are normalized.
 
     >>> from flbench.theory.gaussian import RELU
-    >>> plain(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).forward_t  # He's weights keep the second moment
+    >>> order_parameters(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).forward_t  # He's weights keep the second moment
     (1.0, 1.0, 1.0)
     """
     forward_t, forward_st = [1.0], [0.0]
-    before: list[tuple[float, float]] = []  # variance and correlation of pre-activations, layers 1 to L-1
+    factors = []  # by which each hidden layer multiplies the backward parameters of the layer after it
     for _ in range(layers - 1):
         q = sigma_w2 * forward_t[-1] + sigma_b2
         c = (sigma_w2 * forward_st[-1] + sigma_b2) / q
-        before.append((q, c))
-        forward_t.append(activation.square(q))
-        forward_st.append(activation.product(q, c))
-    factors = [(sigma_w2 * activation.slope_square(q), sigma_w2 * activation.slope_product(q, c)) for q, c in before]
-    return OrderParameters(tuple(forward_t), tuple(forward_st), *_backward(factors))
-
-
-def layer_normalized(activation: Activation, *, sigma_w2: float, sigma_b2: float, layers: int) -> OrderParameters:
-    """Return the order parameters of a network with layer normalization in all layers but the last (theorem 4.1).
-
-    Each pre-activation is divided by its standard deviation over units, sqrt(q^l), so that its variance is 1; the
-    backward signal is divided by the same. The last layer's normalization enters theorem 4.1 separately (``fisher``).
-    The definitions are in a supplement that we do not have; these give the theorem's numbers term by term.
-    """
-    forward_t, forward_st = [1.0], [0.0]
-    factors = []
-    for _ in range(layers - 1):
-        q = sigma_w2 * forward_t[-1] + sigma_b2
-        c = (sigma_w2 * forward_st[-1] + sigma_b2) / q
-        forward_t.append(activation.square(1.0))
-        forward_st.append(activation.product(1.0, c))
-        factors.append((sigma_w2 / q * activation.slope_square(1.0), sigma_w2 / q * activation.slope_product(1.0, c)))
-    return OrderParameters(tuple(forward_t), tuple(forward_st), *_backward(factors))
-
-
-def _backward(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the backward order parameters, from 1 at the readout down to layer 1, by each hidden layer's factors."""
-    of_t, of_st = [1.0], [1.0]
+        variance, scale = (1.0, sigma_w2 / q) if layer_norm else (q, sigma_w2)
+        forward_t.append(activation.square(variance))
+        forward_st.append(activation.product(variance, c))
+        factors.append((scale * activation.slope_square(variance), scale * activation.slope_product(variance, c)))
+    backward_t, backward_st = [1.0], [1.0]  # from the readout down to layer 1
     for factor_t, factor_st in reversed(factors):
-        of_t.append(factor_t * of_t[-1])
-        of_st.append(factor_st * of_st[-1])
-    return tuple(reversed(of_t)), tuple(reversed(of_st))
+        backward_t.append(factor_t * backward_t[-1])
+        backward_st.append(factor_st * backward_st[-1])
+    return OrderParameters(
+        tuple(forward_t), tuple(forward_st), tuple(reversed(backward_t)), tuple(reversed(backward_st))
+    )

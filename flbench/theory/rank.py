@@ -45,15 +45,6 @@ def eigenvalues(features_DN: Array) -> Array:
     return np.linalg.eigvalsh(features_DN @ features_DN.T / features_DN.shape[1])
 
 
-def batch_norm_scale(features: int) -> float:
-    """Return sqrt(d), the order of the rank under batch normalization at any depth (theorem 2); without, it falls to 1.
-
-    >>> batch_norm_scale(64)
-    8.0
-    """
-    return float(np.sqrt(features))
-
-
 def collapse_rate(features: int, gamma: float | None) -> float:
     """Return the rate at which a linear network without normalization loses rank: s_2^2 / s_1^2 ~ exp(-rate * layers).
 

@@ -111,10 +111,15 @@ class Mirror:
         cost = 0.0
         while not wait(max(PERIOD, 10 * cost)):
             self._beat()
-            if time.monotonic() >= self._resume_at:
-                start = time.monotonic()
-                self._scan()
-                cost = min(60.0, time.monotonic() - start)
+            if (start := time.monotonic()) < self._resume_at:
+                continue
+            self._log.refresh()
+            for run_id in list(self._pending):
+                if self._failures[run_id] < MAX_FAILURES:
+                    self._sync_run(run_id, last=False)
+                if time.monotonic() < self._resume_at:
+                    break
+            cost = min(60.0, time.monotonic() - start)
 
     def finish(self) -> None:
         """Send all ended runs that were not sent yet, in up to two tries; raises GivenUp."""
@@ -145,38 +150,29 @@ class Mirror:
         if self._sink is not None:
             self._sink.close()
 
-    def _scan(self) -> None:
-        self._log.refresh()
-        for run_id in list(self._pending):
-            if self._failures[run_id] < MAX_FAILURES:
-                self._sync_run(run_id, last=False)
-            if time.monotonic() < self._resume_at:
-                return
-
     def _sync_run(self, run_id: str, *, last: bool) -> bool:
         """Send the changes of one run; return False if that failed."""
         self._beat()
+        requested, sweeps = self._pending[run_id], self._sweeps.get(run_id, ())
         try:
-            self._send_changes(self._store.run(run_id), self._pending[run_id], last)
+            run = self._store.run(run_id)
+            state = run.state(requested)
+            if state.status == "running" and not last:
+                self._send_running(run, state, requested)
+            elif (state.status == "done" or last) and (found := finished_view(run, sweeps)) is not None:
+                view, result = found
+                self._send_ended(view, lambda: run.metrics(result))
+            elif last and state.status in ("failed", "lost"):
+                if (view_of_failure := failed_view(run, sweeps, state)) is not None:
+                    self._send_ended(view_of_failure, run.metrics)
+            elif (session := self._live.pop(run_id, None)) is not None:
+                session.end(1)  # the run was interrupted: it is sent again in full
         except GivenUp:
             raise
         except Exception as error:
             self._note_failure(run_id, error, last)
             return False
         return True
-
-    def _send_changes(self, run: RunDir, requested: RunRequest, last: bool) -> None:
-        state, sweeps = run.state(requested), self._sweeps.get(run.run_id, ())
-        if state.status == "running" and not last:
-            self._send_running(run, state, requested)
-        elif (state.status == "done" or last) and (found := finished_view(run, sweeps)) is not None:
-            view, result = found
-            self._send_ended(view, lambda: run.metrics(result))
-        elif last and state.status in ("failed", "lost"):
-            if (view_of_failure := failed_view(run, sweeps, state)) is not None:
-                self._send_ended(view_of_failure, run.metrics)
-        elif (session := self._live.pop(run.run_id, None)) is not None:
-            session.end(1)  # the run was interrupted: it is sent again in full
 
     def _send_ended(self, view: RunView, read_records: Callable[[], Sequence[dict[str, Any]]]) -> None:
         """Send a run that has ended, unless W&B has its current state."""

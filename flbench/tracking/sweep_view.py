@@ -6,13 +6,18 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flbench.errors import UserError
-
-if TYPE_CHECKING:
-    from flbench.store import Store
-    from flbench.sweeps import Sweep
+from flbench.papers import papers
+from flbench.report.figures.kinds import write_figures
+from flbench.report.leaderboard import build
+from flbench.report.paper import figure_kinds
+from flbench.report.parts import options_of, parts_of
+from flbench.report.runs import StoreSource
+from flbench.report.write.json import to_json
+from flbench.store import Store
+from flbench.sweeps import Sweep
 
 
 @dataclass(frozen=True)
@@ -34,21 +39,18 @@ def sweep_run_id(sweep: Sweep) -> str:
 
 def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], None]) -> SweepView:
     """Return a sweep's table and its figures, drawn into ``folder``; without matplotlib there are no figures."""
-    from flbench.papers import papers
-    from flbench.report.figures.kinds import write_figures
-    from flbench.report.leaderboard import build
-    from flbench.report.paper import figure_kinds
-    from flbench.report.parts import options_of, parts_of
-    from flbench.report.runs import StoreSource
-    from flbench.report.write.json import to_json
-
     board = build(parts_of(StoreSource(store), [sweep]), options_of([sweep]), papers())
     try:
         write_figures(board, folder, figure_kinds(papers()).values())
     except (UserError, OSError) as error:
         say(f"warning: some figures could not be drawn: {error}")
     cells = to_json(board)["cells"]
-    fields = _varying_fields([cell["experiment"] for cell in cells])
+    values: dict[str, set[str]] = {"method": set(), "norm": set()}
+    for cell in cells:
+        for name, value in cell["experiment"].items():
+            values.setdefault(name, set()).add(_text(value))
+    # The table always shows method and norm, and the other fields in which its cells differ.
+    fields = [name for name, found in values.items() if len(found) > 1 or (name in ("method", "norm") and found)]
     numbers = ("rounds", "metric", "mean", "sd", "ci_half_width", "n", "wished")
     return SweepView(
         sweep=sweep.name,
@@ -67,15 +69,6 @@ def sweep_view(store: Store, sweep: Sweep, folder: Path, say: Callable[[str], No
         ],
         figures=sorted(folder.glob("*.png")),
     )
-
-
-def _varying_fields(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the fields that the table shows: method, norm, and those in which its cells differ."""
-    values: dict[str, set[str]] = {"method": set(), "norm": set()}
-    for experiment in experiments:
-        for name, value in experiment.items():
-            values.setdefault(name, set()).add(_text(value))
-    return [name for name, different in values.items() if len(different) > (name not in ("method", "norm"))]
 
 
 def _text(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,9 @@ from PIL import Image
 
 from flbench.data.catalog import Cifar10, Cifar100, Mnist
 from flbench.registry import DATASETS
+
+#: Where the real sets are, if they are (a test's own data root replaces the variable later).
+REAL = Path(os.environ.get("FLBENCH_DATA") or "/nonexistent")
 
 
 def pixels(count: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:

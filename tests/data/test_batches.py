@@ -14,7 +14,6 @@ from flbench.data.batches import (
     draw_crops,
     federated_rows,
     steps_of_epochs,
-    to_float,
 )
 
 
@@ -100,7 +99,3 @@ def test_crops_are_spread_over_all_offsets_and_both_sides() -> None:
     crops = draw_crops((5000,), seed=0, client=0, round=0)
     assert 0.47 < crops.flip.double().mean() < 0.53
     assert set(crops.offset.unique().tolist()) == set(range(2 * CROP_PADDING + 1))
-
-
-def test_to_float_is_in_the_unit_interval() -> None:
-    assert to_float(torch.tensor([0, 16], dtype=torch.uint8), 16, torch.float64).tolist() == [0.0, 1.0]

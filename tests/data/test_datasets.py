@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-import os
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flbench.data.datasets import Data, Dataset, data_root, load, locate
+from flbench.data.arrays import Data
+from flbench.data.datasets import Dataset, data_root, load, locate
 from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS
 from tests.data.files import (
+    REAL,
     cifar_of,
     encode,
     folder_set,
@@ -23,9 +25,6 @@ from tests.data.files import (
     write_parquet,
 )
 from tests.start_up import heavy_imports
-
-#: Where the real sets are, if they are (the tests' own data root replaces the variable later).
-REAL = Path(os.environ.get("FLBENCH_DATA") or "/nonexistent")
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +145,8 @@ def test_torchvisions_layout_comes_before_parquet_and_that_before_images(tmp_pat
 def test_published_checksums_are_torchvisions() -> None:
     from torchvision import datasets
 
-    cifar = datasets.CIFAR10
-    assert DATASETS["cifar10"].layouts[0].md5 == dict([*cifar.train_list, *cifar.test_list])
+    for name, cifar in (("cifar10", datasets.CIFAR10), ("cifar100", datasets.CIFAR100)):
+        assert DATASETS[name].layouts[0].md5 == dict([*cifar.train_list, *cifar.test_list])
     assert DATASETS["mnist"].layouts[0].md5 == dict(datasets.MNIST.resources)
     assert DATASETS["fashion_mnist"].layouts[0].md5 == dict(datasets.FashionMNIST.resources)
 
@@ -210,7 +209,6 @@ def test_folder_takes_a_relative_path(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_real_cifar10_in_its_official_order() -> None:
     data = load(DATASETS.parse("cifar10"), REAL)
-    import hashlib
 
     def sha(array: np.ndarray) -> str:
         return hashlib.sha256(array.tobytes()).hexdigest()

@@ -16,7 +16,7 @@ from flbench.studies.sharpness_study import SharpnessOfDraw
 from flbench.theory import fisher as theory
 from flbench.theory.fits import exponent
 from flbench.theory.gaussian import RELU, TANH
-from flbench.theory.order import layer_normalized, plain
+from flbench.theory.order import order_parameters
 from tests.studies.resuming import check_that_it_goes_on
 
 torch.set_num_threads(1)  # more wait for each other beside other tests
@@ -44,7 +44,8 @@ def test_unnormalized_networks_follow_theorem_2_2(activation: str) -> None:
     (The bias gradients, which the theory leaves out, add a constant of order 1.)
     """
     sigma_w2, sigma_b2 = VARIANCES[activation]
-    kappas = plain({"relu": RELU, "tanh": TANH}[activation], sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3).kappas()
+    phi = {"relu": RELU, "tanh": TANH}[activation]
+    kappas = order_parameters(phi, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3).kappas()
     for width, slack in ((50, 0.25), (100, 0.12), (200, 0.07)):
         found = lambdas(deep(width, activation), 10)
         predicted = theory.largest(kappas, width=width, samples=width)
@@ -77,7 +78,7 @@ def test_middle_batch_norm_stays_above_its_bound() -> None:
 
 def test_layer_norm_is_between_its_bounds() -> None:
     width, network = 100, deep(100, "relu", "ln-all", outputs=10)
-    kappas = layer_normalized(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas()
+    kappas = order_parameters(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3, layer_norm=True).kappas()
     for seed in range(4):
         x = gaussian_inputs(width, width, seed, torch.float64)
         params = network.draw(seed, "student", torch.float64)

@@ -13,7 +13,7 @@ import pytest
 
 from flbench.theory import fits
 from flbench.theory.gaussian import RELU, TANH, Activation
-from flbench.theory.order import plain
+from flbench.theory.order import order_parameters
 
 WIDTHS, DRAWS = (25, 50, 100, 200, 400), 250
 
@@ -26,7 +26,7 @@ def test_the_rate_of_backward_order_parameters_is_one_half(
     activation: Activation, sigma_w2: float, sigma_b2: float
 ) -> None:
     """Mean deviations over 250 draws at five widths, in both hidden layers (here: q 0.50 to 0.51)."""
-    expected = plain(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3).backward_st[:2]
+    expected = order_parameters(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3).backward_st[:2]
     deviations_WL = np.array(
         [
             np.mean([np.abs(_overlaps(activation, sigma_w2, sigma_b2, m, seed) - expected) for seed in range(DRAWS)], 0)

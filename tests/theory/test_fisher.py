@@ -7,11 +7,11 @@ import pytest
 
 from flbench.theory import fisher
 from flbench.theory.gaussian import RELU, SIGMOID, TANH, arccosine
-from flbench.theory.order import Kappas, layer_normalized, plain
+from flbench.theory.order import Kappas, order_parameters
 
-RELU_20 = plain(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas()
-TANH_364 = plain(TANH, sigma_w2=3.0, sigma_b2=0.64, layers=3).kappas()
-RELU_41 = plain(RELU, sigma_w2=4.0, sigma_b2=1.0, layers=3).kappas()
+RELU_20 = order_parameters(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas()
+TANH_364 = order_parameters(TANH, sigma_w2=3.0, sigma_b2=0.64, layers=3).kappas()
+RELU_41 = order_parameters(RELU, sigma_w2=4.0, sigma_b2=1.0, layers=3).kappas()
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,14 @@ def test_mean_eigenvalue(kappas: Kappas, theory: float) -> None:
 
 
 def test_widths_that_differ() -> None:
-    relu = plain(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas([0.5, 1, 2])
-    tanh = plain(TANH, sigma_w2=3.0, sigma_b2=0.64, layers=3).kappas([1, 2, 0.5])
+    relu = order_parameters(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas([0.5, 1, 2])
+    tanh = order_parameters(TANH, sigma_w2=3.0, sigma_b2=0.64, layers=3).kappas([1, 2, 0.5])
     assert fisher.largest(relu, width=400, samples=400) == pytest.approx(474.1, abs=0.05)
     assert fisher.largest(tanh, width=400, samples=400) == pytest.approx(83.2, abs=0.05)
 
 
 def test_the_learning_rate_line_of_figure_2() -> None:
-    rate = fisher.largest_learning_rate(fisher.largest(RELU_41, width=100, samples=1000))
-    assert rate == pytest.approx(0.42797 / 100, rel=1e-4)
+    assert 2 / fisher.largest(RELU_41, width=100, samples=1000) == pytest.approx(0.42797 / 100, rel=1e-4)
 
 
 def test_mean_subtraction_of_few_samples_changes_only_a_coefficient() -> None:
@@ -74,8 +73,8 @@ def test_batch_norm_in_the_middle_leaves_the_order_of_the_width(width: int, boun
 
 
 def test_middle_batch_norm_of_other_activations() -> None:
-    by_hand = 2 * ((99 / 100) * arccosine(-1 / 99) / 2 + 0.5 / 100) * 100
-    assert fisher.least_with_middle_batch_norm(RELU, width=100, samples=100, last_alpha=2) == pytest.approx(by_hand)
+    by_hand = ((99 / 100) * arccosine(-1 / 99) / 2 + 0.5 / 100) * 100
+    assert fisher.least_with_middle_batch_norm(RELU, width=100, samples=100) == pytest.approx(by_hand)
     assert fisher.least_with_middle_batch_norm(SIGMOID, width=100, samples=100) > 20  # (1/2)^2 M and a little more
     with pytest.raises(ValueError, match="non-negative"):
         fisher.least_with_middle_batch_norm(TANH, width=100, samples=100)
@@ -96,7 +95,7 @@ def test_layer_norm_constants_by_hand() -> None:
 
 
 def test_the_mean_field_value_is_between_the_layer_norm_bounds() -> None:
-    kappas, drawn = layer_normalized(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas(), outputs()
+    kappas, drawn = order_parameters(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3, layer_norm=True).kappas(), outputs()
     constants = fisher.LayerNormConstants.of(drawn)
     bounds = fisher.bounds_with_layer_norm(kappas, constants, width=100, samples=30, outputs=10)
     value = fisher.largest_with_layer_norm(kappas, drawn, width=100)

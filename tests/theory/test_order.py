@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flbench.theory.gaussian import LINEAR, RELU, TANH, Activation
-from flbench.theory.order import layer_normalized, plain
+from flbench.theory.order import order_parameters
 
 #: forward_t, forward_st, backward_t, backward_st, kappa1, kappa2 of three layers; computed elsewhere to 1e-10.
 VALUES = {
@@ -38,7 +38,7 @@ VALUES = {
 @pytest.mark.parametrize("case", VALUES)
 def test_order_parameters_of_known_networks(case: str) -> None:
     (activation, sigma_w2, sigma_b2), parameters, kappas = VALUES[case]
-    found = plain(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3)
+    found = order_parameters(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3)
     names = ("forward_t", "forward_st", "backward_t", "backward_st")
     for name, expected in zip(names, parameters, strict=True):
         np.testing.assert_allclose(getattr(found, name), expected, atol=1e-10, err_msg=name)
@@ -47,25 +47,25 @@ def test_order_parameters_of_known_networks(case: str) -> None:
 
 
 def test_a_centered_linear_network_has_no_overlap() -> None:
-    found = plain(LINEAR, sigma_w2=1.0, sigma_b2=0.0, layers=4)
+    found = order_parameters(LINEAR, sigma_w2=1.0, sigma_b2=0.0, layers=4)
     assert found.forward_st == (0, 0, 0, 0)
     assert found.kappas().kappa2 == 0
     assert found.kappas().kappa1 == pytest.approx(4 / 3)  # L layers of 1 each, over alpha = L - 1
 
 
 def test_unequal_widths_weigh_the_layer_before() -> None:
-    kappas = plain(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas([0.5, 1, 2])
+    kappas = order_parameters(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas([0.5, 1, 2])
     assert kappas.alpha == 0.5 * 1 + 1 * 2
     by_hand = (0.5 * 0.3015576242 * 0 + 1 * 0.6031152484 * 0.3183098862 + 2 * 1 * 0.4937310902) / 2.5
     assert kappas.kappa2 == pytest.approx(by_hand, abs=1e-9)
     with pytest.raises(ValueError, match="layers 0 to 2"):
-        plain(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas([1, 1])
+        order_parameters(RELU, sigma_w2=2.0, sigma_b2=0.0, layers=3).kappas([1, 1])
 
 
 @pytest.mark.parametrize(("activation", "kappa1", "kappa2"), [(RELU, 0.75, 0.171427), (TANH, 0.4941, 0.1053)])
 def test_layer_normalization_has_other_order_parameters(activation: Activation, kappa1: float, kappa2: float) -> None:
-    variances = {"relu": (2.0, 0.0), "tanh": (3.0, 0.64)}[activation.name]
-    found = layer_normalized(activation, sigma_w2=variances[0], sigma_b2=variances[1], layers=3).kappas()
+    sigma_w2, sigma_b2 = {"relu": (2.0, 0.0), "tanh": (3.0, 0.64)}[activation.name]
+    found = order_parameters(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3, layer_norm=True).kappas()
     assert found.kappa1 == pytest.approx(kappa1, abs=5e-5)
     assert found.kappa2 == pytest.approx(kappa2, abs=5e-5)
 
@@ -75,7 +75,7 @@ def test_a_wide_network_has_the_predicted_order_parameters(
     activation: Activation, sigma_w2: float, sigma_b2: float
 ) -> None:
     """Two samples in networks of width 2,000, with backward signals by the chain rule; 20 draws."""
-    theory = plain(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3)
+    theory = order_parameters(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3)
     drawn = np.array([_measured(activation, sigma_w2, sigma_b2, seed) for seed in range(20)])
     expected = [*theory.forward_t[1:], *theory.forward_st[1:], *theory.backward_t[:2], *theory.backward_st[:2]]
     error = drawn.std(axis=0, ddof=1) / np.sqrt(len(drawn))

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from flbench.data.arrays import Ints
 from flbench.data.images import SUFFIXES, Encoded, common_shape
 from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, RawSplit, image_blocks, names_in
 from flbench.errors import UserError
@@ -37,17 +36,22 @@ class ImageFolder(Layout):
     def read(self, folder: Path, expected: Expected) -> RawData:
         """List the files now; decode pixels in batches later."""
         files = {half: _images_below(folder / half) for half in ("train", "test")}
-        names = names_in(folder / "classes.txt") or _sorted_names({_class_of(p, folder) for p in files["train"]})
+        names = names_in(folder / "classes.txt")
+        if not names:
+            found = {_class_of(path, folder) for path in files["train"]}
+            names = tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
+        label = {name: number for number, name in enumerate(names)}
         images = {half: [Encoded(str(path), path) for path in paths] for half, paths in files.items()}
         shape = expected.shape or common_shape([*images["train"], *images["test"]], expected.size)
-        splits = [
-            RawSplit(
-                labels=_folder_labels(files[half], folder, names),
-                shape=shape,
-                blocks=image_blocks(images[half], shape, resize=expected.resize),
-            )
-            for half in ("train", "test")
-        ]
+        splits = []
+        for half in ("train", "test"):
+            for path in files[half]:
+                if (name := _class_of(path, folder)) not in label:
+                    raise UserError(
+                        f"{path}: {name!r} is no class; known, from classes.txt or train/: {', '.join(names)}"
+                    )
+            labels = np.array([label[_class_of(path, folder)] for path in files[half]], dtype=np.int64)
+            splits.append(RawSplit(labels, shape, image_blocks(images[half], shape, resize=expected.resize)))
         return RawData(splits[0], splits[1], names)
 
 
@@ -63,17 +67,3 @@ def _images_below(folder: Path) -> list[Path]:
 
 def _class_of(path: Path, folder: Path) -> str:
     return path.relative_to(folder).parts[1]
-
-
-def _sorted_names(names: set[str]) -> tuple[str, ...]:
-    if all(name.isdecimal() for name in names):
-        return tuple(sorted(names, key=int))
-    return tuple(sorted(names))
-
-
-def _folder_labels(files: list[Path], folder: Path, names: tuple[str, ...]) -> Ints:
-    label = {name: number for number, name in enumerate(names)}
-    for path in files:
-        if (name := _class_of(path, folder)) not in label:
-            raise UserError(f"{path}: {name!r} is no class; known, from classes.txt or train/: {', '.join(names)}")
-    return np.array([label[_class_of(path, folder)] for path in files], dtype=np.int64)

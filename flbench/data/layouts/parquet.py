@@ -53,9 +53,11 @@ class Parquet(Layout):
     def read(self, folder: Path, expected: Expected) -> RawData:
         """Read the labels of every shard now; decode images in batches later."""
         train, test = (_Table(_shards(folder, prefixes), self.label) for prefixes in (("train",), self.test))
-        named = expected.domains or names_in(folder / "domains.txt")
-        domain_names = named or _distinct(train.domains, test.domains)
-        shape = expected.shape or common_shape(_both(train, test), expected.size)
+        domain_names = expected.domains or names_in(folder / "domains.txt")
+        if not domain_names:
+            domain_names = tuple(sorted({str(name) for table in (train, test) for name in table.domains or ()}))
+        encoded = (image for table in (train, test) for batch in table.images() for image in batch)
+        shape = expected.shape or common_shape(encoded, expected.size)
         splits = [
             RawSplit(
                 labels=table.labels[table.order],
@@ -76,8 +78,7 @@ class _Table:
         for shard in shards:
             with reading(shard):
                 self.files.append((shard, _parquet(shard)))
-        self.image = self._image_column()
-        self.label = next(filter(self._has, label), label[0])
+        self.image, self.label = self._first_of(("image", "img")), self._first_of(label)
         self.labels = self._integers(self.label)
         index = self._integers("index") if self._has("index") else np.arange(len(self.labels))
         self.order: Ints = np.argsort(index, kind="stable").astype(np.int64)
@@ -130,18 +131,19 @@ class _Table:
     def _has(self, column: str) -> bool:
         return all(column in file.schema_arrow.names for _, file in self.files)
 
-    def _image_column(self) -> str:
-        for column in ("image", "img"):
-            if self._has(column):
-                return column
-        path, file = self.files[0]
-        raise UserError(f"{path} has no column 'image'; its columns: {', '.join(file.schema_arrow.names)}")
+    def _first_of(self, names: tuple[str, ...]) -> str:
+        """Return the first of these columns that all shards have."""
+        for name in names:
+            if self._has(name):
+                return name
+        path, columns = next(
+            (path, file.schema_arrow.names) for path, file in self.files if names[0] not in file.schema_arrow.names
+        )
+        raise UserError(f"{path} has no column {names[0]!r}; its columns: {', '.join(columns)}")
 
     def _column(self, name: str) -> list[Any]:
         values = []
         for path, file in self.files:
-            if name not in file.schema_arrow.names:
-                raise UserError(f"{path} has no column {name!r}; its columns: {', '.join(file.schema_arrow.names)}")
             with reading(path):
                 values += file.read(columns=[name]).column(0).to_pylist()
         return values
@@ -200,13 +202,3 @@ def _encoded_bytes(column: Any) -> list[bytes]:
         raise TypeError("a row has no image bytes (paths to other files are not followed)")
     values: list[bytes] = column.to_pylist()
     return values
-
-
-def _both(*tables: _Table) -> Iterator[Encoded]:
-    for table in tables:
-        for batch in table.images():
-            yield from batch
-
-
-def _distinct(*columns: list[Any] | None) -> tuple[str, ...]:
-    return tuple(sorted({str(value) for column in columns if column for value in column}))

@@ -8,14 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from flbench.data.arrays import Ints
-from flbench.data.images import SUFFIXES, Encoded, Shape, common_shape, reading
+from flbench.data.images import SUFFIXES, Encoded, common_shape, reading
 from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, RawSplit, image_blocks
 from flbench.errors import UserError
 from flbench.regular import read_text
-
-#: Images of one split with the WordNet id of each.
-_Listing = list[tuple[Path, str]]
 
 
 @dataclass(frozen=True)
@@ -47,29 +43,31 @@ class TinyImageNetZip(Layout):
     def read(self, folder: Path, expected: Expected) -> RawData:
         """Read the lists now; decode pixels in batches later. Images are sorted by label and name."""
         home = folder / self.folder
-        splits = (
+        listings = (
             [(path, path.parent.parent.name) for path in _images(home, "train/*/images")],
             _annotated(home / "val"),
         )
-        wnids = _lines(home / "wnids.txt") or sorted({wnid for _, wnid in splits[0]})
+        wnids = _lines(home / "wnids.txt") or sorted({wnid for _, wnid in listings[0]})
         label = {wnid: number for number, wnid in enumerate(wnids)}
-        for path, wnid in (entry for split in splits for entry in split):
-            if wnid not in label:
-                raise UserError(f"{path}: {wnid!r} is no class; known, from wnids.txt or train/: {', '.join(wnids)}")
-        shape = expected.shape or common_shape((_encoded(path) for split in splits for path, _ in split), expected.size)
-        train, test = (_split(split, label, shape, resize=expected.resize) for split in splits)
+        for listing in listings:
+            for path, wnid in listing:
+                if wnid not in label:
+                    raise UserError(
+                        f"{path}: {wnid!r} is no class; known, from wnids.txt or train/: {', '.join(wnids)}"
+                    )
+            listing.sort(key=lambda entry: (label[entry[1]], entry[0].name))
+        encoded = [[Encoded(str(path), path) for path, _ in listing] for listing in listings]
+        shape = expected.shape or common_shape([*encoded[0], *encoded[1]], expected.size)
+        splits = []
+        for listing, images in zip(listings, encoded, strict=True):
+            labels = np.array([label[wnid] for _, wnid in listing], dtype=np.int64)
+            splits.append(RawSplit(labels, shape, image_blocks(images, shape, resize=expected.resize)))
         words = dict(line.split("\t", 1) for line in _lines(home / "words.txt") if "\t" in line)
-        return RawData(train, test, tuple(f"{wnid} {words.get(wnid, '')}".strip() for wnid in wnids))
+        return RawData(splits[0], splits[1], tuple(f"{wnid} {words.get(wnid, '')}".strip() for wnid in wnids))
 
 
-def _split(listing: _Listing, label: dict[str, int], shape: Shape, *, resize: bool) -> RawSplit:
-    ordered = sorted(listing, key=lambda entry: (label[entry[1]], entry[0].name))
-    labels: Ints = np.array([label[wnid] for _, wnid in ordered], dtype=np.int64)
-    return RawSplit(labels, shape, image_blocks([_encoded(path) for path, _ in ordered], shape, resize=resize))
-
-
-def _annotated(folder: Path) -> _Listing:
-    """Return the validation images: file name, class and a box, separated by tabs."""
+def _annotated(folder: Path) -> list[tuple[Path, str]]:
+    """Return the validation images with the WordNet id of each, from lines of file name, id and a box."""
     entries = []
     for number, line in enumerate(_lines(folder / "val_annotations.txt"), 1):
         name, _, rest = line.partition("\t")
@@ -81,10 +79,6 @@ def _annotated(folder: Path) -> _Listing:
 
 def _images(home: Path, pattern: str) -> list[Path]:
     return sorted(path for folder in home.glob(pattern) for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-
-
-def _encoded(path: Path) -> Encoded:
-    return Encoded(str(path), path)
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,13 +1,9 @@
 """The files that torchvision downloads: MNIST's idx files and CIFAR's python batches.
 
-torchvision downloads them (``data/download.py``) and does not read them, because its readers lack our guards:
-
-* ``CIFAR10`` unpickles with ``pickle.load``, so that a hostile file runs code; ``NumpyUnpickler`` builds arrays only.
-* ``MNIST`` reads the unpacked files, which have no published checksum, accepts label files that were cut short, and
-  prefers an old ``processed/*.pt`` to the files that were checked.
-* Both open paths that may be FIFOs, and end a damaged file in a traceback.
-
-The md5 sums are those that torchvision publishes, so that a damaged or exchanged file is refused before it is read.
+torchvision downloads them (``data/download.py``) and does not read them, because its readers take a path and open it
+again after any check, so that a file exchanged in between reaches ``pickle.load`` (CIFAR, which also unpickles
+``batches.meta``) or the unchecked readers of ``processed/*.pt`` and of unpacked files that may be cut short (MNIST).
+Here the bytes that are parsed are those whose md5 is the one that torchvision publishes.
 """
 
 from __future__ import annotations
@@ -38,12 +34,14 @@ class Checksummed(Layout):
     md5: Mapping[str, str]
 
     def damage(self, folder: Path) -> list[str]:
-        """Return files whose md5 is not the published one."""
-        return [
-            f"{path} is damaged: its md5 is {got}, published is {wanted}"
-            for path in self.find(folder).files
-            if (wanted := self.md5.get(path.name)) and (got := _md5(path)) != wanted
-        ]
+        """Return files that cannot be read or whose md5 is not the published one."""
+        lines = []
+        for path in self.find(folder).files:
+            try:
+                self.checked(path)
+            except UserError as error:
+                lines.append(str(error))
+        return lines
 
     def checked(self, path: Path) -> bytes:
         """Return a file's bytes, refused when its md5 is not the published one."""
@@ -89,8 +87,13 @@ class Idx(Checksummed):
     def counts(self, folder: Path) -> tuple[int, int]:
         """Return the lengths in the headers of the labels: a file that is not gzipped has no published checksum."""
         files = {path.name.removesuffix(".gz"): path for path in self.find(folder).files}
-        train, test = (_length(files[f"{half}-labels-idx1-ubyte"]) for half in ("train", "t10k"))
-        return train, test
+        lengths = []
+        for half in ("train", "t10k"):
+            path = files[f"{half}-labels-idx1-ubyte"]
+            with reading(path), open_regular(path) as file:
+                head = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(8)
+            lengths.append(int.from_bytes(head[4:]))
+        return lengths[0], lengths[1]
 
     def _array(self, path: Path, *, dimensions: int) -> Bytes:
         content = self.checked(path)
@@ -131,8 +134,7 @@ class CifarBatches(Checksummed):
         content = self.checked(path)
         with reading(path):
             batch = NumpyUnpickler(io.BytesIO(content), encoding="latin1").load()
-        data = batch.get("data") if isinstance(batch, dict) else None
-        labels = batch.get(self.label) if isinstance(batch, dict) else None
+        data, labels = (batch.get("data"), batch.get(self.label)) if isinstance(batch, dict) else (None, None)
         if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2 and data.shape[1] == 3072):
             raise UserError(f"{path} is damaged: expected 'data' as an (N, 3072) array of bytes")
         if not (isinstance(labels, list) and all(type(label) is int for label in labels)):
@@ -158,15 +160,3 @@ def _latin1(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return text.encode("latin1")
-
-
-def _length(path: Path) -> int:
-    """Return the first dimension of an idx file."""
-    with reading(path), open_regular(path) as file:
-        head = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(8)
-    return int.from_bytes(head[4:])
-
-
-def _md5(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

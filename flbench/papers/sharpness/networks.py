@@ -88,17 +88,17 @@ class Family:
     @property
     def kappas(self) -> Kappas:
         """Alpha, kappa_1 and kappa_2 of the mean-field theory."""
-        layered = self.normalized == "ln-all"
-        return _kappas(self.activation, self.sigma_w2, self.sigma_b2, self.layers, layered=layered)
+        layer_norm = self.normalized == "ln-all"
+        return _kappas(self.activation, self.sigma_w2, self.sigma_b2, self.layers, layer_norm=layer_norm)
 
 
 @cache
-def _kappas(activation: str, sigma_w2: float, sigma_b2: float, layers: int, *, layered: bool) -> Kappas:
+def _kappas(activation: str, sigma_w2: float, sigma_b2: float, layers: int, *, layer_norm: bool) -> Kappas:
     from flbench.theory.gaussian import ACTIVATIONS
-    from flbench.theory.order import layer_normalized, plain
+    from flbench.theory.order import order_parameters
 
-    order = layer_normalized if layered else plain
-    return order(ACTIVATIONS[activation], sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=layers).kappas()
+    phi = ACTIVATIONS[activation]
+    return order_parameters(phi, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=layers, layer_norm=layer_norm).kappas()
 
 
 @dataclass(frozen=True)
