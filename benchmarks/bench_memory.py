@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import resource
 import subprocess
 import sys
 import time
-from importlib.metadata import version
+
+from processes import machine
 
 LIMIT_GB = 24.0
 
@@ -59,9 +59,7 @@ def main() -> None:
         fits &= float(peak) < LIMIT_GB
         what = f"{method}, {arguments.clients} clients x {arguments.model}, {executor}, {arguments.threads} threads"
         print(f"{what}: peak {peak} GB, a round {seconds} s (limit {LIMIT_GB:.0f} GB)")
-    print(
-        f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
-    )
+    print(machine("torch"))
     sys.exit(not fits)
 
 

@@ -16,12 +16,12 @@ turns.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
+from processes import machine
 
 from flbench.bench.workloads import random_data
 from flbench.config import parse_experiment
@@ -39,17 +39,10 @@ BATCH = 32
 NORM_PASSES, RELU_PASSES = 8, 5
 
 
-def trainer_of(model: str, norm: str, data: Data) -> Trainer:
-    experiment = parse_experiment(
-        {"dataset": "cifar10", "model": model, "norm": norm, "partition": "iid", "clients": 1, "E": STEPS}
-    )
-    return make_trainer(experiment, data, device="cpu", executor="loop", pool=1)[0]
-
-
-def cpu_seconds(trainer: Trainer) -> float:
+def cpu_seconds(call: Callable[[], object]) -> float:
     start = time.process_time()
-    trainer.step()
-    return (time.process_time() - start) / STEPS
+    call()
+    return time.process_time() - start
 
 
 def traffic(model: str, norm: str, data: Data) -> tuple[int, int]:
@@ -71,14 +64,6 @@ def traffic(model: str, norm: str, data: Data) -> tuple[int, int]:
     return sum(moved), max(sizes)
 
 
-def copy_seconds(source: torch.Tensor, target: torch.Tensor) -> float:
-    """Return the CPU seconds of one copy, which moves twice the tensor's size."""
-    start = time.process_time()
-    for _ in range(STEPS):
-        target.copy_(source)
-    return (time.process_time() - start) / STEPS
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="cnn")
@@ -90,7 +75,12 @@ def main() -> None:
     names = arguments.norms.split(",") if arguments.norms else fitting
     torch.set_num_threads(1)
     data = random_data((3, 32, 32), 10, train=1000)
-    trainers = {name: trainer_of(arguments.model, name, data) for name in ["none", *names]}
+    trainers: dict[str, Trainer] = {}
+    for name in ["none", *names]:
+        experiment = parse_experiment(
+            {"dataset": "cifar10", "model": arguments.model, "norm": name, "partition": "iid", "clients": 1, "E": STEPS}
+        )
+        trainers[name], _ = make_trainer(experiment, data, device="cpu", executor="loop", pool=1)
     moved = {name: traffic(arguments.model, name, data) for name in trainers}
     largest = max(size for _, size in moved.values())
     source, target = torch.rand(2, largest // 4)
@@ -98,14 +88,12 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for number in range(arguments.rounds + 2):
         for name, trainer in trainers.items():
-            once = cpu_seconds(trainer)
+            once = cpu_seconds(trainer.step) / STEPS
             if number >= 2:
                 seconds[name].append(once)
-        copies.append(copy_seconds(source, target))
-    rate = 2 * largest / statistics.median(copies)
-    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {load}"
-    print(f"{machine}, python {platform.python_version()}, torch {torch.__version__}")
+        copies.append(cpu_seconds(lambda: [target.copy_(source) for _ in range(STEPS)]) / STEPS)
+    rate = 2 * largest / statistics.median(copies)  # a copy reads and writes
+    print(machine("torch"))
     print(f"{arguments.model}, batch 32, loop executor, one thread, n = {arguments.rounds} rounds of {STEPS} steps")
     print(f"a copy of {largest / 1e6:.1f} MB moves {rate / 1e9:.1f} GB/s")
     print(f"{'norm':16} {'ms a step':>9}  {'relative to none (min to max)':30} {'added ms':>8}  of which traffic")

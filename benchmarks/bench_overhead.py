@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,10 +21,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from processes import machine
 
 from flbench import execution, metrics
 from flbench.config import Experiment, parse_experiment
@@ -103,16 +103,6 @@ def show(what: str, experiments: Sequence[Experiment], options: Options, repeats
     return extra < target
 
 
-def start_seconds(repeats: int) -> list[float]:
-    """Return the seconds to start a worker: the interpreter and all imports."""
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import flbench.worker, flbench.execution"], check=True)
-        seconds.append(time.perf_counter() - start)
-    return seconds
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
@@ -126,9 +116,13 @@ def main() -> None:
         good &= show(f"CIFAR-10 CNN, {options.pool} threads", [cnn], options, arguments.repeats, 0.01)
     except DataMissing as missing:
         print(f"CIFAR-10 CNN not measured: {missing}")
-    print(f"starting a worker, once: {statistics.median(start_seconds(arguments.repeats)):.1f} s")
-    print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, ", end="")
-    print(f"Python {platform.python_version()}, torch {version('torch')}")
+    starts = []
+    for _ in range(arguments.repeats):  # the interpreter and all imports
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import flbench.worker, flbench.execution"], check=True)
+        starts.append(time.perf_counter() - began)
+    print(f"starting a worker, once: {statistics.median(starts):.1f} s")
+    print(machine("torch"))
     sys.exit(not good)
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from processes import machine
 
 from flbench.bench.measure import Spread, Variant, take_turns
 from flbench.bench.workloads import WORKLOADS, data_for
@@ -107,9 +106,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
     arguments = parser.parse_args()
     device, repeats = arguments.device, arguments.repeats
-    print(
-        f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
-    )
+    print(machine("torch"))
     if device == "cuda":
         print(torch.cuda.get_device_name())
     with matmul_precision_restored():

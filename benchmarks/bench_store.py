@@ -13,7 +13,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import random
 import resource
 import statistics
@@ -25,6 +24,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from processes import machine
 
 from flbench.config import Experiment
 from flbench.store import Attempt, Heartbeat, Lease, Store, files, read_plan, strict_json
@@ -69,7 +70,7 @@ class NoSync(files.Disk):
 
 def record(experiment: Experiment, round: int) -> dict[str, Any]:
     chance = random.Random(f"{experiment.run_id} {round}")
-    scores = [round_to(chance.random()) for _ in range(10)]
+    scores = [round(chance.random(), 6) for _ in range(10)]
     values = {"acc": statistics.fmean(scores), "acc_weighted": 0.5, "acc_global": 0.5, "worst": min(scores)}
     return {
         "round": round,
@@ -80,10 +81,6 @@ def record(experiment: Experiment, round: int) -> dict[str, Any]:
         "clients": scores,
         "recall": scores,
     }
-
-
-def round_to(value: float) -> float:
-    return int(value * 1e6) / 1e6
 
 
 def publish(attempt: Attempt) -> None:
@@ -282,10 +279,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15, help="seconds of each measurement of claims")
     parser.add_argument("--folder", type=Path, help="folder of the stores; default: a temporary one")
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
-    print(
-        f"{platform.platform()}, {os.cpu_count()} cores, load {load:.1f} at the start, Python {sys.version.split()[0]}"
-    )
+    print(f"at the start: {machine()}")
     worst: dict[str, dict[int, float]] = {}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for runs in arguments.runs:

@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, cast
 
 import torch
-from processes import seconds_of
+from processes import machine, seconds_of
 
 from flbench.bench.plain_pytorch import PlainLoop, Training
 from flbench.config import Federated
-from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load
 from flbench.data.shards import shards_of
 from flbench.engine.setup import make_network
@@ -40,12 +37,8 @@ def plain_seconds(
     experiments: Sequence[Federated], source: Literal["memory", "loader"], rounds: int, threads: int
 ) -> float:
     """Return the projected seconds of all experiments, one after another."""
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    try:
-        return sum(_one(experiment, source, rounds) for experiment in experiments)
-    finally:
-        torch.set_num_threads(before)
+    return sum(_one(experiment, source, rounds) for experiment in experiments)
 
 
 def _one(experiment: Federated, source: Literal["memory", "loader"], rounds: int) -> float:
@@ -59,25 +52,13 @@ def _one(experiment: Federated, source: Literal["memory", "loader"], rounds: int
         loop.round()
     trained = time.perf_counter() - start
     start = time.perf_counter()
-    _evaluate(network, data)
-    evaluated = time.perf_counter() - start
-    return trained / rounds * experiment.rounds + evaluated * len(experiment.evaluated_rounds())
-
-
-def _evaluate(network: torch.nn.Module, data: Data) -> float:
     network.eval()
     with torch.no_grad():
         images = torch.from_numpy(data.test.images.copy()).float() / data.white
         hits = network(images)[1].argmax(-1) == torch.from_numpy(data.test.labels.copy())
-    return float(hits.double().mean())
-
-
-def sweep_seconds(spec: Path, workers: int) -> float:
-    """Return the wall seconds of one ``flbench sweep`` in a fresh store."""
-    with tempfile.TemporaryDirectory() as store:
-        words = ["sweep", str(spec), "--store", store, "--workers", str(workers)]
-        ((wall, _),) = seconds_of(words, 1, warm_ups=0)
-    return wall
+    hits.double().mean().item()
+    evaluated = time.perf_counter() - start
+    return trained / rounds * experiment.rounds + evaluated * len(experiment.evaluated_rounds())
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -95,15 +76,17 @@ def main() -> None:
     ours: list[float] = []
     plain: dict[str, list[float]] = {source: [] for source in SOURCES}
     for _ in range(arguments.repeats):
-        ours.append(sweep_seconds(arguments.spec, arguments.workers))
+        with tempfile.TemporaryDirectory() as store:
+            words = ["sweep", str(arguments.spec), "--store", store, "--workers", str(arguments.workers)]
+            ((wall, _),) = seconds_of(words, 1, warm_ups=0)
+        ours.append(wall)
         for source in SOURCES:
             plain[source].append(plain_seconds(experiments, source, arguments.plain_rounds, arguments.workers))
     print(f"{arguments.spec}: {len(experiments)} runs, {arguments.workers} workers: {_spread(ours)} s")
     for name, seconds in plain.items():
         ratios = [of_plain / of_sweep for of_plain, of_sweep in zip(seconds, ours, strict=True)]
         print(f"plain loop, {name}, one run at a time: {_spread(seconds)} s, {_spread(ratios)} times as long")
-    print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, ", end="")
-    print(f"Python {platform.python_version()}, torch {version('torch')}")
+    print(machine("torch"))
 
 
 if __name__ == "__main__":

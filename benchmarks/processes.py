@@ -32,13 +32,18 @@ def seconds_of(arguments: list[str], repeats: int, *, warm_ups: int = 1) -> list
     return seconds[warm_ups:]
 
 
+def machine(*packages: str) -> str:
+    """Return the system, its cores, its present load, and the versions of Python and some packages."""
+    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
+    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
+    return f"{platform.platform()}, {os.cpu_count()} cores, {load}, {', '.join(versions)}"
+
+
 def report(what: str, measured: list[tuple[float, float]], target: float) -> None:
     """Print medians, range, machine and versions; exit with 1 if the median wall time misses the target."""
     seconds, cpu = zip(*measured, strict=True)
     median = statistics.median(seconds)
-    packages = ", ".join(f"{name} {version(name)}" for name in ("flbench", "pydantic", "ruamel.yaml", "typer", "rich"))
     print(f"{what}: median {median:.2f} s wall ({min(seconds):.2f} to {max(seconds):.2f}, n={len(seconds)}), ", end="")
     print(f"{statistics.median(cpu):.2f} s CPU; target {target} s")
-    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
-    print(f"{platform.platform()}, {os.cpu_count()} cores, {load}, Python {platform.python_version()}, {packages}")
+    print(machine("flbench", "pydantic", "ruamel.yaml", "typer", "rich"))
     sys.exit(median > target)

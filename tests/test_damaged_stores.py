@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from flbench.report.runs import StoreSource, collect
 from flbench.store import Lease, Store, files
 from tests.faults.disks import ReadOnly
 from tests.faults.stub import orchestrate, write_toy_plan
+from tests.fuzz.mutations import bind_socket
 from tests.limits import time_limit
 from tests.report.stores import claim, experiment, fail, finish
 
@@ -66,14 +66,6 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def unix_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as bound:
-        before = Path.cwd()
-        os.chdir(path.parent)  # socket addresses are limited to about 100 bytes
-        bound.bind(path.name)
-        os.chdir(before)
-
-
 def loop(path: Path) -> None:
     path.symlink_to(path.name)
 
@@ -92,7 +84,7 @@ def huge_numbers(path: Path) -> None:
 
 
 #: What a file is replaced by.
-DAMAGES = (directory, fifo, unix_socket, loop, garbage, other_types, huge_numbers)
+DAMAGES = (directory, fifo, bind_socket, loop, garbage, other_types, huge_numbers)
 
 #: The files of a run except for the checkpoint.
 NAMES = (

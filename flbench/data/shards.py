@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from flbench.data.arrays import Arrays, Data, Ints
+from flbench.data.arrays import Data, Ints
 from flbench.data.partition import Partition
 from flbench.errors import UserError
 from flbench.streams import stream
@@ -59,50 +59,21 @@ def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_
     domains = len(data.domain_names)
     if problem := partition.misfit(data.classes, clients, domains):
         raise UserError(f"{partition.label()} of {data.classes} classes among {clients} clients: {problem}")
-    return split_labels(
-        partition,
-        _groups(partition, data.train, data.classes),
-        _groups(partition, data.test, data.classes),
-        groups=(domains if partition.by_domain else 1, data.classes),
-        clients=clients,
-        min_size=min_size,
-        val_fraction=val_fraction,
-        seed=seed,
+    sizes = (domains if partition.by_domain else 1, data.classes)
+    train_N, test_M = (
+        half.labels if half.domains is None or not partition.by_domain else half.domains * data.classes + half.labels
+        for half in (data.train, data.test)
     )
-
-
-def split_labels(
-    partition: Partition,
-    train_N: Ints,
-    test_M: Ints,
-    *,
-    groups: tuple[int, int],
-    clients: int,
-    min_size: int,
-    val_fraction: float,
-    seed: int,
-) -> Shards:
-    """Return the rows of each client, from the group of each training and test sample alone; see ``split``.
-
-    ``groups`` is (D, C); the group of a sample is its domain times C plus its class.
-    """
-    total = groups[0] * groups[1]
-    sizes_G = np.bincount(train_N, minlength=total)
-    counts_KG = _draw_counts(partition, sizes_G.reshape(groups), clients, min_size, val_fraction, seed)
-    tested_KG = matching_test_counts(counts_KG, sizes_G, np.bincount(test_M, minlength=total))
-    rows = _deal_rows(train_N, counts_KG, seed, _TRAIN)
+    train_G, test_G = (np.bincount(groups, minlength=sizes[0] * sizes[1]) for groups in (train_N, test_M))
+    counts_KG = _draw_counts(partition, train_G.reshape(sizes), clients, min_size, val_fraction, seed)
+    tested_KG = matching_test_counts(counts_KG, train_G, test_G)
     train, val = [], []
-    for client, mine in enumerate(rows):
-        shuffled = stream(seed, "partition", _VALIDATION, client).permutation(mine)
-        cut = int(_held_out(np.array(len(mine)), val_fraction))
+    for client, rows in enumerate(_deal_rows(train_N, counts_KG, seed, _TRAIN)):
+        shuffled = stream(seed, "partition", _VALIDATION, client).permutation(rows)
+        cut = int(_held_out(np.array(len(rows)), val_fraction))
         train.append(np.sort(shuffled[cut:]))
         val.append(np.sort(shuffled[:cut]))
     return Shards(tuple(train), tuple(val), tuple(_deal_rows(test_M, tested_KG, seed, _TEST)))
-
-
-def _groups(partition: Partition, half: Arrays, classes: int) -> Ints:
-    labels_N = np.asarray(half.labels)
-    return labels_N if half.domains is None or not partition.by_domain else half.domains * classes + labels_N
 
 
 def matching_test_counts(counts_KG: Ints, train_G: Ints, test_G: Ints) -> Ints:
@@ -131,14 +102,21 @@ def matching_test_counts(counts_KG: Ints, train_G: Ints, test_G: Ints) -> Ints:
 def _draw_counts(
     partition: Partition, sizes_DC: Ints, clients: int, min_size: int, val_fraction: float, seed: int
 ) -> Ints:
+    """Return training samples per (client, group), (K, G), drawn until every client has ``min_size``."""
     total, best = int(sizes_DC.sum()), -1
     if clients * min_size > total:
         raise UserError(
             f"{clients} clients with at least {min_size} training samples each need {clients * min_size}, "
             f"the set has {total}; lower 'clients' or 'min_size'"
         )
+    domains, classes = sizes_DC.shape
+    each = clients // domains
     for attempt in range(partition.draws):
-        counts_KG = _counts(partition, sizes_DC, clients, stream(seed, "partition", _COUNTS, attempt))
+        draw = stream(seed, "partition", _COUNTS, attempt)
+        counts_KDC = np.zeros((clients, domains, classes), dtype=np.int64)
+        for domain, sizes_C in enumerate(sizes_DC):
+            counts_KDC[domain * each : (domain + 1) * each, domain] = partition.counts(sizes_C, each, draw)
+        counts_KG = counts_KDC.reshape(clients, -1)
         sizes_K = counts_KG.sum(axis=1)
         smallest = int((sizes_K - _held_out(sizes_K, val_fraction)).min())
         if smallest >= min_size:
@@ -149,16 +127,6 @@ def _draw_counts(
         f"{partition.label()} among {clients} clients: the smallest client has {best} training samples{times}, "
         f"min_size is {min_size}; {partition.remedy()}" + (", or lower 'val_fraction'" if val_fraction else "")
     )
-
-
-def _counts(partition: Partition, sizes_DC: Ints, clients: int, draw: np.random.Generator) -> Ints:
-    """Return training samples per (client, group), (K, G): each domain's clients hold that domain's groups."""
-    domains, classes = sizes_DC.shape
-    each = clients // domains
-    counts_KDC = np.zeros((clients, domains, classes), dtype=np.int64)
-    for domain, sizes_C in enumerate(sizes_DC):
-        counts_KDC[domain * each : (domain + 1) * each, domain] = partition.counts(sizes_C, each, draw)
-    return counts_KDC.reshape(clients, domains * classes)
 
 
 def _deal_rows(groups_N: Ints, counts_KG: Ints, seed: int, kind: int) -> list[Ints]:

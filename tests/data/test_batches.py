@@ -46,16 +46,11 @@ def test_fewer_steps_see_the_first_of_the_same_batches() -> None:
     assert np.array_equal(rows_of(50, 1, 5), rows_of(50, 8, 5)[:1])
 
 
-def test_local_epochs_are_converted_to_steps() -> None:
-    assert steps_of_epochs(10, epochs=1, batch_size=3) == 3
-    assert steps_of_epochs(10, epochs=4, batch_size=3) == 12
-
-
 @pytest.mark.parametrize(
     ("size", "epochs", "steps"),
     [(10, 10, 4), (10, 1, 1), (1, 1, 1), (1, 32, 1), (1, 33, 2), (31, 10, 10), (32, 10, 10), (33, 10, 10), (16, 3, 2)],
 )
-def test_local_epochs_of_a_client_smaller_than_a_batch_use_all_its_samples(size: int, epochs: int, steps: int) -> None:
+def test_local_epochs_use_all_samples_of_a_client_smaller_than_a_batch(size: int, epochs: int, steps: int) -> None:
     assert steps_of_epochs(size, epochs=epochs, batch_size=32) == steps
     if size < 32:
         seen = rows_of(size=size, steps=steps, batch_size=32).ravel()[: size * epochs]

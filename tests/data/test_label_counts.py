@@ -16,6 +16,7 @@ def test_rows_are_counted_by_client_and_class() -> None:
     assert (np.sort(counts.train_KC, axis=1) == [[0, 0, 10]] * 3).all()
     assert (counts.test_KC == counts.train_KC).all()
     assert counts.class_names == ("a", "b", "c")
+    assert counts.client_names() == ("0", "1", "2")
 
 
 def test_clients_are_named_after_their_one_domain() -> None:
@@ -30,8 +31,3 @@ def test_clients_are_named_after_their_one_domain() -> None:
     assert by_domain.client_names() == ("0 photo", "1 photo", "2 sketch", "3 sketch")
     assert counts("iid").client_names() == ("0", "1", "2", "3")
     assert counts("iid").domains_K == (("photo", "sketch"),) * 4
-
-
-def test_clients_of_a_set_without_domains_are_numbered() -> None:
-    zeros = np.zeros((2, 3), np.int64)
-    assert LabelCounts(("a", "b", "c"), zeros, zeros).client_names() == ("0", "1")

@@ -64,18 +64,6 @@ def test_cifar100_in_hugging_faces_columns(tmp_path: Path) -> None:
     assert data.train.labels.tolist() == list(range(100))
 
 
-@pytest.mark.parametrize(("text", "clients"), [("classes:2", 50), ("classes:5", 20), ("dirichlet:0.1", 20)])
-def test_cifar100_with_the_papers_partitions(tmp_path: Path, text: str, clients: int) -> None:
-    folder = tmp_path / "cifar-100-python"
-    write_cifar100(folder, 1000)
-    data = load(cifar100_of(folder), tmp_path)
-    shards = split(PARTITIONS.parse(text), data, clients=clients, min_size=1, val_fraction=0, seed=0)
-    assert len(shards.train) == clients
-    assert sorted(np.concatenate(shards.train)) == list(range(1000))
-    if text.startswith("classes"):
-        assert {len(np.unique(data.train.labels[rows])) for rows in shards.train} == {int(text[-1])}
-
-
 @pytest.mark.parametrize("below", ["tinyimagenet/", ""])
 def test_tinyimagenet_is_read_from_its_authors_folders(tmp_path: Path, below: str) -> None:
     images = write_tinyimagenet(tmp_path / f"{below}tiny-imagenet-200", WNIDS)

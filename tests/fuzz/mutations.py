@@ -14,51 +14,12 @@ from typing import Any
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 7, 2**31, 2**63, 10**19, 10**30, -(10**19), 0.5, -0.0, 1e-320, 1e308, 3.7),
     *(float("nan"), float("inf"), float("-inf")),
-    *(
-        "",
-        " ",
-        "x",
-        "0",
-        "-1",
-        "1e400",
-        "nan",
-        "ln",
-        "fedavg",
-        "../../etc/passwd",
-        "/dev/zero",
-        ".",
-        "~",
-        "=",
-        ":",
-        "a/b",
-    ),
-    *(
-        "\0",
-        "\x1b[31m",
-        "\r\n",
-        "\ud800",
-        "\u202eabc",
-        "\N{PILE OF POO}",
-        "٣",
-        "²",
-        "é" * 300,
-        "x" * 20_000,
-        "%s%n",
-        "{}",
-    ),
-    *(
-        [],
-        {},
-        [[]],
-        [None],
-        {"name": "x"},
-        {"name": []},
-        {"": {}},
-        ["x", 1, None],
-        {"x": {"y": {"z": [1]}}},
-        [0] * 5000,
-    ),
-)
+    *("", " ", "x", "0", "-1", "1e400", "nan", "ln", "fedavg", "../../etc/passwd", "/dev/zero", ".", "~", "=", ":"),
+    *("a/b", "\0", "\x1b[31m", "\r\n", "\ud800", "\u202eabc", "\N{PILE OF POO}", "٣", "²", "é" * 300, "x" * 20_000),
+    *("%s%n", "{}"),
+    *([], {}, [[]], [None], {"name": "x"}, {"name": []}, {"": {}}, ["x", 1, None], [0] * 5000),
+    {"x": {"y": {"z": [1]}}},
+)  # fmt: skip
 
 #: The same as texts, for options and YAML.
 SCALARS = [
@@ -141,20 +102,9 @@ shards:x
 
 #: Bytes that break texts, JSON and numbers.
 BYTES = (
-    b"\0",
-    b"\xff",
-    b"\n",
-    b"\r",
-    b"\x1b[2J",
-    b"\xc3(",
-    b"{",
-    b"[",
-    b'"',
-    b"9" * 400,
-    b"\xed\xa0\x80",
-    b"\xef\xbb\xbf",
+    b"\0", b"\xff", b"\n", b"\r", b"\x1b[2J", b"\xc3(", b"{", b"[", b'"', b"9" * 400, b"\xed\xa0\x80", b"\xef\xbb\xbf",
     b"1e400",
-)
+)  # fmt: skip
 
 
 def mutate_text(random: Random, text: str) -> str:
@@ -172,26 +122,18 @@ def mutate_text(random: Random, text: str) -> str:
         elif act == 3:
             lines[at] += random.choice((" ", ": ", ", ")) + random.choice(SCALARS)
         elif act in (4, 5, 6):
-            lines[at] = _replace_word(random, lines[at])
+            words = lines[at].split(" ")
+            which = random.randrange(len(words))
+            words[which] = random.choice(SCALARS)
+            lines[at] = " ".join(words)
         elif act == 7:
-            lines[at] = _replace_after_colon(random, lines[at])
+            head, colon, _ = lines[at].partition(":")
+            lines[at] = f"{head}{colon or ':'} {random.choice(SCALARS)}"
         else:
             cut = random.randrange(len(text) + 1)
             lines = (text[:cut] + random.choice(SCALARS) + text[cut + random.randrange(3) :]).split("\n")
         text = "\n".join(lines)
     return text
-
-
-def _replace_word(random: Random, line: str) -> str:
-    words = line.split(" ")
-    at = random.randrange(len(words))
-    words[at] = random.choice(SCALARS)
-    return " ".join(words)
-
-
-def _replace_after_colon(random: Random, line: str) -> str:
-    head, colon, _ = line.partition(":")
-    return f"{head}{colon or ':'} {random.choice(SCALARS)}"
 
 
 def mutate_word(random: Random, word: str) -> str:
@@ -271,7 +213,7 @@ def replace_file(random: Random, path: Path) -> str:
     elif kind == "FIFO":
         os.mkfifo(path)
     elif kind == "socket":
-        _bind(path)
+        bind_socket(path)
     elif kind == "loop":
         path.symlink_to(path.name)
     elif kind == "dangling":
@@ -299,24 +241,13 @@ def replace_directory(random: Random, path: Path) -> str:
     elif kind == "no mode":
         path.chmod(0)
     elif kind == "odd names":
-        for name in (
-            "²",
-            "\udcff",
-            "x" * 200,
-            "-",
-            "..x",
-            " ",
-            "\n",
-            "0000",
-            "99999999999999999999",
-            "0001.json",
-            ".tmp",
-        ):
+        for name in ("²", "\udcff", "x" * 200, "-", "..x", " ", "\n", "0000", "9" * 20, "0001.json", ".tmp"):
             (path / name).mkdir()
     return kind
 
 
-def _bind(path: Path) -> None:
+def bind_socket(path: Path) -> None:
+    """Create a socket."""
     before = Path.cwd()
     os.chdir(path.parent)  # socket addresses are limited to about 100 bytes
     try:

@@ -64,18 +64,13 @@ def fuzz(
                     continue
                 shutil.copytree(original, copy, symlinks=True)
                 os.chdir(copy)
-                yield number, _run(cases.make(seed, number, copy))
+                case = cases.make(seed, number, copy)
+                findings = (Finding(case, command, what) for command in case.commands if (what := _problem(command)))
+                yield number, next(findings, None)
                 os.chdir(scratch)
                 _remove(copy)
                 there = sorted(path.name for path in Path(scratch).iterdir())
                 assert there == ["cache", "home", SENTINEL, "world"], f"case {number} wrote outside of its folder"
-
-
-def _run(case: cases.Case) -> Finding | None:
-    for command in case.commands:
-        if what := _problem(command):
-            return Finding(case, command, what)
-    return None
 
 
 def _problem(command: list[str]) -> str | None:

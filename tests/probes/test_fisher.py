@@ -16,9 +16,6 @@ from torch.nn import functional as F
 from flbench.methods.base import Tree
 from flbench.models.network import pure_forward
 from flbench.probes import fisher
-from flbench.theory.fisher import largest
-from flbench.theory.gaussian import RELU, TANH
-from flbench.theory.order import order_parameters
 from tests.models.networks import images_for, small
 
 
@@ -134,20 +131,3 @@ def test_real_networks_in_training_mode(norm: str) -> None:
     found = fisher.spectrum(fisher.Jacobian(outputs, params))
     np.testing.assert_allclose(found.nonzero, eigenvalues, atol=1e-10 * eigenvalues[0])
     assert fisher.largest_eigenvalue(fisher.Jacobian(outputs, params)) == pytest.approx(eigenvalues[0], rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("phi", "activation", "variances"), [(torch.relu, RELU, (2.0, 0.0)), (torch.tanh, TANH, (3.0, 0.64))]
-)
-def test_wide_networks_have_the_predicted_sharpness(phi, activation, variances) -> None:  # type: ignore[no-untyped-def]
-    """Theorem 2.2 at width 100, 12 draws: within four standard errors, and the 12 % that small widths add to tanh."""
-    sigma_w2, sigma_b2 = variances
-    drawn = []
-    for seed in range(12):
-        x, params = draw(100, 100, sigma_w2=sigma_w2, sigma_b2=sigma_b2, seed=seed)
-        drawn.append(fisher.largest_eigenvalue(fisher.Jacobian(network(x, phi), params)))
-    theory = largest(
-        order_parameters(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3).kappas(), width=100, samples=100
-    )
-    error = np.std(drawn, ddof=1) / np.sqrt(len(drawn))
-    assert -4 * error < np.mean(drawn) - theory < 4 * error + 0.12 * theory

@@ -11,7 +11,6 @@ from flbench.data.datasets import load
 from flbench.registry import DATASETS
 from flbench.studies.deep_study import DeepMlp, DeepTraining, Pretraining, differentiable_rank, standardized
 from flbench.theory import rank
-from tests.studies.resuming import check_that_it_goes_on
 
 torch.set_num_threads(1)
 
@@ -93,7 +92,3 @@ def test_training_learns_where_the_rank_allows_it() -> None:
         assert 0 < record["test_acc"] <= 1
     assert accuracies["bn"] > 0.9
     assert accuracies["shifted"] < 0.5
-
-
-def test_a_study_continues_from_its_state() -> None:
-    check_that_it_goes_on(lambda: study(DeepMlp(3, 16, "bn"), lr=0.05))

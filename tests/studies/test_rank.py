@@ -74,15 +74,6 @@ def test_ranks_by_hand() -> None:
     assert (record["soft_rank_0.1"], record["soft_rank_0.5"]) == (2, 1)
 
 
-def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one() -> None:
-    straight, resumed = network("bn", activation="relu"), network("bn", activation="relu")
-    expected = after(straight, 30)
-    half = network("bn", activation="relu")
-    after(half, 12)
-    resumed.load(half.state())
-    assert after(resumed, 30) == expected
-
-
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 0.0])
 def test_ranks_of_zero_or_non_finite_features_are_nan(number: float) -> None:
     record = ranks(torch.full((3, 4), number))
