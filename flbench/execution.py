@@ -8,21 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, BinaryIO, Literal, Protocol, cast
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, Literal, Protocol, cast
 
 import torch
 
 from flbench import metrics
 from flbench.choices import Settings
 from flbench.config import Experiment, Training, require_device
-from flbench.data.arrays import Data
 from flbench.data.datasets import Dataset, load, load_named
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.model_access import ModelAccess
-from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
-from flbench.engine.trainer import RoundReport, Trainer
+from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.trainer import RoundReport
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
@@ -138,22 +137,12 @@ class Runner:
             for attempt in group:
                 with _failures_to(attempt, ended):
                     execution = _Execution(attempt, self.settings)
-                    if not _is_over(attempt, execution.begin(), ended):
+                    if (outcome := execution.begin()) is None:
                         running.append(execution)
+                    else:
+                        ended(attempt, outcome)
             while running:
                 running = _one_round(running, should_stop, ended)
-
-
-def _one_round(running: Sequence[_Execution], should_stop: Callable[[], bool], ended: Ended) -> list[_Execution]:
-    """Train one round of each run, and return the runs that continue."""
-    sync = any(execution.needs_sync() for execution in running)
-    reports = _step([execution.subject for execution in running], [e.needs_clients() for e in running], wait=sync)
-    stop, continuing = should_stop(), []
-    for execution, report in zip(running, reports, strict=True):
-        with _failures_to(execution.attempt, ended):
-            if not _is_over(execution.attempt, execution.after_round(report, synced=sync, stop=stop), ended):
-                continuing.append(execution)
-    return continuing
 
 
 @contextmanager
@@ -165,16 +154,24 @@ def _failures_to(attempt: Attempt, ended: Ended) -> Iterator[None]:
         ended(attempt, error)
 
 
-def _is_over(attempt: Attempt, outcome: Outcome | None, ended: Ended) -> bool:
-    if outcome is not None:
-        ended(attempt, outcome)
-    return outcome is not None
-
-
-def _step(subjects: Sequence[Subject], needs_clients: Sequence[bool], *, wait: bool) -> list[RoundReport]:
-    if len(subjects) == 1:
-        return [subjects[0].step(keep_clients=needs_clients[0], wait=wait)]
-    return step_together(cast(Sequence[FederatedTrainer], subjects), needs_clients, wait=wait)
+def _one_round(running: Sequence[_Execution], should_stop: Callable[[], bool], ended: Ended) -> list[_Execution]:
+    """Train one round of each run, and return the runs that continue."""
+    wait = any(execution.needs_sync() for execution in running)
+    # What probes measure after the round may need the models that the participants sent.
+    keep = [any(probe.needs_clients for probe in one.due_probes(one.subject.round + 1)) for one in running]
+    if len(running) == 1:
+        reports = [running[0].subject.step(keep_clients=keep[0], wait=wait)]
+    else:
+        trainers = cast(Sequence[FederatedTrainer], [execution.subject for execution in running])
+        reports = step_together(trainers, keep, wait=wait)
+    stop, continuing = should_stop(), []
+    for execution, report in zip(running, reports, strict=True):
+        with _failures_to(execution.attempt, ended):
+            if (outcome := execution.after_round(report, synced=wait, stop=stop)) is None:
+                continuing.append(execution)
+            else:
+                ended(execution.attempt, outcome)
+    return continuing
 
 
 class _Execution:
@@ -182,14 +179,14 @@ class _Execution:
 
     def __init__(self, attempt: Attempt, settings: Settings) -> None:
         self.attempt = attempt
-        experiment = attempt.experiment
-        require_device([experiment], lambda: settings.device)
         self.subject: Subject
         self._probes: tuple[Probe, ...] = ()
         self._samples: tuple[int, int] | None = None
+        experiment = attempt.experiment
+        require_device([experiment], lambda: settings.device)
         if isinstance(experiment, Training):
             data = load_named(cast(Dataset, experiment.dataset), settings.data_root)
-            trainer, self._numerics = make_trainer(
+            trainer, numerics = make_trainer(
                 experiment,
                 data,
                 device=settings.device,
@@ -197,16 +194,24 @@ class _Execution:
                 pool=settings.pool,
                 neighbours=settings.neighbours,
             )
-            self.subject, self._fingerprint = trainer, data.fingerprint
+            self.subject, fingerprint = trainer, data.fingerprint
             self._samples = len(data.train.labels), len(data.test.labels)
             self._probes = cast(tuple[Probe, ...], experiment.probes)
-            self._model_access = cache(partial(_model_access, experiment, data, trainer, settings.device))
+            self._model_access = cache(
+                lambda: ModelAccess(trainer, make_network(experiment, data, settings.device), experiment.lr)
+            )
         else:
-            self.subject, self._numerics, self._fingerprint = make_study(
+            self.subject, numerics, fingerprint = make_study(
                 cast(StudyExperiment, experiment), settings.data_root, settings.device
             )
-        resumed, self._convolutions = _resume(self.subject, attempt, self._numerics, self._fingerprint)
+        #: A run continues only from a checkpoint with the same.
+        self._computed_with: dict[str, Any] = {"numerics": asdict(numerics), "fingerprint": fingerprint}
+        resumed, saved = _newest_checkpoint(attempt, self._computed_with)
+        if resumed is not None:
+            self.subject.load(saved["trainer"])
+            attempt.log(f"resumed after round {self.subject.round} of attempt {resumed.attempt}")
         attempt.adopt(resumed)
+        self._convolutions: dict[str, str] = saved.get("convolutions", {})
         self._saved_at = resumed.round if resumed else None
         self._last_save = time.monotonic()
         self._wanted = experiment.evaluated_rounds()
@@ -228,22 +233,17 @@ class _Execution:
             self._checkpoint()  # kept, so that the run can be extended
         return self._publish("done", self.subject.round)
 
-    def needs_clients(self) -> bool:
-        """Whether a probe needs the participants' models of the coming round."""
-        return any(probe.needs_clients for probe in self._due(self.subject.round + 1))
+    def due_probes(self, round: int) -> list[Probe]:
+        """The probes that measure after a round."""
+        if round not in self._wanted:
+            return []
+        return [probe for probe in self._probes if probe.is_due(round, self.attempt.experiment.rounds)]
 
     def needs_sync(self) -> bool:
         """Whether the numbers of the coming round are needed; waiting for them in every round would idle a GPU."""
         coming = self.subject.round + 1
         wanted = coming in self._wanted or coming >= self.attempt.experiment.rounds
         return not self.subject.asynchronous or wanted or coming >= self._sync_at or self._checkpoint_is_due()
-
-    def _plan_sync(self) -> None:
-        """Choose the next round to wait for, from the time of the rounds since the last one."""
-        now, (round, then) = time.monotonic(), self._last_sync
-        rounds = SYNC_SECONDS * (self.subject.round - round) / max(now - then, 1e-9)
-        self._sync_at = self.subject.round + max(1, int(min(SYNC_ROUNDS, rounds)))
-        self._last_sync = self.subject.round, now
 
     def after_round(self, report: RoundReport, *, synced: bool, stop: bool) -> Outcome | None:
         """Return the outcome, once there is one, after recording, saving or publishing what is due.
@@ -267,21 +267,12 @@ class _Execution:
             self._checkpoint()
         return Outcome("stopped", subject.round) if stop else None
 
-    def _record(self, before: Tree, report: RoundReport) -> None:
-        """Record the evaluation after the last round and the measurements of the probes."""
-        record = self.subject.evaluate()
-        if probes := self._due(self.subject.round):
-            seen = Observation(
-                self.subject.round, before, self.subject.x, report.client_params, report.weights_S, self._model_access()
-            )
-            record["probes"] = {probe.name: probe.measure(seen) for probe in probes}
-        self.attempt.record(record)
-
-    def _due(self, round: int) -> list[Probe]:
-        """The probes that measure after a round."""
-        if round not in self._wanted:
-            return []
-        return [probe for probe in self._probes if probe.is_due(round, self.attempt.experiment.rounds)]
+    def _plan_sync(self) -> None:
+        """Choose the next round to wait for, from the time of the rounds since the last one."""
+        now, (round, then) = time.monotonic(), self._last_sync
+        rounds = SYNC_SECONDS * (self.subject.round - round) / max(now - then, 1e-9)
+        self._sync_at = self.subject.round + max(1, int(min(SYNC_ROUNDS, rounds)))
+        self._last_sync = self.subject.round, now
 
     def _log_convolutions(self) -> None:
         """Log how a GPU convolves, and what changed: a resumed run measures again, and may choose another way."""
@@ -292,70 +283,47 @@ class _Execution:
             self.attempt.log(f"convolutions: {chosen}" + (f"; before this round: {before}" if before else ""))
             self._convolutions = now
 
+    def _record(self, before: Tree, report: RoundReport) -> None:
+        """Record the evaluation after the last round and the measurements of the probes."""
+        record = self.subject.evaluate()
+        if probes := self.due_probes(self.subject.round):
+            seen = Observation(
+                self.subject.round, before, self.subject.x, report.client_params, report.weights_S, self._model_access()
+            )
+            record["probes"] = {probe.name: probe.measure(seen) for probe in probes}
+        self.attempt.record(record)
+
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self._last_save > CHECKPOINT_SECONDS
 
     def _checkpoint(self) -> None:
         subject = self.subject
-        self.attempt.save_checkpoint(
-            subject.round, lambda file: _save(file, subject, self._numerics, self._fingerprint)
-        )
+        saved = {**self._computed_with, "convolutions": dict(subject.convolutions), "trainer": subject.state()}
+        self.attempt.save_checkpoint(subject.round, lambda file: torch.save(saved, file))
         self._saved_at, self._last_save = subject.round, time.monotonic()
 
     def _publish(self, status: Literal["done", "diverged"], round: int) -> Outcome:
         self.attempt.publish(
-            status=status,
-            rounds=round,
-            seconds=self.subject.seconds,
-            fingerprint=self._fingerprint,
-            numerics=self._numerics.to_json(),
-            samples=self._samples,
+            status=status, rounds=round, seconds=self.subject.seconds, samples=self._samples, **self._computed_with
         )
         return Outcome(status, round)
 
 
-def _model_access(experiment: Training, data: Data, trainer: Trainer, device: str) -> ModelAccess:
-    """The run's network and data, for its probes."""
-    return ModelAccess(trainer, make_network(experiment, data, device), experiment.lr)
-
-
-def _save(file: BinaryIO, subject: Subject, numerics: Numerics, fingerprint: str) -> None:
-    how = {"numerics": numerics.to_json(), "fingerprint": fingerprint, "convolutions": dict(subject.convolutions)}
-    torch.save({**how, "trainer": subject.state()}, file)
-
-
-def _resume(
-    subject: Subject, attempt: Attempt, numerics: Numerics, fingerprint: str
-) -> tuple[Checkpoint | None, dict[str, str]]:
-    """Load the newest checkpoint that was computed with the same numerics on the same data.
-
-    Returns:
-        The checkpoint (None: the run starts over), and how its convolutions were computed, where that was measured.
-    """
+def _newest_checkpoint(attempt: Attempt, computed_with: Mapping[str, Any]) -> tuple[Checkpoint | None, dict[str, Any]]:
+    """The newest checkpoint of the same numerics and data with its content; None and an empty dict: start over."""
     for checkpoint in attempt.checkpoints():
-        saved = _read(checkpoint, attempt)
-        if saved is None:
-            continue
-        if saved["numerics"] != numerics.to_json() or saved["fingerprint"] != fingerprint:
+        try:
+            # weights_only: a checkpoint holds tensors, numbers and strings, and nothing in it can execute code.
+            saved = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # torch raises several; their texts suggest to load the file unsafely
+            attempt.log(f"{checkpoint.path}: {type(error).__name__}")
+            saved = None
+        if not isinstance(saved, dict) or not saved.keys() >= {"numerics", "fingerprint", "trainer"}:
+            attempt.log(f"not resuming from round {checkpoint.round}: {checkpoint.path} is no checkpoint of flbench")
+        elif any(saved[name] != value for name, value in computed_with.items()):
             attempt.log(f"not resuming from round {checkpoint.round}: it was computed with {saved['numerics']}")
-            continue
-        subject.load(saved["trainer"])
-        attempt.log(f"resumed after round {subject.round} of attempt {checkpoint.attempt}")
-        return checkpoint, saved.get("convolutions", {})
+        else:
+            return checkpoint, saved
     return None, {}
-
-
-def _read(checkpoint: Checkpoint, attempt: Attempt) -> dict[str, Any] | None:
-    """Return what ``_save`` wrote, or None for any other file: the run then starts over."""
-    try:
-        # weights_only: a checkpoint holds tensors, numbers and strings, and nothing in it can execute code.
-        saved = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # torch raises several; their texts suggest to load the file unsafely
-        attempt.log(f"{checkpoint.path}: {type(error).__name__}")
-        saved = None
-    if isinstance(saved, dict) and saved.keys() >= {"numerics", "fingerprint", "trainer"}:
-        return saved
-    attempt.log(f"not resuming from round {checkpoint.round}: {checkpoint.path} is no checkpoint of flbench")
-    return None

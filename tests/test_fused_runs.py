@@ -44,13 +44,13 @@ def groups_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     from flbench import execution
 
     sizes: list[int] = []
-    step = execution._step
+    one_round = execution._one_round
 
-    def note(trainers: Any, needs_clients: Any, *, wait: bool) -> Any:
-        sizes.append(len(trainers))
-        return step(trainers, needs_clients, wait=wait)
+    def note(running: Any, should_stop: Any, ended: Any) -> Any:
+        sizes.append(len(running))
+        return one_round(running, should_stop, ended)
 
-    monkeypatch.setattr(execution, "_step", note)
+    monkeypatch.setattr(execution, "_one_round", note)
     return sizes
 
 
@@ -135,7 +135,7 @@ def test_a_fault_of_the_shared_computation_ends_all_runs(tmp_path: Path, monkeyp
     def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(execution, "_step", fail)
+    monkeypatch.setattr(execution, "step_together", fail)
     store = Store(tmp_path)
     runs = [experiment(seed=seed) for seed in range(3)]
     go(store, runs, max_attempts=1)

@@ -14,9 +14,10 @@ from flbench.data.shards import Shards
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import DeviceData
-from flbench.engine.executors import make_executor
+from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
+from flbench.engine.run import TrainingSetup
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
@@ -115,21 +116,24 @@ def toy_trainer(
 
     first = make()
     clients = clients or toy_clients()
-    return FederatedTrainer(
-        method=method,
+    setup = TrainingSetup(
         sgd=sgd or Sgd(lr=0.1),
         autocast=None,
-        network=first,
-        shards=clients,
-        steps=[steps] * len(clients.train) if isinstance(steps, int) else steps,
         batch_size=batch_size,
-        participation=participation,
         images=images or toy_images(image),
-        executor=make_executor(executor, make, pool=pool, autocast=None, chunk=chunk, record=record, tuner=tuner),
-        record=record,
+        executor=(
+            LoopExecutor([make() for _ in range(pool)], None)
+            if executor == "loop"
+            else StackedExecutor(make(), None, chunk, record, tuner)
+        ),
         params={name: leaf.detach().clone() for name, leaf in first.named_parameters()},
         buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},
         seed=seed,
+        record=record,
+    )
+    every = [steps] * len(clients.train) if isinstance(steps, int) else steps
+    return FederatedTrainer(
+        setup, method=method, network=first, shards=clients, steps=every, participation=participation
     )
 
 

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from flbench import metrics
 from flbench.data.batches import Rows, consecutive_rows
-from flbench.engine.cuda_graph import GraphedFunction, Recorder
-from flbench.engine.device_data import ClientBatches, DeviceData, on_device, side_by_side
-from flbench.engine.executors import Executor, StackedExecutor
-from flbench.engine.local import ClientInit, ClientTask, Sgd
-from flbench.engine.server_round import ChunkJob, Train, watched
+from flbench.engine.cuda_graph import GraphedFunction
+from flbench.engine.device_data import DeviceData, on_device, side_by_side
+from flbench.engine.executors import StackedExecutor
+from flbench.engine.local import ChunkJob, ClientInit, ClientTask, Train
+from flbench.engine.run import TrainingSetup
+from flbench.engine.server_round import watched
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Method, Tree, tmap
 
@@ -50,34 +51,27 @@ class _Round:
 class CentralizedTrainer(Trainer):
     """One model on all the data, ``steps`` steps of SGD a round; momentum continues from round to round."""
 
-    def __init__(
-        self,
-        *,
-        sgd: Sgd,
-        autocast: torch.dtype | None,
-        train_rows: Rows,
-        val_rows: Rows,
-        steps: int,
-        batch_size: int,
-        images: DeviceData,
-        executor: Executor,
-        params: Tree,
-        buffers: Tree,
-        seed: int,
-        record: Recorder | None = None,
-    ) -> None:
-        super().__init__(images=images, executor=executor, x=params, buffers=buffers, seed=seed, record=record)
-        self._sgd, self._steps, self._batch_size = sgd, steps, batch_size
-        self._train_rows, self._val_rows = train_rows, val_rows
-        counts_Y = torch.bincount(images.train_labels_M, minlength=images.classes)
-        self._round = _Round(images, ClientTask(Method(), sgd, {}, {}, autocast), counts_Y, steps)
+    def __init__(self, setup: TrainingSetup, *, train_rows: Rows, val_rows: Rows, steps: int) -> None:
+        super().__init__(setup)
+        self._setup, self._steps, self._train_rows, self._val_rows = setup, steps, train_rows, val_rows
+        counts_Y = torch.bincount(setup.images.train_labels_M, minlength=setup.images.classes)
+        task = ClientTask(Method(), setup.sgd, x={}, server={}, autocast=setup.autocast)
+        self._round = _Round(setup.images, task, counts_Y, steps)
         self._graphed: GraphedFunction | None = None
         self.velocity: Tree = {}
 
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
-        if self.record is not None and self._sgd.momentum and not self.velocity:
+        if self.record is not None and self._setup.sgd.momentum and not self.velocity:
             self.velocity = tmap(torch.zeros_like, self.x)  # a recorded function keeps the shapes of its trees
-        drawn = on_device(side_by_side([self._batches()]), self.device)
+        rows = consecutive_rows(
+            self._train_rows,
+            seed=self.seed,
+            first_step=self.round * self._steps,
+            steps=self._steps,
+            batch_size=self._setup.batch_size,
+        )
+        batches = self.images.draw(rows, seed=self.seed, client=0, round=self.round)
+        drawn = on_device(side_by_side([batches]), self.device)
         trees = [drawn, self.x, self.buffers, self.velocity, self._open_watch()]
         outputs = self._round(self.executor.train, trees) if self.record is None else self._graph()(self._steps, trees)
         losses, self.x, self.buffers, self.velocity, self._watch = outputs
@@ -91,27 +85,20 @@ class CentralizedTrainer(Trainer):
         if self._graphed is None:
             if self.record is None or not isinstance(self.executor, StackedExecutor):
                 raise ValueError("rounds are recorded with the stacked executor only")
-            self.executor.tune(1, (self._batch_size, *self.images.train_MCHW.shape[1:]))
+            self.executor.tune(1, (self._setup.batch_size, *self.images.train_MCHW.shape[1:]))
             function = partial(self._round, self.executor.train_or_raise)
             self._graphed = GraphedFunction(function, self.record, "a round of centralized training", feedback=4)
         return self._graphed
 
-    def _batches(self) -> ClientBatches:
-        first = self.round * self._steps
-        rows = consecutive_rows(
-            self._train_rows, seed=self.seed, first_step=first, steps=self._steps, batch_size=self._batch_size
-        )
-        return self.images.draw(rows, seed=self.seed, client=0, round=self.round)
-
     def _measure(self) -> metrics.Record:
         model = [(self.x, self.buffers)]
-        record = metrics.whole_set(self._logits(model, self.images.test_MCHW)[0], self.images.test_labels_M)
+        record = metrics.whole_set(
+            self.executor.predict(model, self.images.test_MCHW, self.images.prepare)[0], self.images.test_labels_M
+        )
         if len(self._val_rows):
-            rows = torch.from_numpy(self._val_rows).to(self.images.train_MCHW.device)
-            held_out = metrics.whole_set(
-                self._logits(model, self.images.train_MCHW[rows])[0], self.images.train_labels_M[rows]
-            )
-            record["val_acc"] = held_out["acc"]
+            rows = torch.from_numpy(self._val_rows).to(self.device)
+            logits = self.executor.predict(model, self.images.train_MCHW[rows], self.images.prepare)[0]
+            record["val_acc"] = metrics.whole_set(logits, self.images.train_labels_M[rows])["acc"]
         return record
 
     def _trees(self) -> dict[str, Tree]:

@@ -12,7 +12,7 @@ import torch
 
 from flbench.engine.cuda_graph import GraphedFunction, Recorder
 from flbench.engine.executors import StackedExecutor
-from flbench.engine.sampling import Prefetcher, RoundInputs
+from flbench.engine.run import Prefetcher, RoundInputs
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round
 from flbench.methods.base import Tree
 
@@ -59,13 +59,13 @@ class RecordedRounds:
         self.group = group
         self._executor, self._record = executor, record
         self._clients = sum(group.sizes)
-        self._prefetcher = Prefetcher([run.sampler for run in group.runs], group.runs[0].counts_NY.device)
+        self._prefetcher = Prefetcher(group.runs, group.runs[0].counts_NY.device)
         self._prepare()
 
     def _prepare(self) -> None:
         """Start with stacks as large as the executor allows."""
-        sampler = self.group.runs[0].sampler
-        self._executor.tune(self._chunk(), (sampler.batch_size, *sampler.images.train_MCHW.shape[1:]))
+        setup = self.group.runs[0].setup
+        self._executor.tune(self._chunk(), (setup.batch_size, *setup.images.train_MCHW.shape[1:]))
         self._function = RoundFunction(self.group, self._executor)
         runs = f", {len(self.group.runs)} runs" if len(self.group.runs) > 1 else ""
         feedback = len(self.group.runs) * len(fields(RunState))

@@ -5,13 +5,17 @@ Shape suffixes: N clients, E local steps, B batch, M samples, C channels, H, W p
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from flbench.data.arrays import Arrays, Data
 from flbench.data.batches import Crops, Rows, crop_and_flip, draw_crops
 from flbench.methods.base import Tree
 
@@ -66,6 +70,12 @@ class DeviceData:
     dtype: torch.dtype
     augment: bool
 
+    @classmethod
+    def of(cls, data: Data, device: str, dtype: torch.dtype, *, augment: bool) -> DeviceData:
+        """Return a data set on a device; on a CPU in the arrays' own memory."""
+        train, test = _tensors(data.train, device), _tensors(data.test, device)
+        return cls(*train, *test, data.classes, data.white, dtype, augment)
+
     def draw(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> ClientBatches:
         """Return these rows with the augmentation of the client's round."""
         crops = draw_crops((rows_EB.size,), seed=seed, client=client, round=round) if self.augment else None
@@ -96,15 +106,14 @@ def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
     """
     steps = max(len(batch.rows_EB) for batch in batches)
     arrays = {"rows_NEB": np.stack([_padded(batch.rows_EB, steps) for batch in batches])}
-    choices = [_choices(batch.crops).reshape(*batch.rows_EB.shape, 3) for batch in batches if batch.crops is not None]
+    choices = []
+    for batch in batches:
+        if batch.crops is not None:
+            own_M3 = np.concatenate([batch.crops.flip.numpy()[:, None], batch.crops.offset.numpy()], axis=1)
+            choices.append(_padded(own_M3.reshape(*batch.rows_EB.shape, 3), steps))
     if choices:
-        arrays["crops_NEB3"] = np.stack([_padded(own, steps) for own in choices])
+        arrays["crops_NEB3"] = np.stack(choices)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def _choices(crops: Crops) -> Rows:
-    """Mirrored or not, row and column: (M, 3)."""
-    return np.concatenate([crops.flip.numpy()[:, None], crops.offset.numpy()], axis=1)
 
 
 def _padded(array: Rows, steps: int) -> Rows:
@@ -117,3 +126,34 @@ def on_device(tree: Tree, device: torch.device) -> Tree:
         return tree
     # Only from pinned memory is a copy queued and not waited for; torch reuses that memory once it is copied.
     return {name: leaf.pin_memory().to(device, non_blocking=True) for name, leaf in tree.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _SameMemory:
+    """Arrays compared by their memory, so that a cache can hold them."""
+
+    arrays: Arrays
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameMemory) and self._key() == other._key()
+
+    def _key(self) -> tuple[Any, ...]:
+        return tuple((a.__array_interface__["data"][0], a.shape) for a in (self.arrays.images, self.arrays.labels))
+
+
+def _tensors(arrays: Arrays, device: str) -> tuple[Tensor, Tensor]:
+    """Images and labels on a device; on a CPU in the arrays' own memory, which is never written to."""
+    if device != "cpu":
+        return _copies(_SameMemory(arrays), device)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(arrays.images), torch.from_numpy(arrays.labels)
+
+
+@lru_cache(maxsize=2)  # a worker's next run most likely uses the same data set
+def _copies(same: _SameMemory, device: str) -> tuple[Tensor, Tensor]:
+    images, labels = _tensors(same.arrays, "cpu")
+    return images.to(device), labels.to(device)

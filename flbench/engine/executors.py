@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -24,8 +23,7 @@ from torch.func import vmap
 from flbench.choices import UsedExecutor
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import GraphedFunction, Recorder
-from flbench.engine.local import ClientResult, autocast, local_train, map_tensors
-from flbench.engine.server_round import ChunkJob
+from flbench.engine.local import ClientResult, JobAt, Results, autocast, local_train, map_tensors
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import Forward, pure_forward, stacked_forward
@@ -46,14 +44,8 @@ class Executor(Protocol):
 
     name: UsedExecutor
 
-    def train(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
-        """Train a number of clients chunk by chunk, in order (``server_round.Train``).
-
-        Args:
-            clients: their number.
-            job: returns the training of the clients at these positions; it may be called in other threads, ahead of
-                the chunk that is yielded, and again where a chunk has to be repeated.
-        """
+    def train(self, clients: int, job: JobAt) -> Results:
+        """Train a number of clients chunk by chunk, in order."""
         ...
 
     def predict(
@@ -61,32 +53,6 @@ class Executor(Protocol):
     ) -> Tensor:
         """Return logits (models, images, Y) in evaluation mode of models given as (parameters, buffers)."""
         ...
-
-
-def make_executor(
-    name: str,
-    build: Callable[[], nn.Module],
-    *,
-    pool: int,
-    autocast: torch.dtype | None,
-    chunk: int | None = None,
-    record: Recorder | None = None,
-    tuner: ConvTuner | None = None,
-) -> Executor:
-    """Return the executor of that name.
-
-    Args:
-        name: ``loop`` or ``stacked``.
-        build: makes the network, of which only the structure is used.
-        pool: threads of the loop executor.
-        autocast: dtype of mixed precision, or None.
-        chunk: most clients of a stack; None: ``CHUNK``.
-        record: records evaluations of the stacked executor as CUDA graphs; None: they are computed directly.
-        tuner: chooses how stacks convolve; None: grouped, which is fastest on a CPU.
-    """
-    if name == "stacked":
-        return StackedExecutor(build(), autocast, chunk, record, tuner)
-    return LoopExecutor([build() for _ in range(pool)], autocast)
 
 
 @dataclass(frozen=True)
@@ -115,7 +81,7 @@ class LoopExecutor:
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
 
-    def train(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
+    def train(self, clients: int, job: JobAt) -> Results:
         """Train each client as a chunk of its own; only a few results wait to be yielded, so memory stays bounded."""
 
         def one(position: int, seat: _Seat) -> ClientResult:
@@ -188,27 +154,25 @@ class StackedExecutor:
         self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once ``tune`` has chosen it
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self._forward: Forward = stacked_forward(network)
-        evaluate = partial(_evaluate, network, pure_forward(network), autocast)
-        if record is not None:
-            evaluate = partial(_by_graph, GraphedFunction(evaluate, record, "an evaluation"))
-        self._evaluate = evaluate
+        self._forward_one = pure_forward(network)
+        self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 
-    def train(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
+    def train(self, clients: int, job: JobAt) -> Results:
         """Train chunk by chunk; a chunk that does not fit into memory is repeated in halves, as are later ones."""
         return self._train(clients, job, repeat=True)
 
-    def train_or_raise(self, clients: int, job: Callable[[slice], ChunkJob]) -> Iterator[tuple[slice, ClientResult]]:
+    def train_or_raise(self, clients: int, job: JobAt) -> Results:
         """The same, but a chunk that does not fit raises: within a recording, the whole round has to be repeated."""
         return self._train(clients, job, repeat=False)
 
-    def _train(
-        self, clients: int, job: Callable[[slice], ChunkJob], *, repeat: bool
-    ) -> Iterator[tuple[slice, ClientResult]]:
+    def _train(self, clients: int, job: JobAt, *, repeat: bool) -> Results:
         first = 0
         while first < clients:
             chunk = slice(first, min(first + self.chunk, clients))
             try:
-                result = self._train_chunk(job(chunk))
+                work = job(chunk)
+                self._network.train()
+                result = local_train(self._forward, vmap, work.task, work.init, work.batches.steps())
             except RuntimeError as error:
                 if not repeat:
                     raise
@@ -216,10 +180,6 @@ class StackedExecutor:
                 continue
             yield chunk, result
             first = chunk.stop
-
-    def _train_chunk(self, work: ChunkJob) -> ClientResult:
-        self._network.train()
-        return local_train(self._forward, vmap, work.task, work.init, work.batches.steps())
 
     def tune(self, clients: int, images_BCHW: tuple[int, ...]) -> None:
         """Choose how stacks of that size convolve batches of this shape, if there is a tuner."""
@@ -241,25 +201,20 @@ class StackedExecutor:
         self, models: Sequence[tuple[Tree, Tree]], images: Tensor, prepare: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Return logits (models, images, Y), computed model by model, batch by batch."""
-        parts = torch.split(images, EVALUATION_BATCH)
-        return torch.stack(
-            [
-                torch.cat([self._evaluate([params, buffers, {"pixels": prepare(part)}])[0]["logits"] for part in parts])
-                for params, buffers in models
-            ]
-        )
+        logits = []
+        for params, buffers in models:
+            for part in torch.split(images, EVALUATION_BATCH):
+                trees = [params, buffers, {"pixels": prepare(part)}]
+                out = self._evaluate(trees) if self._graphed is None else self._graphed(len(part), trees)
+                logits.append(out[0]["logits"])
+        return torch.cat(logits).view(len(models), len(images), -1)
 
-
-def _evaluate(network: nn.Module, forward: Forward, precision: torch.dtype | None, trees: Sequence[Tree]) -> list[Tree]:
-    """Logits of one model on one batch, from its parameters, its buffers and the pixels."""
-    params, buffers, batch = trees
-    network.eval()
-    with torch.no_grad(), autocast(batch["pixels"].device, precision):
-        return [{"logits": forward(params, buffers, batch["pixels"])[1]}]
-
-
-def _by_graph(graphed: GraphedFunction, trees: Sequence[Tree]) -> list[Tree]:
-    return graphed(len(trees[2]["pixels"]), trees)
+    def _evaluate(self, trees: Sequence[Tree]) -> list[Tree]:
+        """Logits of one model on one batch, from its parameters, its buffers and the pixels."""
+        params, buffers, batch = trees
+        self._network.eval()
+        with torch.no_grad(), autocast(batch["pixels"].device, self._autocast):
+            return [{"logits": self._forward_one(params, buffers, batch["pixels"])[1]}]
 
 
 def _identity(hook: Callable[..., Any]) -> Callable[..., Any]:

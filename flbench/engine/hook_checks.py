@@ -19,7 +19,6 @@ from flbench.errors import UserError, out_of_memory
 from flbench.methods.base import Context, Method, Tree
 
 _TREE = "a dict of tensors by name"
-_PAIR = "a pair: (the {}, the {})"
 
 #: The start of torch's messages when a hook that is mapped over clients reads a value.
 _READS_A_VALUE = "vmap: It looks like"
@@ -128,7 +127,7 @@ def _leaf(leaf: Tensor) -> str:
 def _pair(value: Any, first: str, second: str) -> str | None:
     if isinstance(value, tuple | list) and len(value) == 2:
         return None
-    return f"{_what(value)}; expected {_PAIR.format(first, second)}"
+    return f"{_what(value)}; expected a pair: (the {first}, the {second})"
 
 
 def _state(value: Any, x: Tree) -> str | None:

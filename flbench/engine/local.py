@@ -8,7 +8,7 @@ Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from flbench.engine.device_data import StackedBatches
 from flbench.methods.base import Context, Method, Tree
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
@@ -90,6 +91,25 @@ class ClientResult:
     message: Tree
     loss: Tensor
 
+
+@dataclass(frozen=True)
+class ChunkJob:
+    """The local training of one chunk of clients: what they share, how they start, and their batches."""
+
+    task: ClientTask
+    init: ClientInit
+    batches: StackedBatches
+
+
+#: Returns the job of the clients at these positions. It may be called in any thread, ahead of the chunk that is
+#: yielded, and again where a chunk has to be repeated.
+JobAt = Callable[[slice], ChunkJob]
+
+#: Positions and results of one chunk after another, in order; the results have the leading axis N.
+Results = Iterator[tuple[slice, ClientResult]]
+
+#: Trains a number of clients chunk by chunk.
+Train = Callable[[int, JobAt], Results]
 
 InitOrResult = TypeVar("InitOrResult", ClientInit, ClientResult)
 

@@ -38,7 +38,7 @@ class ModelAccess:
     @property
     def clients(self) -> int:
         """Number of clients; 0 where training is not federated."""
-        return len(self.trainer.sampler.rows) if isinstance(self.trainer, FederatedTrainer) else 0
+        return len(self.trainer.run.rows) if isinstance(self.trainer, FederatedTrainer) else 0
 
     def model(self, client: int = 0) -> tuple[Tree, Tree]:
         """Return the parameters and buffers with which a client would start the next round."""
@@ -64,7 +64,7 @@ class ModelAccess:
         images = self.trainer.images
         rows: Rows = np.arange(len(images.train_labels_M))
         if isinstance(self.trainer, FederatedTrainer):
-            own = self.trainer.sampler.rows
+            own = self.trainer.run.rows
             rows = np.concatenate(own) if client is None else own[client]
         purpose = "probe samples" if client is None else "probe samples of a client"
         drawn = stream(self.trainer.seed, purpose, client or 0).permutation(rows)[:count]

@@ -12,7 +12,7 @@ Shape suffixes: N participants of all runs, n those of a chunk (or of one run's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
 from operator import add, itemgetter
@@ -21,44 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.engine.device_data import StackedBatches
-from flbench.engine.local import ClientInit, ClientResult, ClientTask, Sgd, map_tensors
-from flbench.engine.sampling import RoundInputs, Sampler
+from flbench.engine.local import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
+from flbench.engine.run import RoundInputs, Run
 from flbench.methods.base import Tree
-
-
-@dataclass(frozen=True)
-class ChunkJob:
-    """The local training of one chunk of clients: what they share, how they start, and their batches."""
-
-    task: ClientTask
-    init: ClientInit
-    batches: StackedBatches
-
-
-#: Trains a number of clients chunk by chunk, in order. It calls the job for the positions of each chunk, perhaps in
-#: another thread, and yields the positions with their results, which have the leading axis n.
-Train = Callable[[int, Callable[[slice], ChunkJob]], Iterator[tuple[slice, ClientResult]]]
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What stays the same in all rounds of a run; equal only to itself.
-
-    Attributes:
-        sampler: its method, its clients, and everything drawn at random.
-        sgd: the local optimizer.
-        autocast: dtype of mixed precision, or None.
-        counts_NY: training samples of each client by class, of all clients.
-        param_names: of the network, in its order. ``buffer_names``: likewise.
-    """
-
-    sampler: Sampler
-    sgd: Sgd
-    autocast: torch.dtype | None
-    counts_NY: Tensor
-    param_names: Sequence[str]
-    buffer_names: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -124,27 +89,24 @@ class RunGroup:
     @cached_property
     def sizes(self) -> list[int]:
         """Participants of each run."""
-        return [run.sampler.cohort_size for run in self.runs]
+        return [run.cohort_size for run in self.runs]
 
     @cached_property
-    def all_steps(self) -> set[int]:
+    def all_steps(self) -> frozenset[int]:
         """The numbers of local steps that any client of any run takes."""
-        return {steps for run in self.runs for steps in run.sampler.steps}
+        return frozenset(steps for run in self.runs for steps in run.steps)
 
     @cached_property
     def lr_N(self) -> Tensor:
         """Each participant's learning rate."""
-        return self._numbers([run.sgd.lr for run in self.runs])
+        return self._of_participants([run.setup.sgd.lr for run in self.runs])
 
     @cached_property
     def hyperparameters(self) -> dict[str, Tensor]:
         """Each participant's value (N,) of the method's fields in which the runs differ."""
-        names = [field.name for field in fields(self.runs[0].sampler.method)]
-        return {name: self._numbers(self.values(name)) for name in names if len(set(self.values(name))) > 1}
-
-    def values(self, name: str) -> list[Any]:
-        """The value of a field of the method in each run."""
-        return [getattr(run.sampler.method, name) for run in self.runs]
+        names = [field.name for field in fields(self.runs[0].method)]
+        values = {name: [getattr(run.method, name) for run in self.runs] for name in names}
+        return {name: self._of_participants(own) for name, own in values.items() if len(set(own)) > 1}
 
     def parts(self, positions: slice) -> list[_Part]:
         """Cut a chunk of the participants by runs."""
@@ -157,9 +119,10 @@ class RunGroup:
             first += size
         return parts
 
-    def _numbers(self, values: Sequence[float]) -> Tensor:
+    def _of_participants(self, values: Sequence[float]) -> Tensor:
+        """Repeat each run's value for its participants."""
         each = [value for value, size in zip(values, self.sizes, strict=True) for _ in range(size)]
-        return torch.tensor(each, dtype=self.runs[0].sampler.images.dtype, device=self.runs[0].counts_NY.device)
+        return torch.tensor(each, dtype=self.runs[0].setup.images.dtype, device=self.runs[0].counts_NY.device)
 
 
 def server_round(
@@ -188,8 +151,8 @@ def chunk_job(group: RunGroup, states: Sequence[RunState], inputs: RoundInputs, 
     """Return the local training of the participants at these positions."""
     parts = group.parts(positions)
     init = _init(group, states, inputs, parts, positions)
-    data = group.runs[0].sampler.images
-    return ChunkJob(_task(group, states, parts, positions, init), init, data.stack(inputs.batches(positions)))
+    batches = group.runs[0].setup.images.stack(inputs.batches(positions))
+    return ChunkJob(_task(group, states, parts, positions, init), init, batches)
 
 
 def _init(
@@ -202,18 +165,20 @@ def _init(
         leaves = {name: _repeat(leaf, len(part)) for name, leaf in {**state.x, **state.buffers}.items()}
         leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
         trees = {
-            "params": {name: leaves[name] for name in run.param_names},
-            "buffers": {name: leaves[name] for name in run.buffer_names},
+            "params": {name: leaves[name] for name in run.setup.params},
+            "buffers": {name: leaves[name] for name in run.setup.buffers},
             "state": {name: leaf.index_select(0, cohort_n) for name, leaf in state.states.items()},
             "counts": {"counts_Y": run.counts_NY.index_select(0, cohort_n)},
         }
         each.append(trees)
     joined = {name: _cat([trees[name] for trees in each]) for name in each[0]}
     counts_Y = joined.pop("counts")["counts_Y"]
-    # Equal numbers of steps are a plain int: hooks then compute as for one client.
     known = set(inputs.steps_N[positions]) if inputs.steps_N is not None else group.all_steps
-    like = next(iter(joined["params"].values()))
-    steps = known.pop() if len(known) == 1 else inputs.weights_4N[3, positions].to(like.dtype)
+    steps: int | Tensor
+    if len(known) == 1:
+        (steps,) = known  # a plain number: hooks then compute as for one client
+    else:
+        steps = inputs.weights_4N[3, positions].to(next(iter(joined["params"].values())).dtype)
     return ClientInit(**joined, velocity={}, counts_Y=counts_Y, steps=steps)
 
 
@@ -221,23 +186,20 @@ def _task(
     group: RunGroup, states: Sequence[RunState], parts: Sequence[_Part], positions: slice, init: ClientInit
 ) -> ClientTask:
     """What the participants of a chunk share, and what differs between those of several runs."""
-    first, state = group.runs[parts[0].run], states[parts[0].run]
-    method = first.sampler.method
-    broadcast = [states[part.run].server if method.broadcasts_state else {} for part in parts]
-    task = ClientTask(method, first.sgd, state.x, broadcast[0], first.autocast)
-    if len(parts) == 1:
-        return task
-    servers = [
-        {name: _repeat(leaf, len(part)) for name, leaf in own.items()}
-        for own, part in zip(broadcast, parts, strict=True)
-    ]
-    each = {"x": {name: init.params[name] for name in state.x}, "server": _cat(servers), "lr": group.lr_N[positions]}
-    hyperparameters = {
-        name: leaf[positions]
-        for name, leaf in group.hyperparameters.items()
-        if len({group.values(name)[part.run] for part in parts}) > 1
-    }
-    return ClientTask(method, first.sgd, state.x, broadcast[0], first.autocast, each, hyperparameters)
+    first, x = group.runs[parts[0].run], states[parts[0].run].x
+    broadcast = [states[part.run].server if first.method.broadcasts_state else {} for part in parts]
+    each: dict[str, Any] = {}
+    hyperparameters = {}
+    if len(parts) > 1:
+        servers = [
+            {name: _repeat(leaf, len(part)) for name, leaf in own.items()}
+            for own, part in zip(broadcast, parts, strict=True)
+        ]
+        each = {"x": {name: init.params[name] for name in x}, "server": _cat(servers), "lr": group.lr_N[positions]}
+        for name, leaf in group.hyperparameters.items():
+            if len({getattr(group.runs[part.run].method, name) for part in parts}) > 1:
+                hyperparameters[name] = leaf[positions]
+    return ClientTask(first.method, first.setup.sgd, x, broadcast[0], first.setup.autocast, each, hyperparameters)
 
 
 class _Tally:
@@ -270,10 +232,12 @@ class _Tally:
 
     def close(self) -> RoundOutcome:
         """Take the server's step."""
-        state, sampler = self._state, self._run.sampler
-        participation = sampler.cohort_size / len(sampler.rows)
-        x, server = sampler.method.server_step(state.x, self._delta, self._message, state.server, participation)
-        loss = _sum_in_order(torch.cat(self._losses))
+        state, run = self._state, self._run
+        participation = run.cohort_size / len(run.rows)
+        x, server = run.method.server_step(state.x, self._delta, self._message, state.server, participation)
+        loss_N = torch.cat(self._losses)
+        # On a CPU from the first to the last, as ``add_weighted`` adds.
+        loss = loss_N.new_full((), reduce(add, loss_N.tolist(), 0.0)) if loss_N.is_cpu else loss_N.sum()
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)
         return RoundOutcome(
             state=RunState(x, self._buffers, server, state.states, state.local, watch),
@@ -305,11 +269,6 @@ def weighted_sum(leaf_n: Tensor, weights_n: Tensor) -> Tensor:
     """Return the sum of weight times leaf over the first axis, in the leaf's dtype."""
     weights = weights_n.to(leaf_n.dtype) if leaf_n.is_floating_point() else weights_n
     return (weights.view(-1, *[1] * (leaf_n.dim() - 1)) * leaf_n).sum(0).to(leaf_n.dtype)
-
-
-def _sum_in_order(values_N: Tensor) -> Tensor:
-    """The sum of a few numbers; on a CPU from the first to the last, as ``add_weighted`` adds."""
-    return values_N.new_full((), reduce(add, values_N.tolist(), 0.0)) if values_N.is_cpu else values_N.sum()
 
 
 def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:

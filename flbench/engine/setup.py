@@ -8,22 +8,22 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import Any, assert_never, cast
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from flbench.choices import Executor, UsedExecutor
 from flbench.config import Centralized, Federated, Training
-from flbench.data.arrays import Arrays, Data
+from flbench.data.arrays import Data
 from flbench.data.batches import Rows, steps_of_epochs
 from flbench.data.shards import shards_of
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
 from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.device_data import DeviceData
-from flbench.engine.executors import CHUNK, make_executor
+from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
+from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
 from flbench.errors import UserError
@@ -79,37 +79,36 @@ def make_trainer(
     Raises:
         flbench.errors.UserError: the model or the norm does not fit the images, or the partition cannot be drawn.
     """
-    _require_fit(experiment, data)
+    model, norm, image = cast(Model, experiment.model), cast(Norm, experiment.norm), _image(data)
+    # Planning checks this only where the shape of the images is known.
+    if problem := model.problem(image) or model.norm_problem(norm, image, data.classes):
+        raise UserError(f"{experiment.dataset.label()}, model {model.label()}, norm {norm.label()}: {problem}")
     set_matmul_precision(experiment.precision)
     autocast = torch.bfloat16 if experiment.precision == "bf16" else None
     network = partial(make_network, experiment, data, device)
     first = network()
-    name = executor_for(experiment, data, device=device, wanted=executor)
-    on_gpu = device == "cuda" and name == "stacked"
-    chunk = clients_that_fit(first, _image(data), experiment.batch_size, neighbours) if on_gpu else None
-    tuner = _gpu_tuner() if on_gpu else None
-    record = tuner.record if tuner else None
-    runner = make_executor(name, network, pool=pool, autocast=autocast, chunk=chunk, record=record, tuner=tuner)
-    common: dict[str, Any] = {
-        "sgd": Sgd(experiment.lr, experiment.momentum, experiment.weight_decay),
-        "autocast": autocast,
-        "batch_size": experiment.batch_size,
-        "images": _images(data, device, _dtype(experiment), augment=experiment.augment == "flip-crop"),
-        "executor": runner,
-        "params": {name: leaf.detach().clone() for name, leaf in first.named_parameters()},
-        "buffers": {name: leaf.detach().clone() for name, leaf in first.named_buffers()},
-        "seed": experiment.seed,
-        "record": record,
-    }
-    trainer = _trainer(experiment, data, first, common)
-    return trainer, Numerics(device, runner.name, experiment.precision, str(torch.__version__))
-
-
-def _require_fit(experiment: Training, data: Data) -> None:
-    """Raise UserError if model or norm do not fit the images; planning checks it only where the shape is known."""
-    model, norm, image = cast(Model, experiment.model), cast(Norm, experiment.norm), _image(data)
-    if problem := model.problem(image) or model.norm_problem(norm, image, data.classes):
-        raise UserError(f"{experiment.dataset.label()}, model {model.label()}, norm {norm.label()}: {problem}")
+    runner: LoopExecutor | StackedExecutor
+    record = None
+    if executor_for(experiment, data, device=device, wanted=executor) == "loop":
+        runner = LoopExecutor([network() for _ in range(pool)], autocast)
+    elif device == "cpu":
+        runner = StackedExecutor(network(), autocast)
+    else:
+        tuner, chunk = _gpu_tuner(), clients_that_fit(first, image, experiment.batch_size, neighbours)
+        runner, record = StackedExecutor(network(), autocast, chunk, tuner.record, tuner), tuner.record
+    setup = TrainingSetup(
+        sgd=Sgd(experiment.lr, experiment.momentum, experiment.weight_decay),
+        autocast=autocast,
+        batch_size=experiment.batch_size,
+        images=DeviceData.of(data, device, _dtype(experiment), augment=experiment.augment == "flip-crop"),
+        executor=runner,
+        params={name: leaf.detach().clone() for name, leaf in first.named_parameters()},
+        buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},
+        seed=experiment.seed,
+        record=record,
+    )
+    numerics = Numerics(device, runner.name, experiment.precision, str(torch.__version__))
+    return _trainer(experiment, data, first, setup), numerics
 
 
 @lru_cache(maxsize=1)
@@ -125,10 +124,9 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
     return build(model, _image(data), data.classes, norm, experiment.bias, **options).to(device)
 
 
-def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: str, neighbours: int = 1) -> int:
+def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: Executor, neighbours: int = 1) -> int:
     """Return how many runs like this one to train together: as many as fill a stack and fit into memory."""
-    wanted = cast(Executor, executor)
-    stacked = executor_for(experiment, data, device=device, wanted=wanted) == "stacked"
+    stacked = executor_for(experiment, data, device=device, wanted=executor) == "stacked"
     if not isinstance(experiment, Federated) or not stacked:
         return 1
     most = CHUNK
@@ -157,24 +155,24 @@ def _image(data: Data) -> tuple[int, int, int]:
     return cast(tuple[int, int, int], data.train.images.shape[1:])
 
 
-def _trainer(experiment: Training, data: Data, network: nn.Module, common: dict[str, Any]) -> Trainer:
+def _trainer(experiment: Training, data: Data, network: nn.Module, setup: TrainingSetup) -> Trainer:
     match experiment:
         case Federated():
             shards = shards_of(experiment, data)
             return FederatedTrainer(
+                setup,
                 method=cast(Method, experiment.method),
                 network=network,
                 shards=shards,
                 steps=[_steps(experiment, rows) for rows in shards.train],
                 participation=experiment.participation,
-                **common,
             )
         case Centralized():
             order = stream(experiment.seed, "held out").permutation(len(data.train.labels))
             held_out = round(len(order) * experiment.val_fraction)
             rows = order[held_out:]
             steps = _steps(experiment, rows)
-            return CentralizedTrainer(train_rows=rows, val_rows=order[:held_out], steps=steps, **common)
+            return CentralizedTrainer(setup, train_rows=rows, val_rows=order[:held_out], steps=steps)
     assert_never(experiment)
 
 
@@ -200,46 +198,3 @@ def matmul_precision_restored() -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-def _images(data: Data, device: str, dtype: torch.dtype, *, augment: bool) -> DeviceData:
-    train, train_labels = _on_device(data.train, device)
-    test, test_labels = _on_device(data.test, device)
-    return DeviceData(train, train_labels, test, test_labels, data.classes, data.white, dtype, augment)
-
-
-def _on_device(arrays: Arrays, device: str) -> tuple[Tensor, Tensor]:
-    if device == "cpu":
-        return _from_numpy(arrays.images), _from_numpy(arrays.labels)
-    # A worker's next run most likely uses the same data set: keep the last copies on the device.
-    return _copy_to_device(_Same(arrays), device)
-
-
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """Arrays compared by their memory, so that a cache can hold them."""
-
-    arrays: Arrays
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._key() == other._key()
-
-    def _key(self) -> tuple[Any, ...]:
-        return tuple((a.__array_interface__["data"][0], a.shape) for a in (self.arrays.images, self.arrays.labels))
-
-
-@lru_cache(maxsize=2)
-def _copy_to_device(same: _Same, device: str) -> tuple[Tensor, Tensor]:
-    return _from_numpy(same.arrays.images).to(device), _from_numpy(same.arrays.labels).to(device)
-
-
-def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor over the array's own memory, never written to; torch's warning about read-only maps is silenced."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)

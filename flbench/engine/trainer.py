@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from flbench import metrics
-from flbench.engine.cuda_graph import Recorder
-from flbench.engine.device_data import DeviceData
-from flbench.engine.executors import Executor, StackedExecutor
+from flbench.engine.executors import StackedExecutor
+from flbench.engine.run import TrainingSetup
 from flbench.methods.base import Tree
 
 
@@ -44,23 +43,13 @@ class Trainer(ABC):
         round: rounds done.
         x: shared parameters. ``buffers``: shared buffers.
         local: parameters and buffers that stay on the clients, every leaf with a leading axis N.
-        record: records a round as one CUDA graph; None: rounds are computed operation by operation, as on a CPU.
+        images, executor, seed, record: as in ``TrainingSetup``.
     """
 
-    def __init__(
-        self,
-        *,
-        images: DeviceData,
-        executor: Executor,
-        x: Tree,
-        buffers: Tree,
-        seed: int,
-        record: Recorder | None = None,
-    ) -> None:
-        self.record = record
-        self.images, self.executor, self.seed = images, executor, seed
+    def __init__(self, setup: TrainingSetup) -> None:
+        self.images, self.executor, self.seed, self.record = setup.images, setup.executor, setup.seed, setup.record
+        self.x, self.buffers = setup.params, setup.buffers
         self.round = 0
-        self.x, self.buffers = x, buffers
         self.local: Tree = {}
         self.bytes_up = self.bytes_down = 0
         self.seconds = 0.0
@@ -154,6 +143,3 @@ class Trainer(ABC):
     @abstractmethod
     def _trees(self) -> dict[str, Tree]:
         """The trees of the state, by attribute name."""
-
-    def _logits(self, models: Sequence[tuple[Tree, Tree]], images: Tensor) -> Tensor:
-        return self.executor.predict(models, images, self.images.prepare)

@@ -53,7 +53,7 @@ class Model(Component):
         The place at the logits follows; it alone depends on the number of classes.
         """
         for step in self.steps(image):
-            yield from step.sites()
+            yield from step.stage.sites(step.shape, step.last)
         yield Site("feature", (math.prod(self.output(image)),))
 
     def norm_problem(self, norm: Norm, image: Shape, classes: int) -> str | None:

@@ -37,7 +37,7 @@ class Network(StackableLayer):
         super().__init__()
         self.trunk = nn.Sequential()
         for number, step in enumerate(steps, start=1):
-            for kind, layer in step.modules(norm, bias):
+            for kind, layer in step.stage.modules(step.shape, step.last, norm, bias):
                 self.trunk.add_module(f"{kind}{number}", layer)
         if len(output) == 3:
             self.trunk.add_module("flatten", Flatten())

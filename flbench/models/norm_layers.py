@@ -101,17 +101,14 @@ class LayerNorm(Normalization, nn.LayerNorm):
         """Normalize over the last axes."""
         axes = len(self.normalized_shape)
         if x.dim() == 4 and axes == 3:
-            return self._channels_last(x)
+            # One client's images with the pixels' channels side by side: else torch copies them there and back.
+            channels, *pixels = self.normalized_shape
+            affine = [None if leaf is None else leaf.movedim(0, -1).contiguous() for leaf in (self.weight, self.bias)]
+            return F.layer_norm(x.movedim(1, -1), [*pixels, channels], affine[0], affine[1], self.eps).movedim(-1, 1)
         if self.weight is None or self.weight.dim() == axes:
             return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
         normalized = F.layer_norm(x, self.normalized_shape, eps=self.eps)
         return torch.addcmul(self.bias.unsqueeze(-axes - 1), normalized, self.weight.unsqueeze(-axes - 1))
-
-    def _channels_last(self, x: Tensor) -> Tensor:
-        """One client's images with the pixels' channels side by side: else torch copies them there and back."""
-        channels, height, width = self.normalized_shape
-        weight, bias = (None if leaf is None else leaf.movedim(0, -1).contiguous() for leaf in (self.weight, self.bias))
-        return F.layer_norm(x.movedim(1, -1), (height, width, channels), weight, bias, self.eps).movedim(-1, 1)
 
 
 class GroupNorm(Normalization, nn.GroupNorm):

@@ -135,11 +135,3 @@ class Step:
     stage: Stage
     shape: Shape
     last: bool
-
-    def sites(self) -> tuple[Site, ...]:
-        """Its places for normalizations."""
-        return self.stage.sites(self.shape, self.last)
-
-    def modules(self, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
-        """Its modules."""
-        return self.stage.modules(self.shape, self.last, norm, bias)

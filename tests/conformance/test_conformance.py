@@ -277,7 +277,7 @@ def test_one_step_of_equal_clients_is_centralized_sgd_on_the_union_batch() -> No
 def test_a_client_outside_the_cohort_keeps_its_state() -> None:
     trainer = toy_trainer(Scaffold(), participation=1 / 3)
     before = {name: leaf.clone() for name, leaf in trainer.states.items()}
-    (client,) = trainer.cohort()
+    (client,) = trainer.run.cohort(trainer.round)
     trainer.step()
     for name, leaf in trainer.states.items():
         others = [k for k in range(3) if k != client]

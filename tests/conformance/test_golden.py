@@ -137,7 +137,7 @@ def test_scaffold_with_two_of_three_clients(executor: str) -> None:
     x, c, controls = W0.copy(), np.zeros_like(W0), [np.zeros_like(W0) for _ in SIZES]
     seen = set()
     for round in range(5):
-        cohort = [int(client) for client in trainer.cohort()]
+        cohort = [int(client) for client in trainer.run.cohort(trainer.round)]
         seen.add(tuple(cohort))
         trainer.step()
         ends = {i: local_sgd(x, i, round, plus(c - controls[i])) for i in cohort}

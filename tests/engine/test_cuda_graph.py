@@ -25,7 +25,7 @@ from flbench.engine.cuda_round import RoundFunction
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.local import Sgd
-from flbench.engine.sampling import ROUNDS_AHEAD, Prefetcher, RoundInputs
+from flbench.engine.run import ROUNDS_AHEAD, Prefetcher, RoundInputs
 from flbench.engine.server_round import RunGroup, add_weighted, weighted_sum
 from flbench.engine.setup import make_trainer
 from flbench.engine.stack_size import client_bytes, clients_that_fit
@@ -262,11 +262,24 @@ def test_a_round_to_be_recorded_changes_none_of_its_inputs(method: str) -> None:
     trainer = toy_trainer(METHODS.parse(method), executor="stacked", norm="bn", sgd=Sgd(1e-2), participation=0.67)
     assert isinstance(trainer.executor, StackedExecutor)
     function = RoundFunction(RunGroup((trainer.run,)), trainer.executor)
-    drawn = RoundInputs.draw([trainer.sampler], [0], torch.device("cpu")).tree()
+    drawn = RoundInputs.draw([trainer.run], [0], torch.device("cpu")).tree()
     trees = [drawn, *trainer.run_state().trees()]
     first, second = function(trees), function(trees)
     for one, other in zip(first, second, strict=True):
         assert all(torch.equal(leaf, other[name]) for name, leaf in one.items())
+
+
+def test_hooks_get_a_plain_number_of_steps_that_all_clients_take() -> None:
+    """In every call of a round to be recorded, and in every chunk: a tensor would cost a choice at each step."""
+    seen = []
+
+    class Noting(Method):
+        def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+            seen.append(type(ctx.steps))
+            return ctx.client, {}
+
+    toy_trainer(Noting(), executor="stacked", record=rerun, chunk=2).step()
+    assert set(seen) == {int} and len(seen) > 4
 
 
 def test_rounds_are_recorded_once() -> None:
@@ -645,10 +658,10 @@ def test_evaluation_of_personal_models() -> None:
 
 def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
     trainers = group("fedavg", images=replace(toy_images(), augment=True))
-    samplers = [trainer.sampler for trainer in trainers]
-    feed = Prefetcher(samplers, torch.device("cpu"))
+    runs = [trainer.run for trainer in trainers]
+    feed = Prefetcher(runs, torch.device("cpu"))
     for rounds in [(0, 5, 2), (1, 6, 3), (2, 7, 4), (40, 7, 0), (41, 8, 1)]:
-        expected = RoundInputs.draw(samplers, rounds, torch.device("cpu")).tree()
+        expected = RoundInputs.draw(runs, rounds, torch.device("cpu")).tree()
         found = feed.next(rounds)
         assert found.keys() == expected.keys() == {"cohort_N", "rows_NEB", "weights_4N", "crops_NEB3"}
         assert all(torch.equal(found[name], expected[name]) for name in expected)

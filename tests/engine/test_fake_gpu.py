@@ -22,8 +22,8 @@ from flbench.engine.cuda_round import RoundFunction
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
-from flbench.engine.sampling import RoundInputs
-from flbench.engine.server_round import Run, RunGroup
+from flbench.engine.run import RoundInputs, Run
+from flbench.engine.server_round import RunGroup
 from flbench.errors import UserError
 from flbench.methods.base import Method, Tree
 from flbench.models import convolutions
@@ -44,13 +44,12 @@ def tree_of(tree: Tree) -> Tree:
     return {name: imagined(leaf) for name, leaf in tree.items()}
 
 
-def moved(trainer: FederatedTrainer) -> Run:
+def moved(trainer: FederatedTrainer, autocast: torch.dtype | None) -> Run:
     """The trainer's constants on the device."""
-    run = trainer.run
-    images = run.sampler.images
+    run, images = trainer.run, trainer.images
     names = ("train_MCHW", "train_labels_M", "test_MCHW", "test_labels_M")
     on_gpu = replace(images, **{name: imagined(getattr(images, name)) for name in names})
-    return replace(run, sampler=replace(run.sampler, images=on_gpu), counts_NY=imagined(run.counts_NY))
+    return replace(run, setup=replace(run.setup, images=on_gpu, autocast=autocast), counts_NY=imagined(run.counts_NY))
 
 
 @torch.no_grad()
@@ -147,8 +146,8 @@ def round_on_gpu(
     chunk: int,
     autocast: torch.dtype | None = None,
 ) -> list[Tree]:
-    samplers = [trainer.sampler for trainer in trainers]
-    drawn = RoundInputs.draw(samplers, [0] * len(trainers), torch.device("cpu")).tree()
+    runs = [trainer.run for trainer in trainers]
+    drawn = RoundInputs.draw(runs, [0] * len(trainers), torch.device("cpu")).tree()
     states = [trainer.run_state() for trainer in trainers]
     executor = trainers[0].executor
     assert isinstance(executor, StackedExecutor)
@@ -156,7 +155,7 @@ def round_on_gpu(
 
     monkeypatch.setattr(torch.autograd, "grad", gradients)
     with FakeTensorMode(allow_non_fake_inputs=False):
-        group = RunGroup(tuple(replace(moved(trainer), autocast=autocast) for trainer in trainers))
+        group = RunGroup(tuple(moved(trainer, autocast) for trainer in trainers))
         function = RoundFunction(group, executor)
         return function([tree_of(tree) for tree in [drawn, *(tree for state in states for tree in state.trees())]])
 

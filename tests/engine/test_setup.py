@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
 from flbench.data.shards import shards_of
-from flbench.engine import setup
+from flbench.engine import device_data, setup
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.setup import Numerics, make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
@@ -32,7 +33,7 @@ def trainer_of(**fields: Any) -> Trainer:
 
 def steps_of(trainer: Trainer) -> list[int]:
     assert isinstance(trainer, FederatedTrainer)
-    return [trainer.sampler.steps[client] for client in range(4)]
+    return [trainer.run.steps[client] for client in range(4)]
 
 
 def test_epochs_follow_the_size_of_each_client() -> None:
@@ -64,7 +65,7 @@ def test_clients_smaller_than_a_batch_train_for_their_epochs() -> None:
             torch.testing.assert_close(scaffold.states[name][client], (x[name] - leaf[client]) / (k * 0.1))
     # FedNova weighs client k's change by the share of its samples over K_k.
     assert isinstance(fednova, FederatedTrainer)
-    weights = fednova.sampler.weights(fednova.cohort()).deltas
+    weights = fednova.run.weights(fednova.run.cohort(0)).deltas
     share = [size / sum(sizes) for size in sizes]
     effective = sum(p * k for p, k in zip(share, steps, strict=True))
     assert list(weights) == pytest.approx([p * effective / k for p, k in zip(share, steps, strict=True)])
@@ -120,10 +121,10 @@ def test_on_a_gpu_as_many_runs_are_fused_as_fit(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_worker_takes_its_share_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers at ``gpus: 0.5`` fill one GPU between them: in the size of a group, and in that of a stack."""
-    to_device, stacks = setup._on_device, []
+    stacks = []
     monkeypatch.setattr(setup, "make_network", lambda experiment, data, _: make_network(experiment, data, "cpu"))
-    monkeypatch.setattr(setup, "_on_device", lambda arrays, _: to_device(arrays, "cpu"))
-    monkeypatch.setattr(setup, "_gpu_tuner", lambda: None)
+    monkeypatch.setattr(device_data, "_copies", lambda same, _: device_data._tensors(same.arrays, "cpu"))
+    monkeypatch.setattr(setup, "_gpu_tuner", lambda: SimpleNamespace(record=None))
     monkeypatch.setattr(setup, "clients_that_fit", lambda network, image, batch_size, neighbours: 12 // neighbours)
 
     def made(*given: Any, **wanted: Any) -> tuple[Trainer, Numerics]:

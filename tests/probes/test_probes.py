@@ -52,7 +52,7 @@ def test_mixed_samples_have_all_classes_alike() -> None:
 def test_local_sharpness_uses_the_clients_own_samples() -> None:
     access = access_of(partition="classes:1")
     own = access.train_samples(20, client=3)
-    rows = access.trainer.sampler.rows[3] if isinstance(access.trainer, FederatedTrainer) else []
+    rows = access.trainer.run.rows[3] if isinstance(access.trainer, FederatedTrainer) else []
     everything = access.trainer.images.prepare(access.trainer.images.train_MCHW[torch.from_numpy(rows)])
     assert len(own) == 20
     assert all(any(torch.equal(one, other) for other in everything) for one in own)
@@ -103,7 +103,7 @@ def test_local_steps_are_plain_steps_on_the_clients_batches() -> None:
     assert isinstance(trainer, FederatedTrainer)
     params, _ = access.after_local_steps(4, 2)
     weights = {name: leaf.clone().requires_grad_() for name, leaf in trainer.x.items()}
-    batch = trainer.sampler.batch(4, trainer.round)
+    batch = trainer.run.batch(4, trainer.round)
     for rows in torch.from_numpy(batch.rows_EB[:2]):
         images = trainer.images.prepare(trainer.images.train_MCHW[rows])
         logits = torch.relu(images.flatten(1) @ weights["trunk.dense1.weight"].T) @ weights["head.weight"].T
@@ -123,7 +123,7 @@ def test_one_class_clients_forget_the_other_classes(executor: str) -> None:
     assert found["mean_after"] < found["mean_before"]
     assert [len(row) for row in found["after"]] == [10] * 3
     for client, row in enumerate(found["after"]):
-        rows = access.trainer.sampler.rows[client] if isinstance(access.trainer, FederatedTrainer) else []
+        rows = access.trainer.run.rows[client] if isinstance(access.trainer, FederatedTrainer) else []
         (own,) = set(access.trainer.images.train_labels_M[torch.from_numpy(rows)].tolist())
         assert row[own] == 1
 

@@ -1,0 +1,190 @@
+"""A run: what stays the same in all of its rounds, and what is drawn for each of them.
+
+Everything random (who takes part in a round, and what each participant sees) is a pure function of (seed, round,
+client), so it can be drawn in any order, rounds ahead, and again.
+
+Shape suffixes: N participants (of all runs trained together), E local steps, B batch, Y classes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flbench.data.batches import Rows, federated_rows
+from flbench.engine.cuda_graph import Recorder
+from flbench.engine.device_data import ClientBatches, DeviceData, on_device, side_by_side
+from flbench.engine.executors import Executor
+from flbench.engine.local import Sgd
+from flbench.methods.base import Method, Tree
+from flbench.streams import stream
+
+#: Rounds drawn ahead of the requested one, and the threads that draw them.
+ROUNDS_AHEAD = 16
+THREADS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSetup:
+    """What federated and centralized training are both made from.
+
+    Attributes:
+        sgd: the local optimizer.
+        autocast: dtype of mixed precision, or None.
+        batch_size: samples in a batch.
+        images: the data set.
+        executor: trains clients and evaluates models.
+        params: initial parameters, in the network's order. ``buffers``: likewise.
+        seed: of all random choices.
+        record: records a round as one CUDA graph; None: rounds are computed operation by operation, as on a CPU.
+    """
+
+    sgd: Sgd
+    autocast: torch.dtype | None
+    batch_size: int
+    images: DeviceData
+    executor: Executor
+    params: Tree
+    buffers: Tree
+    seed: int
+    record: Recorder | None = None
+
+
+@dataclass(frozen=True)
+class ClientWeights:
+    """The weights of a round's participants: their shares of the samples, their changes, their messages."""
+
+    share: Sequence[float]
+    deltas: Sequence[float]
+    messages: Sequence[float]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What stays the same in all rounds of a federated run; equal only to itself.
+
+    Attributes:
+        setup: what it is made from.
+        method: the federated method.
+        rows: the training rows of each client. ``steps``: its local steps in a round.
+        cohort_size: participants of a round.
+        counts_NY: training samples of each client by class, of all clients.
+    """
+
+    setup: TrainingSetup
+    method: Method
+    rows: tuple[Rows, ...]
+    steps: Sequence[int]
+    cohort_size: int
+    counts_NY: Tensor
+
+    def cohort(self, round: int) -> Rows:
+        """Return the participants of a round, in ascending order."""
+        count = len(self.rows)
+        if self.cohort_size == count:
+            return np.arange(count)
+        drawn = stream(self.setup.seed, "cohort", round).choice(count, self.cohort_size, replace=False)
+        return np.sort(drawn)
+
+    def batch(self, client: int, round: int) -> ClientBatches:
+        """Return what a client sees in a round."""
+        key = {"seed": self.setup.seed, "client": client, "round": round}
+        size, steps = self.setup.batch_size, self.steps[client]
+        return self.setup.images.draw(federated_rows(self.rows[client], **key, steps=steps, batch_size=size), **key)
+
+    def weights(self, cohort: Rows) -> ClientWeights:
+        """Return the weights of these participants."""
+        sizes = [len(self.rows[client]) for client in cohort]
+        total = sum(sizes)
+        share = [size / total for size in sizes]
+        steps = [self.steps[client] for client in cohort]
+        deltas = self.method.delta_weights(share, steps, self.setup.sgd.momentum)
+        return ClientWeights(share, deltas, self.method.message_weights(share))
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    """What is drawn for one round of each run, the participants of all runs side by side.
+
+    Attributes:
+        cohort_N: each participant's number in its run.
+        weights_4N: share of the samples, weights of change and message, number of steps; float64.
+        steps_N: the numbers of steps, where the host knows who takes part.
+        batches: for the positions of a chunk, ``rows_NEB`` and ``crops_NEB3`` as ``device_data.side_by_side`` has them.
+    """
+
+    cohort_N: Tensor
+    weights_4N: Tensor
+    steps_N: Sequence[int] | None
+    batches: Callable[[slice], Tree]
+
+    @classmethod
+    def draw(
+        cls,
+        runs: Sequence[Run],
+        rounds: Sequence[int],
+        device: torch.device,
+        cohorts: Sequence[Rows] | None = None,
+    ) -> RoundInputs:
+        """Draw one round of each run, for given participants if there are any; batches when a chunk asks for them."""
+        cohorts = cohorts or [run.cohort(round) for run, round in zip(runs, rounds, strict=True)]
+        drawn = list(zip(runs, rounds, cohorts, strict=True))
+        members = [(run, round, int(client)) for run, round, cohort in drawn for client in cohort]
+        steps_N = [run.steps[client] for run, _, client in members]
+        weights = [run.weights(cohort) for run, _, cohort in drawn]
+        rows = [
+            [share for each in weights for share in each.share],
+            [weight for each in weights for weight in each.deltas],
+            [weight for each in weights for weight in each.messages],
+            steps_N,
+        ]
+        small = {
+            "cohort_N": torch.from_numpy(np.concatenate(cohorts)),
+            "weights_4N": torch.from_numpy(np.array(rows, dtype=np.float64)),
+        }
+
+        def batches(positions: slice) -> Tree:
+            return on_device(
+                side_by_side([run.batch(client, round) for run, round, client in members[positions]]), device
+            )
+
+        return cls(**on_device(small, device), steps_N=steps_N, batches=batches)
+
+    @classmethod
+    def of_tree(cls, tree: Tree) -> RoundInputs:
+        """The inverse of ``tree``; the numbers of steps stay on the device."""
+        drawn = dict(tree)
+        cohort_N, weights_4N = drawn.pop("cohort_N"), drawn.pop("weights_4N")
+        return cls(cohort_N, weights_4N, None, lambda at: {name: leaf[at] for name, leaf in drawn.items()})
+
+    def tree(self) -> Tree:
+        """Everything as tensors by name, the batches of all participants drawn."""
+        return {"cohort_N": self.cohort_N, "weights_4N": self.weights_4N, **self.batches(slice(0, len(self.cohort_N)))}
+
+
+class Prefetcher:
+    """Rounds of several runs, drawn ahead in threads and copied to the device asynchronously."""
+
+    def __init__(self, runs: Sequence[Run], device: torch.device) -> None:
+        self._runs, self._device = runs, device
+        self._drawn: deque[tuple[tuple[int, ...], Future[Tree]]] = deque()
+        self._pool = ThreadPoolExecutor(THREADS, "draws")
+
+    def next(self, rounds: tuple[int, ...]) -> Tree:
+        """Return ``RoundInputs.tree`` on the device; fast if the last call was for the previous round of each run."""
+        if self._drawn and self._drawn[0][0] != rounds:
+            self._drawn.clear()
+        while len(self._drawn) <= ROUNDS_AHEAD:
+            coming = tuple(round + len(self._drawn) for round in rounds)
+            self._drawn.append((coming, self._pool.submit(self._draw, coming)))
+        return on_device(self._drawn.popleft()[1].result(), self._device)
+
+    def _draw(self, rounds: Sequence[int]) -> Tree:
+        """One round, on the CPU: the threads never touch the device."""
+        return RoundInputs.draw(self._runs, rounds, torch.device("cpu")).tree()
