@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from flbench.report.blocks import Entry
 from flbench.report.cells import summarize
 from flbench.report.claims import Claim, Verdict
 from flbench.report.stats import Difference
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 #: What one setting says of a claim. True, False and None: it holds, it does not hold, the runs cannot decide.
 Outcome = Verdict | bool | None
+
+_VERDICTS: Mapping[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "inconclusive"}
 
 #: An outcome, and the numbers behind it.
 Finding = tuple[Outcome, str]
@@ -32,17 +35,10 @@ def combined(outcomes: Iterable[Outcome]) -> Verdict:
     A claim that holds in some settings alone holds in part; one that is refuted in some and open in the others does
     not hold; one without settings was not run.
     """
-    verdicts = {verdict_of(outcome) for outcome in outcomes}
+    verdicts = {outcome if isinstance(outcome, str) else _VERDICTS[outcome] for outcome in outcomes}
     if len(verdicts) < 2:
         return verdicts.pop() if verdicts else "not run"
     return "in part" if verdicts & {"holds", "in part"} else "does not hold"
-
-
-def verdict_of(outcome: Outcome) -> Verdict:
-    """Return an outcome as a verdict."""
-    if isinstance(outcome, str):
-        return outcome
-    return "inconclusive" if outcome is None else "holds" if outcome else "does not hold"
 
 
 def fit_exponent(by_width: Mapping[int, Iterable[float]], fewest: int = 2) -> Exponent | None:
@@ -65,9 +61,19 @@ def exponent_text(found: Exponent | None) -> str:
     return "–" if found is None else two_decimals(found.value) + interval_text(found.low, found.high)
 
 
+def fit_text(found: Exponent | None, n: int) -> str:
+    """``exponent 0.97 [0.95, 0.99], n=16``, or ``no exponent``."""
+    return f"exponent {exponent_text(found)}, n={n}" if found else "no exponent"
+
+
 def interval_text(low: float | None, high: float | None) -> str:
     """`` [0.51, 0.58]``, with the space before it; empty for none."""
     return "" if low is None or high is None else f" [{two_decimals(low)}, {two_decimals(high)}]"
+
+
+def number_entry(value: float | None, text: Callable[[float], str] = "{:.3g}".format) -> Entry:
+    """A number of a table, which is sorted by its value; a dash for none."""
+    return Entry("–") if value is None else Entry(text(value), order=value)
 
 
 def two_decimals(value: float) -> str:

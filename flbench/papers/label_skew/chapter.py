@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flbench.metric_specs import METRICS
+from flbench.papers.evidence import number_entry
 from flbench.papers.label_skew import (
     claims_bounded_norms,
     claims_feature_rank,
@@ -71,32 +72,31 @@ class Synthesis:
 
 def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Synthesis, ...]:
     """Return a synthesis of each section, with the records of round 0 where probes have them."""
-    births = Births(collection)
-    return tuple(_synthesis(section, births) for section in sections)
-
-
-def _synthesis(section: Section, births: Births) -> Synthesis:
-    everything = [cell for table in section.tables for cell in _in_order(table.cells)]
-    cells = probed(everything, births)
-    tuned = probed((cell for details in section.details for cell in _in_order(details.table.cells)), births)
-    shared, best = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
-    metric = METRICS[cells[0].cell.metric] if cells else None
-    mechanisms = (
-        claims_learning_rate.judge(section.ranges, shared, best),
-        claims_feature_rank.judge(shared, best),
-        claims_bounded_norms.judge(shared, best),
-    )
-    runs = [run for cell in everything for run in cell.runs if run.state == "done"]
-    return Synthesis(
-        title=section.title,
-        place=section.place,
-        cells=tuple(cells),
-        tuned=tuple(tuned),
-        mechanisms=mechanisms if metric is not None and metric.percent and not metric.lower_is_better else (),
-        claims=tuple(claims_one_class.claims(cells)),
-        seen=sum(map(has_probes, runs)),
-        finished=len(runs),
-    )
+    births, syntheses = Births(collection), []
+    for section in sections:
+        everything = [cell for table in section.tables for cell in _in_order(table.cells)]
+        cells = probed(everything, births)
+        tuned = probed((cell for details in section.details for cell in _in_order(details.table.cells)), births)
+        shared, best = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
+        metric = METRICS[cells[0].cell.metric] if cells else None
+        mechanisms = (
+            claims_learning_rate.judge(section.ranges, shared, best),
+            claims_feature_rank.judge(shared, best),
+            claims_bounded_norms.judge(shared, best),
+        )
+        runs = [run for cell in everything for run in cell.runs if run.state == "done"]
+        synthesis = Synthesis(
+            title=section.title,
+            place=section.place,
+            cells=tuple(cells),
+            tuned=tuple(tuned),
+            mechanisms=mechanisms if metric is not None and metric.percent and not metric.lower_is_better else (),
+            claims=tuple(claims_one_class.claims(cells)),
+            seen=sum(map(has_probes, runs)),
+            finished=len(runs),
+        )
+        syntheses.append(synthesis)
+    return tuple(syntheses)
 
 
 def _in_order(placed: Mapping[tuple[int, int], Cell]) -> Iterator[Cell]:
@@ -144,9 +144,9 @@ def _correlation_table(correlations: Sequence[RankCorrelation]) -> Grid:
     rows = []
     for one in correlations:
         found = one.correlation
-        rho = Entry("–") if found.rho is None else Entry(f"{found.rho:+.2f}", order=found.rho)
         interval = "none" if found.interval is None else f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}"
         size = (Entry(str(found.n), order=found.n), Entry(f"{found.groups} {one.unit}", order=found.groups))
+        rho = number_entry(found.rho, "{:+.2f}".format)
         rows.append((*words(one.what, one.where), rho, Entry(interval), *size))
     return Grid(("of", "where", "rho", "95 % interval", "n", "resampled"), tuple(rows), names=2)
 
@@ -166,13 +166,13 @@ def _cell_table(cells: Sequence[Probed]) -> Grid:
     rows = [
         (
             *words(*(one.cell.tick(axis).label for axis in axes)),
-            _number(one.lr),
-            _number(one.acc, metric.text),
-            _number(one.rank),
-            _number(one.share, lambda value: f"{100 * value:.1f}"),
-            *map(_number, (one.growth, one.agreement, one.born, one.final)),
-            _number(2 / one.final if one.final else None),
-            _number(one.used),
+            number_entry(one.lr),
+            number_entry(one.acc, metric.text),
+            number_entry(one.rank),
+            number_entry(one.share, lambda value: f"{100 * value:.1f}"),
+            *map(number_entry, (one.growth, one.agreement, one.born, one.final)),
+            number_entry(2 / one.final if one.final else None),
+            number_entry(one.used),
         )
         for one in sorted(cells, key=lambda one: tuple(one.cell.tick(axis) for axis in axes))
     ]
@@ -184,10 +184,6 @@ def _axes(cells: Sequence[Probed]) -> tuple[str, ...]:
     columns = [dict(one.column) for one in cells]
     differing = [name for name in columns[0] if name != "data" and len({column.get(name) for column in columns}) > 1]
     return (*differing, *(["method"] if any(one.is_federated for one in cells) else []), "norm")
-
-
-def _number(value: float | None, text: Callable[[float], str] = "{:.3g}".format) -> Entry:
-    return Entry("–") if value is None else Entry(text(value), order=value)
 
 
 def fields(found: Sequence[Synthesis]) -> list[dict[str, Any]]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flbench.papers.label_skew.correlations import (
-    STRONG,
     Direction,
     Key,
     Mechanism,
     RankCorrelation,
     by_partition,
     correlate_accuracy,
+    verdict_on,
 )
 from flbench.papers.label_skew.probe_cells import Probed
-from flbench.report.claims import Claim, Verdict
+from flbench.report.claims import Claim
 
 TEXT = "Accuracy follows the rank of the features"
 SOURCE = "after Daneshmand et al. 2020"
@@ -48,17 +48,9 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
         f"{_DIRECTIONS[same_rate.direction]}, {same_rate.text}; at the best learning rates {best.text}."
     )
     others = [one for one in (same_norm, same_rate, both, best, share) if one.correlation.rho is not None]
-    verdict = _verdict(whole, same_norm, same_rate)
+    verdict = verdict_on(whole, (same_norm, same_rate))
     return Mechanism("rank", Claim(TEXT, SOURCE, verdict, evidence), (*parts, whole, *others))
 
 
 def _correlation(cells: Sequence[Probed], where: str, strata: Key[Probed]) -> RankCorrelation:
     return correlate_accuracy(cells, lambda one: one.rank, "effective rank", where, strata)
-
-
-def _verdict(whole: RankCorrelation, *within: RankCorrelation) -> Verdict:
-    """Holds if the correlation is strong over all cells and rises among equal norms and equal learning rates."""
-    if whole.direction == "rises":
-        is_strong = (whole.correlation.rho or 0) >= STRONG
-        return "holds" if is_strong and all(one.direction == "rises" for one in within) else "in part"
-    return "inconclusive" if whole.direction == "open" else "does not hold"

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flbench.papers.label_skew.correlations import (
-    STRONG,
     Mechanism,
     RankCorrelation,
     by_partition,
     correlate,
     quartiles_text,
+    verdict_on,
 )
 from flbench.papers.label_skew.probe_cells import Probed
-from flbench.report.claims import Claim, Verdict
+from flbench.report.claims import Claim
 from flbench.report.lr_range import Ranges
 
 TEXT = "The range of learning rates that works follows 2 / lambda_max"
@@ -48,11 +48,6 @@ class _Row:
         """2 / lambda_max of the untrained network."""
         return 2 / self.any.born if self.any.born else None
 
-    @property
-    def local_rate(self) -> float | None:
-        """2 / lambda_max of the untrained network on the sharpest client that was probed."""
-        return 2 / self.any.born_local if self.any.born_local else None
-
 
 def judge(ranges: Sequence[Ranges], cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
     """Correlate the highest learning rate that works with 2 / lambda_max, over rows."""
@@ -81,15 +76,8 @@ def judge(ranges: Sequence[Ranges], cells: Sequence[Probed], tuned: Sequence[Pro
         f"Left out: {idle} rows whose best rate is not {OVER_CHANCE:g} times better than guessing." if idle else "",
         f"Left out: {unsettled} rows whose runs are not all finished." if unsettled else "",
     ]
-    claim = Claim(TEXT, SOURCE, _verdict(whole), " ".join(filter(None, sentences)))
+    claim = Claim(TEXT, SOURCE, verdict_on(whole), " ".join(filter(None, sentences)))
     return Mechanism("rates", claim, tuple(correlations))
-
-
-def _verdict(found: RankCorrelation) -> Verdict:
-    """Holds if the correlation is strong."""
-    if found.direction == "rises":
-        return "holds" if (found.correlation.rho or 0) >= STRONG else "in part"
-    return "inconclusive" if found.direction == "open" else "does not hold"
 
 
 def _rows(ranges: Sequence[Ranges], cells: Sequence[Probed]) -> tuple[list[_Row], int, int]:
@@ -118,9 +106,14 @@ def _chance(one: Probed) -> float:
 def _correlation(rows: Sequence[_Row], where: str, *, is_local: bool) -> RankCorrelation:
     """Resample norms, and nothing finer: all rows of one norm begin with the same lambda_max."""
     model = "sharpest client" if is_local else "global model"
+
+    def rate(row: _Row) -> float | None:
+        sharpness = row.any.born_local if is_local else row.any.born
+        return 2 / sharpness if sharpness else None
+
     return correlate(
         rows,
-        (lambda row: row.local_rate if is_local else row.rate, lambda row: row.high),
+        (rate, lambda row: row.high),
         what=f"highest working lr ~ 2 / lambda_max at the start, {model}",
         where=where,
         strata=lambda row: row.any.column,

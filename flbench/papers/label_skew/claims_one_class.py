@@ -43,7 +43,7 @@ def claims(cells: Sequence[Probed]) -> Iterator[Claim]:
             "FedAvg on one class a client: with FN the global model's features are spread over more directions",
             "figure 3, right",
             averaged,
-            _final_share,
+            lambda run: number(probes_of(run.record), "features", "first_share"),
             f"share of the first singular value, none {_shares(plain)}, fn {_shares(normalized)}",
         )
     forgotten = [
@@ -68,7 +68,9 @@ def _by_norm(cells: Sequence[Probed]) -> tuple[list[Probed], list[Probed]]:
 
 def _norms_grow(plain: Sequence[Probed], bounded: Sequence[Probed]) -> Claim:
     text = "Local training on one class without normalization makes the norms of features grow; FN bounds them"
-    grown = [_is_above_one(one) for one in plain]
+    # The interval of the growth over seeds is above one; too few seeds for one count by their mean.
+    logarithms = [summarize([math.log(value) for value in one.growth_by_seed.values()]) for one in plain]
+    grown = [found is not None and found.mean - (found.half_width or 0) > 0 for found in logarithms]
     kept = [1 / BOUNDED < (one.growth or 0) < BOUNDED for one in bounded]
     heads = [one.head_growth for one in plain if one.head_growth is not None]
     evidence = (
@@ -78,12 +80,6 @@ def _norms_grow(plain: Sequence[Probed], bounded: Sequence[Probed]) -> Claim:
     evidence += f"; fn: {range_text([one.growth or 0 for one in bounded])}" if bounded else "; fn was not run"
     evidence += f"; longest class embedding of none: factor {range_text(heads)}" if heads else ""
     return Claim(text, f"{PAPER}, theorem 1 and figure 3, left", combined([*grown, *kept]), evidence + ".")
-
-
-def _is_above_one(one: Probed) -> bool:
-    """Whether the interval of the growth over seeds is above one; too few seeds for one count by their mean."""
-    summary = summarize([math.log(value) for value in one.growth_by_seed.values()])
-    return summary is not None and summary.mean - (summary.half_width or 0) > 0
 
 
 def _features_collapse(plain: Sequence[Probed], normalized: Sequence[Probed]) -> Claim:
@@ -124,10 +120,6 @@ def _fn_reduces(text: str, source: str, cells: Sequence[Probed], value: Value, n
 def _by_seed(one: Probed, value: Value) -> dict[int, float]:
     found = {run.experiment.seed: value(run) for run in one.cell.runs if run.state == "done"}
     return {seed: known for seed, known in found.items() if known is not None}
-
-
-def _final_share(run: Run) -> float | None:
-    return number(probes_of(run.record), "features", "first_share")
 
 
 def _forgotten(run: Run) -> float | None:

@@ -14,7 +14,7 @@ from flbench.papers.label_skew.published import (
     other_data,
     published_rows,
 )
-from flbench.report.cells import Cell, cells_of, grouped
+from flbench.report.cells import Cell, Summary, cells_of, grouped
 from flbench.report.claims import VERDICTS, Claim, Verdict
 from flbench.report.runs import Run
 from flbench.report.stats import kendall_tau
@@ -56,10 +56,14 @@ class Comparison:
         return Claim(f"{self.row.label}: {self.row.text} %", f"table {self.row.table}", verdict, evidence)
 
     @property
+    def ours(self) -> Summary | None:
+        """Our accuracy, a fraction; None where no seed has one."""
+        return self.cell.summary if self.cell else None
+
+    @property
     def difference(self) -> float | None:
         """Ours minus published, in percentage points."""
-        summary = self.cell.summary if self.cell else None
-        return 100 * summary.mean - self.row.value if summary else None
+        return 100 * self.ours.mean - self.row.value if self.ours else None
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,12 @@ def compare(runs: Iterable[Run], *, tolerance: float = TOLERANCE, everything: bo
     rows = [row for row in published_rows() if everything or row.configuration.place in places]
     if not rows:
         return None
-    cells = _cells_by_configuration(runs)
+    # Of each configuration those with default settings first, then as the leaderboard's.
+    cells: dict[Configuration, list[Cell | None]] = {}
+    for members in grouped(runs, lambda run: (run.training.dataset.label(), run.training.model.label())):
+        for cell in sorted(cells_of(members, "acc"), key=_settings):
+            if (configuration := configuration_of(cell.training)) is not None:
+                cells.setdefault(configuration, []).append(cell)
     comparisons = [
         Comparison(row, cell, judge(row, cell, tolerance))
         for row in rows
@@ -166,10 +175,6 @@ def judge(row: PublishedRow, cell: Cell | None, tolerance: float) -> Judgement:
         return Judgement("does not hold", gap)
     if gap:
         return Judgement("inconclusive", gap)
-    return _judge_mean(row, cell, tolerance)
-
-
-def _judge_mean(row: PublishedRow, cell: Cell, tolerance: float) -> Judgement:
     summary = cell.summary
     if summary is None or summary.half_width is None:
         return Judgement("inconclusive", "one seed has no interval")
@@ -180,16 +185,6 @@ def _judge_mean(row: PublishedRow, cell: Cell, tolerance: float) -> Judgement:
     if round(distance - half_width, 2) > tolerance:
         return Judgement("does not hold")
     return Judgement("inconclusive", "" if distance > tolerance else "our interval is too wide")
-
-
-def _cells_by_configuration(runs: Sequence[Run]) -> dict[Configuration, list[Cell | None]]:
-    """Our cells by published configuration; those with default settings first, then as the leaderboard's."""
-    found: dict[Configuration, list[Cell | None]] = {}
-    for members in grouped(runs, lambda run: (run.training.dataset.label(), run.training.model.label())):
-        for cell in sorted(cells_of(members, "acc"), key=_settings):
-            if (configuration := configuration_of(cell.training)) is not None:
-                found.setdefault(configuration, []).append(cell)
-    return found
 
 
 def _settings(cell: Cell) -> tuple[int, str, str]:
@@ -203,11 +198,11 @@ def _orders(comparisons: Sequence[Comparison]) -> list[Order]:
     """Kendall's tau of every column in which at least two methods ran for equally many rounds on the same data."""
     columns: dict[tuple[str, object, int, str | None], dict[tuple[str, str], tuple[PublishedRow, float]]] = {}
     for one in comparisons:
-        if one.cell is None or one.cell.summary is None:
+        if one.cell is None or one.ours is None:
             continue
         configuration, rounds = one.row.configuration, one.cell.runs[0].rounds
         column = columns.setdefault((one.row.table, configuration.column, rounds, one.cell.fingerprint), {})
-        column.setdefault((configuration.method, configuration.norm), (one.row, one.cell.summary.mean))
+        column.setdefault((configuration.method, configuration.norm), (one.row, one.ours.mean))
     orders = []
     for (table, _, rounds, _), column in columns.items():
         if len(column) > 1:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+import numpy as np
+
 from flbench.papers.label_skew.probe_cells import Probed
 from flbench.report.cells import CONFIDENCE
-from flbench.report.claims import Claim
+from flbench.report.claims import Claim, Verdict
 from flbench.report.correlation import FEWEST_GROUPS, Correlation, Mean, spearman
 
 #: Direction of a correlation; ``open``: its interval allows several.
@@ -44,7 +46,14 @@ class RankCorrelation:
     @property
     def direction(self) -> Direction:
         """The direction, as far as its interval decides."""
-        return direction(self.correlation)
+        if self.correlation.interval is None:
+            return "open"
+        low, high = self.correlation.interval
+        if low > 0:
+            return "rises"
+        if high < 0:
+            return "falls"
+        return "flat" if max(-low, high) < WEAK else "open"
 
     @property
     def text(self) -> str:
@@ -100,16 +109,12 @@ class Mechanism:
     means: tuple[Means, ...] = ()
 
 
-def direction(found: Correlation) -> Direction:
-    """Return the direction of a correlation, as far as its interval decides."""
-    if found.interval is None:
-        return "open"
-    low, high = found.interval
-    if low > 0:
-        return "rises"
-    if high < 0:
-        return "falls"
-    return "flat" if max(-low, high) < WEAK else "open"
+def verdict_on(found: RankCorrelation, within: Sequence[RankCorrelation] = ()) -> Verdict:
+    """Return ``holds`` if a correlation is strong, and those ``within`` parts of the items rise, too."""
+    if found.direction == "rises":
+        is_strong = (found.correlation.rho or 0) >= STRONG
+        return "holds" if is_strong and all(one.direction == "rises" for one in within) else "in part"
+    return "inconclusive" if found.direction == "open" else "does not hold"
 
 
 def correlate(
@@ -183,8 +188,6 @@ def points_text(found: Mean | None) -> str:
 
 def quartiles_text(values: Sequence[float]) -> str:
     """Median and middle half: ``1.2 (0.4 to 3.1)``."""
-    import numpy as np
-
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return f"{middle:.3g} ({low:.3g} to {high:.3g})"
 

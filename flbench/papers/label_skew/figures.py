@@ -12,6 +12,7 @@ from flbench.papers.label_skew.claims_published import Comparison, tally
 from flbench.papers.label_skew.probe_cells import Probed
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.report.board import Leaderboard
+from flbench.report.cells import Summary
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import COLORS, GREY, MARKERS, LineStyle, metric_label, panels, scale_of, set_title
 
@@ -49,9 +50,12 @@ def _why(
     found: Synthesis, cells: Sequence[Probed], columns: Sequence[tuple[str, Callable[[Probed], float | None]]]
 ) -> Drawing:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    partitions = _in_order(cells, "partition")
-    styles = {label: _look(place) for place, label in enumerate(_norms(cells))}
+    partitions, norms = _in_order(cells, "partition"), _in_order(cells, "norm")
+    # The baseline's norm and those of the paper's methods come first and have filled marks.
+    norms.sort(key=lambda norm: norm not in _FIRST)
+    styles = {norm: _mark_style(place) for place, norm in enumerate(norms)}
     height = max(_PANEL[1] * len(partitions) + 0.8, 0.2 * len(styles) + 0.8)
     size = (_PANEL[0] * len(columns) + 1.5, height)
     figure = Figure(figsize=size, layout="constrained")
@@ -68,7 +72,10 @@ def _why(
         axes[-1, c].set_xscale("log")
         axes[-1, c].set_xlim(low / 1.15, high * 1.15)
         if high / low < 100:
-            _number_ticks(axes[-1, c])
+            # Plain numbers, three a power of ten.
+            axes[-1, c].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes[-1, c].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axes[-1, c].xaxis.set_minor_formatter(NullFormatter())
         for panel in axes[:, c] if label == _STABLE else ():
             panel.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
     _legend(figure, styles)
@@ -89,13 +96,7 @@ def _in_order(cells: Sequence[Probed], axis: str) -> list[str]:
     return ["all data" if tick.label == "–" else tick.label for tick in sorted(ticks)]
 
 
-def _norms(cells: Sequence[Probed]) -> list[str]:
-    """The norms; those of the baseline and of the paper's methods come first and have filled marks."""
-    labels = _in_order(cells, "norm")
-    return sorted(labels, key=lambda label: (label not in _FIRST, labels.index(label)))
-
-
-def _look(place: int) -> LineStyle:
+def _mark_style(place: int) -> LineStyle:
     """Return filled marks first, then hollow ones with other pairs of colour and mark."""
     turn = place // len(COLORS)
     color = COLORS[place % len(COLORS)]
@@ -111,7 +112,7 @@ def _draw_panel(
     styles: Mapping[str, LineStyle],
     scale: int,
 ) -> None:
-    for label, look in styles.items():
+    for label, style in styles.items():
         points = [
             (min(max(x, ends[0]), ends[1]), scale * one.acc)
             for one in cells
@@ -119,7 +120,7 @@ def _draw_panel(
         ]
         if points:
             at, heights = zip(*points, strict=True)
-            panel.scatter(at, heights, s=13, alpha=0.75, zorder=2, **look)
+            panel.scatter(at, heights, s=13, alpha=0.75, zorder=2, **style)
     if scale == 100:
         panel.set_ylim(-4, 104)
 
@@ -129,15 +130,6 @@ def _limits(cells: Sequence[Probed], quantity: Callable[[Probed], float | None])
     known = np.log([value for one in cells if (value := quantity(one)) is not None and value > 0])
     low, high = np.exp(np.quantile(known, [0.025, 0.975])) if len(known) else (1.0, 1.0)
     return float(low), float(high)
-
-
-def _number_ticks(panel: Axes) -> None:
-    """Plain numbers, three a power of ten."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(figure: Figure, styles: Mapping[str, LineStyle]) -> None:
@@ -167,56 +159,46 @@ def published(board: Leaderboard) -> Iterator[Drawing]:
     places = dict.fromkeys(one.row.configuration.place for one in found.comparisons)
     for place in places:
         pairs = [
-            one
+            (one, ours)
             for one in found.comparisons
-            if one.row.configuration.place == place and one.cell is not None and one.cell.summary is not None
+            if one.row.configuration.place == place and (ours := one.ours) is not None
         ]
         if pairs:
             yield _published(place, pairs, found.tolerance)
 
 
-def _published(place: tuple[str, str], pairs: Sequence[Comparison], tolerance: float) -> Drawing:
+def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison, Summary]], tolerance: float) -> Drawing:
     figure, (panel,) = panels(1, panel=(4.0, 3.8))
-    values = [one.row.value for one in pairs] + [_ours(one) for one in pairs]
+    values = [value for one, ours in pairs for value in (one.row.value, 100 * ours.mean)]
     low, high = max(0.0, min(values) - 5), min(100.0, max(values) + 5)
     panel.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
     within = ([low - tolerance, high - tolerance], [low + tolerance, high + tolerance])
     panel.fill_between([low, high], *within, color=GREY, alpha=0.15, linewidth=0, zorder=0)
-    norms = sorted({one.row.configuration.norm for one in pairs}, key=lambda norm: (norm != "none", norm))
+    norms = sorted({one.row.configuration.norm for one, _ in pairs}, key=lambda norm: (norm != "none", norm))
     for index, norm in enumerate(norms):
-        _draw_numbers(panel, [one for one in pairs if one.row.configuration.norm == norm], index, norm)
+        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+        same = [pair for pair in pairs if pair[0].row.configuration.norm == norm]
+        for number, (one, ours) in enumerate(same):
+            panel.errorbar(
+                one.row.value,
+                100 * ours.mean,
+                yerr=100 * (ours.half_width or 0.0) or None,
+                color=color,
+                marker=marker,
+                markersize=5,
+                markerfacecolor="none" if one.judgement.obstacle else color,
+                linestyle="none",
+                elinewidth=0.8,
+                label=norm if number == 0 else None,
+            )
     panel.set(xlim=(low, high), ylim=(low, high), xlabel="published accuracy (%)", ylabel="ours (%)", aspect="equal")
     panel.set_title(f"{', '.join(place)}: ours against published")
     figure.legend(loc="outside right center", title="norm")
-    rounds = sorted({one.cell.runs[0].rounds for one in pairs if one.cell})
+    rounds = sorted({one.cell.runs[0].rounds for one, _ in pairs if one.cell})
     caption = (
         f"{', '.join(place)}: our accuracy (after {' and '.join(f'{number:,}' for number in rounds)} rounds, with 95 % "
         f"intervals) against the published one; the line of equality within {tolerance:g} "
         f"{'point' if tolerance == 1 else 'points'}. Hollow: fewer rounds or other data. "
-        f"{tally(one.judgement for one in pairs)}."
+        f"{tally(one.judgement for one, _ in pairs)}."
     )
     return Drawing(file_name("published", *place), caption, figure, place)
-
-
-def _ours(one: Comparison) -> float:
-    assert one.cell is not None and one.cell.summary is not None
-    return 100 * one.cell.summary.mean
-
-
-def _draw_numbers(panel: Axes, pairs: Sequence[Comparison], index: int, norm: str) -> None:
-    color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-    for number, one in enumerate(pairs):
-        assert one.cell is not None and one.cell.summary is not None
-        half_width = 100 * (one.cell.summary.half_width or 0.0)
-        panel.errorbar(
-            one.row.value,
-            _ours(one),
-            yerr=half_width or None,
-            color=color,
-            marker=marker,
-            markersize=5,
-            markerfacecolor="none" if one.judgement.obstacle else color,
-            linestyle="none",
-            elinewidth=0.8,
-            label=norm if number == 0 else None,
-        )

@@ -165,7 +165,7 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
         _draw_spectrum(spectrum, seeds, style, number)
         _draw_over_rounds(share, seeds, lambda seen: _scaled(seen, "first_share", 100), style, number)
         _draw_over_rounds(norms, seeds, lambda seen: _scaled(seen, "norm"), style, number)
-        _draw_over_rounds(heads, seeds, _longest, style, number)
+        _draw_over_rounds(heads, seeds, lambda seen: max(_embedding_norms(seen), default=None), style, number)
         _draw_over_rounds(heads, seeds, _others, {**style, "linestyle": ":", "marker": ""}, number)
     for panel, title in (
         (spectrum, "singular values / the first"),
@@ -198,10 +198,6 @@ def _scaled(seen: _Probe, name: str, factor: float = 1) -> float | None:
     """A recorded number; None where it is missing, or was not finite."""
     value = seen.get(name)
     return None if value is None else factor * float(value)
-
-
-def _longest(seen: _Probe) -> float | None:
-    return max(_embedding_norms(seen), default=None)
 
 
 def _others(seen: _Probe) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from flbench.messages import format_scalar
+from flbench.papers.evidence import number_entry
 from flbench.papers.label_skew.claims_published import Comparison, Order, Published
 from flbench.papers.label_skew.published import Configuration, remarks
 from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
@@ -22,29 +23,29 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-def place_blocks(published: Published, place: tuple[str, str]) -> list[Block]:
-    """Return the published numbers of one data set and model, by their names; nothing where there are none."""
-    blocks = _blocks(published, place)
-    return [Heading(3, "Published numbers"), *blocks] if blocks else []
-
-
 def other_places(published: Published, shown: Container[tuple[str, str]]) -> list[Block]:
     """Return sections of the data sets and models that have numbers but no section of their own."""
     places = dict.fromkeys(one.row.configuration.place for one in published.comparisons)
     blocks: list[Block] = []
     for place in places:
         if place not in shown:
-            blocks += [Heading(2, f"{', '.join(place)}: published"), *_blocks(published, place)]
+            blocks += place_blocks(published, place, Heading(2, f"{', '.join(place)}: published"))
     return blocks
 
 
 def fields(published: Published) -> dict[str, Any]:
     """Return the JSON form: one object a published number and cell of ours, values in percent."""
+    orders = []
+    for one in published.orders:
+        column = one.column._asdict()
+        for name in ("method", "norm", "groups"):
+            del column[name]
+        orders.append({"table": one.table, **column, "rounds": one.rounds, "n": one.n, "tau": one.tau})
     return {
         "tolerance": published.tolerance,
         "counts": dict(published.counts),
         "rows": [_row_fields(one) for one in published.comparisons],
-        "orders": [_order_fields(one) for one in published.orders],
+        "orders": orders,
     }
 
 
@@ -61,11 +62,11 @@ def reading(published: Published) -> str:
     )
 
 
-def _blocks(published: Published, place: tuple[str, str]) -> list[Block]:
-    """One data set and model: the numbers, remarks on them, and the order of the methods."""
+def place_blocks(published: Published, place: tuple[str, str], heading: Heading) -> list[Block]:
+    """Return the numbers of one data set and model, remarks on them, and the order of the methods, if there are any."""
     everything = [one for one in published.comparisons if one.row.configuration.place == place]
     shown = [one for one in everything if published.everything or one.cell is not None]
-    blocks: list[Block] = []
+    blocks: list[Block] = [heading]
     total, listed = (len({id(one.row) for one in some}) for some in (everything, shown))
     if listed < total:
         blocks.append(
@@ -75,14 +76,17 @@ def _blocks(published: Published, place: tuple[str, str]) -> list[Block]:
             )
         )
     if not shown:
-        return blocks
+        return blocks if listed < total else []
     settings = [name for name in _SETTINGS if len({getattr(one.row.configuration, name) for one in shown}) > 1]
     shared = {name: getattr(shown[0].row.configuration, name) for name in _SETTINGS if name not in settings}
     everywhere = ", ".join(
         str(value) if name == "partition" else f"{_SETTINGS[name]} {format_scalar(value)}"
         for name, value in shared.items()
     )
-    blocks += [Paragraph(f"Everywhere: {everywhere}."), _table(shown, settings)]
+    heads = ["published as", "table", "ours", *(_SETTINGS[name] for name in settings)]
+    rows = tuple(_row(same, settings) for same in _merged(shown))
+    numbers = Grid((*heads, "published", "mean", "rounds", "difference", "verdict"), rows, len(heads), remarks=1)
+    blocks += [Paragraph(f"Everywhere: {everywhere}."), numbers]
     if notes := _remarks(shown):
         blocks.append(Items(tuple(notes)))
     if orders := [one for one in published.orders if one.column.place == place]:
@@ -92,12 +96,6 @@ def _blocks(published: Published, place: tuple[str, str]) -> list[Block]:
         )
         blocks += [Paragraph(text), _order_table(orders, settings)]
     return blocks
-
-
-def _table(comparisons: Sequence[Comparison], settings: Sequence[str]) -> Grid:
-    heads = ["published as", "table", "ours", *(_SETTINGS[name] for name in settings)]
-    rows = tuple(_row(same, settings) for same in _merged(comparisons))
-    return Grid((*heads, "published", "mean", "rounds", "difference", "verdict"), rows, len(heads), remarks=1)
 
 
 def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
@@ -117,8 +115,7 @@ def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
 
 def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ...]:
     one = same[0]
-    row, cell, claim, difference = one.row, one.cell, one.claim, one.difference
-    summary = cell.summary if cell else None
+    row, cell, ours, claim = one.row, one.cell, one.ours, one.claim
     return (
         *words(
             " / ".join(dict.fromkeys(other.row.label for other in same)),
@@ -127,9 +124,9 @@ def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ..
             *(format_scalar(getattr(row.configuration, name)) for name in settings),
         ),
         Entry(f"{row.text} ± {row.sd}" if row.sd else row.text, order=row.value),
-        Entry(mean_text(cell), (f"n={summary.n}",), order=summary.mean) if cell and summary else Entry("–"),
-        Entry(f"{cell.runs[0].rounds:,}", order=cell.runs[0].rounds) if cell else Entry("–"),
-        Entry("–") if difference is None else Entry(f"{difference:+.2f}", order=difference),
+        Entry(mean_text(cell), (f"n={ours.n}",), order=ours.mean) if cell and ours else Entry("–"),
+        number_entry(cell.runs[0].rounds if cell else None, "{:,}".format),
+        number_entry(one.difference, "{:+.2f}".format),
         Entry(f"{claim.verdict} ({claim.evidence})" if claim.evidence else claim.verdict),
     )
 
@@ -163,9 +160,8 @@ def _order_table(orders: Sequence[Order], settings: Sequence[str]) -> Grid:
 
 
 def _row_fields(one: Comparison) -> dict[str, Any]:
-    row, cell, claim = one.row, one.cell, one.claim
-    summary = cell.summary if cell else None
-    half_width = summary.half_width if summary else None
+    row, cell, ours, claim = one.row, one.cell, one.ours, one.claim
+    half_width = ours.half_width if ours else None
     return {
         "table": row.table,
         "label": row.label,
@@ -176,7 +172,7 @@ def _row_fields(one: Comparison) -> dict[str, Any]:
         "published_rounds": row.rounds,
         "cell_id": cell.experiment.cell_id if cell else None,
         "rounds": cell.runs[0].rounds if cell else None,
-        "ours": 100 * summary.mean if summary else None,
+        "ours": 100 * ours.mean if ours else None,
         "ci_half_width": None if half_width is None else 100 * half_width,
         "n": len(cell.values) if cell else 0,
         "difference": one.difference,
@@ -184,8 +180,3 @@ def _row_fields(one: Comparison) -> dict[str, Any]:
         "why": claim.evidence,
         "remarks": remarks(row),
     }
-
-
-def _order_fields(one: Order) -> dict[str, Any]:
-    column = {name: value for name, value in one.column._asdict().items() if name not in ("method", "norm", "groups")}
-    return {"table": one.table, **column, "rounds": one.rounds, "n": one.n, "tau": one.tau}

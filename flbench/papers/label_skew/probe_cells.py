@@ -162,7 +162,9 @@ def _probed(cell: Cell, births: Births) -> Probed:
         norm=_geometric([_norm(end) for end in ends]),
         growth=_geometric(growths),
         growth_by_seed={run.experiment.seed: one for run, one in zip(runs, growths, strict=True) if one},
-        head_growth=_geometric(growth(_longest_embedding)),
+        head_growth=_geometric(
+            growth(lambda probes: max(probes.get("features", {}).get("head_norms") or (), default=None))
+        ),
         agreement=_mean([number(end, "drift", "agreement") for end in ends]),
         born=_geometric([number(begin, "sharpness", "lambda_max") for begin in begins]),
         born_local=_geometric([_sharpest_client(begin) for begin in begins]),
@@ -179,10 +181,6 @@ def number(probes: Probes, probe: str, name: str) -> float | None:
 
 def _norm(probes: Probes) -> float | None:
     return number(probes, "features", "norm")
-
-
-def _longest_embedding(probes: Probes) -> float | None:
-    return max(probes.get("features", {}).get("head_norms") or (), default=None)
 
 
 def _sharpest_client(probes: Probes) -> float | None:

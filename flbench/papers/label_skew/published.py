@@ -148,36 +148,30 @@ def other_data(experiment: Training, fingerprint: str | None, samples: str | Non
     return "not the official images" if dataset.official and dataset.content else None
 
 
-class _Remark(NamedTuple):
-    """A remark on some published numbers."""
-
-    concerns: Callable[[Configuration], bool]
-    text: str
-
-
-_REMARKS = (
-    _Remark(
+#: Remarks, each with the published numbers that it concerns.
+_REMARKS: tuple[tuple[Callable[[Configuration], bool], str], ...] = (
+    (
         lambda c: c.method == "scaffold",
         "the published code's control variates stay 0 by a mistake, so that its SCAFFOLD is FedAvg; here they work",
     ),
-    _Remark(
+    (
         lambda c: c.norm == "bn" and c.model == "cnn",
         "the published code shares one BatchNorm among all clients, which uses the statistics of the batch at hand in "
         "tests too, so that FedAvg + BN and FedBN are one computation; here each client has its own",
     ),
-    _Remark(
+    (
         lambda c: c.method == "fedbn",
         "there is no shared model; ours is the mean over clients of the client's own model on the whole test set",
     ),
-    _Remark(
+    (
         lambda c: c.method == "fedlc" and c.partition == "classes:1",
         "with one class the local loss is 0 whatever the weights, so this is the accuracy of the untrained network",
     ),
-    _Remark(
+    (
         lambda c: c.method == "feddecorr",
         "the paper's text has the coefficient 0.5 (variant: text), its code 0.1 (variant: code)",
     ),
-    _Remark(
+    (
         lambda c: c.norm == "ln" and c.model == "cnn",
         "in the published code the CNN's affine maps are never trained; here they are",
     ),
@@ -186,5 +180,5 @@ _REMARKS = (
 
 def remarks(row: PublishedRow) -> list[str]:
     """Return the remarks on a published number: contradictions in the paper, mistakes in its code."""
-    known = [remark.text for remark in _REMARKS if remark.concerns(row.configuration)]
+    known = [text for concerns, text in _REMARKS if concerns(row.configuration)]
     return [*known, *filter(None, row.note.split("; "))]

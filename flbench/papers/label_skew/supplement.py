@@ -10,7 +10,7 @@ from flbench.papers.label_skew import chapter as why_chapter
 from flbench.papers.label_skew import page_published
 from flbench.papers.label_skew.chapter import KINDS, Synthesis
 from flbench.papers.label_skew.claims_published import Published, tally
-from flbench.report.blocks import Block, Figure, Paragraph
+from flbench.report.blocks import Block, Figure, Heading, Paragraph
 from flbench.report.supplement import Place, Supplement
 
 
@@ -40,7 +40,9 @@ class LabelSkewSupplement(Supplement):
 
     def of_section(self, place: Place) -> Sequence[Block]:
         """Return the published numbers of a data set and model."""
-        return [] if self.published is None else page_published.place_blocks(self.published, place)
+        if self.published is None:
+            return []
+        return page_published.place_blocks(self.published, place, Heading(3, "Published numbers"))
 
     def sections(self, shown: Collection[Place]) -> Sequence[Block]:
         """Return the published numbers of data sets and models without a section."""

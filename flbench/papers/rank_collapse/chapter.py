@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from flbench.messages import format_scalar
-from flbench.papers.evidence import exponent_text, mean_text, percent_text
-from flbench.papers.rank_collapse import claims_depth, claims_networks, claims_pretraining
+from flbench.papers.evidence import claim, exponent_text, mean_text, percent_text
+from flbench.papers.rank_collapse import PAPER, claims_depth, claims_networks, claims_pretraining
 from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, Growth, Net, growths, nets_of, path_name
 from flbench.papers.rank_collapse.training import Arm, Setting, settings_of
 from flbench.report.blocks import Block, Entry, Grid, Paragraph, words
@@ -33,14 +33,11 @@ def rank_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     nets = nets_of(runs, collection)
     claims = claims_networks.claims(nets)
     fitted = [one for one in growths(nets) if one.exponent]
-    tables = (_depth_table(nets), *([_width_table(fitted)] if fitted else []))
-    return Chapter("rank", "Ranks over depth", _RANK, tuple(claims), tables, tuple(runs))
-
-
-def _depth_table(nets: Sequence[Net]) -> Grid:
     head = ("activation", "path", "normalization", "d", "layers", "r at the end", "r, second half")
     rest = ("least r, second half", "r / √d", "soft rank (τ 0.5)", "n", "remarks")
-    return Grid((*head, *rest), tuple(map(_net_row, nets)), names=3, remarks=1)
+    over_depth = Grid((*head, *rest), tuple(map(_net_row, nets)), names=3, remarks=1)
+    tables = (over_depth, _width_table(fitted)) if fitted else (over_depth,)
+    return Chapter("rank", "Ranks over depth", _RANK, tuple(claims), tables, tuple(runs))
 
 
 def _net_row(net: Net) -> tuple[Entry, ...]:
@@ -49,7 +46,8 @@ def _net_row(net: Net) -> tuple[Entry, ...]:
     remarks = [f"{missing} of {len(net.runs)} draws unfinished, or of rank 0"] if missing else []
     remarks += [] if net.is_deep_enough else [f"not deep enough ({net.folds:.1f} of {DEEP_ENOUGH:g} e-foldings)"]
     return words(
-        *(experiment.activation, net.path, experiment.normalized, str(experiment.width), str(net.layers)),
+        *(experiment.activation, path_name(experiment.gamma), experiment.normalized),
+        *(str(experiment.width), str(net.layers)),
         mean_text(net.at_end),
         mean_text(late),
         "–" if net.least is None else f"{net.least:.2f}",
@@ -64,7 +62,9 @@ def _width_table(grown: Sequence[Growth]) -> Grid:
     widths = sorted({width for one in grown for width in one.ranks})
     rows = tuple(
         words(
-            *(one.activation, path_name(one.gamma), one.norm),
+            one.net.experiment.activation,
+            path_name(one.net.experiment.gamma),
+            one.net.experiment.normalized,
             *(mean_text(one.ranks.get(width, ())) for width in widths),
             exponent_text(one.exponent),
         )
@@ -77,7 +77,10 @@ def _width_table(grown: Sequence[Growth]) -> Grid:
 def deep_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     """Return the verdicts on trained networks, and the measurements."""
     settings = settings_of(runs, collection)
-    claims = (*claims_depth.claims(settings), *claims_pretraining.claims(settings))
+    claims = tuple(
+        claim(text, f"{PAPER}, {source}", [finding for setting in settings for finding in judge(setting)])
+        for text, source, judge in (*claims_depth.CLAIMS, *claims_pretraining.CLAIMS)
+    )
     blocks = tuple(block for setting in settings for block in _setting_table(setting))
     return Chapter("deep", "Deep networks", _DEEP, claims, blocks, tuple(runs))
 
@@ -101,11 +104,11 @@ def _arm_row(arm: Arm, epochs: Sequence[int]) -> tuple[Entry, ...]:
     remarks += [f"{arm.unfinished} unfinished"] if arm.unfinished else []
     return words(
         arm.name,
-        str(arm.depth),
+        str(arm.experiment.depth),
         arm.initial_rank_text,
-        mean_text(list(arm.final_rank.values())),
-        *(percent_text(arm.accuracy(epoch).values()) for epoch in epochs),
-        percent_text(arm.accuracy(arm.epochs, "test_acc").values()),
+        mean_text(list(arm.at_best(arm.epochs, "rank").values())),
+        *(percent_text(arm.at_best(epoch).values()) for epoch in epochs),
+        percent_text(arm.at_best(arm.epochs, "test_acc").values()),
         format_scalar(best.lr) if best and best.lr else "–",
         str(len(arm.final)),
         "; ".join(remarks),

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from statistics import fmean
 
 from flbench.messages import format_scalar
-from flbench.papers.evidence import (
-    Finding,
-    Outcome,
-    claim,
-    direction,
-    interval_text,
-    percent_text,
-    points_text,
-)
+from flbench.papers.evidence import Finding, Outcome, direction, interval_text, percent_text, points_text
 from flbench.papers.rank_collapse.training import Arm, Setting
-from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation, spearman
 from flbench.report.stats import paired
-
-PAPER = "Daneshmand et al. 2020"
 
 #: An initial rank below the first is collapsed, one above the second is not.
 COLLAPSED, HIGH = 1.5, 5.0
@@ -32,42 +22,7 @@ CLOSE = 0.1
 NO_FALL = 0.01
 
 
-def claims(settings: Sequence[Setting]) -> list[Claim]:
-    """Return all claims, also those without runs."""
-    return [
-        claim(
-            "Rank collapses with depth at random initialization, but not under batch normalization",
-            f"{PAPER}, figure 1, left",
-            [finding for setting in settings for finding in _ranks(setting)],
-        ),
-        claim(
-            "Without normalization accuracy falls with depth",
-            f"{PAPER}, figure 1, right",
-            [finding for setting in settings for finding in _over_depth(setting, lambda arm: arm.is_plain, _falls)],
-        ),
-        claim(
-            "With batch normalization accuracy does not fall with depth",
-            f"{PAPER}, figure 1, right",
-            [
-                finding
-                for setting in settings
-                for finding in _over_depth(setting, lambda arm: arm.is_batch_norm, _stays)
-            ],
-        ),
-        claim(
-            "A high rank at initialization is crucial for training: rank predicts accuracy",
-            f"{PAPER}, contributions",
-            [finding for setting in settings for finding in _rank_predicts(setting)],
-        ),
-        claim(
-            "Weights off centre break batch normalization: ranks and accuracy fall",
-            f"{PAPER}, figure 4, dashed",
-            [finding for setting in settings for finding in _shift_breaks(setting)],
-        ),
-    ]
-
-
-def _ranks(setting: Setting) -> list[Finding]:
+def _ranks_over_depth(setting: Setting) -> list[Finding]:
     """At the greatest of several depths: every seed's rank with batch normalization against those without."""
     if len(setting.depths) < 2:
         return []
@@ -84,7 +39,9 @@ def _ranks(setting: Setting) -> list[Finding]:
     return found
 
 
-def _over_depth(setting: Setting, chosen: Callable[[Arm], bool], judge: Callable[[Arm, Arm], Outcome]) -> list[Finding]:
+def _accuracy_over_depth(
+    setting: Setting, chosen: Callable[[Arm], bool], judge: Callable[[Arm, Arm], Outcome]
+) -> list[Finding]:
     """Each kind of arm at its greatest depth against its least."""
     found: list[Finding] = []
     for name, arms in setting.by_name().items():
@@ -92,7 +49,7 @@ def _over_depth(setting: Setting, chosen: Callable[[Arm], bool], judge: Callable
         if len(trained) < 2:
             continue
         first, last = trained[0], trained[-1]
-        by_depth = ", ".join(f"{arm.depth}: {percent_text(arm.final.values())}" for arm in trained)
+        by_depth = ", ".join(f"{arm.experiment.depth}: {percent_text(arm.final.values())}" for arm in trained)
         change = points_text(paired(last.final, first.final))
         evidence = f"{name}: {by_depth} % by depth (change {change} points, n={len(last.final)})"
         found.append((judge(first, last), evidence))
@@ -117,7 +74,7 @@ def _rank_predicts(setting: Setting) -> list[Finding]:
     if len(arms) < 3:
         return []
     seeds = [
-        (arm.initial_rank[seed], accuracy, place, arm.depth)
+        (arm.initial_rank[seed], accuracy, place, arm.experiment.depth)
         for place, arm in enumerate(arms)
         for seed, accuracy in arm.final.items()
         if seed in arm.initial_rank
@@ -127,10 +84,19 @@ def _rank_predicts(setting: Setting) -> list[Finding]:
     evidence = f"{setting.title}: rank correlation {_rho(overall)} (n={overall.n} in {overall.groups} arms)"
     if len(set(depths)) > 1:
         evidence += f", among arms of equal depth {_rho(spearman(ranks, accuracies, places, strata=depths))}"
-    against = [arm for arm in arms if _contradicts(arm, arms)]
-    against += [arm for arm in setting.arms if arm.has_diverged and min(arm.initial_rank.values(), default=0.0) > HIGH]
+    against = []
+    for arm in arms:
+        # It trains on a collapsed rank, or not on a high one, compared with the best arm of its depth.
+        rank, accuracy = fmean(arm.initial_rank.values()), fmean(arm.final.values())
+        best = max(fmean(one.final.values()) for one in arms if one.experiment.depth == arm.experiment.depth)
+        if accuracy > best - CLOSE if rank < COLLAPSED else rank > HIGH and accuracy < best / 2:
+            against.append((arm, f"{percent_text(arm.final.values())} %"))
+    lost = [arm for arm in setting.arms if arm.has_diverged and min(arm.initial_rank.values(), default=0.0) > HIGH]
+    against += [(arm, "diverged") for arm in lost]
     if against:
-        evidence += f"; against it: {', '.join(map(_contradiction, against))}"
+        evidence += "; against it: " + ", ".join(
+            f"{arm.name} at {arm.experiment.depth} layers, r = {arm.initial_rank_text}, {end}" for arm, end in against
+        )
     low, high = overall.interval or (None, None)
     if low is not None and low > 0:
         return [("in part" if against else "holds", evidence)]
@@ -139,18 +105,6 @@ def _rank_predicts(setting: Setting) -> list[Finding]:
 
 def _rho(found: Correlation) -> str:
     return "undefined" if found.rho is None else f"{found.rho:.2f}{interval_text(*(found.interval or (None, None)))}"
-
-
-def _contradicts(arm: Arm, arms: Sequence[Arm]) -> bool:
-    """Whether it trains on a collapsed rank, or not on a high one, compared with the best arm of its depth."""
-    rank, accuracy = fmean(arm.initial_rank.values()), fmean(arm.final.values())
-    best = max(fmean(one.final.values()) for one in arms if one.depth == arm.depth)
-    return accuracy > best - CLOSE if rank < COLLAPSED else rank > HIGH and accuracy < best / 2
-
-
-def _contradiction(arm: Arm) -> str:
-    end = "diverged" if arm.has_diverged else f"{percent_text(arm.final.values())} %"
-    return f"{arm.name} at {arm.depth} layers, r = {arm.initial_rank_text}, {end}"
 
 
 def _shift_breaks(setting: Setting) -> list[Finding]:
@@ -176,3 +130,29 @@ def _shift_breaks(setting: Setting) -> list[Finding]:
         evidence = f"shift {doses} (change {points_text(change)} points, {depth} layers, n={len(centred.final)})"
         found.append((is_lower and way < 0 if way or not is_lower else None, evidence))
     return found
+
+
+#: The claims, each with its source and what judges it in a setting.
+CLAIMS: tuple[tuple[str, str, Callable[[Setting], list[Finding]]], ...] = (
+    (
+        "Rank collapses with depth at random initialization, but not under batch normalization",
+        "figure 1, left",
+        _ranks_over_depth,
+    ),
+    (
+        "Without normalization accuracy falls with depth",
+        "figure 1, right",
+        partial(_accuracy_over_depth, chosen=lambda arm: arm.is_plain, judge=_falls),
+    ),
+    (
+        "With batch normalization accuracy does not fall with depth",
+        "figure 1, right",
+        partial(_accuracy_over_depth, chosen=lambda arm: arm.is_batch_norm, judge=_stays),
+    ),
+    (
+        "A high rank at initialization is crucial for training: rank predicts accuracy",
+        "contributions",
+        _rank_predicts,
+    ),
+    ("Weights off centre break batch normalization: ranks and accuracy fall", "figure 4, dashed", _shift_breaks),
+)

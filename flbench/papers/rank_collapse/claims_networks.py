@@ -6,11 +6,10 @@ import statistics
 from collections.abc import Sequence
 
 from flbench.papers.evidence import claim, combined, mean_text, range_text
-from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, Growth, Net, growths
+from flbench.papers.rank_collapse import PAPER
+from flbench.papers.rank_collapse.networks import DEEP_ENOUGH, Growth, Net, growths, path_name
 from flbench.report.cells import grouped
 from flbench.report.claims import Claim
-
-PAPER = "Daneshmand et al. 2020"
 
 #: A median over draws below this counts as rank one: single draws come back from it now and then.
 RANK_ONE = 1.05
@@ -21,9 +20,9 @@ ROOT = 0.5
 
 def claims(nets: Sequence[Net]) -> list[Claim]:
     """Return all claims, also those without runs."""
-    normalized = [one for one in growths(nets) if one.norm != "none"]
-    linear = [one for one in normalized if one.activation == "linear" and one.gamma]
-    relu = [one for one in normalized if one.activation == "relu"]
+    normalized = [one for one in growths(nets) if one.net.experiment.normalized != "none"]
+    linear = [one for one in normalized if one.net.family[0] == "linear" and one.net.experiment.gamma]
+    relu = [one for one in normalized if one.net.family[0] == "relu"]
     return [
         _collapse(nets, "linear", "Without normalization a deep linear network ends in rank one", "lemma 1"),
         _collapse(nets, "relu", "Without normalization a deep ReLU network ends in rank one", "figure 2, right"),
@@ -38,13 +37,14 @@ def _collapse(nets: Sequence[Net], activation: str, text: str, source: str) -> C
     bare = [net for net in nets if net.family[0] == activation and net.experiment.normalized == "none" and net.at_end]
     deep = [net for net in bare if net.is_deep_enough]
     parts = [
-        f"{same[0].path}: r = {mean_text(_ends(same))} at the end, at most {max(_ends(same)):.2f} ({_size(same)})"
+        f"{path_name(same[0].experiment.gamma)}: r = {mean_text(_ends(same))} at the end, at most "
+        f"{max(_ends(same)):.2f} ({_size(same)})"
         for same in grouped(deep, lambda net: net.family[1])
     ]
     parts += [
-        f"not deep enough to judge: {same[0].path}, r = {mean_text(_ends(same))} ({_size(same)}: the first eigenvalue "
-        f"of a linear network leads by {max(net.folds for net in same):.1f} factors of e there, {DEEP_ENOUGH:g} are "
-        "needed)"
+        f"not deep enough to judge: {path_name(same[0].experiment.gamma)}, r = {mean_text(_ends(same))} "
+        f"({_size(same)}: the first eigenvalue of a linear network leads by {max(net.folds for net in same):.1f} "
+        f"factors of e there, {DEEP_ENOUGH:g} are needed)"
         for same in grouped([net for net in bare if not net.is_deep_enough], lambda net: net.family[1])
     ]
     outcomes = [statistics.median(net.at_end) < RANK_ONE for net in deep]
@@ -67,7 +67,9 @@ def _no_collapse(nets: Sequence[Net]) -> Claim:
         fallen = [net for net, end in compared if (net.least or 0) <= end or len(net.at_end) < len(net.records)]
         outcomes += [net not in fallen for net, _ in compared]
         if compared:
-            exceptions = " and ".join(f"{net.path}, d = {net.experiment.width}" for net in fallen)
+            exceptions = " and ".join(
+                f"{path_name(net.experiment.gamma)}, d = {net.experiment.width}" for net in fallen
+            )
             parts.append(
                 f"{same[0].experiment.activation}, {same[0].experiment.normalized}: "
                 f"r ≥ {min(net.least or 0 for net, _ in compared):.2f} in all layers "

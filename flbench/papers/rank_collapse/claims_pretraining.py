@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
 
-from flbench.papers.evidence import Finding, claim, direction, percent_text, points_text
+from flbench.papers.evidence import Finding, direction, percent_text, points_text
 from flbench.papers.rank_collapse.training import Arm, Setting
-from flbench.report.claims import Claim
 from flbench.report.stats import paired
-
-PAPER = "Daneshmand et al. 2020"
 
 #: A rank that training changes by no more than this factor keeps its magnitude.
 SAME = 2.0
-
-
-def claims(settings: Sequence[Setting]) -> list[Claim]:
-    """Return all claims, also those without runs."""
-    judged: Sequence[tuple[str, str, Callable[[Setting], list[Finding]]]] = (
-        ("Pre-training raises the rank of every layer", "section on optimization, 1", _raises),
-        (
-            "A pre-trained network without normalization outperforms batch normalization",
-            "figure 3",
-            partial(_outperforms, is_other=lambda arm: arm.is_batch_norm),
-        ),
-        (
-            "It is the rank that helps, not the rescaling that comes with pre-training",
-            "our control",
-            partial(_outperforms, is_other=lambda arm: arm.is_control),
-        ),
-        ("The more pre-training, the better the training", "figure 4", _more_is_better),
-        ("SGD keeps the magnitude of the last layer's rank", "figure 4, right", _keeps_rank),
-    )
-    return [
-        claim(text, f"{PAPER}, {source}", [finding for setting in settings for finding in judge(setting)])
-        for text, source, judge in judged
-    ]
 
 
 def _raises(setting: Setting) -> list[Finding]:
     """Every layer's rank against that of the same network as drawn."""
     found: list[Finding] = []
     for arm in setting.arms:
-        others = [one for one in setting.at_depth(arm.depth) if one.is_plain]
+        others = [one for one in setting.at_depth(arm.experiment.depth) if one.is_plain]
         plain = next((one for one in others if one.experiment.init == arm.experiment.init), None)
         if not arm.is_pretrained or plain is None:
             continue
@@ -70,13 +44,13 @@ def _outperforms(setting: Setting, is_other: Callable[[Arm], bool]) -> list[Find
     """Differences in training accuracy, paired by seed, at equal epochs; the last epoch decides."""
     found: list[Finding] = []
     for arm in setting.arms:
-        other = next(filter(is_other, setting.at_depth(arm.depth)), None)
+        other = next(filter(is_other, setting.at_depth(arm.experiment.depth)), None)
         if not arm.is_pretrained or other is None or not other.final or not any(trial.records for trial in arm.trials):
             continue
         if not arm.final:
             found.append((False if arm.has_diverged else None, f"{arm.name}: {_divergence(arm)}"))
             continue
-        gaps = ((epoch, paired(arm.accuracy(epoch), other.accuracy(epoch))) for epoch in setting.shown_epochs())
+        gaps = ((epoch, paired(arm.at_best(epoch), other.at_best(epoch))) for epoch in setting.shown_epochs())
         by_epoch = ", ".join(f"{epoch}: {points_text(gap)}" for epoch, gap in gaps if gap)
         last = paired(arm.final, other.final)
         way, n = direction(last), last.n if last else 0
@@ -121,9 +95,28 @@ def _keeps_rank(setting: Setting) -> list[Finding]:
     """Trained arms of the greatest depth, each at its best learning rate."""
     found: list[Finding] = []
     for arm in setting.deepest:
-        pairs = [(arm.initial_rank[seed], rank) for seed, rank in arm.final_rank.items() if seed in arm.initial_rank]
+        early, late = arm.initial_rank, arm.at_best(arm.epochs, "rank")
+        pairs = [(early[seed], late[seed]) for seed in late if seed in early]
         if pairs:
             before, after = (fmean(ranks) for ranks in zip(*pairs, strict=True))
             evidence = f"{arm.name}: {before:.1f} to {after:.1f} in {arm.epochs} epochs (n={len(pairs)})"
-            found.append((all(1 / SAME <= late / early <= SAME for early, late in pairs), evidence))
+            found.append((all(1 / SAME <= last / first <= SAME for first, last in pairs), evidence))
     return found
+
+
+#: The claims, each with its source and what judges it in a setting.
+CLAIMS: tuple[tuple[str, str, Callable[[Setting], list[Finding]]], ...] = (
+    ("Pre-training raises the rank of every layer", "section on optimization, 1", _raises),
+    (
+        "A pre-trained network without normalization outperforms batch normalization",
+        "figure 3",
+        partial(_outperforms, is_other=lambda arm: arm.is_batch_norm),
+    ),
+    (
+        "It is the rank that helps, not the rescaling that comes with pre-training",
+        "our control",
+        partial(_outperforms, is_other=lambda arm: arm.is_control),
+    ),
+    ("The more pre-training, the better the training", "figure 4", _more_is_better),
+    ("SGD keeps the magnitude of the last layer's rank", "figure 4, right", _keeps_rank),
+)

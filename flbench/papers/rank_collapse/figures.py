@@ -13,7 +13,7 @@ from flbench.papers.rank_collapse.training import Arm, Record, Setting, settings
 from flbench.report.board import Leaderboard
 from flbench.report.cells import summarize
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, GREY, LineStyle, line_style, plot_mean
+from flbench.report.figures.style import BAND, GREY, line_style, plot_mean, set_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +30,7 @@ _MARK_EVERY_LAYER = 6
 
 _TICKS = (1, 2, 5, 10, 20, 50, 100)
 _NAMES = {"none": "no normalization", "bn-rms": "BN, not centred (the paper's)", "bn": "BN, centred"}
+_STYLES = {norm: line_style(place, place) for place, norm in enumerate(NORMS)}
 _ROOT: dict[str, Any] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 1))}
 
 #: The values of all seeds or draws, by x.
@@ -80,40 +81,33 @@ def _draw_net(panel: Axes, net: Net) -> None:
     steps = {round(_PER_DECADE * math.log10(layer)): layer for layer in sorted(layers)}
     at, norm = sorted({*steps.values(), max(layers)}), net.experiment.normalized
     means = [sum(layers[layer]) / len(layers[layer]) for layer in at]
-    style = _norm_style(norm)
-    panel.plot(at, means, **style, markevery=(NORMS.index(norm), _MARK_EVERY))
+    panel.plot(at, means, **_STYLES[norm], markevery=(NORMS.index(norm), _MARK_EVERY))
     low, high = ([pick(layers[layer]) for layer in at] for pick in (min, max))
-    panel.fill_between(at, low, high, color=style["color"], alpha=BAND, linewidth=0)
-
-
-def _norm_style(norm: str) -> LineStyle:
-    return line_style(NORMS.index(norm), NORMS.index(norm))
+    panel.fill_between(at, low, high, color=_STYLES[norm]["color"], alpha=BAND, linewidth=0)
 
 
 def _over_width(grown: Sequence[Growth]) -> Drawing:
-    figure, panels = _family_panels([one.family for one in grown], "width d")
+    figure, panels = _family_panels([one.net.family for one in grown], "width d")
     widths = sorted({width for one in grown for width in one.ranks})
     for one in grown:
         summaries = [(width, found) for width, values in one.ranks.items() if (found := summarize(values))]
-        panels[one.family].errorbar(
+        panels[one.net.family].errorbar(
             [width for width, _ in summaries],
             [found.mean for _, found in summaries],
             yerr=[found.sd or 0.0 for _, found in summaries],
             capsize=2,
-            **_norm_style(one.norm),
+            **_STYLES[one.net.experiment.normalized],
         )
     for family, panel in panels.items():
         panel.plot(widths, [math.sqrt(width) for width in widths], **_ROOT)
-        panel.set_xscale("log")
-        panel.set_xticks(widths, [str(width) for width in widths])
-        panel.minorticks_off()
+        set_log_ticks(panel, widths)
         _rank_scale(panel, [tick for tick in _TICKS if tick <= 2 * math.sqrt(widths[-1])])
-        same = [one for one in grown if one.family == family and one.norm != "none"]
-        exponents = "\n".join(f"{one.norm}: exponent {exponent_text(one.exponent)}" for one in same)
+        same = [(one.net.experiment.normalized, one) for one in grown if one.net.family == family]
+        exponents = "\n".join(f"{norm}: exponent {exponent_text(one.exponent)}" for norm, one in same if norm != "none")
         panel.text(0.03, 0.97, exponents, transform=panel.transAxes, ha="left", va="top", fontsize=6.5)
     figure.supylabel("r(H), mean over the second half of the layers", fontsize="medium")
     figure.suptitle("Rank that is left at large depth, over the width: mean ± sd over draws", fontsize="large")
-    _norm_legend(figure, {one.norm for one in grown}, "√d")
+    _norm_legend(figure, {one.net.experiment.normalized for one in grown}, "√d")
     caption = (
         "Effective rank r(H), mean over the second half of the layers of random networks on Gaussian inputs, over "
         "their width d, before the activation; plain: without a residual path, γ: the strength of the layers beside "
@@ -157,7 +151,7 @@ def _norm_legend(figure: Figure, norms: set[str], root: str) -> None:
     from matplotlib.lines import Line2D
 
     shown = [norm for norm in NORMS if norm in norms]
-    handles = [*(Line2D([], [], **_norm_style(norm)) for norm in shown), Line2D([], [], **_ROOT)]
+    handles = [*(Line2D([], [], **_STYLES[norm]) for norm in shown), Line2D([], [], **_ROOT)]
     names = [*(_NAMES[norm] for norm in shown), root]
     figure.legend(handles, names, loc="outside lower center", ncols=4, handlelength=3)
 
@@ -179,13 +173,11 @@ def _over_depth(setting: Setting) -> Iterator[Drawing]:
         return
     figure, (left, right) = _panels(1)
     for place, (name, same) in enumerate(arms.items()):
-        _draw(left, {arm.depth: list(arm.initial_rank.values()) for arm in same}, place, name)
-        _draw(right, {arm.depth: _percent(arm.final.values()) for arm in same}, place, name)
-    depths = sorted({arm.depth for same in arms.values() for arm in same})
+        _draw(left, {arm.experiment.depth: list(arm.initial_rank.values()) for arm in same}, place, name)
+        _draw(right, {arm.experiment.depth: _percent(arm.final.values()) for arm in same}, place, name)
+    depths = sorted({arm.experiment.depth for same in arms.values() for arm in same})
     for panel in (left, right):
-        panel.set_xscale("log")
-        panel.set_xticks(depths, [str(depth) for depth in depths])
-        panel.minorticks_off()
+        set_log_ticks(panel, depths)
         panel.set_xlabel("hidden layers")
     _rank_axis(left, "last hidden layer's rank before training")
     _accuracy_axis(right, f"training accuracy after {setting.arms[0].epochs} epochs")
@@ -204,7 +196,7 @@ def _raised(setting: Setting) -> Iterator[Drawing]:
     figure, (accuracy, last_rank, before, after) = _panels(2)
     for place, arm in enumerate(arms):
         epochs = [0, *arm.recorded]
-        _draw(accuracy, {epoch: _percent(arm.accuracy(epoch).values()) for epoch in epochs}, place, arm.name)
+        _draw(accuracy, {epoch: _percent(arm.at_best(epoch).values()) for epoch in epochs}, place, arm.name)
         best, ranks = arm.best(arm.epochs), {0: list(arm.initial_rank.values())}
         ranks |= {epoch: list(best.at(epoch, "rank").values()) for epoch in arm.recorded} if best else {}
         _draw(last_rank, ranks, place, arm.name)
@@ -249,7 +241,7 @@ def _over_shift(setting: Setting) -> Iterator[Drawing]:
     _draw(ranks, {x: list(arm.initial_rank.values()) for x, arm in placed}, 0, "at initialization")
     _draw(ranks, {x: [end["rank"] for end in _ends(arm)] for x, arm in placed}, 1, "after training")
     for place, (name, title) in enumerate((("train_acc", "training set"), ("test_acc", "test set")), start=2):
-        _draw(accuracies, {x: _percent(arm.accuracy(arm.epochs, name).values()) for x, arm in placed}, place, title)
+        _draw(accuracies, {x: _percent(arm.at_best(arm.epochs, name).values()) for x, arm in placed}, place, title)
     _rank_axis(ranks, "last hidden layer's rank")
     _accuracy_axis(accuracies, f"accuracy after {arms[0].epochs} epochs")
     for panel in (ranks, accuracies):

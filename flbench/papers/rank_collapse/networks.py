@@ -65,11 +65,6 @@ class Net:
         """The family and the place of the normalization: networks that differ by their size alone."""
         return (*self.family, NORMS.index(self.experiment.normalized))
 
-    @property
-    def path(self) -> str:
-        """The residual path as text."""
-        return path_name(self.experiment.gamma)
-
     @cached_property
     def folds(self) -> float:
         """Factors of e by which the first eigenvalue of M leads after all layers without normalization."""
@@ -122,21 +117,12 @@ class Growth:
     """One kind of network at several widths.
 
     Attributes:
-        activation: of the networks.
-        gamma: of their residual path; None: they have none.
-        norm: their normalization.
+        net: one of the networks.
         ranks: by width, each draw's mean r over the second half of its layers.
     """
 
-    activation: str
-    gamma: float | None
-    norm: str
+    net: Net
     ranks: Mapping[int, tuple[float, ...]]
-
-    @property
-    def family(self) -> tuple[str, float]:
-        """Activation and residual path."""
-        return self.activation, self.gamma or 0.0
 
     @cached_property
     def exponent(self) -> Exponent | None:
@@ -147,7 +133,7 @@ class Growth:
     def text(self) -> str:
         """The kind of network, r over sqrt(d), and the exponent."""
         ratios = [value / math.sqrt(width) for width, values in self.ranks.items() for value in values]
-        name = f"{path_name(self.gamma)}, {self.norm}"
+        name = f"{path_name(self.net.experiment.gamma)}, {self.net.experiment.normalized}"
         widths = sorted(self.ranks)
         if self.exponent is None:
             return f"{name}: r = {mean_text(ratios)} √d at d = {', '.join(map(str, widths))} only (n={len(ratios)})"
@@ -165,6 +151,5 @@ def growths(nets: Sequence[Net]) -> list[Growth]:
             if net.is_deep_enough and (late := net.late()):
                 ranks[net.experiment.width] = ranks.get(net.experiment.width, ()) + late
         if ranks:
-            first = same[0].experiment
-            found.append(Growth(first.activation, first.gamma, first.normalized, dict(sorted(ranks.items()))))
+            found.append(Growth(same[0], dict(sorted(ranks.items()))))
     return found

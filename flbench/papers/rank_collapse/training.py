@@ -59,19 +59,30 @@ class Arm:
         return experiment_of(self.trials[0].runs[0])
 
     @property
-    def depth(self) -> int:
-        """The number of hidden layers."""
-        return self.experiment.depth
-
-    @property
     def epochs(self) -> int:
         """The number of epochs it was to train."""
         return self.trials[0].runs[0].rounds
 
     @property
     def name(self) -> str:
-        """Its name, without its depth."""
-        return arm_name(self.experiment)
+        """Its name without its depth: ``He's init``, ``25 steps on the rank``, ``BN``, ``BN, shift 0.1``."""
+        experiment = self.experiment
+        init = "He's init" if experiment.init == "he" else "torch's init"
+        if experiment.pretrain_steps:
+            parts, usual = [f"{experiment.pretrain_steps} steps on the rank"], "he"
+            parts += [] if experiment.pretrain_optimizer == "adam" else [experiment.pretrain_optimizer]
+            parts += [] if experiment.pretrain_lr == 1e-3 else [f"step size {format_scalar(experiment.pretrain_lr)}"]
+            parts += [] if experiment.rescale else ["not rescaled"]
+        elif experiment.rescale:
+            parts, usual = ["rescaled only"], "he"
+        elif experiment.normalized == "bn":
+            parts, usual = ["BN"], "torch"
+        else:
+            parts, usual = [init], experiment.init
+        parts += [] if experiment.init == usual else [init]
+        parts += ["BN"] if experiment.normalized == "bn" and parts[0] != "BN" else []
+        parts += [f"shift {format_scalar(experiment.shift)}"] if experiment.shift else []
+        return ", ".join(parts)
 
     @property
     def is_pretrained(self) -> bool:
@@ -123,21 +134,15 @@ class Arm:
             return None
         return max(scored, key=lambda pair: (len(pair[1]), fmean(pair[1].values())))[0]
 
-    def accuracy(self, epoch: int, name: str = "train_acc") -> BySeed:
-        """Return each seed's accuracy after an epoch, at the learning rate that is best then."""
+    def at_best(self, epoch: int, name: str = "train_acc") -> BySeed:
+        """Return a number of each seed after an epoch, at the learning rate that is best then."""
         best = self.best(epoch)
         return best.at(epoch, name) if best else {}
 
     @property
     def final(self) -> BySeed:
         """Each seed's training accuracy at the end."""
-        return self.accuracy(self.epochs)
-
-    @property
-    def final_rank(self) -> BySeed:
-        """Each seed's r of the last hidden layer at the end, at the best learning rate."""
-        best = self.best(self.epochs)
-        return best.at(self.epochs, "rank") if best else {}
+        return self.at_best(self.epochs)
 
     @property
     def unfinished(self) -> int:
@@ -181,11 +186,11 @@ class Setting:
     @property
     def depths(self) -> list[int]:
         """The depths, in order."""
-        return sorted({arm.depth for arm in self.arms})
+        return sorted({arm.experiment.depth for arm in self.arms})
 
     def at_depth(self, depth: int) -> list[Arm]:
         """Return the arms of a depth."""
-        return [arm for arm in self.arms if arm.depth == depth]
+        return [arm for arm in self.arms if arm.experiment.depth == depth]
 
     @property
     def deepest(self) -> list[Arm]:
@@ -206,37 +211,27 @@ class Setting:
         return found
 
 
-def settings_of(runs: Sequence[Run], collection: Collection) -> list[Setting]:
-    """Return the settings; learning rates that not all arms of a depth were to have are left out."""
-    found = []
-    for members in grouped(runs, _setting_key):
-        arms = [_arm(same, collection) for same in grouped(members, lambda run: _order(experiment_of(run)))]
-        depths = grouped(arms, lambda arm: arm.depth)
-        found.append(Setting(tuple(arm for same in depths for arm in _at_common_rates(same))))
-    return found
-
-
-def _at_common_rates(arms: Sequence[Arm]) -> list[Arm]:
-    """The arms at the learning rates that all have; unchanged where they have none in common."""
-    common = set.intersection(*({trial.lr for trial in arm.trials} for arm in arms))
-    if not common:
-        return list(arms)
-    return [Arm(tuple(trial for trial in arm.trials if trial.lr in common)) for arm in arms]
-
-
-def _arm(runs: Sequence[Run], collection: Collection) -> Arm:
-    trials = []
-    for same in grouped(runs, lambda run: experiment_of(run).lr or 0.0):
-        done = [run for run in same if run.result is not None]
-        records = {run.experiment.seed: {record["round"]: record for record in collection.records(run)} for run in done}
-        trials.append(Trial(tuple(same), records))
-    return Arm(tuple(trials))
-
-
 def experiment_of(run: Run) -> Deep:
     """Return the experiment of a run of this kind."""
     assert isinstance(run.experiment, Deep)
     return run.experiment
+
+
+def settings_of(runs: Sequence[Run], collection: Collection) -> list[Setting]:
+    """Return the settings; learning rates that not all arms of a depth were to have are left out."""
+    found = []
+    for members in grouped(runs, _setting_key):
+        arms = []
+        for at_depth in grouped(members, lambda run: experiment_of(run).depth):
+            by_arm = grouped(at_depth, lambda run: _arm_order(experiment_of(run)))
+            rates = [{experiment_of(run).lr for run in same} for same in by_arm]
+            kept = set.intersection(*rates) or set.union(*rates)
+            for same in by_arm:
+                by_rate = grouped(same, lambda run: experiment_of(run).lr or 0.0)
+                trials = [_trial(one, collection) for one in by_rate if experiment_of(one[0]).lr in kept]
+                arms.append(Arm(tuple(trials)))
+        found.append(Setting(tuple(arms)))
+    return found
 
 
 def _setting_key(run: Run) -> tuple[Any, ...]:
@@ -244,29 +239,15 @@ def _setting_key(run: Run) -> tuple[Any, ...]:
     return experiment.dataset.label(), experiment.samples or 0, experiment.width, experiment.batch_size, run.rounds
 
 
-def _order(experiment: Deep) -> tuple[Any, ...]:
-    """The order of arms: without normalization, rescaled, pre-trained, with batch normalization, shifted."""
+def _trial(runs: Sequence[Run], collection: Collection) -> Trial:
+    done = [run for run in runs if run.result is not None]
+    records = {run.experiment.seed: {record["round"]: record for record in collection.records(run)} for run in done}
+    return Trial(tuple(runs), records)
+
+
+def _arm_order(experiment: Deep) -> tuple[Any, ...]:
+    """Arms of one depth: without normalization, rescaled, pre-trained, with batch normalization, shifted."""
     steps = experiment.pretrain_steps
     raised = (steps, experiment.pretrain_optimizer, experiment.pretrain_lr) if steps else (0, "", 0.0)
     is_normalized, is_he = experiment.normalized == "bn", experiment.init == "he"
-    return experiment.depth, is_normalized, experiment.shift, experiment.rescale, *raised, is_he
-
-
-def arm_name(experiment: Deep) -> str:
-    """``He's init``, ``rescaled only``, ``25 steps on the rank``, ``BN``, ``BN, shift 0.1``."""
-    init = "He's init" if experiment.init == "he" else "torch's init"
-    if experiment.pretrain_steps:
-        parts, usual = [f"{experiment.pretrain_steps} steps on the rank"], "he"
-        parts += [] if experiment.pretrain_optimizer == "adam" else [experiment.pretrain_optimizer]
-        parts += [] if experiment.pretrain_lr == 1e-3 else [f"step size {format_scalar(experiment.pretrain_lr)}"]
-        parts += [] if experiment.rescale else ["not rescaled"]
-    elif experiment.rescale:
-        parts, usual = ["rescaled only"], "he"
-    elif experiment.normalized == "bn":
-        parts, usual = ["BN"], "torch"
-    else:
-        parts, usual = [init], experiment.init
-    parts += [] if experiment.init == usual else [init]
-    parts += ["BN"] if experiment.normalized == "bn" and parts[0] != "BN" else []
-    parts += [f"shift {format_scalar(experiment.shift)}"] if experiment.shift else []
-    return ", ".join(parts)
+    return is_normalized, experiment.shift, experiment.rescale, *raised, is_he

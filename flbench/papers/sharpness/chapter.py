@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from flbench.papers.evidence import three_digits
+from flbench.papers.evidence import number_entry, three_digits
 from flbench.papers.sharpness import claims_learning_rate, claims_width
 from flbench.papers.sharpness.networks import Curve, Point, Prediction, curves_of, predict
 from flbench.papers.sharpness.training import (
@@ -57,9 +57,9 @@ def _point_row(point: Point) -> tuple[Entry, ...]:
     return (
         *words(family.label, str(family.outputs), family.normalized, str(family.samples or "M"), str(point.width)),
         *words(str(summary.n)),
-        Entry(three_digits(summary.mean), order=summary.mean),
+        number_entry(summary.mean, three_digits),
         Entry("–" if summary.sd is None else three_digits(summary.sd)),
-        Entry(three_digits(point.median), order=point.median),
+        number_entry(statistics.median(point.values), three_digits),
         Entry(_theory(predicted)),
         Entry("–" if point.ratio is None else f"{point.ratio:.2f}"),
         Entry(f"{point.admitted}/{summary.n}" if bounded else "–"),
@@ -103,7 +103,7 @@ def _network_row(same: Sequence[Network]) -> tuple[Entry, ...]:
     return words(
         family.label,
         family.normalized,
-        str(family.samples_at(width)),
+        str(family.samples or width),
         str(width),
         str(len(same)),
         three_digits(statistics.median(one.lambda_max for one in same)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from flbench.papers.evidence import Finding, claim, exponent_text, fit_exponent, range_text
+from flbench.papers.evidence import Finding, claim, fit_exponent, fit_text, range_text
 from flbench.papers.sharpness.claims_width import near
 from flbench.papers.sharpness.training import EXPLODED, GROWN, Descent, networks_of, predicted_rate
 from flbench.report.cells import grouped
@@ -28,27 +28,23 @@ def claims(descents: Sequence[Descent]) -> tuple[Claim, ...]:
     """Return the claims of figure 2, left and right."""
     plain = [one for one in descents if one.family.normalized == "none"]
     centred = [one for one in descents if one.family.normalized == "mean-last"]
-    return (
-        _claim("Above 2 / lambda_max of a network at initialization, losses grow.", "eq. 23", _onset, plain),
-        _claim("Above 2 / lambda_max, wide networks explode.", "figure 2, left", _explosion, plain),
-        _claim(
+    judged: tuple[tuple[str, str, Callable[..., Finding], list[Sequence[Descent]]], ...] = (
+        ("Above 2 / lambda_max of a network at initialization, losses grow.", "eq. 23", _onset, [plain]),
+        ("Above 2 / lambda_max, wide networks explode.", "figure 2, left", _explosion, [plain]),
+        (
             "With the outputs' means subtracted, larger learning rates converge, whatever the width.",
             "figure 2, right",
             _gain,
-            plain,
-            centred,
+            [plain, centred],
         ),
-        _claim(
+        (
             "With subtracted means, the line 2 / (rho alpha (kappa_1 - kappa_2)) marks where training fails.",
             "figure 2, right",
             _line,
-            centred,
+            [centred],
         ),
     )
-
-
-def _claim(text: str, source: str, judge: Callable[..., Finding], *needed: Sequence[Descent]) -> Claim:
-    return claim(text, source, [judge(*needed)] if all(needed) else [])
+    return tuple(claim(text, source, [judge(*runs)] if all(runs) else []) for text, source, judge, runs in judged)
 
 
 def _onset(plain: Sequence[Descent]) -> Finding:
@@ -96,10 +92,11 @@ def _gain(plain: Sequence[Descent], centred: Sequence[Descent]) -> Finding:
         for width in sorted(subtracted.keys() & without.keys())
     }
     listed = ", ".join(f"{gain:.3g} at {width}" for width, gain in gains.items())
+    over_width = [fit_text(fit_exponent(rates), sum(map(len, rates.values()))) for rates in (subtracted, without)]
     evidence = (
         f"Highest rate without growth of the loss: with means subtracted "
-        f"{_median([rate for rates in subtracted.values() for rate in rates])}, over M {_exponent(subtracted)}; "
-        f"without, over M {_exponent(without)}. Gain (ratio of medians): {listed or 'not bracketed'}."
+        f"{_median([rate for rates in subtracted.values() for rate in rates])}, over M {over_width[0]}; "
+        f"without, over M {over_width[1]}. Gain (ratio of medians): {listed or 'not bracketed'}."
     )
     verdict = near(fit_exponent(subtracted), 0, slack=0.5) if gains else "inconclusive"
     if verdict == "holds" and min(gains.values()) <= 1:
@@ -139,11 +136,6 @@ def _highest_by_width(descents: Sequence[Descent]) -> dict[int, list[float]]:
         if rate := network.highest(lambda run: run.grew):
             found.setdefault(network.width, []).append(rate)
     return found
-
-
-def _exponent(by_width: dict[int, list[float]]) -> str:
-    found = fit_exponent(by_width)
-    return f"exponent {exponent_text(found)}, n={sum(map(len, by_width.values()))}" if found else "no exponent"
 
 
 def _median(values: Sequence[float]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flbench.papers.evidence import Finding, claim, exponent_text, range_text, three_digits
+from flbench.papers.evidence import Finding, claim, fit_text, range_text, three_digits
 from flbench.papers.sharpness.networks import Curve, Point
 from flbench.report.claims import Claim, Verdict
 
@@ -65,7 +67,8 @@ def claims(curves: Sequence[Curve]) -> tuple[Claim, ...]:
             non_negative,
             _grows_above_bound,
             "".join(
-                f" Outside the theorem: {one.family.label}, {_exponent(one)}, {_median(one.points[-1])}."
+                f" Outside the theorem: {one.family.label}, {fit_text(one.exponent, one.draws)}, "
+                f"{_median(one.points[-1])}."
                 for one in controls
             ),
         ),
@@ -79,22 +82,18 @@ def claims(curves: Sequence[Curve]) -> tuple[Claim, ...]:
 
 
 def _claim(text: str, source: str, curves: Sequence[Curve], judge: Judge, controls: str = "") -> Claim:
+    """Judge each curve by the widths with enough draws; inconclusive if these are too few."""
     findings: list[Finding] = []
     for curve in curves:
-        verdict, evidence = _judged(curve, judge)
+        full = tuple(point for point in curve.points if len(point.values) >= FEWEST_DRAWS)
+        if len(full) >= FEWEST_WIDTHS:
+            verdict, evidence = judge(Curve(curve.family, full))
+        else:
+            lack = f"{len(full)} widths with {FEWEST_DRAWS} draws or more; a verdict needs {FEWEST_WIDTHS} of them"
+            verdict, evidence = "inconclusive", lack
         findings.append((verdict, f"{curve.family.label}: {evidence}."))
     found = claim(text, source, findings, separator=" ")
-    return Claim(text, source, found.verdict, found.evidence + controls)
-
-
-def _judged(curve: Curve, judge: Judge) -> tuple[Verdict, str]:
-    """Judge by the widths with enough draws; inconclusive if these are too few."""
-    full = tuple(point for point in curve.points if len(point.values) >= FEWEST_DRAWS)
-    if len(full) >= FEWEST_WIDTHS:
-        return judge(Curve(curve.family, full))
-    return "inconclusive", (
-        f"{len(full)} widths with {FEWEST_DRAWS} draws or more; a verdict needs {FEWEST_WIDTHS} of them"
-    )
+    return replace(found, evidence=found.evidence + controls)
 
 
 def _follows_theory(curve: Curve) -> tuple[Verdict, str]:
@@ -108,16 +107,15 @@ def _follows_theory(curve: Curve) -> tuple[Verdict, str]:
     listed = ", ".join(f"{ratio:.2f} at {width}" for width, ratio in ratios)
     sd = "" if widest.summary.sd is None else f"sd {three_digits(widest.summary.sd)}, "
     mean = f"mean {three_digits(widest.summary.mean)} ({sd}n={widest.summary.n}) at M = {widest.width}"
-    evidence = f"measured/theory {listed}; {mean} against {three_digits(theory)}; {_exponent(curve)}"
+    slope = fit_text(curve.exponent, curve.draws)
+    evidence = f"measured/theory {listed}; {mean} against {three_digits(theory)}; {slope}"
     return near(curve.exponent, 1) if close else "does not hold", evidence
 
 
 def _is_flat(curve: Curve) -> tuple[Verdict, str]:
     """Theorem 3.3 and eq. 19: no slope, within bounds."""
-    widest = curve.points[-1]
-    ratio = f", {widest.ratio:.1f} times the lower bound" if widest.ratio else ""
-    evidence = f"{_exponent(curve)}; {_median(widest)}{ratio}; {_admitted(curve)}"
-    return _within_bounds(curve, near(curve.exponent, 0)), evidence
+    ratio = curve.points[-1].ratio
+    return _bounded(curve, near(curve.exponent, 0), f", {ratio:.1f} times the lower bound" if ratio else "")
 
 
 def _grows_above_bound(curve: Curve) -> tuple[Verdict, str]:
@@ -125,8 +123,7 @@ def _grows_above_bound(curve: Curve) -> tuple[Verdict, str]:
     excess = [
         value - (point.predicted.lower or 0) for point in curve.points if point.predicted for value in point.values
     ]
-    evidence = f"{_exponent(curve)}; {_median(curve.points[-1])}; {_admitted(curve)} (by {range_text(excess)})"
-    return _within_bounds(curve, grows(curve.exponent)), evidence
+    return _bounded(curve, grows(curve.exponent), more=f" (by {range_text(excess)})")
 
 
 def _grows_between_bounds(curve: Curve) -> tuple[Verdict, str]:
@@ -134,15 +131,20 @@ def _grows_between_bounds(curve: Curve) -> tuple[Verdict, str]:
     known = [point for point in curve.points if point.predicted and point.predicted.value]
     ratios = ", ".join(f"{point.ratio:.2f} at {point.width}" for point in known)
     field = f"; measured/mean field {ratios}" if ratios else ""
-    evidence = f"C = {curve.family.outputs}, {_exponent(curve)}; {_median(curve.points[-1])}; {_admitted(curve)}{field}"
-    return _within_bounds(curve, grows(curve.exponent)), evidence
+    verdict, evidence = _bounded(curve, grows(curve.exponent), more=field)
+    return verdict, f"C = {curve.family.outputs}, {evidence}"
 
 
-def _within_bounds(curve: Curve, slope: Verdict) -> Verdict:
-    """Return the verdict on slope and bounds: nearly all draws must be within the bounds."""
+def _bounded(curve: Curve, slope: Verdict, of_widest: str = "", more: str = "") -> tuple[Verdict, str]:
+    """Return the verdict on slope and bounds, and the evidence: nearly all draws must be within the bounds."""
+    admitted = sum(point.admitted for point in curve.points)
+    evidence = (
+        f"{fit_text(curve.exponent, curve.draws)}; {_median(curve.points[-1])}{of_widest}; "
+        f"within bounds in {admitted} of {curve.draws} draws{more}"
+    )
     if any(not point.predictions for point in curve.points):
-        return "does not hold" if slope == "does not hold" else "inconclusive"
-    return slope if sum(point.admitted for point in curve.points) / curve.draws >= MOST else "does not hold"
+        return "does not hold" if slope == "does not hold" else "inconclusive", evidence
+    return slope if admitted / curve.draws >= MOST else "does not hold", evidence
 
 
 def near(found: Exponent | None, claimed: float, slack: float = SLACK) -> Verdict:
@@ -162,14 +164,6 @@ def grows(found: Exponent | None) -> Verdict:
     return "holds" if found.low > HALFWAY else "does not hold" if found.high < HALFWAY else "inconclusive"
 
 
-def _exponent(curve: Curve) -> str:
-    return f"exponent {exponent_text(curve.exponent)}, n={curve.draws}" if curve.exponent else "no exponent"
-
-
 def _median(point: Point) -> str:
-    values = f"median {three_digits(point.median)} ({range_text(point.values)}, n={len(point.values)})"
-    return f"{values} at M = {point.width}"
-
-
-def _admitted(curve: Curve) -> str:
-    return f"within bounds in {sum(point.admitted for point in curve.points)} of {curve.draws} draws"
+    median, draws = three_digits(statistics.median(point.values)), len(point.values)
+    return f"median {median} ({range_text(point.values)}, n={draws}) at M = {point.width}"

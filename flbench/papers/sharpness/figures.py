@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from flbench.papers.evidence import two_decimals
+import numpy as np
+
+from flbench.papers.evidence import range_text, two_decimals
 from flbench.papers.sharpness.networks import NORMALIZATIONS, Curve, Family, curves_of, experiment_of, predict
 from flbench.papers.sharpness.training import EXPLODED, Descent, descents_of, networks_of, predicted_rate
 from flbench.report.board import Leaderboard
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
-from flbench.report.figures.style import BAND, COLOR_MAP, GREY, LINES, line_style, panels
+from flbench.report.figures.style import BAND, COLOR_MAP, GREY, LINES, line_style, panels, set_log_ticks
 from flbench.report.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
 
 _PLACE = ("study", "sharpness")
 
@@ -62,6 +63,8 @@ def sharpness(board: Leaderboard) -> Iterator[Drawing]:
 
 def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:
     """Figure 1: a panel for each activation and number of outputs, few outputs first; a line for each normalization."""
+    from matplotlib.lines import Line2D
+
     if not curves:
         return
     groups = grouped(curves, lambda curve: (curve.family.outputs, curve.family.unnormalized))
@@ -73,10 +76,15 @@ def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:
     figure.supxlabel("width M", fontsize="medium")
     figure.supylabel("largest eigenvalue of the Fisher information", fontsize="medium")
     figure.suptitle("Sharpness of random networks over their width", fontsize="large")
-    _curve_legend(figure, sorted({curve.family.normalized for curve in curves}, key=NORMALIZATIONS.index))
-    counts = [len(point.values) for curve in curves for point in curve.points]
+    names = sorted({curve.family.normalized for curve in curves}, key=NORMALIZATIONS.index)
+    handles = [Line2D([], [], **line_style(NORMALIZATIONS.index(name))) for name in names]
+    handles += [Line2D([], [], color=GREY, linestyle=dashes, linewidth=1.1) for dashes in (_VALUE, _BOUND)]
+    figure.legend(
+        handles, [*names, "theory", "lower bound"], loc="outside right center", title="normalized", handlelength=3.0
+    )
+    draws = range_text([len(point.values) for curve in curves for point in curve.points])
     caption = (
-        f"lambda_max of the Fisher information of random networks over their width M, mean ± sd over {_count(counts)} "
+        f"lambda_max of the Fisher information of random networks over their width M, mean ± sd over {draws} "
         "draws, with C outputs on T samples; dashed: theory, dotted: its lower bounds (theorems 2.2, 3.3, 3.4 and 4.1 "
         "of Karakida et al. 2019; dashed for layer normalization: a mean-field value that is not the paper's). At the "
         "right, the fitted exponent of M."
@@ -84,19 +92,12 @@ def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:
     yield Drawing(file_name("sharpness", "width"), caption, figure, _PLACE)
 
 
-def _count(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return str(low) if low == high else f"{low} to {high}"
-
-
 def _draw_curves(panel: Axes, curves: Sequence[Curve]) -> None:
-    panel.set_xscale("log")
     panel.set_yscale("log")
     for curve in curves:
         _draw_curve(panel, curve)
     widths = sorted({point.width for curve in curves for point in curve.points})
-    panel.set_xticks(widths, [str(width) for width in widths])
-    panel.minorticks_off()
+    set_log_ticks(panel, widths)
     panel.set_xlim(widths[0] / 1.1, widths[-1] * (widths[-1] / widths[0]) ** 0.24)
     panel.set_title(curves[0].family.title)
     panel.yaxis.set_major_formatter("{x:g}")
@@ -154,21 +155,13 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
     return [end(cluster, -1) + index * gap for cluster in clusters for index in range(len(cluster))]
 
 
-def _curve_legend(figure: Figure, names: Sequence[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], **line_style(NORMALIZATIONS.index(name))) for name in names]
-    handles += [Line2D([], [], color=GREY, linestyle=dashes, linewidth=1.1) for dashes in (_VALUE, _BOUND)]
-    figure.legend(
-        handles, [*names, "theory", "lower bound"], loc="outside right center", title="normalized", handlelength=3.0
-    )
-
-
 def _losses(descents: Sequence[Descent]) -> Drawing:
     """Figure 2 for one kind of network: a column for each normalization, final losses above highest ones."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     columns = grouped(descents, lambda one: one.family)
     figure = Figure(figsize=(3.2 * len(columns) + 1.3, 6.4), layout="constrained")
@@ -184,7 +177,12 @@ def _losses(descents: Sequence[Descent]) -> Drawing:
     figure.colorbar(ScalarMappable(shade, _LOSS_COLORS), ax=axes, label="training loss", fraction=0.05, extend="min")
     title = descents[0].family.title
     figure.suptitle(f"Gradient descent on random networks: {title}", fontsize="medium")
-    _loss_legend(figure)
+    handles = [
+        Line2D([], [], **_RATE_LINE, label=r"$2/\lambda_\mathrm{max}$, theory"),
+        Line2D([], [], linestyle="", **_RATE_POINTS, label="measured at the start"),
+        Patch(label=f"exploded (above {EXPLODED:g})", linewidth=0, **_EXPLODED),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     caption = (
         "Training loss of full-batch gradient descent over width and learning rate, after the last step (above) and "
         f"at its highest (below), median over {len({one.seed for one in descents})} draws; hatched: half of them or "
@@ -214,11 +212,9 @@ def _draw_losses(
         panel.plot(*zip(*known, strict=True), **_RATE_LINE)
     measured = [2 / one.lambda_max for one in networks]
     panel.plot([one.width for one in networks], measured, linestyle="", markersize=5, **_RATE_POINTS)
-    panel.set_xscale("log")
     panel.set_yscale("log")
+    set_log_ticks(panel, widths)
     panel.set_xlim(x[0], x[-1])
-    panel.set_xticks(widths, [str(width) for width in widths])
-    panel.minorticks_off()
     panel.grid(visible=False)
 
 
@@ -230,23 +226,11 @@ def cell_edges(values: Sequence[float]) -> list[float]:
     return [math.exp(edge) for edge in (logs[0] - first, *inner, logs[-1] + last)]
 
 
-def _loss_legend(figure: Figure) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles = [
-        Line2D([], [], **_RATE_LINE, label=r"$2/\lambda_\mathrm{max}$, theory"),
-        Line2D([], [], linestyle="", **_RATE_POINTS, label="measured at the start"),
-        Patch(label=f"exploded (above {EXPLODED:g})", linewidth=0, **_EXPLODED),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
-
-
 def _spectra(groups: Sequence[Sequence[Run]]) -> Drawing:
     """All eigenvalues at one width: a histogram for each normalization."""
     experiment = experiment_of(groups[0][0])
     family, width = Family.of(experiment), experiment.width
-    title = f"{family.network}, M = {width}, T = {family.samples_at(width)}, C = {family.outputs}"
+    title = f"{family.network}, M = {width}, T = {family.samples or width}, C = {family.outputs}"
     figure, axes = panels(len(groups), panel=(3.0, 2.2), sharex=True, sharey=True)
     highest = max(max(_eigenvalues(run)) for group in groups for run in group)
     for panel, group in zip(axes, groups, strict=True):
@@ -256,7 +240,7 @@ def _spectra(groups: Sequence[Sequence[Run]]) -> Drawing:
     figure.suptitle(f"Spectra of random networks: {title}", fontsize="medium")
     caption = (
         f"Nonzero eigenvalues of the Fisher information of {title}: number in each bar, mean over "
-        f"{_count([len(group) for group in groups])} draws; dashed: lambda_max of theory (theorem 2.2), dotted: its "
+        f"{range_text(list(map(len, groups)))} draws; dashed: lambda_max of theory (theorem 2.2), dotted: its "
         "lower bound (theorems 3.3 and 3.4)."
     )
     return Drawing(file_name("sharpness spectrum", title), caption, figure, _PLACE)
@@ -269,8 +253,6 @@ def _eigenvalues(run: Run) -> list[float]:
 
 
 def _draw_spectrum(panel: Axes, group: Sequence[Run], highest: float) -> None:
-    import numpy as np
-
     experiment = experiment_of(group[0])
     family, values = Family.of(experiment), np.concatenate([_eigenvalues(run) for run in group])
     kept = values[values > _ROUNDING * highest]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, get_args
 
+import numpy as np
+
 from flbench.messages import format_scalar
 from flbench.metric_specs import Record
 from flbench.papers.evidence import fit_exponent
@@ -81,25 +83,6 @@ class Family:
         """The same without normalization."""
         return replace(self, normalized="none")
 
-    def samples_at(self, width: int) -> int:
-        """Return T at a width."""
-        return self.samples or width
-
-    @property
-    def kappas(self) -> Kappas:
-        """Alpha, kappa_1 and kappa_2 of the mean-field theory."""
-        layer_norm = self.normalized == "ln-all"
-        return _kappas(self.activation, self.sigma_w2, self.sigma_b2, self.layers, layer_norm=layer_norm)
-
-
-@cache
-def _kappas(activation: str, sigma_w2: float, sigma_b2: float, layers: int, *, layer_norm: bool) -> Kappas:
-    from flbench.theory.gaussian import ACTIVATIONS
-    from flbench.theory.order import order_parameters
-
-    phi = ACTIVATIONS[activation]
-    return order_parameters(phi, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=layers, layer_norm=layer_norm).kappas()
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -110,36 +93,46 @@ class Prediction:
     lower: float | None = None
     upper: float | None = None
 
-    def admits(self, measured: float) -> bool:
-        """Return whether a measured value is within the bounds."""
-        return (self.lower is None or self.lower <= measured) and (self.upper is None or measured <= self.upper)
-
 
 def predict(family: Family, width: int, record: Record) -> Prediction | None:
     """Return the prediction for one draw, whose record some bounds need; None where theory has none."""
     from flbench.theory import fisher
     from flbench.theory.gaussian import ACTIVATIONS
 
-    at = {"width": width, "samples": family.samples_at(width)}
+    at = {"width": width, "samples": family.samples or width}
     match family.normalized:
         case "none":
-            return Prediction("theorem 2.2", value=fisher.largest(family.kappas, **at))
+            return Prediction("theorem 2.2", value=fisher.largest(_kappas(family), **at))
         case "mean-last":
-            bounds = fisher.bounds_with_mean_subtraction(family.kappas, **at, outputs=family.outputs)
+            bounds = fisher.bounds_with_mean_subtraction(_kappas(family), **at, outputs=family.outputs)
             return Prediction("theorem 3.3", lower=bounds.lower, upper=bounds.upper)
         case "bn-last" if "sigmas" in record:
-            import numpy as np
-
-            bounds = fisher.bounds_with_last_batch_norm(family.kappas, np.asarray(record["sigmas"]), **at)
+            bounds = fisher.bounds_with_last_batch_norm(_kappas(family), np.asarray(record["sigmas"]), **at)
             return Prediction("eq. 19, by its outputs", lower=bounds.lower, upper=bounds.upper)
         case "bn-middle" if (phi := ACTIVATIONS[family.activation]).non_negative:
             return Prediction("theorem 3.4", lower=fisher.least_with_middle_batch_norm(phi, **at))
         case "ln-all" if {"eta1", "eta2", "eta3_squared"} <= record.keys():
             constants = fisher.LayerNormConstants(record["eta1"], record["eta2"], record["eta3_squared"])
-            bounds = fisher.bounds_with_layer_norm(family.kappas, constants, **at, outputs=family.outputs)
+            bounds = fisher.bounds_with_layer_norm(_kappas(family), constants, **at, outputs=family.outputs)
             mean_field = record.get("lambda_mean_field")
             return Prediction("theorem 4.1, by its outputs", mean_field, bounds.lower, bounds.upper)
     return None
+
+
+@cache
+def _kappas(family: Family) -> Kappas:
+    """Return alpha, kappa_1 and kappa_2 of the mean-field theory."""
+    from flbench.theory.gaussian import ACTIVATIONS
+    from flbench.theory.order import order_parameters
+
+    found = order_parameters(
+        ACTIVATIONS[family.activation],
+        sigma_w2=family.sigma_w2,
+        sigma_b2=family.sigma_b2,
+        layers=family.layers,
+        layer_norm=family.normalized == "ln-all",
+    )
+    return found.kappas()
 
 
 @dataclass(frozen=True)
@@ -161,11 +154,6 @@ class Point:
         found = summarize(self.values)
         assert found is not None
         return found
-
-    @property
-    def median(self) -> float:
-        """The median of lambda_max."""
-        return statistics.median(self.values)
 
     @cached_property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -196,7 +184,10 @@ class Point:
     @property
     def admitted(self) -> int:
         """The number of draws within the bounds of theory."""
-        return sum(one.admits(value) for one, value in zip(self.predictions, self.values, strict=False))
+        return sum(
+            (one.lower is None or one.lower <= value) and (one.upper is None or value <= one.upper)
+            for one, value in zip(self.predictions, self.values, strict=False)
+        )
 
 
 @dataclass(frozen=True)
@@ -224,14 +215,11 @@ def curves_of(runs: Sequence[Run]) -> tuple[Curve, ...]:
     ]
     curves = []
     for members in grouped(measured, lambda run: Family.of(experiment_of(run))):
-        family = Family.of(experiment_of(members[0]))
-        widths = grouped(members, lambda run: experiment_of(run).width)
-        curves.append(Curve(family, tuple(_point(family, same) for same in widths)))
+        family, points = Family.of(experiment_of(members[0])), []
+        for same in grouped(members, lambda run: experiment_of(run).width):
+            # A draw that was measured twice, with and without its spectrum, counts once.
+            records = {run.experiment.seed: run.record for run in same}
+            draws = {seed: record for seed, record in sorted(records.items()) if record is not None}
+            points.append(Point(family, experiment_of(same[0]).width, draws))
+        curves.append(Curve(family, tuple(points)))
     return tuple(curves)
-
-
-def _point(family: Family, runs: Sequence[Run]) -> Point:
-    """Return the draws at one width; a draw that was measured twice, with and without its spectrum, counts once."""
-    records = {run.experiment.seed: run.record for run in runs}
-    draws = {seed: record for seed, record in sorted(records.items()) if record is not None}
-    return Point(family, experiment_of(runs[0]).width, draws)

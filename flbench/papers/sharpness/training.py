@@ -61,25 +61,22 @@ Failed = Callable[[Descent], bool]
 
 def descents_of(runs: Sequence[Run], collection: Collection) -> tuple[Descent, ...]:
     """Return the finished and diverged runs that trained and recorded their beginning."""
-    trained = [run for run in runs if experiment_of(run).lr is not None and run.result is not None]
-    found = [one for run in trained if (one := _descent(run, collection)) is not None]
+    found = []
+    for run in runs:
+        experiment = experiment_of(run)
+        if experiment.lr is None or run.result is None:
+            continue
+        start = next((record for record in collection.records(run) if record["round"] == 0), {})
+        if not {"lambda_max", "loss"} <= start.keys():
+            continue
+        end = run.record or {}
+        peak, final = (
+            loss if loss is not None and math.isfinite(loss) else math.inf
+            for loss in (end.get("peak_loss"), end.get("loss"))
+        )
+        draw = (Family.of(experiment), experiment.width, experiment.seed)
+        found.append(Descent(*draw, experiment.lr, start["lambda_max"], start["loss"], peak, final))
     return tuple(sorted(found, key=lambda one: (one.family, one.width, one.seed, one.lr)))
-
-
-def _descent(run: Run, collection: Collection) -> Descent | None:
-    experiment = experiment_of(run)
-    start = next((record for record in collection.records(run) if record["round"] == 0), None)
-    if start is None or not {"lambda_max", "loss"} <= start.keys() or experiment.lr is None:
-        return None
-    end = run.record or {}
-    peak, final = (
-        loss if loss is not None and math.isfinite(loss) else math.inf
-        for loss in (end.get("peak_loss"), end.get("loss"))
-    )
-    family = Family.of(experiment)
-    return Descent(
-        family, experiment.width, experiment.seed, experiment.lr, start["lambda_max"], start["loss"], peak, final
-    )
 
 
 @dataclass(frozen=True)

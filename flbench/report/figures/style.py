@@ -116,6 +116,13 @@ def is_lowest(index: int, count: int) -> bool:
     return index + math.ceil(count / down) >= count
 
 
+def set_log_ticks(panel: Axes, values: Sequence[float]) -> None:
+    """Give a panel a logarithmic x axis with ticks at the values alone."""
+    panel.set_xscale("log")
+    panel.set_xticks(values, [str(value) for value in values])
+    panel.minorticks_off()
+
+
 def set_title(figure: Figure, title: str, size: str = "large") -> None:
     """Put a title above all panels, in as many lines as the figure's width requires."""
     figure.suptitle(_wrapped(title, figure.get_figwidth() - 0.2, size), fontsize=size)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from flbench.papers.label_skew.chapter import NO_PROBES, Synthesis, synthesize
-from flbench.papers.label_skew.correlations import Mechanism, direction
+from flbench.papers.label_skew.correlations import Mechanism, RankCorrelation
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
 from flbench.report.write.json import to_json
@@ -46,7 +46,7 @@ def wiggle(request: Any) -> float:
     [((0.1, 0.5), "rises"), ((-0.5, -0.1), "falls"), ((-0.1, 0.2), "flat"), ((-0.1, 0.6), "open"), (None, "open")],
 )
 def test_the_direction_of_a_correlation(interval: tuple[float, float] | None, way: str) -> None:
-    assert direction(Correlation(30, 10, 0.2, interval)) == way
+    assert RankCorrelation("", "", Correlation(30, 10, 0.2, interval), "rows").direction == way
 
 
 # (a) learning rates
