@@ -34,6 +34,9 @@ _FIRST = ("none", "ln", "fn")
 
 _PANEL = (2.9, 2.1)
 
+#: A figure with more marks than this has them as a picture in each panel: as vectors they are megabytes.
+_MOST_VECTORS = 3000
+
 
 def why(board: Leaderboard) -> Iterator[Drawing]:
     """Draw a figure for each section with probes: a row of panels a partition, a mark a cell."""
@@ -60,12 +63,12 @@ def _why(
     size = (_PANEL[0] * len(columns) + 1.5, height)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(partitions), len(columns), squeeze=False, sharex="col", sharey=True)
-    metric = cells[0].cell.metric
+    metric, is_dense = cells[0].cell.metric, len(cells) * len(columns) > _MOST_VECTORS
     limits = [_limits(cells, quantity) for _, quantity in columns]
     for row, partition in zip(axes, partitions, strict=True):
         members = [one for one in cells if one.partition == partition]
         for panel, (_, quantity), ends in zip(row, columns, limits, strict=True):
-            _draw_panel(panel, members, quantity, ends, styles, scale_of(metric))
+            _draw_panel(panel, members, quantity, ends, styles, scale_of(metric), is_dense=is_dense)
         row[0].set_ylabel(f"{partition}\n{metric_label(metric)}")
     for c, ((label, _), (low, high)) in enumerate(zip(columns, limits, strict=True)):
         axes[-1, c].set_xlabel(label)
@@ -87,7 +90,7 @@ def _why(
         "stable). One row of panels per partition; colours and marks show normalizations; the outermost twentieth of "
         "the marks is at the edges."
     )
-    return Drawing(file_name("why", found.title), caption, figure, found.place)
+    return Drawing(file_name("why", found.title), caption, figure, found.place, few_colors=is_dense)
 
 
 def _in_order(cells: Sequence[Probed], axis: str) -> list[str]:
@@ -111,6 +114,8 @@ def _draw_panel(
     ends: tuple[float, float],
     styles: Mapping[str, LineStyle],
     scale: int,
+    *,
+    is_dense: bool,
 ) -> None:
     for label, style in styles.items():
         points = [
@@ -120,7 +125,7 @@ def _draw_panel(
         ]
         if points:
             at, heights = zip(*points, strict=True)
-            panel.scatter(at, heights, s=13, alpha=0.75, zorder=2, **style)
+            panel.scatter(at, heights, s=13, alpha=0.75, zorder=2, rasterized=is_dense, **style)
     if scale == 100:
         panel.set_ylim(-4, 104)
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+from base64 import b64decode
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from PIL import Image
 
 from flbench.papers.label_skew.chapter import NO_PROBES, Synthesis, synthesize
 from flbench.papers.label_skew.correlations import Mechanism, RankCorrelation
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
+from flbench.report.figures.drawing import save_as
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from flbench.sweeps import load_sweep
@@ -300,6 +305,16 @@ def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity()
     ]
     assert axes[0].get_ylabel().startswith("iid") and axes[3].get_ylabel().startswith("classes:1")
     assert [len(marks.get_offsets()) for marks in axes[0].collections] == [21, 21, 21]
+
+
+def test_many_marks_are_a_picture_in_each_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit the marks are a picture with a palette, axes and labels stay vectors."""
+    monkeypatch.setattr("flbench.papers.label_skew.figures._MOST_VECTORS", 10)
+    (drawing,) = draw(board(world(golden_law, norms=NORMS[:3])), "why")
+    save_as(drawing, tmp_path / "why.svg")
+    pictures = re.findall(r';base64,([^"]+)"', (tmp_path / "why.svg").read_text())
+    assert len(pictures) == 2 * 3
+    assert all(Image.open(BytesIO(b64decode(picture))).mode == "P" for picture in pictures)
 
 
 def test_the_matrix_of_class_accuracies() -> None:
