@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flbench.config import Training
 from flbench.papers.label_skew import figures, figures_one_class
@@ -35,13 +34,8 @@ RANK_COLLAPSE = Paper(
 )
 
 
-def papers(**options: Any) -> tuple[Paper, ...]:
-    """Return every paper that a report compares runs with; ``options`` are those of ``label_skew``."""
-    return label_skew(**options), SHARPNESS, RANK_COLLAPSE
-
-
-def label_skew(*, published: bool = False, tolerance: float = TOLERANCE, why: bool = False) -> Paper:
-    """Return the label-skew paper (Zhang et al. 2024, arXiv 2308.09565v2).
+def papers(*, published: bool = False, tolerance: float = TOLERANCE, why: bool = False) -> tuple[Paper, ...]:
+    """Return every paper that a report compares runs with; the options are about the label-skew paper.
 
     Args:
         published: whether numbers that no run belongs to are listed as well.
@@ -49,14 +43,15 @@ def label_skew(*, published: bool = False, tolerance: float = TOLERANCE, why: bo
         why: whether the report has the chapter "Why".
     """
 
-    def supplement(sections: Sequence[Section], collection: Collection) -> LabelSkewSupplement:
+    def label_skew_supplement(sections: Sequence[Section], collection: Collection) -> LabelSkewSupplement:
         training = [run for run in collection.runs if isinstance(run.experiment, Training)]
         return LabelSkewSupplement(
             published=compare(training, tolerance=tolerance, everything=published),
             why=synthesize(sections, collection) if why else None,
         )
 
-    return Paper(
+    # Zhang et al. 2024, arXiv 2308.09565v2.
+    label_skew = Paper(
         figures=(
             FigureKind("published", "ours against the published numbers", figures.published, order=60),
             FigureKind("why", "accuracy against the rank and growth of features, and against sharpness", figures.why),
@@ -65,5 +60,6 @@ def label_skew(*, published: bool = False, tolerance: float = TOLERANCE, why: bo
             ),
             FigureKind("features", "the features' norms and singular values over rounds", figures_one_class.features),
         ),
-        supplement=supplement,
+        supplement=label_skew_supplement,
     )
+    return label_skew, SHARPNESS, RANK_COLLAPSE

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from PIL import Image
 
+from flbench.papers.label_skew import figures
 from flbench.papers.label_skew.chapter import NO_PROBES, Synthesis, synthesize
 from flbench.papers.label_skew.correlations import Mechanism, RankCorrelation
 from flbench.report.claims import Claim
@@ -309,7 +310,7 @@ def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity()
 
 def test_many_marks_are_a_picture_in_each_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit the marks are a picture with a palette, axes and labels stay vectors."""
-    monkeypatch.setattr("flbench.papers.label_skew.figures._MOST_VECTORS", 10)
+    monkeypatch.setattr(figures, "_MOST_VECTORS", 10)
     (drawing,) = draw(board(world(golden_law, norms=NORMS[:3])), "why")
     save_as(drawing, tmp_path / "why.svg")
     pictures = re.findall(r';base64,([^"]+)"', (tmp_path / "why.svg").read_text())
