@@ -27,6 +27,9 @@ from flbench.store.leases import HANGING
 #: Least seconds between two reads of the store.
 PERIOD = 0.25
 
+#: Seconds that the workers have to exit once no run is left.
+EXIT_SECONDS = 5
+
 
 @dataclass
 class Outcome:
@@ -125,7 +128,9 @@ class Orchestrator:
                         return self._outcome(progress)
                     progress = self._wait(launcher)
                 self._show(progress)
-                self._let_workers_exit(launcher)
+                deadline = time.monotonic() + EXIT_SECONDS
+                while launcher.alive() and time.monotonic() < deadline:  # no run is left for the workers
+                    time.sleep(0.02)
             except KeyboardInterrupt:
                 if launcher is not None:
                     self._drain(launcher, interrupts)
@@ -208,12 +213,6 @@ class Orchestrator:
         alive = self._store.liveness.alive
         paths = ((worker, self._store.workers / token / "lease.json") for token, worker in self._adopted.items())
         return [worker for worker, path in paths if path.exists() and alive(worker.lease, path)]
-
-    def _let_workers_exit(self, launcher: Launcher) -> None:
-        """Wait up to 5 seconds for the workers to exit, now that no run is left."""
-        deadline = time.monotonic() + 5
-        while launcher.alive() and time.monotonic() < deadline:
-            time.sleep(0.02)
 
     def _drain(self, launcher: Launcher, interrupts: Interrupts) -> None:
         """Ask the plan's workers to stop and wait for them; kill them if the user interrupts a second time."""

@@ -13,7 +13,7 @@ from typing import Any
 from flbench.config import digest, headline_of
 from flbench.run_names import common_fields, label
 from flbench.slurm import SlurmPostMortem
-from flbench.store import AttemptDir, Entry, RunDir, RunRequest, RunState, Store
+from flbench.store import AttemptDir, Entry, RunState, Store
 
 #: Seconds of the past over which the speed is measured. If fewer than ``MIN_STEPS`` reads of the store found new rounds
 #: in that window, the last ``MIN_STEPS`` such reads are used instead.
@@ -125,7 +125,8 @@ class Watch:
         active, news, pending, out_of_memory = [], [], 0, 0
         for index in list(self._open):
             seen = self._read(index)
-            if self._has_ended(seen.state):
+            given_up = seen.state.status in ("failed", "lost") and not seen.state.claimable(self._max_attempts)
+            if seen.state.status == "done" or given_up:
                 del self._open[index]
                 self.ended[index] = seen
                 news += [] if self._first else [seen]
@@ -162,10 +163,6 @@ class Watch:
         """Return the runs that were given up, in the order of the plan."""
         return [seen for _, seen in sorted(self.ended.items()) if seen.state.status != "done"]
 
-    def run_ids(self) -> list[str]:
-        """Return the ids of all runs of the plan."""
-        return self._ids
-
     def fingerprint(self) -> str:
         """Return a digest of the ended runs' results; a report changes only if it changes."""
         facts = []
@@ -183,45 +180,31 @@ class Watch:
     def _label(self, index: int) -> str:
         return label(self._entries[index].experiment, self.common)
 
-    def _metric(self, index: int) -> str:
-        return headline_of(self._entries[index].experiment)
-
-    def _has_ended(self, state: RunState) -> bool:
-        """Return whether a run needs no further execution: it is done or given up."""
-        return state.status == "done" or (
-            state.status in ("failed", "lost") and not state.claimable(self._max_attempts)
-        )
-
     def _read(self, index: int) -> RunSnapshot:
         run, request = self._store.run(self._ids[index]), self._requests[index]
         state = run.state(request)
         if state.status == "lost" and self._post_mortem.explain(run):
             state = run.state(request)
-        if state.unreadable:
-            return RunSnapshot(run.run_id, self._label(index), request.rounds, state, metric=self._metric(index))
         if state.status == "pending" and not state.attempts:
             return RunSnapshot(run.run_id, "", request.rounds, state)
+        metric = headline_of(self._entries[index].experiment)
+        if state.unreadable:
+            return RunSnapshot(run.run_id, self._label(index), request.rounds, state, metric=metric)
         if state.status == "done":
             self._rounds[index] = request.rounds
             # Runs that were done before the first update are not shown one by one and need no label.
             label = "" if self._first else self._label(index)
             result = state.result
-            metric = self._metric(index)
             value = result.final.get(metric) if result else None
             kept = replace(state, result=result.without_numbers() if result else None)
             return RunSnapshot(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
-        return self._read_attempt(index, run, request, state)
-
-    def _read_attempt(self, index: int, run: RunDir, request: RunRequest, state: RunState) -> RunSnapshot:
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
         # The count never decreases: a new attempt has no records until it has copied those of the previous one.
         self._rounds[index] = max(self._rounds.get(index, 0), min(record.get("round", 0), request.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt)
-        metric, label = self._metric(index), self._label(index)
-        return RunSnapshot(
-            run.run_id, label, request.rounds, state, self._rounds[index], record.get(metric), log, metric
-        )
+        reached, value = self._rounds[index], record.get(metric)
+        return RunSnapshot(run.run_id, self._label(index), request.rounds, state, reached, value, log, metric)
 
     def _worker_log(self, attempt: AttemptDir) -> Path | None:
         try:

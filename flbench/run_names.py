@@ -67,26 +67,22 @@ def label(experiment: Mapping[str, Any], common: Common, fields: Container[str] 
         fields: those that may be named; None: all.
     """
     shared = common.get(str(experiment.get("kind")), ())
-    names = (name for name in _label_order() if name in _ALWAYS or name not in shared)
-    shown = (name for name in names if fields is None or name in fields)
-    return " ".join(filter(None, (_text(name, experiment.get(name)) for name in shown)))
+    parts = []
+    for name in _label_order():
+        value = experiment.get(name)
+        if value is None or (name in shared and name not in _ALWAYS) or (fields is not None and name not in fields):
+            continue
+        if registry_of(name) is None:
+            parts.append(f"{_PREFIXES.get(name, name + '=')}{format_scalar(value)}")
+        else:
+            parts.append(_component_label(name, canonical_json(value)))
+    return " ".join(filter(None, parts))
 
 
 @cache
 def _label_order() -> tuple[str, ...]:
-    return tuple(sorted((name for name in fields_of_all_kinds() if name not in REQUEST_FIELDS), key=_rank))
-
-
-def _rank(field: str) -> int:
-    return _FIRST.index(field) if field in _FIRST else len(_FIRST) + (field == "seed")
-
-
-def _text(field: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if registry_of(field) is None:
-        return f"{_PREFIXES.get(field, field + '=')}{format_scalar(value)}"
-    return _component_label(field, canonical_json(value))
+    others = [name for name in fields_of_all_kinds() if name not in {*REQUEST_FIELDS, *_FIRST, "seed"}]
+    return (*_FIRST, *others, "seed")
 
 
 @cache

@@ -209,14 +209,11 @@ class _Bench:
         yield self._engine("stacked", "stacked", 1, graph=False)
         if settings.device == "cuda":
             yield self._engine(GRAPH, "stacked", 1)
-        if (runs := self._runs_fused()) > 1:
+        worth = partial(runs_worth_fusing, self.experiment, self.data, device=settings.device, executor=self.auto)
+        if (runs := settings.fuse or worth()) > 1:
             yield self._fused(runs)
         yield self._plain(IN_MEMORY, "memory")
         yield self._plain(LOADER, "loader")
-
-    def _runs_fused(self) -> int:
-        device = self._settings.device
-        return self._settings.fuse or runs_worth_fusing(self.experiment, self.data, device=device, executor=self.auto)
 
     def _engine(self, name: str, executor: str, pool: int, *, graph: bool = True, **changes: Any) -> Variant:
         trainer = self._trainer(executor, pool, **changes)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from torch import nn
-
 from flbench.bench.compare import Settings
 from flbench.bench.measure import Note, Spread, Variant, take_turns
 from flbench.bench.workloads import Workload, data_for
@@ -87,12 +85,16 @@ def probe_costs(workload: Workload, settings: Settings, *, note: Note) -> ProbeC
     rounds = settings.rounds or workload.turn(settings.device)
     variant = partial(Variant, precision=settings.precision, cores=settings.threads)
     with matmul_precision_restored():
-        observation = _observation(trainer(), make_network(plain, data, settings.device), plain.lr)
+        observed = trainer()
+        before = observed.x
+        report = observed.step(keep_clients=True, wait=True)
+        access = ModelAccess(observed, make_network(plain, data, settings.device), plain.lr)
+        after = Observation(observed.round, before, observed.x, report.client_params, report.weights_S, access)
         variants = [
             variant(ROUND, partial(trainer().step, wait=True), rounds=rounds),
             variant(BETWEEN, partial(round_between, trainer()), rounds=rounds),
             variant(KEEPING, partial(trainer().step, keep_clients=True, wait=True), rounds=rounds),
-            *(variant(probe.name, partial(probe.measure, observation)) for probe in probes),
+            *(variant(probe.name, partial(probe.measure, after)) for probe in probes),
         ]
         seconds = take_turns(
             variants,
@@ -120,11 +122,3 @@ def probe_costs(workload: Workload, settings: Settings, *, note: Note) -> ProbeC
         looks=looks,
         share=sum(look.share for look in looks),
     )
-
-
-def _observation(trainer: FederatedTrainer, network: nn.Module, lr: float) -> Observation:
-    """Train one round and return what probes see after it."""
-    before = trainer.x
-    report = trainer.step(keep_clients=True, wait=True)
-    access = ModelAccess(trainer, network, lr)
-    return Observation(trainer.round, before, trainer.x, report.client_params, report.weights_S, access)

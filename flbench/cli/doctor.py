@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,17 +49,16 @@ def doctor(
     verbose: Annotated[bool, typer.Option("--verbose", help="Also list missing data sets.")] = False,
 ) -> None:
     """Check python, torch, GPU, SLURM, W&B, the store and the data; exit code 1 if something needed is broken."""
-    checks: list[Callable[[], list[Finding]]] = [
-        _python,
-        _torch,
-        _cores,
-        _gpu,
-        lambda: _store(store),
-        lambda: _data(data),
-        _slurm,
-        _wandb,
+    findings = [
+        Finding("python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}"),
+        _torch(),
+        Finding("cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}; one worker a core by default"),
+        _gpu(),
+        _store(store),
+        *_data(data),
+        _slurm(),
+        _wandb(),
     ]
-    findings = [finding for check in checks for finding in check()]
     broken = any(finding.state == "broken" for finding in findings)
     if as_json:
         print_json({"schema": 1, "ok": not broken, "findings": [asdict(finding) for finding in findings]})
@@ -82,43 +80,34 @@ def _print(findings: list[Finding], *, verbose: bool) -> None:
     wide_console().print(table)
 
 
-def _python() -> list[Finding]:
-    where = f"{platform.python_version()} ({sys.executable}), {platform.platform()}"
-    return [Finding("python", "ok", where)]
-
-
-def _torch() -> list[Finding]:
+def _torch() -> Finding:
     try:
         began = time.monotonic()
         import torch
 
         product = float((torch.eye(2) @ torch.ones(2, 2)).sum())
     except Exception as error:
-        return [Finding("torch", "broken", f"{type(error).__name__}: {error}", "install it again: uv sync")]
+        return Finding("torch", "broken", f"{type(error).__name__}: {error}", "install it again: uv sync")
     if product != 4:
-        return [Finding("torch", "broken", f"a 2x2 product gave {product}", "install it again: uv sync")]
-    return [Finding("torch", "ok", f"{torch.__version__}, imported in {time.monotonic() - began:.1f} s")]
+        return Finding("torch", "broken", f"a 2x2 product gave {product}", "install it again: uv sync")
+    return Finding("torch", "ok", f"{torch.__version__}, imported in {time.monotonic() - began:.1f} s")
 
 
-def _cores() -> list[Finding]:
-    return [Finding("cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}; one worker a core by default")]
-
-
-def _gpu() -> list[Finding]:
+def _gpu() -> Finding:
     import torch
 
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")
     masked = f" (CUDA_VISIBLE_DEVICES={mask})" if mask is not None else ""
     if torch.cuda.is_available():
         names = ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-        return [Finding("gpu", "ok", names + masked, "use it by `--set resources.gpus=1`, or 0.5 for two runs on one")]
+        return Finding("gpu", "ok", names + masked, "use it by `--set resources.gpus=1`, or 0.5 for two runs on one")
     if shutil.which("nvidia-smi") is None:
-        return [Finding("gpu", "absent", f"no NVIDIA driver{masked}; everything runs on the CPU")]
+        return Finding("gpu", "absent", f"no NVIDIA driver{masked}; everything runs on the CPU")
     advice = "check CUDA_VISIBLE_DEVICES, and that this torch is built for the driver's CUDA (see `nvidia-smi`)"
-    return [Finding("gpu", "absent", f"nvidia-smi is there, torch {torch.__version__} sees no GPU{masked}", advice)]
+    return Finding("gpu", "absent", f"nvidia-smi is there, torch {torch.__version__} sees no GPU{masked}", advice)
 
 
-def _store(root: Path) -> list[Finding]:
+def _store(root: Path) -> Finding:
     """Try what the store relies on, in its folder: fsync, rename, and a link that does not overwrite."""
     if not Store.exists(root):
         parent = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
@@ -127,7 +116,7 @@ def _store(root: Path) -> list[Finding]:
         try:
             opened = Store(root, create=False)
         except UserError as error:
-            return [Finding("store", "broken", str(error))]
+            return Finding("store", "broken", str(error))
         found, place = f"{root}: {len(opened.sweep_dirs())} sweeps, {sum(1 for _ in opened.run_ids())} runs", root
     probe = files.temporary(place / "doctor")
     try:
@@ -138,18 +127,18 @@ def _store(root: Path) -> list[Finding]:
         whole = probe.read_bytes() == b"1"
     except OSError as error:
         advice = "choose a file system with hard links and space by --store DIR or $FLBENCH_STORE"
-        return [Finding("store", "broken", f"{place}: {error.strerror}", advice)]
+        return Finding("store", "broken", f"{place}: {error.strerror}", advice)
     finally:
         probe.unlink(missing_ok=True)
     free = shutil.disk_usage(place).free / 2**30
     if not first or second or not whole:
-        return [
-            Finding("store", "broken", f"{place}: a link overwrote a file", "choose another file system by --store DIR")
-        ]
+        return Finding(
+            "store", "broken", f"{place}: a link overwrote a file", "choose another file system by --store DIR"
+        )
     found = f"{found}; fsync and exclusive links work ({cost:.0f} ms), {free:.0f} GiB free"
     if free < 1:
-        return [Finding("store", "broken", found, "make space, or choose another --store")]
-    return [Finding("store", "ok", found)]
+        return Finding("store", "broken", found, "make space, or choose another --store")
+    return Finding("store", "ok", found)
 
 
 def _data(root: Path | None) -> list[Finding]:
@@ -168,22 +157,22 @@ def _data(root: Path | None) -> list[Finding]:
     return findings
 
 
-def _slurm() -> list[Finding]:
+def _slurm() -> Finding:
     if shutil.which("sbatch") is None:
-        return [Finding("slurm", "absent", "no sbatch here; needed for cluster sweeps only")]
+        return Finding("slurm", "absent", "no sbatch here; needed for cluster sweeps only")
     try:
         answer = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        return [Finding("slurm", "absent", f"sbatch is there, sinfo does not answer: {error}")]
-    return [Finding("slurm", "ok", answer.stdout.strip())]
+        return Finding("slurm", "absent", f"sbatch is there, sinfo does not answer: {error}")
+    return Finding("slurm", "ok", answer.stdout.strip())
 
 
-def _wandb() -> list[Finding]:
+def _wandb() -> Finding:
     try:
         installed = version("wandb")
     except PackageNotFoundError:
-        return [Finding("wandb", "absent", "not installed; needed only to mirror runs to Weights & Biases")]
+        return Finding("wandb", "absent", "not installed; needed only to mirror runs to Weights & Biases")
     choice = choose("auto")
     if choice.mode == "off":
-        return [Finding("wandb", "absent", f"{installed}; sweeps are not mirrored", choice.note)]
-    return [Finding("wandb", "ok", f"{installed}, server {choice.server}; `wandb: {{mode: auto}}` is {choice.mode}")]
+        return Finding("wandb", "absent", f"{installed}; sweeps are not mirrored", choice.note)
+    return Finding("wandb", "ok", f"{installed}, server {choice.server}; `wandb: {{mode: auto}}` is {choice.mode}")

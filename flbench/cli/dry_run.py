@@ -53,7 +53,13 @@ def print_dry_run(
     typer.echo(f"sweep {sweep.name} ({sweep.spec_hash}) from {sweep.path}{''.join(f', {o}' for o in sweep.options)}")
     for line in _arithmetic_lines(sweep):
         typer.echo(f"  {line}")
-    _print_cells(sweep, finished)
+    kinds: dict[str, list[_Numbered]] = {}
+    for number, (cell_id, runs) in enumerate(sweep.cells().items(), 1):
+        kinds.setdefault(runs[0].kind, []).append((number, cell_id, runs))
+    for kind, cells_of_kind in kinds.items():  # a table for each kind: kinds differ in their fields
+        table = _table_of(sweep, cells_of_kind, finished)
+        table.title = f"{kind}:" if len(kinds) > 1 else None
+        wide_console().print(table)
     typer.echo(f"done in {store}: {facts['done']:,} of {counted(facts['runs'], 'run')}; to run: {facts['missing']:,}")
     seconds = facts["estimated_seconds"]
     if not facts["missing"]:
@@ -167,12 +173,8 @@ def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
     yield f"total: {counted(count.cells, 'cell')} x {counted(count.seeds, 'seed')} = {possible}"
     if count.beyond_limit:
         yield f"--limit keeps the first {counted(count.runs, 'run')}"
-    yield from _rounded(sweep.experiments)
-
-
-def _rounded(runs: Collection[Experiment]) -> Iterator[str]:
-    """Yield a line for each participation that is no whole number of clients."""
-    shares = {(run.clients, run.participation): run.cohort_size for run in runs if isinstance(run, Federated)}
+    federated = (run for run in sweep.experiments if isinstance(run, Federated))
+    shares = {(run.clients, run.participation): run.cohort_size for run in federated}
     for (clients, participation), cohort in shares.items():
         if not math.isclose(clients * participation, cohort, rel_tol=1e-9):
             of = format_scalar(participation)
@@ -183,22 +185,16 @@ def _rule(values: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
 
 
-def _print_cells(sweep: Sweep, finished: Mapping[str, float]) -> None:
-    """Print the cells, one table for each kind: kinds differ in their fields."""
-    kinds: dict[str, list[_Numbered]] = {}
-    for number, (cell_id, runs) in enumerate(sweep.cells().items(), 1):
-        kinds.setdefault(runs[0].kind, []).append((number, cell_id, runs))
-    for kind, cells in kinds.items():
-        table = _table_of(sweep, cells, finished)
-        table.title = f"{kind}:" if len(kinds) > 1 else None
-        wide_console().print(table)
-
-
 def _table_of(sweep: Sweep, cells: Sequence[_Numbered], finished: Mapping[str, float]) -> Table:
     """Return a table of cells of one kind, by the fields in which they differ."""
     firsts = [runs[0] for _, _, runs in cells]
-    own = [field for field in sweep.varying if field in type(firsts[0]).model_fields]
-    fields = [name for name in own if len(cells) == 1 or _differ(getattr(one, name) for one in firsts)]
+    fields = []
+    for field in sweep.varying:
+        if field in type(firsts[0]).model_fields:
+            first, others = getattr(firsts[0], field), (getattr(one, field) for one in firsts)
+            # The cells of a sweep share their values: comparing identities first is much faster.
+            if len(cells) == 1 or any(value is not first and value != first for value in others):
+                fields.append(field)
     table = plain_table(["#"])
     for field in fields:
         table.add_column(short_name(field), overflow="fold")
@@ -212,12 +208,6 @@ def _table_of(sweep: Sweep, cells: Sequence[_Numbered], finished: Mapping[str, f
         values = [escape(cell["values"].get(field, "-")) for field in fields]
         table.add_row(f"{number:,}", *values, f"{cell['done']}/{cell['runs']}")
     return table
-
-
-def _differ(values: Iterator[Any]) -> bool:
-    first = next(values)
-    # The cells of a sweep share their values: comparing identities first is much faster.
-    return any(value is not first and value != first for value in values)
 
 
 def _duration(seconds: float) -> str:

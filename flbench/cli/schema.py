@@ -99,8 +99,13 @@ def _mapping(fields: dict[str, Schema], form: Callable[[Schema], Schema]) -> Sch
 
 def _fields() -> dict[str, Schema]:
     """Return the schema of every path of an experiment: fields, aliases, settings of components (``norm.groups``)."""
-    fields = _of_any_kind()
-    fields["kind"] = {"enum": list(KINDS), "description": _about_kinds()}
+    of_kinds: dict[str, list[Schema]] = {}
+    for model in KINDS.values():
+        for name, schema in model.model_json_schema()["properties"].items():
+            of_kinds.setdefault(name, []).append(schema)
+    fields = {name: _any_of(schemas) for name, schemas in of_kinds.items()}
+    about = "; ".join(f"{kind}: {first_line(model)}" for kind, model in KINDS.items())
+    fields["kind"] = {"enum": list(KINDS), "description": about}
     for path in list(fields):
         if (registry := registry_of(path)) is None:
             continue
@@ -111,18 +116,9 @@ def _fields() -> dict[str, Schema]:
             continue
         fields[path] = {**component, "description": fields[path]["description"]}
         for cls in classes:
-            for name, setting in _settings(cls).items():
+            for name, setting in schema_of(cls)["properties"].items():
                 fields.setdefault(f"{path}.{name}", {**setting, "description": f"{name} of {cls.name}"})
     return fields | {alias: fields[field] for alias, field in ALIASES.items()}
-
-
-def _of_any_kind() -> dict[str, Schema]:
-    """Return the schema of every field; of a field in which kinds differ, one that allows what any of them does."""
-    found: dict[str, list[Schema]] = {}
-    for model in KINDS.values():
-        for name, schema in model.model_json_schema()["properties"].items():
-            found.setdefault(name, []).append(schema)
-    return {name: _any_of(schemas) for name, schemas in found.items()}
 
 
 def _any_of(schemas: Sequence[Schema]) -> Schema:
@@ -158,11 +154,8 @@ def _where_kind(kind: str, fields: dict[str, Schema]) -> Schema:
     }
 
 
-def _about_kinds() -> str:
-    return "; ".join(f"{kind}: {_first_line(model)}" for kind, model in KINDS.items())
-
-
-def _first_line(cls: type) -> str:
+def first_line(cls: type) -> str:
+    """Return the first line of a class's docstring."""
     return (cls.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -173,7 +166,7 @@ def _probes(component: Schema, classes: Sequence[type[Component]]) -> list[Schem
             "anyOf": [
                 {"type": "integer", "minimum": 1},
                 {"type": "null"},
-                {"type": "object", "properties": _settings(cls), "additionalProperties": False},
+                {"type": "object", "properties": schema_of(cls)["properties"], "additionalProperties": False},
             ]
         }
         for cls in classes
@@ -184,11 +177,11 @@ def _probes(component: Schema, classes: Sequence[type[Component]]) -> list[Schem
 
 def _forms(cls: type[Component]) -> list[Schema]:
     """Return the schemas of one component: its name, its shorthand, a mapping."""
-    about = _first_line(cls)
+    about = first_line(cls)
     mapping = {
         "type": "object",
         "description": about,
-        "properties": {"name": {"const": cls.name}, **_settings(cls)},
+        "properties": {"name": {"const": cls.name}, **schema_of(cls)["properties"]},
         "required": ["name"],
         "additionalProperties": False,
     }
@@ -197,8 +190,3 @@ def _forms(cls: type[Component]) -> list[Schema]:
     if cls.shorthand is not None:
         forms.insert(1, {"type": "string", "pattern": f"^{cls.name}:.+$", "description": f"{cls.name}:{cls.shorthand}"})
     return forms
-
-
-def _settings(cls: type[Component]) -> Schema:
-    settings: Schema = schema_of(cls)["properties"]
-    return settings

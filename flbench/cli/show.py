@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,8 +15,9 @@ from rich.table import Table
 from flbench import registry
 from flbench.cli.boundary import print_json
 from flbench.cli.options import JsonOption
+from flbench.cli.schema import first_line
 from flbench.cli.screen import plain_table
-from flbench.config import KINDS, Experiment, parse_experiment
+from flbench.config import KINDS, parse_experiment
 from flbench.errors import UserError
 from flbench.messages import format_scalar
 from flbench.registry import Component, default_of, plain, schema_of
@@ -41,27 +43,43 @@ def show(
 
     Example: flbench show kinds
     """
-    rows = sweeps(folder) if what == "sweeps" else kinds() if what == "kinds" else components(what)
+    if what == "kinds":
+        rows = kinds()
+        tables = [_kind_table(row) for row in rows]
+    elif what == "sweeps":
+        rows = sweeps(folder)
+        tables = [_sweep_table(rows)]
+    else:
+        rows = components(getattr(registry, what.upper()).classes.values())
+        tables = [_component_table(what, rows)]
     if as_json:
         print_json(rows)
     elif not rows:
         typer.echo(f"no sweep files (*.yaml) below {folder}" if what == "sweeps" else f"no {what} are installed")
     else:
-        if what == "kinds":
-            tables = [_kind_table(row) for row in rows]
-        else:
-            tables = [_sweep_table(rows) if what == "sweeps" else _component_table(what, rows)]
         Console().print(*tables, sep="\n")
 
 
-def components(what: str) -> list[dict[str, Any]]:
-    """Return every component of one kind, as JSON.
+def components(classes: Iterable[type[Component]]) -> list[dict[str, Any]]:
+    """Return components as JSON.
 
     Returns:
         For each: ``name``, ``shorthand``, ``version``, ``fields``, ``doc`` (the first line), ``equation`` and
         ``source`` (the paper; both null if it states none) and ``module``.
     """
-    return [_describe(cls) for cls in getattr(registry, what.upper()).classes.values()]
+    return [
+        {
+            "name": cls.name,
+            "shorthand": f"{cls.name}:{cls.shorthand.upper()}" if cls.shorthand else None,
+            "version": cls.version,
+            "fields": _fields(cls),
+            "doc": first_line(cls).replace("``", ""),
+            "equation": _stated(cls, "equation"),
+            "source": _stated(cls, "source"),
+            "module": cls.__module__,
+        }
+        for cls in classes
+    ]
 
 
 def kinds() -> list[dict[str, Any]]:
@@ -71,7 +89,24 @@ def kinds() -> list[dict[str, Any]]:
         For each: ``name``, ``version``, ``fields`` (each with a ``doc``), ``doc`` (the first line) and ``headline``:
         the metric that summarizes a run whose fields have their defaults.
     """
-    return [_describe_kind(name, model) for name, model in KINDS.items()]
+    rows = []
+    for kind, model in KINDS.items():
+        default = parse_experiment({"kind": kind}).to_json()
+        schema = model.model_json_schema()["properties"]
+        fields = [
+            {
+                "name": field,
+                "type": _PLURALS.get(field) or _type(schema[field]),
+                "default": default[field],
+                "required": False,
+                "doc": info.description,
+            }
+            for field, info in model.model_fields.items()
+            if field != "kind"
+        ]
+        facts = {"name": kind, "version": model.version, "fields": fields}
+        rows.append({**facts, "doc": first_line(model), "headline": model.headline_of(default)})
+    return rows
 
 
 def sweeps(folder: Path) -> list[dict[str, Any]]:
@@ -88,42 +123,6 @@ def sweeps(folder: Path) -> list[dict[str, Any]]:
                 {"file": str(path), "name": sweep.name, "runs": count.runs, "cells": count.cells, "problem": None}
             )
     return rows
-
-
-def _describe(cls: type[Component]) -> dict[str, Any]:
-    return {
-        "name": cls.name,
-        "shorthand": f"{cls.name}:{cls.shorthand.upper()}" if cls.shorthand else None,
-        "version": cls.version,
-        "fields": _fields(cls),
-        "doc": (cls.__doc__ or "").strip().partition("\n")[0].replace("``", ""),
-        "equation": _stated(cls, "equation"),
-        "source": _stated(cls, "source"),
-        "module": cls.__module__,
-    }
-
-
-def _describe_kind(name: str, model: type[Experiment]) -> dict[str, Any]:
-    default = parse_experiment({"kind": name}).to_json()
-    schema = model.model_json_schema()["properties"]
-    fields = [
-        {
-            "name": field,
-            "type": _PLURALS.get(field) or _type(schema[field]),
-            "default": default[field],
-            "required": False,
-            "doc": info.description,
-        }
-        for field, info in model.model_fields.items()
-        if field != "kind"
-    ]
-    return {
-        "name": name,
-        "version": model.version,
-        "fields": fields,
-        "doc": (model.__doc__ or "").strip().partition("\n")[0],
-        "headline": model.headline_of(default),
-    }
 
 
 def _stated(cls: type[Component], what: str) -> str | None:
@@ -185,15 +184,17 @@ def _default_text(default: Any) -> str:
 def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:
     table = plain_table(["name", "fields", "description"], title=what)
     for row in rows:
-        fields = "\n".join(map(_field_text, row["fields"])) or "-"
+        fields = []
+        for field in row["fields"]:
+            default = "required" if field["required"] else format_scalar(field["default"])
+            fields.append(f"{field['name']}: {default}  ({field['type']})")
         what_it_is = "\n".join(filter(None, [row["doc"], row["equation"], row["source"]]))
-        table.add_row(f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]", escape(fields), escape(what_it_is))
+        table.add_row(
+            f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]",
+            escape("\n".join(fields) or "-"),
+            escape(what_it_is),
+        )
     return table
-
-
-def _field_text(field: dict[str, Any]) -> str:
-    default = "required" if field["required"] else format_scalar(field["default"])
-    return f"{field['name']}: {default}  ({field['type']})"
 
 
 def _sweep_table(rows: list[dict[str, Any]]) -> Table:

@@ -44,6 +44,7 @@ class SweepRun:
         self._store = Store(root)
         self._directory = write_plan(self._store, sweep)
         self._plan = "/".join(self._directory.parts[-2:])
+        self._elsewhere = "" if self._store.root == DEFAULT_STORE else f" --store {shlex.quote(str(self._store.root))}"
 
     def execute(self, *, detach: bool, rerun: bool) -> dict[str, Any]:
         """Return the summary for ``--json``, after running the sweep to its end and printing the outcome.
@@ -57,7 +58,11 @@ class SweepRun:
         mode = self._sweep.spec.wandb.mode
         mirror = MirrorProcess.start(mode, self._store.root, self._directory, detach=detach)
         outcome = self._orchestrate(detach=detach)
-        board = None if detach or outcome.interrupted else self._print_leaderboard(outcome.fingerprint)
+        board = None
+        if not detach and not outcome.interrupted:
+            width = self._console.width if self._console.is_terminal else PIPE_WIDTH
+            board, text = leaderboard(self._store, self._sweep, self._directory, outcome.fingerprint, width)
+            self._say(text.rstrip())
         seconds = time.monotonic() - began
         self._print_end(outcome, seconds)
         self._print_places(board)
@@ -82,12 +87,6 @@ class SweepRun:
             self._print_failures(orchestrator.failures())
             raise
 
-    def _print_leaderboard(self, fingerprint: str) -> Path:
-        width = self._console.width if self._console.is_terminal else PIPE_WIDTH
-        path, text = leaderboard(self._store, self._sweep, self._directory, fingerprint, width)
-        self._say(text.rstrip())
-        return path
-
     def _print_end(self, outcome: Outcome, seconds: float) -> None:
         progress = outcome.progress
         diverged = f" ({progress.diverged} diverged)" if progress.diverged else ""
@@ -104,7 +103,7 @@ class SweepRun:
 
     def _print_places(self, board: Path | None) -> None:
         """Print where everything is, and which commands show it."""
-        elsewhere, name = elsewhere_option(self._store), self._sweep.name
+        elsewhere, name = self._elsewhere, self._sweep.name
         options = "".join(f" {shlex.quote(word)}" for option in self._sweep.options for word in option.split(" ", 1))
         spec = f"{shlex.quote(str(self._sweep.path))}{options}{elsewhere}"
         self._say(f"Leaderboard: {board}" if board else f"Plan:        {self._directory / 'plan.jsonl'}")
@@ -118,7 +117,7 @@ class SweepRun:
 
         It is printed last, so that a log of which only the end is kept says why a sweep failed.
         """
-        elsewhere, name = elsewhere_option(self._store), self._sweep.name
+        elsewhere, name = self._elsewhere, self._sweep.name
         if any(seen.state.user_fixable for seen in failures):
             self._say("Once the reasons below are fixed, the same command tries the runs that failed for them again.")
         if any(not seen.state.user_fixable for seen in failures):
@@ -196,8 +195,3 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
         console.print(table)
     files.replace(cache, strict_json.pretty({"key": key, "text": drawn.getvalue()}), sync=False)
     return path, drawn.getvalue()
-
-
-def elsewhere_option(store: Store) -> str:
-    """Return the option that names a store, empty for the default one."""
-    return "" if store.root == DEFAULT_STORE else f" --store {shlex.quote(str(store.root))}"

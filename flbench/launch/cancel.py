@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
-from collections.abc import Callable
 
 from flbench.launch import local, slurm
 from flbench.store import CancelMark, Store
-
-#: What each backend does besides the mark in the store: takes (store, plan), returns a line for the user or ''.
-BACKENDS: tuple[Callable[[Store, str], str], ...] = (local.cancel, slurm.cancel)
 
 
 def cancel(store: Store, plan: str) -> list[str]:
@@ -18,12 +15,9 @@ def cancel(store: Store, plan: str) -> list[str]:
 
     The mark in the store is enough: every worker checks it, and a job that SLURM starts later ends at once.
     """
-    CancelMark(store.sweeps / plan).put(f"{_user()}@{socket.gethostname()}")
-    return [line for backend in BACKENDS if (line := backend(store, plan))]
-
-
-def _user() -> str:
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (KeyError, OSError):  # a container may give a user no name
-        return "somebody"
+        user = f"user {os.getuid()}"
+    CancelMark(store.sweeps / plan).put(f"{user}@{socket.gethostname()}")
+    return [line for line in (local.cancel(store, plan), slurm.cancel(store, plan)) if line]

@@ -79,7 +79,9 @@ class LocalLauncher:
             WorkersCrash: the operating system starts no process.
         """
         for _ in range(count):
-            token, gpus = new_token(), self._least_used_gpus()
+            token = new_token()
+            taken = [worker.gpus for worker in self._workers if not worker.has_ended]
+            gpus = min(self._masks, key=taken.count, default=None)  # those with the fewest workers
             log = self._store.worker_log(token)
             options = replace(
                 self._options,
@@ -149,11 +151,6 @@ class LocalLauncher:
             end = ending("error", f"its worker ended with exit code {code}: {last:.300}")
         if code not in CLEAN_EXITS:
             self._store.record_death(worker.token, end)
-
-    def _least_used_gpus(self) -> str | None:
-        """Return the CUDA_VISIBLE_DEVICES with the fewest workers; None if workers need no GPU."""
-        taken = [worker.gpus for worker in self._workers if not worker.has_ended]
-        return min(self._masks, key=taken.count, default=None)
 
     def _neighbours(self, gpus: str | None) -> int:
         """Return how many workers share the memory of these GPUs, or the machine's if there are none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -77,20 +77,13 @@ def oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
     It is the sum of all readable counters (cgroup versions 2 and 1, the machine), which overlap: only its growth has a
     meaning. It stays 0 if there are none.
     """
-    counters = (proc / "vmstat", *_cgroup_counters(proc / "self" / "cgroup", cgroups))
+    # Inside a container the kernel may report another path of the cgroup than the one at which its files are.
+    counters = [proc / "vmstat", cgroups / "memory.events", cgroups / "memory" / "memory.oom_control"]
+    for line in read_lines(proc / "self" / "cgroup"):
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and path != "/":
+            counters.append(cgroups / path.lstrip("/") / "memory.events")
+        elif "memory" in controllers.split(",") and path != "/":
+            counters.append(cgroups / "memory" / path.lstrip("/") / "memory.oom_control")
     lines = (line.split() for path in counters for line in read_lines(path))
     return sum(int(words[1]) for words in lines if words[0] == "oom_kill")
-
-
-def _cgroup_counters(own: Path, cgroups: Path) -> Iterator[Path]:
-    """Return the files that may hold a cgroup's counter; inside a container the kernel may report another path."""
-    yield cgroups / "memory.events"
-    yield cgroups / "memory" / "memory.oom_control"
-    for line in read_lines(own):
-        number, controllers, path = line.split(":", 2)
-        if path == "/":
-            continue
-        if number == "0":
-            yield cgroups / path.lstrip("/") / "memory.events"
-        elif "memory" in controllers.split(","):
-            yield cgroups / "memory" / path.lstrip("/") / "memory.oom_control"

@@ -88,14 +88,6 @@ class Request:
         """Return whether workers get GPUs."""
         return bool(self.gpus) or "gpu" in (self.gres or "")
 
-    def with_more_memory(self) -> Request:
-        """Return the request for runs that ran out of memory."""
-        return self if self.mem is None else replace(self, mem=MEMORY_FACTOR * self.mem)
-
-    def excluding(self, nodes: set[str]) -> Request:
-        """Return the request with these nodes excluded."""
-        return replace(self, exclude=",".join(filter(None, [self.exclude, *sorted(nodes)])) or None)
-
 
 class SlurmLauncher:
     """Submit workers as array jobs; count all jobs of the plan, including those that other launchers submitted."""
@@ -143,7 +135,12 @@ class SlurmLauncher:
     def alive(self) -> int:
         """Return how many jobs of the plan are queued or running; as before while SLURM does not answer."""
         self._poll()
-        return sum(self._size(submission) for submission in self._submissions())
+        count = 0
+        for submission in Submission.of_plan(self._store, self._plan):
+            rows = self._rows.get(submission.name)
+            # All jobs of a submission count while SLURM lists none of them.
+            count += submission.tasks if not rows else sum(row.alive for row in rows)
+        return count
 
     def tokens(self) -> set[str]:
         """Return the names of all workers in SLURM jobs: ``alive`` counts them as jobs."""
@@ -174,9 +171,10 @@ class SlurmLauncher:
         return end_of_log(max(logs, key=lambda log: log.stat().st_mtime))
 
     def _submit(self, begin: int, tasks: int, more_memory: bool) -> None:
-        request = self._request.excluding(self._failed_nodes)
-        if more_memory:
-            request = request.with_more_memory()
+        excluded = ",".join(filter(None, [self._request.exclude, *sorted(self._failed_nodes)]))
+        request = replace(self._request, exclude=excluded or None)
+        if more_memory and request.mem is not None:
+            request = replace(request, mem=MEMORY_FACTOR * request.mem)
         options = replace(self._options, memory=memory_of(request, more_memory), workers=self._workers)
         submission = Submission.create(self._store, self._plan, tasks, memory=options.memory)
         command = worker_command(self._store.root, self._plan, options, begin, self._command)
@@ -211,7 +209,7 @@ class SlurmLauncher:
         began = time.monotonic()
         if began < self._polled_at + self._poll_pause:
             return
-        submissions = self._submissions()
+        submissions = Submission.of_plan(self._store, self._plan)
         rows = squeue(submission.name for submission in submissions) if submissions else []
         self._polled_at = time.monotonic()
         self._poll_pause = max(POLL_SECONDS, POLL_PAUSE_FACTOR * (self._polled_at - began))
@@ -235,14 +233,6 @@ class SlurmLauncher:
             self._seen.add(submission.name)
         elif not submission.is_in_progress(self._store):
             submission.record_end()
-
-    def _size(self, submission: Submission) -> int:
-        """Return how many workers of a submission are queued or running; all of them if SLURM lists none."""
-        rows = self._rows.get(submission.name)
-        return submission.tasks if not rows else sum(row.alive for row in rows)
-
-    def _submissions(self) -> list[Submission]:
-        return Submission.of_plan(self._store, self._plan)
 
 
 def name_option(store: Store, plan: str) -> str:

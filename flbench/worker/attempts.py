@@ -71,9 +71,12 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
         trace = "".join(traceback.format_exception(end))
         traceback.clear_frames(end.__traceback__)  # free the tensors in its frames for the next run
         attempt.log(trace)
-        # Do not retry before the user acts: the disk is full, or no worker can have more memory.
-        final = kind == "disk_full" or (kind in MEMORY and _has_all_memory(kind, options))
-        attempt.end(kind, _summary(end), user_fixable=final)
+        # Do not retry before the user acts: the disk is full, or no worker can have more memory, neither with fewer
+        # workers here nor in another job.
+        has_all_memory = options.neighbours == 1 and not (kind == "oom" and options.memory == "usual")
+        final = kind == "disk_full" or (kind in MEMORY and has_all_memory)
+        message = traceback.format_exception_only(end)[-1].strip().partition("\n")[0][:300]  # the log has the traceback
+        attempt.end(kind, message, user_fixable=final)
         return kind
     if end.status == "stopped" and CancelMark(attempt.path).is_set():
         message = "by `flbench cancel`; the next `flbench sweep` continues it"
@@ -88,11 +91,6 @@ def _end(attempt: Attempt, end: Outcome | Exception, options: Options, stopped_a
         return _end(attempt, RuntimeError(problem), options, stopped_as)
     attempt.end("ok", round=end.round)
     return "ok"
-
-
-def _has_all_memory(kind: str, options: Options) -> bool:
-    """Return whether no worker can have more memory: neither with fewer workers here nor in another job."""
-    return options.neighbours == 1 and not (kind == "oom" and options.memory == "usual")
 
 
 def kind_of(error: BaseException) -> Literal["error", "oom", "cuda_oom", "disk_full"]:
@@ -123,8 +121,3 @@ class _RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
-
-
-def _summary(error: BaseException) -> str:
-    """Return the first line of an exception's message, for tables; the log has the traceback."""
-    return traceback.format_exception_only(error)[-1].strip().partition("\n")[0][:300]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from flbench.config import FUSABLE, REQUEST_FIELDS, canonical_json
@@ -40,115 +41,115 @@ def work(
         MemoryShort: a run did not fit into the memory left by other workers; this worker ends to free its part.
         UserError: the data of all remaining runs cannot be used here; such runs are not claimed.
     """
-    engine: Engine | None = None
-    unusable: dict[str, UserError] = {}
-    claimed = 0
     queue = Queue(store, plan, options.offset)
+    claims = _Claims(store, queue, lease, options, load)
+    claimed = 0
     while True:
         claimed_before, was_fresh = claimed, queue.is_fresh
         for entry in queue:
             if should_stop():
                 return claimed
-            state = _state(store, entry)
-            if not state.claimable(options.max_attempts) or _needs_more_memory(state, options):
-                if state.status == "running":
-                    queue.keep()  # its worker may die; runs that are done or given up are not read again
+            group = claims.claim(entry)
+            if not group:
                 continue
-            store.check_room()
-            engine = engine or _start_engine(options, load)
-            if not _has_data(entry, engine, unusable):
-                continue
-            queue.keep()
-            first = store.claim(entry.parse(), lease, options.max_attempts)
-            if first is None:
-                continue
-            group = [first, *_claim_companions(store, first, queue, lease, options, engine)]
             claimed += len(group)
-            kinds = execute_group(group, engine, options, should_stop, stopped_as)
-            _stop_if_others_would_fail(kinds, store, options)
+            kinds = execute_group(group, claims.engine, options, should_stop, stopped_as)
+            # The next runs would fail for the same reason.
+            if "disk_full" in kinds:
+                raise StoreUnusable(f"the disk is full: the store {store.root} cannot be written")
+            if options.neighbours > 1 and kinds & MEMORY:
+                raise MemoryShort("a run did not fit into memory; this worker ends to leave more for the others")
         if claimed > claimed_before or was_fresh:
             continue
-        if claimed or (queue.is_thorough and not unusable):
+        if claimed or (queue.is_thorough and not claims.unusable):
             return claimed
         if queue.is_thorough:
-            error = next(iter(unusable.values()))
+            error = next(iter(claims.unusable.values()))
             raise error
         queue.is_thorough = True  # the worker was started for some run: read the states of all before it ends
 
 
-def _start_engine(options: Options, load: Callable[[Options], Engine]) -> Engine:
-    """Return the engine, loaded after this worker's environment was recorded.
+class _Claims:
+    """Claims the runs of a queue that this worker can execute.
 
-    A forked child counts with all of its parent's memory until it executes its program, and SLURM would kill the job if
-    it sampled the memory at that moment: so git is called before torch is imported.
+    Attributes:
+        unusable: by data set, why its runs cannot be executed here.
     """
-    environment(options.device)
-    return load(options)
 
+    def __init__(
+        self, store: Store, queue: Queue, lease: Lease, options: Options, load: Callable[[Options], Engine]
+    ) -> None:
+        self._store, self._queue, self._lease, self._options, self._load = store, queue, lease, options, load
+        self.unusable: dict[str, UserError] = {}
 
-def _state(store: Store, entry: Entry) -> RunState:
-    """Return a run's state; if its worker died in a SLURM job, ask SLURM why first."""
-    run, request = store.run(entry.run_id), RunRequest.of(entry.experiment)
-    state = run.state(request)
-    return run.state(request) if state.status == "lost" and record_end(store, run) else state
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine, loaded before the first run is claimed, after this worker's environment was recorded.
 
+        A forked child counts with all of its parent's memory until it executes its program, and SLURM would kill the
+        job if it sampled the memory at that moment: so git is called before torch is imported.
+        """
+        environment(self._options.device)
+        return self._load(self._options)
 
-def _has_data(entry: Entry, engine: Engine, unusable: dict[str, UserError]) -> bool:
-    """Return whether a run's data can be used here; ``unusable`` caches the errors by data set."""
-    dataset = canonical_json(entry.experiment.get("dataset"))
-    if dataset not in unusable:
+    def claim(self, entry: Entry) -> list[Attempt]:
+        """Claim a run, and runs that can be trained together with it; none if this worker may or can not execute it."""
+        state = self._state(entry)
+        if not state.claimable(self._options.max_attempts) or self._needs_more_memory(state):
+            if state.status == "running":
+                self._queue.keep()  # its worker may die; runs that are done or given up are not read again
+            return []
+        self._store.check_room()
+        engine, dataset = self.engine, canonical_json(entry.experiment.get("dataset"))
         try:
-            engine.check(entry.parse())
+            if dataset not in self.unusable:
+                engine.check(entry.parse())
         except UserError as problem:
-            unusable[dataset] = problem
-    return dataset not in unusable
+            self.unusable[dataset] = problem
+        if dataset in self.unusable:
+            return []
+        self._queue.keep()
+        first = self._store.claim(entry.parse(), self._lease, self._options.max_attempts)
+        return [] if first is None else [first, *self._claim_companions(first)]
 
-
-def _needs_more_memory(state: RunState, options: Options) -> bool:
-    """Return whether a run needs a worker with more memory than this one, since it would only fail again here."""
-    return state.kind == "oom" and options.memory == "usual"
-
-
-def _stop_if_others_would_fail(kinds: Container[str], store: Store, options: Options) -> None:
-    """Raise if the next runs would fail for the same reason as these."""
-    if "disk_full" in kinds:
-        raise StoreUnusable(f"the disk is full: the store {store.root} cannot be written")
-    if options.neighbours > 1 and any(kind in kinds for kind in MEMORY):
-        raise MemoryShort("a run did not fit into memory; this worker ends to leave more for the others")
-
-
-def _claim_companions(
-    store: Store, first: Attempt, queue: Queue, lease: Lease, options: Options, engine: Engine
-) -> Iterator[Attempt]:
-    """Claim runs among the next ones in the plan, such as other seeds, that can be trained together with the first."""
-    # Form smaller groups towards the end of the plan, so that all workers end at about the same time.
-    fair = -(-queue.left // (2 * options.workers - 1))
-    room = min(options.fuse, fair) - 1
-    if room < 1:
-        return
-    try:
-        room = min(room, engine.group_size(first.experiment) - 1)
-    except Exception:
-        return  # the execution of the first run raises the same error and records it
-    key = group_key(first.experiment.to_json())
-    for entry in queue.near(GROUP_WINDOW):
+    def _claim_companions(self, first: Attempt) -> Iterator[Attempt]:
+        """Claim runs among the next ones in the plan, such as other seeds, that can be trained with the first."""
+        options, queue = self._options, self._queue
+        # Form smaller groups towards the end of the plan, so that all workers end at about the same time.
+        fair = -(-queue.left // (2 * options.workers - 1))
+        room = min(options.fuse, fair) - 1
         if room < 1:
             return
-        if group_key(entry.experiment) != key or _needs_more_memory(_state(store, entry), options):
-            continue
-        attempt = store.claim(entry.parse(), lease, options.max_attempts)
-        if attempt is not None:
-            room -= 1
-            yield attempt
+        try:
+            room = min(room, self.engine.group_size(first.experiment) - 1)
+        except Exception:
+            return  # the execution of the first run raises the same error and records it
+        key = group_key(first.experiment.to_json())
+        for entry in queue.near(GROUP_WINDOW):
+            if room < 1:
+                return
+            if group_key(entry.experiment) != key or self._needs_more_memory(self._state(entry)):
+                continue
+            attempt = self._store.claim(entry.parse(), self._lease, options.max_attempts)
+            if attempt is not None:
+                room -= 1
+                yield attempt
+
+    def _state(self, entry: Entry) -> RunState:
+        """Return a run's state; if its worker died in a SLURM job, ask SLURM why first."""
+        run, request = self._store.run(entry.run_id), RunRequest.of(entry.experiment)
+        state = run.state(request)
+        return run.state(request) if state.status == "lost" and record_end(self._store, run) else state
+
+    def _needs_more_memory(self, state: RunState) -> bool:
+        """Return whether a run needs a worker with more memory than this one, since it would only fail again here."""
+        return state.kind == "oom" and self._options.memory == "usual"
 
 
 def group_key(experiment: Mapping[str, Any]) -> str:
     """Return the part of an experiment (plain JSON) that must be equal for runs to be trained together."""
     common = {field: value for field, value in experiment.items() if field not in FUSABLE | REQUEST_FIELDS}
     method = common.get("method", {})
-    common["method"] = {key: value for key, value in method.items() if not _is_number(value)}
+    # Numbers of a method may differ; a bool is no number here.
+    common["method"] = {key: v for key, v in method.items() if isinstance(v, bool) or not isinstance(v, float | int)}
     return canonical_json(common)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool)

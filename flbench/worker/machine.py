@@ -20,6 +20,11 @@ PACKAGES = ("flbench", "numpy", "torch", "torchvision", "scikit-learn", "pillow"
 def environment(device: str) -> dict[str, Any]:
     """Return the content of ``environment.json``: versions, commit, host, hardware."""
     commit, dirty = _git()
+    gpu = None
+    if device == "cuda":
+        import torch
+
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "flbench": _version("flbench"),
         "git_commit": commit,
@@ -29,7 +34,7 @@ def environment(device: str) -> dict[str, Any]:
         "host": socket.gethostname(),
         "system": platform.platform(),
         "cpu": _cpu_model(),
-        "gpu": _gpu_name() if device == "cuda" else None,
+        "gpu": gpu,
         "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "argv": sys.argv,
     }
@@ -64,9 +69,3 @@ def _cpu_model() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
-
-
-def _gpu_name() -> str | None:
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None

@@ -115,7 +115,7 @@ def test_a_name_that_is_too_long_is_one_message(folder: Path, command: str) -> N
         ("bench", "--repeats", "99999999999999999999"),
     ],
 )
-def test_numbers_beyond_reason_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_numbers_beyond_the_limits_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
     (folder / "x.yaml").write_text("version: 1\nname: x\naxes: {lr: [0.1]}\n")
     code, _, errors = flbench(folder, *arguments)
     assert code == 2

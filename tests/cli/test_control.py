@@ -71,7 +71,7 @@ def slow_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Experiment
     return plan
 
 
-def test_cancel_a_sweep_and_go_on(store: Store, slow_sweep: list[Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_sweep_continues(store: Store, slow_sweep: list[Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
     result = flbench("cancel", "toy")
     assert result.exit_code == 0
     assert "cancelled; asked 2 workers on this machine to stop" in result.stdout
@@ -86,7 +86,7 @@ def test_cancel_a_sweep_and_go_on(store: Store, slow_sweep: list[Experiment], mo
         assert [attempt.number for attempt in run.attempts()] == [1, 2]
 
 
-def test_the_mark_alone_ends_workers(store: Store, slow_sweep: list[Experiment]) -> None:
+def test_the_mark_alone_stops_workers(store: Store, slow_sweep: list[Experiment]) -> None:
     """As on another host, where no signal goes."""
     (directory,) = store.sweep_dirs()
     CancelMark(store.sweeps / f"toy/{directory.name}").put("me")
@@ -94,7 +94,7 @@ def test_the_mark_alone_ends_workers(store: Store, slow_sweep: list[Experiment])
     assert {store.run(one.run_id).state(one).status for one in slow_sweep} == {"pending"}
 
 
-def test_an_orchestrator_honours_the_mark(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mark_stops_an_orchestrator(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0.02")
     monkeypatch.chdir(ROOT)
     command = [sys.executable, "-m", "tests.faults.stub", "sweep", str(store.root), "3", str(ROUNDS)]
@@ -141,7 +141,7 @@ def test_cancel_one_of_a_group_that_is_trained_together(store: Store, monkeypatc
     assert ends == [["interrupted", "ok"], ["cancelled"], ["interrupted", "ok"]]
 
 
-def test_cancel_before_it_began(store: Store) -> None:
+def test_cancel_a_run_before_it_starts(store: Store) -> None:
     (one,) = experiments(1)
     directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
@@ -159,7 +159,7 @@ def test_cancel_a_finished_run(store: Store) -> None:
 
 
 @pytest.mark.parametrize("command", ["logs", "cancel", "retry"])
-def test_names_of_no_run_or_of_several_are_reported(store: Store, command: str) -> None:
+def test_names_that_match_no_run_or_several_are_reported(store: Store, command: str) -> None:
     for one in experiments(40):
         claim(store, one).end("oom")
     message = str(flbench(command, "").exception)
@@ -175,7 +175,7 @@ def test_names_of_no_run_or_of_several_are_reported(store: Store, command: str) 
         assert "\x1b" not in str(result.exception)
 
 
-def test_a_plan_is_named_by_its_hash_and_a_changed_file_says_what_there_is(store: Store, tmp_path: Path) -> None:
+def test_a_plan_is_found_by_its_hash_and_a_changed_file_lists_the_plans(store: Store, tmp_path: Path) -> None:
     for digits in ("abc1", "abd2"):
         directory = store.sweeps / "toy" / digits
         directory.mkdir(parents=True)
@@ -242,7 +242,7 @@ def test_logs_of_a_sweep_show_failed_and_logging_attempts(store: Store) -> None:
     assert all(line.startswith(f"{ill.run_id} == attempt 1 ") for line in lines)
 
 
-def test_follow_goes_across_attempts_until_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_continues_across_attempts_until_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flbench.cli.logs.PERIOD", 0.01)
     (one,) = experiments(1)
     first = claim(store, one)
@@ -270,7 +270,7 @@ def test_follow_goes_across_attempts_until_the_end(store: Store, monkeypatch: py
     assert output.count("round 5/20") == 1
 
 
-def test_follow_gives_up_without_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_ends_without_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flbench.cli.logs.PERIOD", 0.01)
     monkeypatch.setattr("flbench.cli.logs.PATIENCE", 0.1)
     (one,) = experiments(1)

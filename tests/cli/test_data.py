@@ -62,7 +62,7 @@ def test_list_as_json(mnist: Any, tmp_path: Path) -> None:
     assert not rows["digits"]["cached"]
 
 
-def test_list_for_people(mnist: Any, tmp_path: Path) -> None:
+def test_list_as_a_table(mnist: Any, tmp_path: Path) -> None:
     lines = call("list").stdout.splitlines()
     assert any(line.startswith("cifar10") and "3x32x32" in line and "missing" in line for line in lines)
     assert any(line.startswith("mnist") and f"{tmp_path}/mnist (torchvision's idx files)" in line for line in lines)
@@ -165,7 +165,7 @@ def test_verify_notes_another_order(mnist: Any, monkeypatch: pytest.MonkeyPatch)
     assert "not the official arrays (fingerprint 0123456789abcdef)" in result.stdout
 
 
-def test_verify_leaves_nothing_behind(mnist: Any) -> None:
+def test_verify_leaves_no_files(mnist: Any) -> None:
     call("verify", "mnist")
     assert list((cache.cache_root() / "decoded").iterdir()) == []
 
@@ -228,7 +228,7 @@ def test_torchvision_fetches_and_refuses_files_with_other_checksums(
     assert (tmp_path / "mnist/MNIST/raw/train-images-idx3-ubyte").exists()
 
 
-def test_no_internet_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_network_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision import datasets
 
     monkeypatch.setattr(datasets.CIFAR10, "url", "http://127.0.0.1:1/nowhere.tar.gz")

@@ -13,7 +13,7 @@ Output = pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("here")
-def test_out_of_one_store_and_into_another(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+def test_runs_are_copied_between_stores(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     fill(Path("runs"))
     assert flbench(monkeypatch, "export", "out/tiny.parquet") == 0
     assert capsys.readouterr().out.startswith("wrote out/tiny.parquet: 8 runs, ")
@@ -45,7 +45,7 @@ def test_a_spec_chooses_the_runs(monkeypatch: pytest.MonkeyPatch, capsys: Output
 
 
 @pytest.mark.usefixtures("here")
-def test_differing_numbers_are_reported(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+def test_different_numbers_are_reported(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     fill(Path("runs"))
     flbench(monkeypatch, "export", "tiny.parquet")
     other = Store(Path("other"))

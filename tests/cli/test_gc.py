@@ -65,7 +65,7 @@ def listing(store: Store) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(store.root.rglob("*")) if path.is_file()}
 
 
-def test_superseded_checkpoints_go_and_the_newest_stays(store: Store) -> None:
+def test_superseded_checkpoints_are_deleted(store: Store) -> None:
     (short,), (long,) = experiments(1, rounds=20), experiments(1, rounds=40)
     first, second = finish(store, short), finish(store, long)
     assert removed() == {"checkpoints": 1}
@@ -77,7 +77,7 @@ def test_superseded_checkpoints_go_and_the_newest_stays(store: Store) -> None:
     assert claim(store, longer).checkpoints()[0].round == 40
 
 
-def test_a_damaged_newest_checkpoint_is_not_what_is_kept(store: Store) -> None:
+def test_the_newest_sound_checkpoint_is_kept(store: Store) -> None:
     (short,), (long,) = experiments(1, rounds=20), experiments(1, rounds=40)
     first, second = finish(store, short), finish(store, long)
     (newest,) = second.checkpoint_files()
@@ -103,7 +103,7 @@ def test_unfinished_and_running_runs_keep_all_checkpoints(store: Store) -> None:
     assert removed() == {}
 
 
-def test_last_checkpoints_only_where_asked_for(store: Store) -> None:
+def test_last_checkpoints_are_deleted_on_request(store: Store) -> None:
     attempt = finish(store, *experiments(1))
     before = attempt.run.results()
     assert removed("--last-checkpoints") == {"checkpoints": 1}
@@ -131,7 +131,7 @@ def test_quarantine_and_old_staging(store: Store) -> None:
     assert not store.quarantine.exists()
 
 
-def test_heartbeats_of_the_dead(store: Store) -> None:
+def test_heartbeats_of_dead_workers_are_deleted(store: Store) -> None:
     def worker(token: str, lease: Lease) -> Path:
         directory = store.workers / token
         directory.mkdir()
@@ -150,7 +150,7 @@ def test_heartbeats_of_the_dead(store: Store) -> None:
     assert (fresh / "lease.json").exists()
 
 
-def test_the_end_of_a_worker_stays_while_a_run_asks_for_it(store: Store) -> None:
+def test_the_end_of_a_worker_is_kept_while_a_run_needs_it(store: Store) -> None:
     lease = dead()
     (one,) = experiments(1)
     claim(store, one, lease)
@@ -162,7 +162,7 @@ def test_the_end_of_a_worker_stays_while_a_run_asks_for_it(store: Store) -> None
     assert store.run(one.run_id).state(one) == before
 
 
-def test_orphans_only_where_asked_for_and_never_finished_ones(store: Store) -> None:
+def test_orphans_are_deleted_on_request_unless_they_are_finished(store: Store) -> None:
     finished, planned, orphan, live = experiments(4)
     directory = store.sweeps / "toy/abc"
     directory.mkdir(parents=True)
@@ -190,7 +190,7 @@ def test_gc_lists_what_it_would_delete_and_asks(store: Store) -> None:
     assert listing(store).keys() < before.keys()
 
 
-def test_links_lead_nowhere(store: Store, tmp_path: Path) -> None:
+def test_links_are_not_followed(store: Store, tmp_path: Path) -> None:
     """Garbage that points out of the store is removed; what it points to is not."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -204,7 +204,7 @@ def test_links_lead_nowhere(store: Store, tmp_path: Path) -> None:
     assert (outside / "precious").read_text() == "mine"
 
 
-def test_a_finished_store_survives_everything(store: Store) -> None:
+def test_a_finished_store_keeps_its_results(store: Store) -> None:
     plan = experiments(3)
     for one in plan:
         finish(store, one)

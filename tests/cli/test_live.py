@@ -106,7 +106,7 @@ def plain() -> tuple[PlainView, StringIO]:
     return PlainView(Console(file=file, width=80)), file
 
 
-def test_pipe_gets_a_line_a_run() -> None:
+def test_a_pipe_gets_a_line_for_each_run() -> None:
     view, file = plain()
     with closing(view):
         view.show(progress(news=(done(),)))
@@ -121,7 +121,7 @@ def test_many_runs_at_once_are_summarized_but_failures_are_listed() -> None:
     assert file.getvalue().splitlines() == [news_line(FAILED), summary_line(progress())]
 
 
-def test_a_summary_is_printed_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_is_printed_while_runs_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run every five seconds: each has its line, and every half minute there is speed and remaining time."""
     now = [0.0]
     monkeypatch.setattr("flbench.cli.live.time.monotonic", lambda: now[0])
@@ -228,7 +228,7 @@ def test_low_terminals_get_fewer_rows(store: Store) -> None:
     assert "and 17 more" in drawn(store, many, width=100, height=8)
 
 
-def test_before_anything_has_ended(store: Store) -> None:
+def test_the_live_view_before_any_run_has_ended(store: Store) -> None:
     nothing = progress(active=(), done=0, rounds_done=0, rounds_per_second=None)
     assert [line.strip() for line in drawn(store, nothing, width=80)] == ["0 %", "0/36 done, 0 running, 2 workers"]
 
@@ -255,7 +255,7 @@ def test_pipe_gets_plain_lines(store: Store) -> None:
     assert file.getvalue().splitlines() == [news_line(done())]
 
 
-def test_no_color_is_honoured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_no_color_turns_colours_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("TERM", raising=False)
     console, file = terminal()
@@ -279,7 +279,7 @@ def test_curve_goes_from_its_first_to_its_last_point() -> None:
     assert lines[4:] == ["      └──────────", "       0round 100"]
 
 
-def test_curve_of_nothing_and_of_one_point() -> None:
+def test_curve_without_points_and_with_one_point() -> None:
     assert len(curve([], 100, height=3)) == 5
     assert sum(ord(c) > 0x2800 for c in "".join(curve([(100, 0.5)], 100, width=10, height=3))) == 1
 

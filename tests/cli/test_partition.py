@@ -45,7 +45,7 @@ def test_the_table() -> None:
     assert sum(int(row[-2]) for row in rows) == 1442
 
 
-def test_domains_stand_beside_the_clients(tmp_path: Path) -> None:
+def test_clients_are_shown_with_their_domains(tmp_path: Path) -> None:
     write_pacs(tmp_path)
     fields = ("dataset=pacs", "partition=domain-classes:2-2-3", "clients=12", "--root", str(tmp_path))
     rows = [line.split() for line in call(*fields).stdout.splitlines()[2:]]

@@ -59,7 +59,7 @@ def test_the_best_of_each_problem() -> None:
     assert best([], 6).cells == []
 
 
-def test_studies_compete_by_their_own_numbers() -> None:
+def test_studies_are_ranked_by_their_own_metrics() -> None:
     plan = [
         parse_experiment(raw)
         for raw in (
@@ -98,7 +98,7 @@ def test_cells_are_named_by_problem_and_contender() -> None:
     assert names(PLAN[0].to_json(), common) == ("federated", "fedavg ln")
 
 
-def test_parts_join() -> None:
+def test_parts_of_a_cell_are_merged() -> None:
     left, right = Cell("x", [0.1], ["a"], diverged=1), Cell("x", [0.2], ["b"], failed=2)
     left.merge(right)
     assert left == Cell("x", [0.1, 0.2], ["a", "b"], diverged=1, failed=2)
@@ -130,7 +130,7 @@ def test_long_curves_show_the_last_value_of_each_share() -> None:
     assert sparklines([[0.1, 0.0, 0.5, 0.3, 1.0]], 2)[1] == ["▁█"]
 
 
-def test_files_are_read_again_only_where_a_run_got_further(tmp_path: Path) -> None:
+def test_files_are_read_again_only_after_progress(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     attempt = store.claim(PLAN[0], Lease.here())
     assert attempt is not None
@@ -140,7 +140,7 @@ def test_files_are_read_again_only_where_a_run_got_further(tmp_path: Path) -> No
     assert (curves.of_run(PLAN[0].run_id, 0), curves.of_run(PLAN[0].run_id, 1)) == ([], [0.5])
 
 
-def test_means_go_as_far_as_all_runs_do(tmp_path: Path) -> None:
+def test_means_end_with_the_shortest_run(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for experiment, accuracies in ((PLAN[0], (0.0, 0.5, 1.0)), (PLAN[1], (0.5, 1.0))):
         attempt = store.claim(experiment, Lease.here())

@@ -79,7 +79,7 @@ def test_the_sweep_writes_the_same_bytes(here: Path, monkeypatch: pytest.MonkeyP
     assert Path("tiny.md").read_bytes() == Path("beside/leaderboard.md").read_bytes()
 
 
-def test_the_command_in_it_makes_it_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_in_a_leaderboard_reproduces_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(here / "runs")
     flbench(
         monkeypatch,
@@ -203,7 +203,7 @@ def test_exported_files_are_a_source(here: Path, monkeypatch: pytest.MonkeyPatch
     assert "flbench report tiny.yaml --results results --out b.md\n" in Path("b.md").read_text()
 
 
-def test_an_extended_store_answers_old_and_new_requests(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extended_store_serves_old_and_new_requests(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
     flbench(monkeypatch, "report", "tiny.yaml", "--out", "before.md")
     for request in load_sweep("tiny.yaml", ["rounds=40"]).experiments:
@@ -301,7 +301,7 @@ def test_published_numbers_appear_with_their_data_set_and_model(here: Path, monk
     assert Path("runs.md").read_bytes() == before
 
 
-def test_why_is_answered_on_request(
+def test_why_is_shown_on_request(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(here / "runs")
@@ -322,13 +322,13 @@ def test_why_is_answered_on_request(
     assert plain["runs_with_probes"] == 8 and plain["cells"][0]["growth"] == 1.0
 
 
-def test_why_without_probes_says_how_to_have_them(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_without_probes_says_how_to_measure_them(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(here / "runs")
     assert flbench(monkeypatch, "report", "tiny.yaml", "--why") == 0
     assert "No finished run recorded probes" in Path("tiny.md").read_text()
 
 
-def test_report_options_are_each_sweeps_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_options_apply_to_their_own_sweep(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(here / "runs")
     Path("rates.yaml").write_text("""
 version: 1
@@ -392,7 +392,7 @@ def test_another_report_is_not_replaced(
     assert flbench(monkeypatch, "report", "other.yaml", "--html", "new.html") == 2, "a page has a title, too"
 
 
-def test_a_report_is_named_after_what_it_is_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_named_after_its_sweeps_files_or_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(here / "runs")
     exports.write(here / "exported.parquet", transfer.export_runs(store, store.run_ids())[0])
     Path("other.yaml").write_text(SPEC.replace("tiny", "other"))
@@ -421,7 +421,7 @@ def test_the_command_at_the_end_repeats_every_option(here: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("words", [["--out", "t.tex"], ["--html", "t.md"], ["--csv", "t.parquet"], ["--out", "t"]])
-def test_names_of_files_say_what_is_in_them(
+def test_endings_of_file_names_are_checked(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     fill(here / "runs")

@@ -41,7 +41,7 @@ def test_run_prints_every_evaluation_and_the_path_of_the_files(tmp_path: Path) -
     assert lines[5] == f"Files: {Store(tmp_path / 'store').run(experiment.run_id).path}"
 
 
-def test_again_computes_nothing_and_longer_extends(tmp_path: Path) -> None:
+def test_a_finished_run_is_extended_but_not_repeated(tmp_path: Path) -> None:
     run("rounds=20", "eval_every=5")
     again = run("rounds=20", "eval_every=5", "--json")
     found = json.loads(again.stdout)

@@ -32,7 +32,7 @@ def test_the_command_prints_it() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "sweeps").rglob("*.yaml")), ids=lambda path: path.stem)
-def test_it_accepts_the_sweeps_that_come_with_it(check: jsonschema.Draft202012Validator, path: Path) -> None:
+def test_the_sweeps_of_the_repository_are_accepted(check: jsonschema.Draft202012Validator, path: Path) -> None:
     assert [error.message for error in check.iter_errors(Source.open(path).data)] == []
 
 
@@ -51,7 +51,7 @@ def test_it_accepts_the_sweeps_that_come_with_it(check: jsonschema.Draft202012Va
         {"backend": {"kind": "slurm", "profile": "a.yaml"}, "report": {"rows": "method", "cols": ["E", "norm.groups"]}},
     ],
 )
-def test_it_accepts_what_a_file_may_say(check: jsonschema.Draft202012Validator, good: dict[str, Any]) -> None:
+def test_valid_files_are_accepted(check: jsonschema.Draft202012Validator, good: dict[str, Any]) -> None:
     assert [error.message for error in check.iter_errors({**HEAD, **good})] == []
 
 
@@ -86,7 +86,7 @@ def test_it_accepts_what_a_file_may_say(check: jsonschema.Draft202012Validator, 
         {"report": {"rows": ["metod"]}},
     ],
 )
-def test_it_refuses_what_a_file_must_not_say(check: jsonschema.Draft202012Validator, bad: dict[str, Any]) -> None:
+def test_invalid_files_are_rejected(check: jsonschema.Draft202012Validator, bad: dict[str, Any]) -> None:
     assert list(check.iter_errors({**HEAD, **bad}))
 
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.show import _describe
+from flbench.cli.show import components
 from flbench.config import KINDS as EXPERIMENTS
 from flbench.methods import Method
 from flbench.registry import DATASETS, METHODS, MODELS, NORMS, PARTITIONS, Registry
@@ -55,7 +55,7 @@ def test_kinds_with_their_fields(tmp_path: Path) -> None:
     assert "kind: sharpness" in table and "bn-last" in table and "classes:1" in table
 
 
-def test_methods_and_norms_say_their_equation_and_source() -> None:
+def test_methods_and_norms_show_their_equation_and_source() -> None:
     methods = {row["name"]: row for row in json.loads(flbench("methods", "--json"))}
     assert methods["fedavg"]["equation"].startswith("x <- x + server_lr")
     assert "McMahan" in methods["fedavg"]["source"]
@@ -79,7 +79,7 @@ def test_components_do_not_inherit_the_source_of_their_base() -> None:
 
     for cls in (Silent, Family, Member):
         cls.name = cls.__name__.lower()
-    rows = [_describe(cls) for cls in (Silent, Family, Member)]
+    rows = components((Silent, Family, Member))
     assert [row["equation"] for row in rows] == [None, "x <- 2 x", "x <- 2 x"]
     assert [row["source"] for row in rows] == [None, None, None]
 

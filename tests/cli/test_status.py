@@ -90,7 +90,7 @@ def test_parts_of_a_plan_add_up(store: Store, monkeypatch: pytest.MonkeyPatch) -
     assert [cell.progress for cell in tally.cells.values()] == ["1/1", "0/1, 1 failed"]
 
 
-def test_another_machine_judges_by_the_heartbeat(store: Store) -> None:
+def test_workers_of_other_machines_are_judged_by_their_heartbeats(store: Store) -> None:
     """The worker is on another host, in a SLURM job: its lease says who, the age of its heartbeat whether it lives."""
     experiment = load_sweep(store.root.parent / "toy.yaml").experiments[3]
     there = {"host": "node7", "boot_id": "another", "slurm_job": "4711", "token": "elsewhere"}
@@ -231,7 +231,7 @@ def test_every_state_fits_into_eighty_columns(store: Store, monkeypatch: pytest.
         ({"probes": 3}, "probes: expected a list, got 3"),
     ],
 )
-def test_a_plan_beyond_all_bounds_does_not_hide_the_others(store: Store, change: dict[str, Any], says: str) -> None:
+def test_an_oversized_plan_does_not_hide_the_others(store: Store, change: dict[str, Any], says: str) -> None:
     (one,) = experiments(1, norm="fn")
     directory = store.sweeps / "endless/abc"
     directory.mkdir(parents=True)

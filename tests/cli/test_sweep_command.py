@@ -99,7 +99,7 @@ def test_sweep_prints_where_everything_is(spec: Path, tmp_path: Path, monkeypatc
     assert "flbench report toy.yaml --store 'else where'" in board.read_text(), "the command finds the same runs"
 
 
-def test_second_call_is_free_of_torch_and_of_the_report(spec: Path, tmp_path: Path) -> None:
+def test_second_call_imports_nothing_heavy(spec: Path, tmp_path: Path) -> None:
     sweep(spec)
     program = (
         "import sys\nfrom flbench.cli import app\n"
@@ -216,7 +216,7 @@ def test_failed_runs_are_named_where_workers_crash(spec: Path, monkeypatch: pyte
     assert run.startswith("  fedavg none lr=0.01 s0 (run ")
 
 
-def test_a_cancelled_sweep_says_so(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_sweep_is_reported(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody asks for its end while it runs."""
 
     def cancel(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Any:

@@ -79,7 +79,7 @@ def test_without_a_login_it_says_how_to_turn_it_on(
     assert sink.sessions == []
 
 
-def test_wandbs_mode_stays_set_for_the_next_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mode_set_by_wandb_applies_to_the_next_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flbench.tracking.wandb_sink import isolate_environment
 
     monkeypatch.setenv("WANDB_MODE", "offline")

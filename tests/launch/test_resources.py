@@ -25,7 +25,7 @@ def test_workers_share_gpus_in_turn_or_get_several(gpus: float, slots: list[str]
 
 
 @pytest.mark.parametrize("devices", [[], ["0"]])
-def test_too_few_gpus_are_a_users_mistake(devices: list[str]) -> None:
+def test_too_few_gpus_are_a_user_error(devices: list[str]) -> None:
     with pytest.raises(UserError, match=r"resources.gpus asks for 2 GPUs a run; visible here"):
         gpu_slots(2, devices)
 

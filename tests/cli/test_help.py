@@ -1,4 +1,4 @@
-"""What somebody sees who calls flbench without a command."""
+"""What ``flbench`` prints without a command: its version and its help."""
 
 from __future__ import annotations
 
