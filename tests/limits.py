@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -45,6 +45,14 @@ class Watch:
         if wall - self.wall > WALL * self.seconds:
             return f"not finished after {WALL * self.seconds} s"
         return None
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until a condition is true; fail after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.01)
 
 
 @contextmanager

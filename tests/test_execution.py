@@ -24,11 +24,6 @@ SMALL = {
 }
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def experiment(**fields: Any) -> Experiment:
     return parse_experiment({**SMALL, "partition": "classes:3", **fields})
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from flbench.store import Store
-from tests.faults.test_kills import recorded, wait_until
+from tests.faults.stub import recorded
+from tests.limits import wait_until
 
 SPEC = """
 version: 1

@@ -27,11 +27,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0.001")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def inline(store: Store, plan: list[Any], **options: Any) -> Any:
     """Orchestrate with the worker in this process."""
 

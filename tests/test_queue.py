@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from flbench.config import Experiment
 from flbench.store import Lease, Plan, Queue, Store
 from tests.faults.stub import experiments
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 def finish(store: Store, experiment: Experiment) -> None:

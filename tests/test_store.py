@@ -25,23 +25,13 @@ from flbench.store import (
 )
 from flbench.store.leases import process_start
 from tests.faults.disks import Counting
+from tests.report.stores import claim
 
 NOBODY = 2**22 + 1  # above any process id
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def experiment(rounds: int = 20, eval_every: int = 5, **fields: Any) -> Experiment:
     return parse_experiment({"rounds": rounds, "eval_every": eval_every, **fields})
-
-
-def claim(store: Store, wanted: Experiment, **options: Any) -> Attempt:
-    attempt = store.claim(wanted, Lease.here(), **options)
-    assert attempt is not None
-    return attempt
 
 
 def finish(attempt: Attempt, wanted: Experiment, begin: int = 0, status: Any = "done") -> None:

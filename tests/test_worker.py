@@ -24,11 +24,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def go(
     store: Store, plan: list[Experiment], run: Any = execute, stop: Callable[[], bool] = lambda: False, **options: Any
 ) -> int:

@@ -51,14 +51,9 @@ def federated_rows(rows: Rows, *, seed: int, client: int, round: int, steps: int
 
 
 def consecutive_rows(rows: Rows, *, seed: int, first_step: int, steps: int, batch_size: int) -> Rows:
-    """Return the rows (E, B) of consecutive steps of a training that passes through one permutation after another.
+    """Return the rows (E, B) of ``steps`` steps of a training that passes through one permutation after another.
 
-    Args:
-        rows: the training set.
-        seed: seed of the permutations.
-        first_step: number of the first step, from 0.
-        steps: E.
-        batch_size: B.
+    ``first_step`` is the number of the first of them, from 0.
     """
     per_epoch = max(len(rows) // batch_size, 1)
     batches: list[Rows] = []

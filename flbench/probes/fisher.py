@@ -71,12 +71,7 @@ class DualGram(ABC):
 
 
 class Jacobian(DualGram):
-    """J of outputs (T, C) with respect to parameters, as products only.
-
-    Args:
-        outputs: maps parameters to all outputs (T, C); called once.
-        params: where the Jacobian is taken; left as they are.
-    """
+    """J of ``outputs``, which map parameters to (T, C) and are called once, at ``params``; as products only."""
 
     def __init__(self, outputs: Callable[[Tree], Tensor], params: Tree) -> None:
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
@@ -144,11 +139,7 @@ def spectrum(dual: DualGram) -> Spectrum:
 def largest_eigenvalue(dual: DualGram, *, tolerance: float = 1e-6) -> float:
     """Return lambda_max by Lanczos iterations on the dual Gram matrix (of the whole matrix where it is small).
 
-    It is NaN where an output is not finite.
-
-    Args:
-        dual: the matrix.
-        tolerance: relative.
+    It is NaN where an output is not finite. ``tolerance`` is relative.
     """
     if dual.rows <= 3:  # too few for Lanczos
         return float(np.linalg.eigvalsh(dual.gram().cpu().numpy())[-1])

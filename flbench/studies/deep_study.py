@@ -164,17 +164,9 @@ def differentiable_rank(h_BD: Tensor) -> Tensor:
 
 
 class DeepTraining(Study):
-    """Plain SGD on a deep MLP; a round is a pass through the training set.
+    """Plain SGD on a deep MLP, perhaps after pre-training; a round is a pass through the training set.
 
-    Args:
-        network: its description.
-        pretraining: before training; None: none.
-        train: standardized inputs (M, D) and labels (M,).
-        test: standardized inputs and labels of the test set.
-        classes: number of classes.
-        lr: of SGD; None: the network stays as it is drawn.
-        batch_size: of SGD.
-        seed: of everything.
+    ``train`` and ``test`` are standardized inputs (M, D) and labels (M,). Without ``lr`` nothing is trained.
     """
 
     def __init__(

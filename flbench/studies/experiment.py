@@ -27,12 +27,7 @@ class StudyExperiment(Experiment):
 
     @abstractmethod
     def study(self, data: Data | None, device: str) -> Study:
-        """Return the study before its first round.
-
-        Args:
-            data: the decoded data set, where the experiment has a field ``dataset``.
-            device: ``cpu`` or ``cuda``.
-        """
+        """Return the study before its first round; ``data`` is the decoded set of a field ``dataset``."""
 
 
 def _enough_samples(normalized: str, samples: int | None, width: int) -> str | None:

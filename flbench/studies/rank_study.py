@@ -27,16 +27,10 @@ TAUS = (1e-3, 1e-2, 0.1, 0.5)
 
 
 class RankOverDepth(Study):
-    """One random network, with one layer per round.
+    """One random network on Gaussian inputs, with one layer per round.
 
-    Args:
-        width: d.
-        samples: N of Gaussian inputs.
-        activation: ``linear`` or ``relu``.
-        norm: of the rows of H after each layer.
-        gamma: strength of the layers next to the residual path; None: no such path.
-        seed: of the draw.
-        device: where it is computed.
+    ``width`` is d and ``samples`` N; ``norm`` normalizes the rows of H after each layer; ``gamma`` is the strength of
+    the layers next to the residual path, None without such a path.
     """
 
     def __init__(

@@ -28,16 +28,10 @@ MOST_SAMPLES = 4096
 
 
 class SharpnessOfDraw(Study):
-    """One draw of a network.
+    """One draw of a network, with T ``samples``.
 
-    Args:
-        network: its description.
-        samples: T.
-        lr: of gradient descent; None: the network stays as it is drawn.
-        spectrum: whether all nonzero eigenvalues are computed, or only the largest.
-        seed: of the draw.
-        dtype: of all arithmetic.
-        device: where it is done.
+    Without ``lr`` the network stays as it is drawn. With ``spectrum`` all nonzero eigenvalues are computed, not only
+    the largest.
     """
 
     def __init__(

@@ -15,12 +15,8 @@ from flbench.studies.experiment import StudyExperiment
 def make_study(experiment: StudyExperiment, data_root: Path | None, device: str) -> tuple[Study, Numerics, str]:
     """Return a study before its first round, the numerics it computes with, and the fingerprint of its data.
 
-    The fingerprint is ``gaussian`` where inputs are drawn.
-
-    Args:
-        experiment: what to study.
-        data_root: folder of the data sets; None: the usual one.
-        device: ``cpu`` or ``cuda``.
+    The fingerprint is ``gaussian`` where inputs are drawn. ``data_root`` is the folder of the data sets, None the usual
+    one.
     """
     set_matmul_precision("fp32")
     dataset = getattr(experiment, "dataset", None)

@@ -79,13 +79,8 @@ def sync_job(
 ) -> SyncResult:
     """Return the result of mirroring one job; an error becomes one line for the user.
 
-    Args:
-        store: where the runs are.
-        name: the job's name for the user.
-        make: collects the job's runs.
-        mode: requested mode; None: as the sweep file says.
-        say: reports a line to the user.
-        beside: run next to a sweep: continue until standard input closes, on idle cores only.
+    ``make`` collects the job's runs, and ``say`` reports a line to the user. Without ``mode`` the sweep file decides.
+    ``beside`` runs next to a sweep: until standard input closes, on idle cores only.
     """
     try:
         result = _sync(store, name, make(), mode, say, beside)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.store import Attempt, CancelMark, Lease, Plan, Store, encode_plan
 from flbench.worker import Options, work
-from tests.faults.stub import ROOT, OneByOne, execute, experiments, orchestrate, undisturbed
+from tests.faults.stub import ROOT, OneByOne, execute, experiments, orchestrate, recorded, undisturbed
+from tests.limits import wait_until
+from tests.report.stores import claim
 
 ROUNDS = 200
 
@@ -38,25 +40,8 @@ def flbench(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
-def claim(store: Store, experiment: Experiment, lease: Lease | None = None) -> Attempt:
-    attempt = store.claim(experiment, lease or Lease.here())
-    assert attempt is not None
-    return attempt
-
-
 def dead() -> Lease:
     return Lease(**{**Lease.here().to_json(), "pid": 2**22 + 1})
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
-
-
-def recorded(store: Store) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in store.root.glob("runs/*/*/attempts/*/metrics.jsonl"))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.store import Attempt, Lease, Store, encode_plan
 from tests.faults.stub import execute, experiments
+from tests.report.stores import claim
 
 HOURS = 3 * 3600
 
@@ -34,12 +35,6 @@ def gc(*arguments: str) -> Any:
 def removed(*arguments: str) -> dict[str, int]:
     raw = json.loads(gc("--json", "--yes", *arguments).stdout)
     return {kind: counted["number"] for kind, counted in raw["removed"].items() if counted["number"]}
-
-
-def claim(store: Store, experiment: Experiment, lease: Lease | None = None) -> Attempt:
-    attempt = store.claim(experiment, lease or Lease.here())
-    assert attempt is not None
-    return attempt
 
 
 def finish(store: Store, experiment: Experiment) -> Attempt:

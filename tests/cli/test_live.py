@@ -153,11 +153,6 @@ EXPERIMENTS = [
 ]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def recorded(store: Store, experiment: Experiment, *accuracies: float) -> None:
     attempt = store.claim(experiment, Lease.here())
     assert attempt is not None

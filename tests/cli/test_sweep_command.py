@@ -18,8 +18,8 @@ from flbench.errors import UserError
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
 from flbench.store import Attempt, CancelMark, Lease, Store
-from tests.cli.test_control import wait_until
 from tests.faults.stub import OneByOne, execute
+from tests.limits import wait_until
 from tests.start_up import heavy_imports
 
 SPEC = """

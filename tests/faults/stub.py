@@ -42,6 +42,11 @@ def experiments(seeds: int = 1, *, rounds: int = 20, eval_every: int = 5, **fiel
     ]
 
 
+def recorded(store: Store) -> int:
+    """Return the number of evaluations that all runs have recorded."""
+    return sum(path.read_bytes().count(b"\n") for path in store.root.glob("runs/*/*/attempts/*/metrics.jsonl"))
+
+
 def chain(seed: int) -> Iterable[int]:
     value = seed + 1
     while True:

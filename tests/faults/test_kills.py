@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,11 @@ import pytest
 from flbench.config import Experiment
 from flbench.store import Lease, Store
 from flbench.store.leases import process_start
-from tests.faults.stub import ROOT, experiments, undisturbed
+from tests.faults.stub import ROOT, experiments, recorded, undisturbed
+from tests.limits import wait_until
 
 ROUNDS = 40
 SWEEP = (sys.executable, "-m", "tests.faults.stub", "sweep")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 def start(store: Store, seeds: int, pause: float = 0.01, **options: Any) -> subprocess.Popen[str]:
@@ -46,17 +41,6 @@ def finish(store: Store, seeds: int) -> dict[str, int]:
 
 def outcome_of(out: str) -> dict[str, int]:
     return dict(json.loads(out.splitlines()[-1]))
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
-
-
-def recorded(store: Store) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in store.root.glob("runs/*/*/attempts/*/metrics.jsonl"))
 
 
 def executed(store: Store, run_id: str) -> list[list[int]]:

@@ -25,14 +25,10 @@ from flbench.store import Heartbeat, Lease, Store, files, leases, read_plan, str
 from flbench.store.leases import process_start
 from tests.faults.disks import ShiftedClock, TwoClocks
 from tests.faults.stub import ROOT, WORKER, experiments, orchestrate, write_toy_plan
-from tests.faults.test_kills import check_undisturbed, executed, wait_until
+from tests.faults.test_kills import check_undisturbed, executed
+from tests.limits import wait_until
 
 GREEDY, STOPPED = 0.107, 0.108
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 def check_failed(store: Store, experiment: Experiment, kind: str) -> str:

@@ -14,7 +14,8 @@ import pytest
 
 from flbench.store import Store
 from flbench.sweeps import load_sweep
-from tests.faults.test_kills import recorded, wait_until
+from tests.faults.stub import recorded
+from tests.limits import wait_until
 
 SPEC = """
 version: 1

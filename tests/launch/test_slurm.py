@@ -32,11 +32,6 @@ echo "Submitted batch job $((100 + number))"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
 def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder that precedes the search path, without SLURM's own programs."""
     (directory := tmp_path / "bin").mkdir()

@@ -26,11 +26,6 @@ from tests.faults.stub import Done, OneByOne, execute, experiments, undisturbed,
 from tests.launch.programs import program, says
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 @pytest.fixture(autouse=True)
 def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder that precedes the search path, with programs that fail."""

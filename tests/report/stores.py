@@ -95,8 +95,8 @@ def records(rounds: Sequence[int], acc: float, **more: Any) -> list[dict[str, An
     ]
 
 
-def claim(store: Store, request: Experiment) -> Attempt:
-    attempt = store.claim(request, Lease.here())
+def claim(store: Store, request: Experiment, lease: Lease | None = None, **options: Any) -> Attempt:
+    attempt = store.claim(request, lease or Lease.here(), **options)
     assert attempt is not None
     return attempt
 

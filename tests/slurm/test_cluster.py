@@ -27,7 +27,8 @@ from flbench.slurm.commands import output_of
 from flbench.store import Store
 from flbench.sweeps import load_sweep
 from tests.faults.stub import experiments, undisturbed
-from tests.slurm.toys import HUNGRY, PACED, ROOT, Cluster, orchestrate, scontrol, wait_until
+from tests.limits import wait_until
+from tests.slurm.toys import HUNGRY, PACED, ROOT, Cluster, orchestrate, scontrol
 
 N1 = Request(seconds=600, exclude="n[2-3]")
 N2 = Request(seconds=600, exclude="n[1,3]")

@@ -37,9 +37,6 @@ PACED = (sys.executable, "-m", "tests.slurm.toys", "train")
 #: The learning rate of a stub run that allocates 700 MB once.
 HUNGRY = 0.2
 
-#: Seconds to wait for the cluster.
-PATIENCE = 120.0
-
 
 def feed(experiment: Experiment, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
     if experiment.lr == HUNGRY:
@@ -150,13 +147,6 @@ def orchestrate(
         return SlurmLauncher(store, name, options, request, workers=workers, command=command)
 
     return Orchestrator(store, name, plan, launcher).run(detach=detach)
-
-
-def wait_until(true: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.1)
 
 
 def scontrol(*arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""A new kind of study is one file that registers: the one below sweeps, resumes and is reported like the others."""
+"""A new kind of study is one file that registers: the one below is parsed, swept and reported like the others."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from typing import Any, ClassVar, Literal
 import pytest
 import torch
 from pydantic import Field
-from typer.testing import CliRunner
 
-from flbench.cli import app
 from flbench.config import KINDS, InvalidExperiment, parse_experiment
 from flbench.config.base import Rounds, Whole
-from flbench.store import records
+from flbench.papers import papers
+from flbench.report.leaderboard import build
+from flbench.report.parts import options_of, parts_of
+from flbench.report.runs import StoreSource
+from flbench.store import Lease, Plan, Store, records
 from flbench.studies.base import Record, Study
 from flbench.studies.experiment import StudyExperiment
+from flbench.sweeps import load_sweep
+from flbench.worker import Options, load_engine, work
+from tests.report.stores import markdown_of
 
 SWEEP = """
 version: 1
@@ -74,14 +79,12 @@ def test_it_is_parsed_and_has_an_id() -> None:
 
 
 def test_it_is_swept_and_reported(tmp_path: Path) -> None:
-    path, store = tmp_path / "walks.yaml", tmp_path / "runs"
-    path.write_text(SWEEP)
-    for command in (
-        ["sweep", str(path), "--backend", "inline"],
-        ["report", str(path), "--out", str(tmp_path / "a.md")],
-    ):
-        done = CliRunner().invoke(app, [*command, "--store", str(store)])
-        assert done.exit_code == 0, done.output
-    assert "- Runs: 4, 4 finished" in (tmp_path / "a.md").read_text()  # a chapter of a kind registers in the report
-    finals = [json.loads(file.read_text())["final"]["loss"] for file in store.rglob("results/*.json")]
+    """By the worker's loop and the report's functions: starting the commands takes longer than these runs."""
+    (tmp_path / "walks.yaml").write_text(SWEEP)
+    sweep, store = load_sweep(tmp_path / "walks.yaml"), Store(tmp_path / "runs")
+    plan = Plan.of(sweep.experiments)
+    work(store, plan, Lease.here(), Options(), should_stop=lambda: False, load=load_engine)
+    finals = [json.loads(file.read_text())["final"]["loss"] for file in store.root.rglob("results/*.json")]
     assert sorted(finals) == [1 / 14, 1 / 13, 1 / 6, 1 / 5]
+    board = build(parts_of(StoreSource(store), [sweep]), options_of([sweep]), papers())
+    assert "- Runs: 4, 4 finished" in markdown_of(board)  # a chapter of a kind registers in the report

@@ -1,18 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from flbench.config import parse_experiment
 from flbench.store import Store
 from flbench.tracking.run_view import failed_view, finished_view, name_of, running_view
 from tests.report.stores import claim, experiment, fail, finish
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 def test_a_run_has_its_id_cell_kind_tags_and_experiment(store: Store) -> None:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from flbench.store import Store
+from tests.limits import wait_until
 from tests.report.stores import claim, experiment, finish, records
 from tests.tracking.plans import KEY, SPEC, Planned, environment, flbench, planned
 from tests.tracking.server import FakeServer, serving
@@ -267,10 +267,7 @@ def test_a_killed_mirror_loses_and_doubles_nothing(
     argv = [sys.executable, "-c", program + "from flbench.cli import main; main()", "sync", "--mode", mode]
     for kills in range(3):
         with subprocess.Popen([*argv, "--store", str(toys.store.root)], env=env, stdout=subprocess.DEVNULL) as mirror:
-            deadline = time.monotonic() + 300
-            while len(synced(toys)) <= 5 * kills + 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda kills=kills: len(synced(toys)) > 5 * kills + 2, 300)
             mirror.kill()
     before = len(synced(toys))
     result = flbench("sync", "--store", toys.store.root, "--mode", mode, env=env)
@@ -352,20 +349,20 @@ def planned_with_many_evaluations(folder: Path) -> Planned:
     return toys
 
 
-def test_the_last_of_a_disk_is_left_to_the_runs(tmp_path: Path, env: dict[str, str]) -> None:
-    toys = planned(tmp_path)
-    spared = "import flbench.tracking.wandb_sink as w; w.RESERVED_BYTES = 1 << 62"
-    result = flbench("sync", "--store", toys.store.root, env=env, before=spared)
+@pytest.mark.parametrize(
+    ("before", "warning"),
+    [
+        ("import flbench.tracking.wandb_sink as w; w.RESERVED_BYTES = 1 << 62", "warning: .* are left to runs"),
+        ("import sys; sys.modules['wandb'] = None", "warning: .*wandb"),
+    ],
+    ids=["nearly full disk", "no package"],
+)
+def test_a_missing_package_and_a_nearly_full_disk_cost_a_warning(
+    tmp_path: Path, env: dict[str, str], before: str, warning: str
+) -> None:
+    result = flbench("sync", "--store", planned(tmp_path).store.root, env=env, before=before)
     assert result.returncode == 1
-    assert "are left to runs" in result.stdout
-
-
-def test_a_missing_package_costs_a_warning(tmp_path: Path, env: dict[str, str]) -> None:
-    toys = planned(tmp_path)
-    missing = "import sys; sys.modules['wandb'] = None"
-    result = flbench("sync", "--store", toys.store.root, env=env, before=missing)
-    assert result.returncode == 1
-    assert re.search(r"warning: .*wandb", result.stdout)
+    assert re.search(warning, result.stdout)
     assert "Traceback" not in result.stdout + result.stderr
 
 
@@ -380,10 +377,7 @@ def test_a_running_run_is_sent_live(tmp_path: Path, env: dict[str, str], server:
     program = f"import flbench.tracking.mirror as m; m.LIVE_AFTER = 0.0\n{AT_NORMAL_PRIORITY}"
     argv = [sys.executable, "-c", program, "sync", "toy", "--store", str(toys.store.root), "--mode", "online"]
     with subprocess.Popen([*argv, "--beside"], env=online(env, server), stdin=subprocess.PIPE) as mirror:
-        deadline = time.monotonic() + 300
-        while len(server.runs[request.run_id].lines) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: len(server.runs[request.run_id].lines) >= 2, 300)
         assert bare(server.runs[request.run_id].history) == lines[:2]
         for line in lines[2:]:
             attempt.record(line)
@@ -425,11 +419,9 @@ def sweep(tmp_path: Path, env: dict[str, str], text: str = SWEEP, *, before: str
 
 def wait_for_mirror(toys: Planned) -> str:
     """The log of a mirror that has ended."""
-    log, deadline = toys.plan / "wandb.log", time.monotonic() + 300
-    while not re.search(r"runs are|warning: tiny", text := log.read_text()):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.1)
-    return text
+    log = toys.plan / "wandb.log"
+    wait_until(lambda: re.search(r"runs are|warning: tiny", log.read_text()), 300)
+    return log.read_text()
 
 
 def test_a_sweep_is_mirrored_while_it_runs(tmp_path: Path, env: dict[str, str]) -> None:
@@ -480,10 +472,7 @@ def test_a_killed_sweep_leaves_no_mirror_behind(tmp_path: Path, env: dict[str, s
     argv = [sys.executable, "-c", "from flbench.cli import main; main()", "sweep", str(toys.spec)]
     argv += ["--store", str(toys.store.root), "--backend", "inline"]
     with subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, start_new_session=True) as process:
-        deadline = time.monotonic() + 300
-        while not (toys.plan / "wandb.lock").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until((toys.plan / "wandb.lock").exists, 300)
         process.kill()
     # A run that was lost with the sweep is shown as failed.
     assert re.search(r"[0-4] of 4 runs are in files", wait_for_mirror(toys))
