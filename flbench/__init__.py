@@ -6,11 +6,25 @@ From Python, for notebooks (``flbench.api`` has the details; the results are pan
 ``flbench.run(norm="ln", partition="classes:1")``: run one experiment; its evaluations, one a row.
 ``flbench.sweep("sweeps/quickstart.yaml")``: run what is missing of a sweep; its runs, one a row.
 
-Importing this package imports nothing heavy; what needs torch or pandas imports them when it is called.
+Importing this package imports nothing else; the first use of one of these functions imports ``flbench.api``.
 """
 
 from __future__ import annotations
 
-from flbench.api import load, run, sweep
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flbench.api import load, run, sweep
 
 __all__ = ["load", "run", "sweep"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("flbench.api"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.choices import DEFAULT_STORE, Device, SelectBy
+from flbench.config import Experiment, parse_experiment, require_device
 from flbench.errors import UserError
+from flbench.launchers import SweepWorkers, run_launcher, used_device
+from flbench.orchestrate import Orchestrator
+from flbench.planning import prepare_runs, resolve_data, write_plan
+from flbench.report import dataframes
+from flbench.report.runs import Source, StoreSource, collect
+from flbench.report.transfer import FilesSource
+from flbench.store import Store, plan_name
+from flbench.sweeps import load_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from flbench.config import Experiment
-    from flbench.orchestrate import Outcome
-    from flbench.report.runs import Source
-    from flbench.store import Store
 
 #: One path or several, to stores or exported files.
 Paths = str | Path | Iterable[str | Path]
@@ -52,10 +56,6 @@ def load(
     Raises:
         UserError: there is no such store or file.
     """
-    from flbench.report import dataframes
-    from flbench.report.runs import collect
-    from flbench.sweeps import load_sweep
-
     found = _source(source)
     requests = load_sweep(spec).experiments if spec is not None else None
     collection = collect(found, requests, select_by=select_by)
@@ -82,13 +82,6 @@ def run(
     Raises:
         UserError: a field is invalid, the data are missing or damaged, or the run failed.
     """
-    from flbench.config import parse_experiment, require_device
-    from flbench.launchers import run_launcher, used_device
-    from flbench.planning import prepare_runs, resolve_data
-    from flbench.report import dataframes
-    from flbench.report.runs import StoreSource, collect
-    from flbench.store import Store
-
     path, root = _store_path(store), None if data is None else Path(data)
     (experiment,) = resolve_data([parse_experiment(fields)], path, root, "data")
     require_device([experiment], lambda: used_device(device))
@@ -123,41 +116,31 @@ def sweep(
         UserError: the file is invalid, or its data are missing or damaged. Failed runs raise nothing: their ``state``
             says so.
     """
-    from flbench.config import require_device
-    from flbench.launchers import SweepWorkers
-    from flbench.planning import prepare_runs, resolve_sweep_data, write_plan
-    from flbench.report import dataframes
-    from flbench.report.runs import StoreSource, collect
-    from flbench.store import Store
-    from flbench.sweeps import load_sweep
-
     root = None if data is None else Path(data)
-    loaded = resolve_sweep_data(load_sweep(path, sets), _store_path(store), root, "data")
+    loaded = load_sweep(path, sets)
+    experiments = resolve_data(loaded.experiments, _store_path(store), root, "data")
+    loaded = loaded.planned_as(experiments)
     wanted = SweepWorkers.of(loaded, root, backend="local", count=workers)
-    require_device(loaded.experiments, lambda: wanted.options.device)
+    require_device(experiments, lambda: wanted.options.device)
     opened = Store(_store_path(store))
-    directory = write_plan(opened, loaded)
-    _warn(prepare_runs(opened, loaded.experiments))
-    plan, experiments = "/".join(directory.parts[-2:]), loaded.experiments
+    plan = plan_name(write_plan(opened, loaded))
+    _warn(prepare_runs(opened, experiments))
     launcher = partial(wanted.launcher, opened, plan, experiments)
     _execute(opened, plan, experiments, launcher, wanted.options.max_attempts, raises=False)
-    collection = collect(StoreSource(opened), loaded.experiments, select_by=loaded.spec.report.select_by)
+    collection = collect(StoreSource(opened), experiments, select_by=loaded.spec.report.select_by)
     return dataframes.tidy(collection.runs)
 
 
 def _execute(
     store: Store, plan: str, experiments: Sequence[Experiment], launcher: Any, max_attempts: int, *, raises: bool = True
-) -> Outcome:
+) -> None:
     """Execute the experiments; with ``raises`` a failed run raises UserError."""
-    from flbench.orchestrate import Orchestrator
-
     outcome = Orchestrator(store, plan, experiments, launcher, max_attempts=max_attempts).run()
     if outcome.interrupted:
         raise KeyboardInterrupt
     for seen in outcome.failures if raises else ():
         log = f"; log: {seen.log}" if seen.log else ""
         raise UserError(f"run {seen.run_id} failed ({seen.outcome}): {seen.state.message or 'no message'}{log}")
-    return outcome
 
 
 def _warn(lines: Iterable[str]) -> None:
@@ -171,10 +154,6 @@ def _store_path(store: str | Path | None) -> Path:
 
 def _source(source: Paths | None) -> Source:
     """Return a store or exported files as a source of runs; raises UserError if there is neither."""
-    from flbench.report.runs import StoreSource
-    from flbench.report.transfer import FilesSource
-    from flbench.store import Store
-
     if source is not None and not isinstance(source, str | Path):
         return FilesSource([Path(one) for one in source])
     path = _store_path(source)

@@ -75,11 +75,6 @@ def _raise_if_needed(problem: UserError, dataset: Dataset, needed: Needed) -> No
         ) from None
 
 
-def resolve_sweep_data(sweep: Sweep, root: Path, data_root: Path | None, needed: Needed) -> Sweep:
-    """Return a sweep with the content of its data, as ``resolve_data`` does for experiments."""
-    return sweep.planned_as(resolve_data(sweep.experiments, root, data_root, needed))
-
-
 def with_planned_data(sweep: Sweep, directory: Path) -> Sweep:
     """Return a sweep on the data that a plan in a store names."""
     path = directory / "plan.jsonl"
@@ -102,22 +97,18 @@ def prepare_runs(store: Store, experiments: Sequence[Experiment], *, rerun: bool
 
 
 def _import_earlier(store: Store, experiments: Sequence[Experiment]) -> None:
-    """Copy results from the time when run ids did not depend on the data to the present ids."""
-    earlier = [run_id for experiment in experiments if (run_id := _earlier_id(store, experiment))]
+    """Copy results from the time when run ids did not depend on the data to the present ids that have none."""
+    earlier = []
+    for experiment in experiments:
+        dataset = getattr(experiment, "dataset", None)
+        if dataset is not None and dataset.content is not None and not store.run(experiment.run_id).path.exists():
+            run_id = experiment.on(dataset.holding(None)).run_id
+            earlier += [run_id] if store.run(run_id).path.exists() else []
     results, _ = transfer.export_runs(store, earlier)
     if results:
         lease = Lease.here()
         with Heartbeat(store.workers, lease):
             transfer.import_runs(store, results, lease)
-
-
-def _earlier_id(store: Store, experiment: Experiment) -> str | None:
-    """Return the id that a run had at that time, if the store has a run of that id and none of the present id."""
-    dataset = getattr(experiment, "dataset", None)
-    if dataset is None or dataset.content is None or store.run(experiment.run_id).path.exists():
-        return None
-    run_id = experiment.on(dataset.holding(None)).run_id
-    return run_id if store.run(run_id).path.exists() else None
 
 
 def _report_changed_plugins(store: Store, experiments: Sequence[Experiment]) -> list[str]:

@@ -196,7 +196,7 @@ class Watch:
             label = "" if self._first else self._label(index)
             result = state.result
             value = result.final.get(metric) if result else None
-            kept = replace(state, result=result.without_numbers() if result else None)
+            kept = replace(state, result=replace(result, final={}, numerics={}, environment={}) if result else None)
             return RunSnapshot(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}

@@ -133,15 +133,11 @@ class Registry(Generic[C]):
 
     @cached_property
     def classes(self) -> dict[str, type[C]]:
-        """Every registered class by name; another package that cannot be loaded is named in a warning, once."""
+        """Every registered class by name, in the order of registration; a warning names what cannot be loaded, once."""
         importlib.import_module(self.module)
         for point in entry_points(group=self.group):
             self._load(point)
         return self._classes
-
-    def names(self) -> list[str]:
-        """Return all names, in the order of registration."""
-        return list(self.classes)
 
     def __getitem__(self, name: str) -> type[C]:
         try:
@@ -191,7 +187,7 @@ class Registry(Generic[C]):
             fields = {key: value for key, value in raw.items() if key != "name"}
         else:
             forms = f"expected a {self.kind} as a name or as {{name: ..., its fields}}"
-            raise InvalidComponent(f"{forms}, got {raw!r}; known: {', '.join(self.names())}")
+            raise InvalidComponent(f"{forms}, got {raw!r}; known: {', '.join(self.classes)}")
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:

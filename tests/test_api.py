@@ -25,7 +25,8 @@ seeds: [0]
 
 
 def test_importing_flbench_imports_nothing_heavy() -> None:
-    assert heavy_imports("import flbench; assert callable(flbench.load)", (*HEAVY, *SLOW))[0] == []
+    assert heavy_imports("import flbench; assert 'load' in dir(flbench)", (*HEAVY, *SLOW))[0] == []
+    assert heavy_imports("import flbench; assert callable(flbench.load)")[0] == []
 
 
 def test_a_store_and_its_export_load_as_the_same_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def train(*trainers: Trainer, rounds: int = 3) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", METHODS.classes)
 def test_a_graph_computes_what_the_cpu_computes(method: str, norm: str) -> None:
     fields = {"method": method, "norm": norm, "participation": 0.5, "lr": 1e-3 if norm in ("gn", "bn") else 1e-2}
     reference, graph = trainer("cpu", **fields), federated(**fields)
@@ -115,7 +115,7 @@ def test_a_graph_computes_what_the_cpu_computes(method: str, norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", METHODS.classes)
 def test_a_graph_computes_what_single_kernels_compute(method: str, norm: str) -> None:
     fields = {"method": method, "norm": norm, "lr": 1e-3 if norm in ("gn", "bn") else 1e-2}
     eager, graph = without_graphs(**fields), federated(**fields)
@@ -147,7 +147,7 @@ def test_networks_of_convolutions_with_augmented_images(model: str) -> None:
     assert largest_difference(everything(graph), everything(loop)) < 1e-9
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", METHODS.classes)
 def test_runs_trained_together_have_the_numbers_of_the_runs_alone(method: str) -> None:
     members = [{"seed": 0, "lr": 0.01}, {"seed": 1, "lr": 0.1, "clients": 7}, {"seed": 1, "participation": 0.5}]
     together, alone = ([federated(method=method, norm="ln", **own) for own in members] for _ in range(2))

@@ -22,7 +22,7 @@ from flbench.data.datasets import load_named
 from flbench.errors import DataMissing, OtherData, UserError
 from flbench.execution import Runner
 from flbench.launch.inline import InlineLauncher
-from flbench.planning import prepare_runs, resolve_data, resolve_sweep_data, with_planned_data, write_plan
+from flbench.planning import prepare_runs, resolve_data, with_planned_data, write_plan
 from flbench.registry import DATASETS
 from flbench.report import exports, transfer
 from flbench.report.runs import StoreSource, collect
@@ -157,9 +157,9 @@ def test_a_subset_and_the_full_set_are_different_runs(tmp_path: Path) -> None:
 def test_one_content_under_two_paths_is_one_run_of_a_sweep(tmp_path: Path) -> None:
     photos(tmp_path / "img")
     spec = sweep_file(tmp_path, "['folder:img', 'folder:./img']")
-    sweep = resolve_sweep_data(load_sweep(spec), tmp_path / "store", None, "data")
-    assert len(load_sweep(spec).experiments) == 2
-    assert len(sweep.experiments) == 1
+    sweep = load_sweep(spec)
+    assert len(sweep.experiments) == 2
+    assert len(resolve_data(sweep.experiments, tmp_path / "store", None, "data")) == 1
 
 
 # Machines without the data.
@@ -266,7 +266,8 @@ def test_a_sweep_file_finds_its_plans_for_any_data(tmp_path: Path) -> None:
     plans = []
     for seed in (1, 2):
         data = cifar(tmp_path / f"d{seed}", seed)
-        sweep = resolve_sweep_data(load_sweep(spec), store.root, data, "data")
+        loaded = load_sweep(spec)
+        sweep = loaded.planned_as(resolve_data(loaded.experiments, store.root, data, "data"))
         plans.append(write_plan(store, sweep))
         assert with_planned_data(load_sweep(spec), plans[-1]) == sweep
     assert plans[0] != plans[1]

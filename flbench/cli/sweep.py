@@ -25,7 +25,7 @@ from flbench.cli.sweep_run import SweepRun
 from flbench.config import require_device
 from flbench.errors import UserError
 from flbench.launchers import SweepWorkers
-from flbench.planning import resolve_sweep_data
+from flbench.planning import resolve_data
 from flbench.sweeps import load_sweep
 
 
@@ -80,7 +80,7 @@ def sweep(
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)
     require_device(given.experiments, lambda: wanted.options.device)
     needed: Literal["data", "content", "nothing"] = "content" if wanted.backend == "slurm" else "data"
-    loaded = resolve_sweep_data(given, store, data, "nothing" if dry_run else needed)
+    loaded = given.planned_as(resolve_data(given.experiments, store, data, "nothing" if dry_run else needed))
     if dry_run:
         print_dry_run(loaded, store, workers=wanted.count, rerun=rerun, as_json=as_json)
         script = wanted.script(store, f"{loaded.name}/{loaded.spec_hash}", len(loaded.experiments))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
@@ -16,11 +18,29 @@ from flbench.config.evaluations import (
     evaluated_at_start,
     too_many_evaluations,
 )
-from flbench.config.identity import digest
 from flbench.registry import Component, plain
 
 #: Fields that set how long a run is and what it records; they are not part of the run id.
 REQUEST_FIELDS = frozenset({"rounds", "eval_every", "probes"})
+
+
+def canonical_json(value: Any) -> str:
+    """Return the one JSON text of equal values: sorted keys, no spaces, floats as Python's shortest repr, no NaN.
+
+    >>> canonical_json({"b": 1, "a": 0.1})
+    '{"a":0.1,"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """Return the first 16 hex digits of the sha256 of the value's canonical JSON."""
+    return digest_text(canonical_json(value))
+
+
+def digest_text(text: str) -> str:
+    """Return the first 16 hex digits of the sha256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Check(NamedTuple):

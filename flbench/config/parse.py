@@ -13,9 +13,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flbench.config.base import Check, Experiment
+from flbench.config.base import Check, Experiment, canonical_json, digest_text
 from flbench.config.components import FieldProblem, parse_components, registry_of
-from flbench.config.identity import canonical_json, digest_text
 from flbench.config.kinds import KINDS, fields_of_all_kinds
 from flbench.errors import UserError
 from flbench.messages import explain, format_scalar, unknown

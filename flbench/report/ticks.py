@@ -48,7 +48,7 @@ def tick(
     omitted = [name.partition(".")[2] for name in without if name.startswith(f"{axis}.")]
     defaults = {item.name: default_of(item) for item in dataclasses.fields(value) if item.name in omitted}
     bare = dataclasses.replace(value, **{k: v for k, v in defaults.items() if v is not dataclasses.MISSING})
-    names = registry.names() if (registry := registry_of(axis)) else []
+    names = list(registry.classes) if (registry := registry_of(axis)) else []
     place = names.index(value.name) if value.name in names else len(names)
     settings = tuple(_sortable(getattr(bare, item.name)) for item in dataclasses.fields(bare))
     shown = [name for name in always if f"{axis}.{name}" not in without]

@@ -14,7 +14,6 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -126,7 +125,14 @@ class Liveness:
             return False
         # A live holder renews its heartbeat; before the first one, it has just made the lease and its folder.
         heartbeat = [] if lease is None else [self.workers / lease.token / "heartbeat"]
-        return not self._silent([*heartbeat, path, path.parent], STALE)
+        times = ((file, _mtime(file)) for file in (*heartbeat, path, path.parent))
+        file, touched = next(((file, touched) for file, touched in times if touched is not None), (None, 0.0))
+        now = self._clock.now()
+        if file is None or now is None:
+            return True
+        if self._unchanged_for(file, touched) >= STALE:
+            return False
+        return not self._clock.is_steady() or now - touched < STALE
 
     def hangs(self, lease: Lease) -> bool:
         """Return whether a worker's process exists on this machine but its heartbeat has not changed for ``HANGING``.
@@ -154,16 +160,6 @@ class Liveness:
     def heartbeat_age(self, lease: Lease) -> float | None:
         """Return the seconds since a worker's last heartbeat; None where it has none."""
         return self.age(self.workers / lease.token / "heartbeat")
-
-    def _silent(self, paths: Iterable[Path], seconds: float) -> bool:
-        """Return whether the first of the files that exists was not modified for ``seconds``."""
-        path, beat = next(((path, beat) for path in paths if (beat := _mtime(path)) is not None), (None, 0.0))
-        now = self._clock.now()
-        if path is None or now is None:
-            return False
-        if self._unchanged_for(path, beat) >= seconds:
-            return True
-        return self._clock.is_steady() and now - beat >= seconds
 
     def _unchanged_for(self, path: Path, touched: float) -> float:
         """Return the seconds since this object first saw a file's present time of modification."""

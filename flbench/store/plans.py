@@ -138,22 +138,22 @@ def parse_plan(path: Path, data: bytes) -> list[Entry]:
         records = strict_json.parse_lines(data)
         if len(records) != data.count(b"\n") or data[-1:] not in (b"\n", b""):
             raise TypeError("it is damaged")
-        return [_checked(Entry(**line)) for line in records]
+        entries = []
+        for line in records:
+            entry = Entry(**line)
+            # Check what is used without parsing the experiment.
+            for run_id in (entry.run_id, entry.cell_id):
+                if not is_run_id(run_id):
+                    raise TypeError(f"{run_id!r:.80} is not a run id")
+            raw = entry.experiment
+            if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
+                raise TypeError(f"the experiment of run {entry.run_id} is damaged")
+            if problem := request_problem(raw):
+                raise TypeError(f"run {entry.run_id}: {problem}")
+            entries.append(entry)
     except TypeError as error:
         raise _unreadable(path, error) from None
-
-
-def _checked(entry: Entry) -> Entry:
-    """Return the entry if its fields are sound enough to use without parsing the experiment, else raise TypeError."""
-    for run_id in (entry.run_id, entry.cell_id):
-        if not is_run_id(run_id):
-            raise TypeError(f"{run_id!r:.80} is not a run id")
-    raw = entry.experiment
-    if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
-        raise TypeError(f"the experiment of run {entry.run_id} is damaged")
-    if problem := request_problem(raw):
-        raise TypeError(f"run {entry.run_id}: {problem}")
-    return entry
+    return entries
 
 
 def _unreadable(path: Path, why: object) -> StoreUnusable:

@@ -37,7 +37,7 @@ class Queue:
         self._again = []
         for position, index in enumerate(self._todo):
             self._position = position
-            if self._begun is not None and self._is_of_late(index):
+            if self._begun is not None and self._plan.run_id(index) not in self._begun and self._exists(index):
                 self._again.append(index)
             elif not self.is_thorough and self._is_published(index):
                 self._left_out.append(index)
@@ -65,13 +65,10 @@ class Queue:
             if self.is_thorough or not self._is_published(index):
                 yield self._plan[index]
 
-    def _is_of_late(self, index: int) -> bool:
-        run_id = self._plan.run_id(index)
-        return run_id not in (self._begun or ()) and os.path.exists(self._directory(run_id))  # noqa: PTH110  speed
-
     def _is_published(self, index: int) -> bool:
-        directory = self._directory(self._plan.run_id(index))
-        return os.path.exists(f"{directory}/results/{self._plan.rounds(index):08d}.json")  # noqa: PTH110
+        return self._exists(index, f"/results/{self._plan.rounds(index):08d}.json")
 
-    def _directory(self, run_id: str) -> str:
-        return f"{self._runs}/{run_id[:2]}/{run_id}"
+    def _exists(self, index: int, name: str = "") -> bool:
+        """Return whether a run has a file, or without ``name`` its directory."""
+        run_id = self._plan.run_id(index)
+        return os.path.exists(f"{self._runs}/{run_id[:2]}/{run_id}{name}")  # noqa: PTH110  speed

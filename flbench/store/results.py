@@ -65,10 +65,6 @@ def _shared(items: frozenset[Any]) -> frozenset[Any]:
     return items
 
 
-def _last_record(raw: dict[str, Any]) -> dict[str, Any]:
-    return check_record(raw) if raw else raw
-
-
 def _shared_facts(value: dict[str, Any]) -> dict[str, Any]:
     """Return these facts as an object that equal facts share."""
     for name, item in value.items():
@@ -107,7 +103,7 @@ class Result:
     wanted: Round
     evaluated: Annotated[frozenset[Round], AfterValidator(_shared)]
     probes: Annotated[frozenset[str], AfterValidator(_shared)]
-    final: Annotated[dict[str, Any], AfterValidator(_last_record)]
+    final: Annotated[dict[str, Any], AfterValidator(lambda raw: check_record(raw) if raw else raw)]
     metrics_sha256: str
     metrics_bytes: Count
     attempt: Count
@@ -167,10 +163,6 @@ class Result:
         raw.update(evaluated=sorted(self.evaluated), probes=sorted(self.probes))
         body = canonical_json(raw).encode()
         return body[:-1] + b',"sha256":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()
-
-    def without_numbers(self) -> Result:
-        """Return this result without records and environment, to save memory."""
-        return dataclasses.replace(self, final={}, numerics={}, environment={})
 
     def eval_every(self) -> int:
         """Return the rounds between its evaluations, as far as the evaluated rounds show."""

@@ -76,23 +76,19 @@ class Audit:
             return
         self.runs += 1
         try:
-            self._files_of(path)
+            attempts = self.store.run(path.name).attempts()
+            if [attempt.number for attempt in attempts] != list(range(1, len(attempts) + 1)):
+                self._report(path / "attempts", f"its attempts are {', '.join(str(one.number) for one in attempts)}")
+            self._experiment(path / "experiment.json", path.name, begun=bool(attempts))
+            for attempt in attempts:
+                ended = attempt is not attempts[-1] or (attempt.path / "exit.json").exists()
+                # The files of a live attempt may change while they are read.
+                if ended or not self.store.liveness.alive(attempt.lease(), attempt.path / "lease.json"):
+                    self._attempt(attempt)
+            for result in sorted((path / "results").glob("[!.]*.json")):
+                self._result(result, attempts)
         except (StoreUnusable, OSError) as error:  # of a newer flbench, or not to be read at all
             self._report(path, str(error))
-
-    def _files_of(self, path: Path) -> None:
-        run = self.store.run(path.name)
-        attempts = run.attempts()
-        if [attempt.number for attempt in attempts] != list(range(1, len(attempts) + 1)):
-            self._report(path / "attempts", f"its attempts are {', '.join(str(one.number) for one in attempts)}")
-        self._experiment(path / "experiment.json", path.name, begun=bool(attempts))
-        for attempt in attempts:
-            ended = attempt is not attempts[-1] or (attempt.path / "exit.json").exists()
-            # The files of a live attempt may change while they are read.
-            if ended or not self.store.liveness.alive(attempt.lease(), attempt.path / "lease.json"):
-                self._attempt(attempt)
-        for result in sorted((path / "results").glob("[!.]*.json")):
-            self._result(result, attempts)
 
     def is_sound(self, run_id: str) -> bool:
         """Return whether the files of a run have no problem."""
@@ -165,11 +161,17 @@ class Audit:
         if raw is None:
             return
         result = Result.read(str(path))
-        if result is None:
-            self._report(path, _damage_of(raw, path))
+        if result is not None:
+            for what in self._contradictions(result, attempts):
+                self._report(path, what)
             return
-        for what in self._contradictions(result, attempts):
-            self._report(path, what)
+        raw.pop("sha256", None)
+        try:
+            Result.parse(raw, str(path))
+        except ValueError as error:
+            self._report(path, f"a field is missing or damaged: {error}")
+        else:
+            self._report(path, "its checksum does not fit")
 
     def _contradictions(self, result: Result, attempts: Sequence[AttemptDir]) -> Iterator[str]:
         """Yield contradictions between a result and its run, its name or its metrics."""
@@ -178,7 +180,7 @@ class Audit:
         if result.path.name[:8] != f"{result.rounds:08d}":
             yield f"it reached round {result.rounds}, and its name has another number"
         attempt = next((one for one in attempts if one.number == result.attempt), None)
-        if attempt is None or (data := _bytes(attempt.metrics_path)) is None:
+        if attempt is None or (data := files.read_bytes(attempt.metrics_path)) is None:
             yield f"the metrics of attempt {result.attempt}, which bear it out, are missing"
             return
         if len(data) != result.metrics_bytes or hashlib.sha256(data).hexdigest() != result.metrics_sha256:
@@ -223,20 +225,3 @@ class Audit:
 
     def _report(self, path: Path, what: str) -> None:
         self.problems.append(Problem(path, what))
-
-
-def _damage_of(raw: dict[str, Any], path: Path) -> str:
-    """Return why a result is invalid."""
-    raw.pop("sha256", None)
-    try:
-        Result.parse(raw, str(path))
-    except ValueError as error:
-        return f"a field is missing or damaged: {error}"
-    return "its checksum does not fit"
-
-
-def _bytes(path: Path) -> bytes | None:
-    try:
-        return read_regular(path)
-    except OSError:
-        return None

@@ -104,6 +104,6 @@ def test_components_are_completed_with_their_documentation() -> None:
         names = {
             form["const"]: form["description"] for form in definitions[f"field.{field}"]["anyOf"] if "const" in form
         }
-        assert list(names) == registry.names()
+        assert list(names) == list(registry.classes)
         assert all(names.values())
     assert definitions["field.norm.groups"]["minimum"] == 1

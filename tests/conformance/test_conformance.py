@@ -65,7 +65,7 @@ def after(method: Method, rounds: int = 3, **kwargs: Any) -> Tree:
 
 
 def test_every_registered_method_is_tested_here() -> None:
-    assert set(METHOD_NAMES) == set(METHODS.names())
+    assert set(METHOD_NAMES) == set(METHODS.classes)
 
 
 @pytest.mark.parametrize("variant", ["text", "code"])
@@ -197,7 +197,7 @@ def test_diverged_personal_models_are_detected() -> None:
 
 
 def test_every_method_has_an_equation_and_a_source() -> None:
-    for name in METHODS.names():
+    for name in METHODS.classes:
         own = vars(METHODS[name])
         assert own["equation"], name
         assert own["source"], name

@@ -53,7 +53,7 @@ def assert_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [*map(MODELS.parse, MODELS.names()), SelfBuilt()], ids=lambda model: type(model).__name__
+    "model", [*map(MODELS.parse, MODELS.classes), SelfBuilt()], ids=lambda model: type(model).__name__
 )
 def test_equal_seeds_give_equal_weights_after_any_other_draws(model: Model) -> None:
     first = weights(model, seed=3)
@@ -75,7 +75,7 @@ def test_a_self_built_model_draws_every_weight_from_the_seed() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("name", MODELS.names())
+@pytest.mark.parametrize("name", MODELS.classes)
 def test_modules_reset_themselves_with_a_generator_for_their_name(name: str) -> None:
     model = MODELS.parse(name)
     with torch.random.fork_rng(devices=[]):

@@ -74,7 +74,7 @@ def combinations() -> list[ParameterSet]:
     """Every method and norm; among the fast ones every method and every norm."""
     return [
         pytest.param(method, norm, marks=[] if method == "fedavg" or norm == "bn" else [pytest.mark.slow])
-        for method, norm in product(METHODS.names(), NORMS)
+        for method, norm in product(METHODS.classes, NORMS)
     ]
 
 
@@ -138,7 +138,7 @@ def group(method: str, **settings: Any) -> list[FederatedTrainer]:
 
 
 @pytest.mark.parametrize("norm", ["ln", pytest.param("bn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", METHODS.classes)
 def test_runs_trained_together_have_the_numbers_of_the_runs_alone(
     method: str, norm: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ from flbench.registry import METHODS, NORMS
 from flbench.registry import MODELS as REGISTERED_MODELS
 from tests.toys import largest_difference, toy_clients, toy_images, toy_model, toy_network, toy_trainer
 
-METHOD_NAMES = METHODS.names()
+METHOD_NAMES = list(METHODS.classes)
 NORM_NAMES = ["none", "fn", "ln", "gn", "bn"]
 MODELS = {
     "mlp": (1, 8, 8),
@@ -43,10 +43,10 @@ def every_combination() -> list[ParameterSet]:
     Among the fast ones are every method on a plain network and on batch normalization, and every norm in every model.
     """
     cases = []
-    for model, norm, method in product(MODELS, NORMS.names(), METHOD_NAMES):
+    for model, norm, method in product(MODELS, NORMS.classes, METHOD_NAMES):
         if NORMS.parse(norm).problem(tuple(toy_model(model).sites(MODELS[model]))) is not None:
             continue
-        in_full = model in REGISTERED_MODELS.names() and model != "mlp"
+        in_full = model in REGISTERED_MODELS.classes and model != "mlp"
         if in_full and (method not in ("fedavg", "scaffold") or norm not in NORM_NAMES):
             continue
         fast = method == "fedavg" or (model == "mlp" and norm in ("none", "bn"))

@@ -171,7 +171,7 @@ def expect(outputs: Sequence[Tree], trainers: Sequence[FederatedTrainer]) -> Non
 
 
 @pytest.mark.parametrize("participation", [0.67, pytest.param(1.0, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", METHODS.classes)
 def test_every_method_stays_on_the_device(method: str, participation: float, monkeypatch: pytest.MonkeyPatch) -> None:
     images = replace(toy_images(), augment=True)
     settings: dict[str, Any] = {"norm": "bn", "participation": participation, "images": images}
@@ -179,7 +179,7 @@ def test_every_method_stays_on_the_device(method: str, participation: float, mon
     expect(round_on_gpu([trainer], monkeypatch, chunk=2), [trainer])
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", METHODS.classes)
 def test_runs_trained_together_stay_on_the_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainers = group(method, norm="ln")
     expect(round_on_gpu(trainers, monkeypatch, chunk=4), trainers)

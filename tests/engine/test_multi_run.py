@@ -67,7 +67,7 @@ def train_both(together: list[FederatedTrainer], alone: list[FederatedTrainer], 
         assert [report.loss for report in reports] == [trainer.step().loss for trainer in alone]
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", METHODS.classes)
 def test_every_method_to_the_bit(method: str) -> None:
     together, alone = group(method, "ln"), group(method, "ln")
     train_both(together, alone)
@@ -79,7 +79,7 @@ def test_every_method_to_the_bit(method: str) -> None:
 OF_BLOCKS = ("fn-block-mv", "fn-block-scale")
 
 
-@pytest.mark.parametrize("norm", sorted({*NORMS.names()} - {"in"}))
+@pytest.mark.parametrize("norm", sorted({*NORMS.classes} - {"in"}))
 def test_every_norm_to_the_bit(norm: str) -> None:
     images = {"model": {"name": "resnet18", "width": 2}, "E": 1, "batch_size": 4}
     together, alone = (group("fedavg", norm, **(images if norm in OF_BLOCKS else {})) for _ in range(2))

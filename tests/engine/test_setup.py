@@ -84,7 +84,7 @@ def test_an_epoch_of_centralized_training_is_one_pass() -> None:
     assert trainer.step().loss > 0
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", METHODS.classes)
 def test_every_method_trains_on_real_data_in_epochs_of_its_clients(method: str) -> None:
     trainer = trainer_of(method=method, partition="dirichlet:0.3", local_epochs=1, lr=0.1, batch_size=128)
     first = trainer.step().loss

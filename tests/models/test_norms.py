@@ -267,7 +267,7 @@ def test_static_layer_norm_is_layer_norm_at_its_start() -> None:
 
 
 def test_every_norm_is_registered_with_equation_and_source() -> None:
-    assert set(NORMS.names()) == PUBLISHED | FURTHER
+    assert set(NORMS.classes) == PUBLISHED | FURTHER
     for cls in NORMS.classes.values():
         assert cls.equation and "source" in vars(cls) and cls.__doc__
     assert NORMS.parse("gn").groups == 2  # Table 4
@@ -381,12 +381,12 @@ def test_a_norm_with_which_a_model_cannot_build_itself_is_a_mistake() -> None:
 
 
 def test_statistics_over_a_batch_need_two_samples() -> None:
-    needs_two = {name for name in NORMS.names() if NORMS[name].smallest_batch == 2}
+    needs_two = {name for name in NORMS.classes if NORMS[name].smallest_batch == 2}
     assert needs_two == {"bn", "bn-static", "mean-last", "bn-last"}
 
 
 def test_new_fields_stay_out_of_the_identity_at_their_defaults() -> None:
-    for name in NORMS.names():
+    for name in NORMS.classes:
         assert NORMS.parse(name).identity() == {"name": name, "version": 1}
     assert NORMS.parse({"name": "fn", "variant": "code"}).label() == "fn(variant=code)"
 

@@ -40,7 +40,7 @@ def test_every_row_is_read() -> None:
 def test_every_name_in_the_file_is_registered() -> None:
     configurations = [row.configuration for row in published_rows()]
     for registry, field in ((DATASETS, "dataset"), (MODELS, "model"), (METHODS, "method"), (NORMS, "norm")):
-        assert {getattr(one, field) for one in configurations} <= {*registry.names()}
+        assert {getattr(one, field) for one in configurations} <= {*registry.classes}
 
 
 def test_34_configurations_have_several_numbers() -> None:
