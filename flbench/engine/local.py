@@ -148,10 +148,11 @@ def local_train(
     buffers = {name: leaf.clone() for name, leaf in start.buffers.items()}  # batch normalization updates them in place
     velocity = {name: leaf.clone() for name, leaf in start.velocity.items()}
     lifted = _LiftedHooks(method, lift, task, start)
-    rates = _rates(params, task.each.get("lr", sgd.lr))
+    lr = task.each.get("lr", sgd.lr)
     losses = []
     for step, (images, labels) in enumerate(batches):
-        training = _training(start.steps, step)
+        # Which clients (N,) take this step; None if all do.
+        training = step < start.steps if isinstance(start.steps, Tensor) else None
         buffers_before = buffers if training is None else {name: leaf.clone() for name, leaf in buffers.items()}
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         with autocast(images.device, task.autocast):
@@ -170,7 +171,7 @@ def local_train(
                 moved = {n: sgd.momentum * velocity[n] + d if velocity else d for n, d in direction.items()}
                 velocity = direction = _where(training, moved, velocity)
             steps = _where(training, direction)
-            _descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
+            _descend(weights, [steps[name] for name in names], lr)  # a method may give them another order
             buffers = _where(training, buffers, buffers_before)
         losses.append(_where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
@@ -187,24 +188,13 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
 
-def _rates(params: Tree, lr: float | Tensor) -> float | list[Tensor]:
-    """The common learning rate, or each client's (N,) in a shape that broadcasts to every leaf."""
-    if not isinstance(lr, Tensor):
-        return lr
-    return [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in params.values()]
-
-
-def _descend(weights: list[Tensor], direction: list[Tensor], rates: float | list[Tensor]) -> None:
-    """Subtract rate times direction from the weights, in place; both kinds of rates give the same bits on a CPU."""
-    if isinstance(rates, list):
+def _descend(weights: list[Tensor], direction: list[Tensor], lr: float | Tensor) -> None:
+    """Subtract the rate, common or of each client (N,), times the direction, in place; on a CPU with the same bits."""
+    if isinstance(lr, Tensor):
+        rates = [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in weights]
         torch._foreach_addcmul_(weights, direction, rates, value=-1)
     else:
-        torch._foreach_add_(weights, direction, alpha=-rates)
-
-
-def _training(steps: int | Tensor, step: int) -> Tensor | None:
-    """Which clients (N,) take this step; None if all do."""
-    return step < steps if isinstance(steps, Tensor) else None
+        torch._foreach_add_(weights, direction, alpha=-lr)
 
 
 def _where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:

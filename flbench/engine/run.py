@@ -103,8 +103,7 @@ class Run:
         sizes = [len(self.rows[client]) for client in cohort]
         total = sum(sizes)
         share = [size / total for size in sizes]
-        steps = [self.steps[client] for client in cohort]
-        deltas = self.method.delta_weights(share, steps, self.setup.sgd.momentum)
+        deltas = self.method.delta_weights(share, [self.steps[client] for client in cohort], self.setup.sgd.momentum)
         return ClientWeights(share, deltas, self.method.message_weights(share))
 
 
