@@ -109,7 +109,11 @@ class Orchestrator:
     def _run(self, detach: bool) -> Outcome:
         CancelMark(self._store.sweeps / self._plan).clear()
         progress = self._watch.update()
-        if progress.failed and self._reset_user_fixable():
+        failures = self._watch.failures()
+        fixable = [seen for seen in failures if seen.state.user_fixable and not seen.state.unreadable]
+        for seen in fixable:  # the user may have fixed the reason
+            self._store.run(seen.run_id).reset_failures()
+        if fixable:
             self._watch.reset()
             progress = self._watch.update()
         if progress.finished:
@@ -228,14 +232,6 @@ class Orchestrator:
             progress = self._watch.update(launcher.alive() + len(self._live_adopted()))
             self._show(replace(progress, stopping=True))
             time.sleep(PERIOD)
-
-    def _reset_user_fixable(self) -> bool:
-        """Retry the runs that failed for a reason that the user can fix; return whether there are any."""
-        failures = self._watch.failures()
-        user_fixable = [seen for seen in failures if seen.state.user_fixable and not seen.state.unreadable]
-        for seen in user_fixable:
-            self._store.run(seen.run_id).reset_failures()
-        return bool(user_fixable)
 
     def _outcome(self, progress: Progress) -> Outcome:
         return Outcome(

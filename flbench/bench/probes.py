@@ -10,6 +10,9 @@ from typing import cast
 from flbench.bench.compare import Settings
 from flbench.bench.measure import Note, Spread, Variant, take_turns
 from flbench.bench.workloads import Workload, data_for
+from flbench.choices import UsedExecutor
+from flbench.config import Federated
+from flbench.data.arrays import Data
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import executor_for, make_network, make_trainer, matmul_precision_restored
@@ -72,30 +75,9 @@ def probe_costs(workload: Workload, settings: Settings, *, note: Note) -> ProbeC
     probes = cast(tuple[Probe, ...], workload.experiment(settings.device, **fields, probes=dict(EVERY)).probes)
     data = data_for(plain, settings.data_root)
     executor = executor_for(plain, data, device=settings.device, wanted="auto")
-
-    def trainer() -> FederatedTrainer:
-        made, _ = make_trainer(plain, data, device=settings.device, executor=executor, pool=settings.threads)
-        return cast(FederatedTrainer, made)
-
-    def round_between(trainer: FederatedTrainer) -> None:
-        """Train a round after which no probe is due, as ``execution`` does."""
-        due = [probe for probe in probes if probe.is_due(1, 10**9)]
-        trainer.step(keep_clients=any(probe.needs_clients for probe in due), wait=True)
-
     rounds = settings.rounds or workload.turn(settings.device)
-    variant = partial(Variant, precision=settings.precision, cores=settings.threads)
     with matmul_precision_restored():
-        observed = trainer()
-        before = observed.x
-        report = observed.step(keep_clients=True, wait=True)
-        access = ModelAccess(observed, make_network(plain, data, settings.device), plain.lr)
-        after = Observation(observed.round, before, observed.x, report.client_params, report.weights_S, access)
-        variants = [
-            variant(ROUND, partial(trainer().step, wait=True), rounds=rounds),
-            variant(BETWEEN, partial(round_between, trainer()), rounds=rounds),
-            variant(KEEPING, partial(trainer().step, keep_clients=True, wait=True), rounds=rounds),
-            *(variant(probe.name, partial(probe.measure, after)) for probe in probes),
-        ]
+        variants = _variants(plain, data, probes, settings, executor, rounds)
         seconds = take_turns(
             variants,
             repeats=settings.repeats,
@@ -122,3 +104,31 @@ def probe_costs(workload: Workload, settings: Settings, *, note: Note) -> ProbeC
         looks=looks,
         share=sum(look.share for look in looks),
     )
+
+
+def _variants(
+    plain: Federated, data: Data, probes: Sequence[Probe], settings: Settings, executor: UsedExecutor, rounds: int
+) -> list[Variant]:
+    """Return rounds without, between and with measurements, and each probe's measurement after one round."""
+
+    def trainer() -> FederatedTrainer:
+        made, _ = make_trainer(plain, data, device=settings.device, executor=executor, pool=settings.threads)
+        return cast(FederatedTrainer, made)
+
+    def round_between(trainer: FederatedTrainer) -> None:
+        """Train a round after which no probe is due, as ``execution`` does."""
+        due = [probe for probe in probes if probe.is_due(1, 10**9)]
+        trainer.step(keep_clients=any(probe.needs_clients for probe in due), wait=True)
+
+    observed = trainer()
+    before = observed.x
+    report = observed.step(keep_clients=True, wait=True)
+    access = ModelAccess(observed, make_network(plain, data, settings.device), plain.lr)
+    after = Observation(observed.round, before, observed.x, report.client_params, report.weights_S, access)
+    variant = partial(Variant, precision=settings.precision, cores=settings.threads)
+    return [
+        variant(ROUND, partial(trainer().step, wait=True), rounds=rounds),
+        variant(BETWEEN, partial(round_between, trainer()), rounds=rounds),
+        variant(KEEPING, partial(trainer().step, keep_clients=True, wait=True), rounds=rounds),
+        *(variant(probe.name, partial(probe.measure, after)) for probe in probes),
+    ]

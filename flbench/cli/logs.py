@@ -136,7 +136,12 @@ class RunLog:
                 ended_well = (attempt.exit() or {}).get("kind") in ("ok", "interrupted")
                 if self._terse and ended_well and not attempt.log_path.exists():
                     continue
-                self._begin(attempt)
+                self._current, self.ended = attempt.number, False
+                self._log, self._metrics = Tail(attempt.log_path), Tail(attempt.metrics_path)
+                lease = attempt.lease()
+                job = f", job {lease.slurm_job}" if lease and lease.slurm_job else ""
+                where = f" on {lease.host}, process {lease.pid}{job}, since {lease.started}" if lease else ""
+                self._print(f"== attempt {attempt.number} at run {self._run.run_id}{where}")
             if not self.ended:
                 self._continue(attempt, lives=lives)
 
@@ -146,14 +151,6 @@ class RunLog:
             return False
         self._published = self._published or time.monotonic()
         return time.monotonic() - self._published < PATIENCE
-
-    def _begin(self, attempt: AttemptDir) -> None:
-        self._current, self.ended = attempt.number, False
-        self._log, self._metrics = Tail(attempt.log_path), Tail(attempt.metrics_path)
-        lease = attempt.lease()
-        job = f", job {lease.slurm_job}" if lease and lease.slurm_job else ""
-        where = f" on {lease.host}, process {lease.pid}{job}, since {lease.started}" if lease else ""
-        self._print(f"== attempt {attempt.number} at run {self._run.run_id}{where}")
 
     def _continue(self, attempt: AttemptDir, *, lives: bool) -> None:
         end = self._run.end_of(attempt)  # read before the log, so that the log is complete if the attempt has ended

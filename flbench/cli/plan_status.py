@@ -97,14 +97,10 @@ class Tally:
     common: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
-    def runs(self) -> int:
-        """Number of runs."""
-        return self.counts.total()
-
-    @property
     def share(self) -> float:
         """The share of the rounds that are done; of the runs, if no run has any round."""
-        return share_done(self.rounds_done, self.rounds_total, self.counts["done"] + self.counts["diverged"], self.runs)
+        done = self.counts["done"] + self.counts["diverged"]
+        return share_done(self.rounds_done, self.rounds_total, done, self.counts.total())
 
     @property
     def seconds_per_round(self) -> float | None:
@@ -206,7 +202,7 @@ class SweepStatus:
     """One sweep of a store, read again and again."""
 
     def __init__(self, store: Store, directory: Path) -> None:
-        self.directory = directory
+        self.directory, self.name = directory, plan_name(directory)
         self.problem = ""
         self.tally = Tally()
         self.curves = Curves(store)
@@ -224,11 +220,6 @@ class SweepStatus:
             self.problem = str(error)
         self._looks.append((time.monotonic(), self.tally.rounds_done))
         self._workers = workers
-
-    @property
-    def name(self) -> str:
-        """The sweep's name and the hash of its plan."""
-        return plan_name(self.directory)
 
     @property
     def rounds_per_second(self) -> float | None:
@@ -275,7 +266,7 @@ class SweepStatus:
             "directory": str(self.directory),
             "problem": self.problem or None,
             "cancelled": self.cancelled,
-            "runs": tally.runs,
+            "runs": tally.counts.total(),
             **{state: tally.counts[state] for state in STATES},
             "rounds_done": tally.rounds_done,
             "rounds_total": tally.rounds_total,

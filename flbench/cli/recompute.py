@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from flbench.config import Experiment, parse_experiment
+from flbench.config import parse_experiment
 from flbench.errors import UserError
 from flbench.store import Lease, Result, RunDir, RunRequest, Store
 from flbench.worker import Options, load_engine
@@ -59,7 +59,11 @@ def _why_not(result: Result) -> str:
 
 
 def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None) -> Recomputed:
-    experiment = _as_recorded(run.experiment(), result)
+    # The rounds, evaluations and probes that the result has, which may not be those that were requested last.
+    raw = {**run.experiment().to_json(), "rounds": result.wanted, "eval_every": result.eval_every()}
+    if "probes" in raw:  # studies have none
+        raw["probes"] = [json.loads(probe) for probe in sorted(result.probes)]
+    experiment = parse_experiment(raw)
     if not result.is_of(RunRequest.of(experiment)):
         raise UserError("computed on other data than it names, or with another source code of a plug-in")
     attempt = target.claim(experiment, Lease.here())
@@ -83,14 +87,6 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None)
         return Recomputed(run.run_id, result.rounds, "skipped", f"computed with {numerics}, here with {again.numerics}")
     difference = _difference(result, run.metrics(result), again, attempt.records())
     return Recomputed(run.run_id, result.rounds, "different" if difference else "same", difference)
-
-
-def _as_recorded(experiment: Experiment, result: Result) -> Experiment:
-    """Return the experiment with the rounds, evaluations and probes that a result has."""
-    raw = {**experiment.to_json(), "rounds": result.wanted, "eval_every": result.eval_every()}
-    if "probes" in raw:  # studies have none
-        raw["probes"] = [json.loads(probe) for probe in sorted(result.probes)]
-    return parse_experiment(raw)
 
 
 def _difference(

@@ -125,7 +125,8 @@ def report(
     compared = {"published": published or None, "tolerance": tolerance, "why": why or None}
     with collection_paused():
         board = gather(choice, layout, compared, _typed(context))
-    out = out or Path(f"{_name_of(board, choice)}.md")
+    first, *more = [name for name, _ in board.options.specs] or _names(choice)
+    out = out or Path(f"{first}-and-{len(more)}-more.md" if more else f"{first}.md")
     for path in () if force else (None if as_json else out, html):
         check_replaceable(path, board.options.title)
     with ExitStack() as stack:
@@ -134,7 +135,8 @@ def report(
             write_csv(csv, board.collection.runs)
         if figures is not None or html is not None:
             folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            board = _with_figures(board, folder, out if figures else None, data)
+            pictures = write_figures(board, folder, figure_kinds(papers()).values(), data)
+            board = dataclasses.replace(board, pictures=with_links(pictures, out) if figures else pictures)
         if html is not None:
             write_text(html, to_html(document(board), board.options.title))
         if not as_json:
@@ -225,12 +227,6 @@ def _names(choice: Choice) -> list[str]:
     return [path.stem for path in files] or [choice.store.resolve().name]
 
 
-def _name_of(board: Leaderboard, choice: Choice) -> str:
-    """Return a report's name: that of its first sweep, file or store, and how many more there are."""
-    first, *more = [name for name, _ in board.options.specs] or _names(choice)
-    return f"{first}-and-{len(more)}-more" if more else first
-
-
 def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, list[str]]:
     """Return the source of the runs, and the names of its files if they are exported files."""
     if not given:
@@ -239,12 +235,6 @@ def _source(store: Path, results: list[Path], *, given: bool) -> tuple[Source, l
     if not files:
         raise UserError(f"no exported runs (*.parquet) in {', '.join(map(str, results))}; `flbench export` writes them")
     return FilesSource(files), [public_path(path) for path in results]
-
-
-def _with_figures(board: Leaderboard, directory: Path, out: Path | None, data: Path | None) -> Leaderboard:
-    """Return the leaderboard with its figures in ``directory``; written to ``out``, it links to them."""
-    pictures = write_figures(board, directory, figure_kinds(papers()).values(), data)
-    return dataclasses.replace(board, pictures=with_links(pictures, out) if out else pictures)
 
 
 def _show(board: Leaderboard, written: Sequence[str]) -> None:

@@ -56,16 +56,11 @@ class Screen:
     """Shows tables and lines; with ``redraws`` in place of the earlier ones, of which the last stay."""
 
     def __init__(self, *, redraws: bool) -> None:
-        self._console = wide_console()
-        self._live_area = live_area(self._console) if redraws else nullcontext()
+        self.console = wide_console()
+        self._live_area = live_area(self.console) if redraws else nullcontext()
         self._live: Live | None = None
         self._parts: list[Table | str] = []
         self._shown = 0
-
-    @property
-    def width(self) -> int:
-        """Width in characters."""
-        return self._console.width
 
     def __enter__(self) -> Self:
         self._live = self._live_area.__enter__()
@@ -86,13 +81,13 @@ class Screen:
             self._live.update(Group(*drawn), refresh=True)
             return
         if self._shown:
-            say(self._console, "")
+            say(self.console, "")
         self._print()
         self._shown += 1
 
     def _print(self) -> None:
         for part in self._parts:
             if isinstance(part, str):
-                say(self._console, part)
+                say(self.console, part)
             else:
-                self._console.print(part)
+                self.console.print(part)

@@ -70,7 +70,7 @@ def status(
                 facts = {"schema": 1, "store": str(opened.root), "workers": leases}
                 print_json({**facts, "sweeps": [one.json() for one in watched]})
             else:
-                screen.show(status_parts(opened, watched, everything=spec is None, width=screen.width))
+                screen.show(status_parts(opened, watched, everything=spec is None, width=screen.console.width))
             if not watch or not any(one.goes_on for one in watched):
                 break
             # Reading a large store takes long: leave the disk to the workers for most of the time.

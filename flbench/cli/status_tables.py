@@ -60,7 +60,7 @@ def _sweeps_table(watched: Sequence[SweepStatus], *, wide: bool) -> Table:
         rounds = f"{tally.rounds_done}/{tally.rounds_total}"
         table.add_row(
             fitting(_short_name(one, watched) + (" (cancelled)" if one.cancelled else "")),
-            str(tally.runs),
+            str(tally.counts.total()),
             *(str(tally.counts[state] or "–") for state in states),
             rounds if wide and tally.rounds_total else percent(tally.share),
             *([pace(speed) if speed and left else "–"] if has_speed else []),

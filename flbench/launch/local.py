@@ -145,7 +145,9 @@ class LocalLauncher:
             alone = self._neighbours(worker.gpus) == 1
             end = ending("oom", "the kernel killed its worker because memory ran out", user_fixable=alone)
         elif code < 0:
-            end = ending("signal", f"its worker was killed by {signal_name(-code)}")
+            # A real-time signal has no name in Python.
+            name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+            end = ending("signal", f"its worker was killed by {name}")
         else:
             last = next(reversed(read_lines(worker.log)), "no log")
             end = ending("error", f"its worker ended with exit code {code}: {last:.300}")
@@ -177,11 +179,3 @@ def cancel(store: Store, plan: str) -> str:
                 os.kill(worker.lease.pid, signal.SIGTERM)
                 signalled += 1
     return f"asked {signalled} workers on this machine to stop" if signalled else ""
-
-
-def signal_name(number: int) -> str:
-    """Return a signal's name, such as SIGKILL; real-time signals have none in Python."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -6,18 +6,16 @@ calls ``work`` in a thread.
 
 from flbench.worker.attempts import kind_of
 from flbench.worker.claims import group_key, work
-from flbench.worker.engine import Ended, Engine, Outcome, load_engine
+from flbench.worker.engine import Engine, load_engine
 from flbench.worker.machine import environment
 from flbench.worker.options import REQUEUE, MemoryShort, Options
 from flbench.worker.process import main
 
 __all__ = [
     "REQUEUE",
-    "Ended",
     "Engine",
     "MemoryShort",
     "Options",
-    "Outcome",
     "environment",
     "group_key",
     "kind_of",

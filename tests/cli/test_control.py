@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -292,12 +291,3 @@ def test_a_closed_pipe_ends_following(store: Store) -> None:
     assert process.wait(timeout=20) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
-
-
-def test_help_has_examples() -> None:
-    for command in ("status", "logs", "cancel", "retry", "gc", "verify"):
-        out = subprocess.run(
-            [sys.executable, "-c", "from flbench.cli import main; main()", command, "--help"],
-            capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100"},
-        ).stdout  # fmt: skip
-        assert "Example: flbench " + command in out

@@ -243,8 +243,3 @@ def test_download_to_where_nothing_can_be_written(tmp_path: Path) -> None:
     error = call("download", "mnist", "--root", str(tmp_path / "file")).exception
     assert isinstance(error, UserError)
     assert f"cannot write to {tmp_path}/file/mnist" in str(error)
-
-
-@pytest.mark.parametrize("command", ["list", "download", "verify"])
-def test_help_has_an_example(command: str) -> None:
-    assert f"Example: flbench data {command}" in " ".join(call(command, "--help").stdout.split())

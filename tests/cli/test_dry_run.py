@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.dry_run import SHOWN, estimate, print_dry_run, summary
+from flbench.cli.dry_run import SHOWN, estimate, print_dry_run
 from flbench.store import Store
 from flbench.sweeps import Sweep, load_sweep
 from tests.report.stores import finish
@@ -102,11 +102,6 @@ def test_the_estimate_rests_on_finished_runs(sweep: Sweep) -> None:
     assert estimate(runs, ln, {plain[0].run_id: 0.02}, 2) == pytest.approx(0.006 * 100 * len(ln) / 2)
     # No more workers than runs.
     assert estimate(runs, ln[:1], {plain[0].run_id: 0.02}, 8) == pytest.approx(0.6)
-
-
-def test_finished_runs_are_counted(sweep: Sweep) -> None:
-    facts = summary(sweep, {run.run_id: 0.01 for run in sweep.experiments[:3]}, 1)
-    assert (facts["done"], facts["missing"]) == (3, 9)
 
 
 def test_finished_runs_of_a_store_are_found(sweep: Sweep, tmp_path: Path) -> None:

@@ -27,3 +27,13 @@ def test_help_says_whole_sentences_in_80_columns(monkeypatch: pytest.MonkeyPatch
     commands = result.output.partition("Commands:\n")[2].splitlines()
     assert len(commands) == len(COMMANDS)
     assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
+
+
+SUBCOMMANDS = ("data list", "data download", "data verify", "partition show")
+
+
+@pytest.mark.parametrize("command", [*sorted({*COMMANDS} - {"doctor", "data", "partition"}), *SUBCOMMANDS])
+def test_help_of_a_command_has_an_example(command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    assert f"Example: flbench {command}" in " ".join(result.output.split())

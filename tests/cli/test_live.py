@@ -107,10 +107,9 @@ def plain() -> tuple[PlainView, StringIO]:
 
 
 def test_a_pipe_gets_a_line_for_each_run() -> None:
-    view, file = plain()
-    with closing(view):
-        view.show(progress(news=(done(),)))
-        view.show(progress(news=(FAILED,)))
+    with progress_view(Console(file=(file := StringIO())), lambda: pytest.fail("it has no overview")) as show:
+        show(progress(news=(done(),)))
+        show(progress(news=(FAILED,)))
     assert file.getvalue().splitlines() == [news_line(done()), news_line(FAILED)]
 
 
@@ -242,12 +241,6 @@ def test_terminal_gets_the_overview_and_failures_stay(store: Store, monkeypatch:
     assert text.count("oom: MemoryError") == 4
     assert "and 2 more failed" in text
     assert done().label not in text
-
-
-def test_pipe_gets_plain_lines(store: Store) -> None:
-    with progress_view(Console(file=(file := StringIO())), lambda: Overview.of(store, EXPERIMENTS)) as show:
-        show(progress(news=(done(),)))
-    assert file.getvalue().splitlines() == [news_line(done())]
 
 
 def test_the_variable_no_color_turns_colours_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

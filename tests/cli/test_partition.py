@@ -96,9 +96,3 @@ def test_mistakes_are_one_message(arguments: list[str], message: str) -> None:
     error = call(*arguments).exception
     assert isinstance(error, UserError)
     assert message in str(error)
-
-
-def test_help_has_examples() -> None:
-    text = " ".join(call("--help").stdout.split())
-    assert "Example: flbench partition show --dataset digits --partition dirichlet:0.1 --clients 10 --seed 0" in text
-    assert "Example: flbench partition show dataset=cifar10 partition=classes:2" in text

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -12,18 +11,11 @@ from typer.testing import CliRunner, Result
 from flbench.cli import app
 from flbench.cli.run_curve import picture
 from flbench.errors import UserError
-from flbench.launch.inline import InlineLauncher
 from flbench.store import Store
 from flbench.sweeps import experiment_from
-from tests.faults.stub import OneByOne, execute, undisturbed
+from tests.faults.stub import undisturbed
 
-
-@pytest.fixture(autouse=True)
-def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    launcher = partial(InlineLauncher, load=lambda _: OneByOne(execute))
-    monkeypatch.setattr("flbench.launch.inline.InlineLauncher", launcher)
-    monkeypatch.setenv("STUB_PAUSE", "0")
-    monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
+pytestmark = pytest.mark.usefixtures("toy_workers")
 
 
 def run(*arguments: str) -> Result:

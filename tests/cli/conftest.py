@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from flbench.launch.inline import InlineLauncher
+from tests.faults.stub import OneByOne, execute
+
+
+@pytest.fixture
+def toy_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Inline workers execute toys; the store is a new one."""
+    launcher = partial(InlineLauncher, load=lambda _: OneByOne(execute))
+    monkeypatch.setattr("flbench.launch.inline.InlineLauncher", launcher)
+    monkeypatch.setenv("STUB_PAUSE", "0")
+    monkeypatch.setenv("FLBENCH_STORE", str(tmp_path / "store"))
