@@ -9,7 +9,6 @@ import pytest
 
 from flbench.config import (
     KINDS,
-    Centralized,
     EvaluatedRounds,
     Federated,
     FieldProblem,
@@ -201,9 +200,17 @@ def test_json_and_back(raw: dict[str, Any]) -> None:
     assert back.run_id == experiment.run_id
 
 
-def test_evaluated_rounds_end_with_the_last() -> None:
-    assert parse_experiment({"rounds": 25, "eval_every": 10}).evaluated_rounds() == {10, 20, 25}
-    assert parse_experiment({"rounds": 5, "eval_every": 10}).evaluated_rounds() == {5}
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"rounds": 25}, {10, 20, 25}),
+        ({"rounds": 5}, {5}),
+        ({"kind": "rank", "rounds": 25}, {0, 10, 20, 25}),
+        ({"kind": "sharpness"}, {0}),
+    ],
+)
+def test_the_last_round_is_evaluated_and_in_studies_round_0(raw: dict[str, Any], expected: set[int]) -> None:
+    assert parse_experiment(raw).evaluated_rounds() == expected
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -254,11 +261,6 @@ def test_rounds_and_evaluations_are_bounded(raw: dict[str, Any], says: str) -> N
     assert parse_experiment({"rounds": 10**7, "eval_every": 100}).rounds == 10**7
 
 
-def test_studies_are_also_evaluated_before_their_first_round() -> None:
-    assert parse_experiment({"kind": "rank", "rounds": 25}).evaluated_rounds() == {0, 10, 20, 25}
-    assert parse_experiment({"kind": "sharpness"}).evaluated_rounds() == {0}
-
-
 @pytest.mark.parametrize(
     ("raw", "name"),
     [
@@ -296,11 +298,6 @@ def test_experiments_are_frozen() -> None:
         ({"kind": "fedrated"}, "kind: unknown kind 'fedrated'; did you mean 'federated'?"),
         ({"kind": "centralized", "clients": 3}, "unknown field 'clients' of a centralized experiment"),
         ({"lr": "0.1"}, "lr: expected a number, got '0.1'"),
-        ({"lr": True}, "lr: expected a number, got True"),
-        ({"lr": float("inf")}, "lr: expected a finite number"),
-        ({"lr": 0}, "lr: expected a value greater than 0, got 0"),
-        ({"clients": 1.5}, "clients: expected a whole number, got 1.5"),
-        ({"bias": 1}, "bias: expected true or false, got 1"),
         ({"norm": "lnn"}, "norm: unknown norm 'lnn'; did you mean 'ln'?"),
         ({"norm": {"name": "gn", "groups": "2"}}, "norm.groups: expected"),
         ({"norm": {"name": "gn", "groups": 3}}, "norm: gn(groups=3) in mlp: groups=3 does not divide"),
@@ -308,7 +305,6 @@ def test_experiments_are_frozen() -> None:
         ({"model": "cnn"}, "model: cnn on digits: images of 8x8 pixels are too small"),
         ({"partition": "classes:11"}, "partition: classes:11 of digits among 10 clients"),
         ({"probes": "drift"}, "probes: expected a list of probes"),
-        ({"kind": "sharpnes"}, "kind: unknown kind 'sharpnes'; did you mean 'sharpness'?"),
         ({"kind": "sharpness", "rounds": 5}, "rounds: nothing trains without lr: rounds must be 0, got 5"),
         ({"kind": "deep", "rounds": 5}, "rounds: nothing trains without lr: rounds must be 0, got 5"),
         (
@@ -320,7 +316,6 @@ def test_experiments_are_frozen() -> None:
             "samples: bn-last is over samples, and there is",
         ),
         ({"kind": "rank", "normalized": "bn", "width": 1}, "samples: bn is over samples, and there is only 1"),
-        ({"kind": "sharpness", "normalized": "bn"}, "normalized: expected 'none', 'mean-last'"),
         (
             {"kind": "sharpness", "norm": "ln"},
             "unknown field 'norm' of a sharpness experiment; did you mean 'normalized'",
@@ -350,13 +345,3 @@ def test_digest_is_of_the_canonical_json() -> None:
     assert canonical_json({"b": 1e-05, "a": True}) == '{"a":true,"b":1e-05}'
     with pytest.raises(ValueError, match="Out of range"):
         canonical_json(float("nan"))
-
-
-def test_kinds_differ_in_their_fields() -> None:
-    assert set(Federated.model_fields) - set(Centralized.model_fields) == {
-        "method",
-        "partition",
-        "min_size",
-        "clients",
-        "participation",
-    }

@@ -154,14 +154,8 @@ def test_settings_become_plain_json() -> None:
 
 
 def test_scalars_are_formatted_as_in_yaml() -> None:
-    assert [format_scalar(value) for value in (0.1, 1e-5, 1.0, True, (128, 64), "a")] == [
-        "0.1",
-        "1e-05",
-        "1",
-        "true",
-        "[128, 64]",
-        "a",
-    ]
+    values = (0.1, 1e-5, 1.0, True, (128, 64), "a")
+    assert [*map(format_scalar, values)] == ["0.1", "1e-05", "1", "true", "[128, 64]", "a"]
 
 
 @pytest.mark.parametrize("value", [0.3, 1e-5, 1.0, 0.0316227766017, 1e22, 123456.7, 0.1 + 0.2])

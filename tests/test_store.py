@@ -395,20 +395,18 @@ def test_request_with_more_probes_starts_from_round_0(store: Store) -> None:
     assert store.run(plain.run_id).state(request).status == "pending"
 
 
-def with_source(attempt: Attempt, plugins: str) -> Attempt:
-    attempt.describe({"plugins": plugins})
-    return attempt
-
-
 def test_result_of_a_plugins_earlier_source_is_computed_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = experiment()
     run = store.run(wanted.run_id)
     monkeypatch.setattr("flbench.store.results.plugins_of", lambda raw: "pack=1")
-    finish(with_source(claim(store, wanted), "pack=1"), wanted)
+    first = claim(store, wanted)
+    first.describe({"plugins": "pack=1"})
+    finish(first, wanted)
     assert run.state(wanted).status == "done"
     monkeypatch.setattr("flbench.store.results.plugins_of", lambda raw: "pack=2")
     assert run.state(wanted).status == "pending"
-    again = with_source(claim(store, wanted), "pack=2")
+    again = claim(store, wanted)
+    again.describe({"plugins": "pack=2"})
     assert list(again.checkpoints()) == [], "an earlier source's checkpoint leads elsewhere"
     finish(again, wanted)
     state = run.state(wanted)

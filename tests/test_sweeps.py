@@ -3,10 +3,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flbench.config import Experiment, Federated, label, parse_experiment
+from flbench.config import Federated, label, parse_experiment
 from flbench.sweeps import SpecError, Sweep, experiment_from, load_sweep
 from flbench.sweeps.source import Source, read_value
 from flbench.sweeps.spec import expand_range, parse_memory, parse_time
@@ -33,10 +34,6 @@ def values(sweep: Sweep, *fields: str) -> list[tuple[str, ...]]:
 
 def ids(sweep: Sweep) -> list[str]:
     return [run.run_id for run in sweep.experiments]
-
-
-def raw_of(run: Experiment) -> dict[str, object]:
-    return {key: value for key, value in run.to_json().items() if key != "augment"}
 
 
 # ---------------------------------------------------------------- grids
@@ -201,41 +198,27 @@ def test_two_sweeps_share_the_runs_of_a_shared_cell(load: Load) -> None:
 # ---------------------------------------------------------------- generators and units
 
 
-def test_generators_give_clean_values() -> None:
-    assert expand_range({"logspace": [1e-3, 1, 7]}) == [
-        0.001,
-        0.00316227766017,
-        0.01,
-        0.0316227766017,
-        0.1,
-        0.316227766017,
-        1.0,
-    ]
-    assert expand_range({"linspace": [0, 0.3, 4]}) == [0.0, 0.1, 0.2, 0.3]
-    assert expand_range({"range": [2, 5]}) == [2, 3, 4]
+@pytest.mark.parametrize(
+    ("generator", "expected"),
+    [
+        ({"logspace": [1e-2, 1, 5]}, [0.01, 0.0316227766017, 0.1, 0.316227766017, 1.0]),
+        ({"linspace": [0, 0.3, 4]}, [0.0, 0.1, 0.2, 0.3]),
+        ({"range": [2, 5]}, [2, 3, 4]),
+    ],
+)
+def test_generators_give_clean_values(generator: dict[str, Any], expected: list[float]) -> None:
+    assert expand_range(generator) == expected
 
 
 def test_linspace_fits_whole_numbers(load: Load) -> None:
     assert values(load("axes: {clients: {linspace: [10, 30, 3]}}"), "clients") == [("10",), ("20",), ("30",)]
 
 
-def test_units() -> None:
-    assert [parse_memory(text) for text in ("512M", "2G", "1.5G", "2GB", "1GiB")] == [
-        2**29,
-        2**31,
-        3 * 2**29,
-        2**31,
-        2**30,
-    ]
-    assert [parse_time(text) for text in ("30m", "2h", "1h30m", "90s", "1-00:00:00", "01:02:03", "2d")] == [
-        1800,
-        7200,
-        5400,
-        90,
-        86400,
-        3723,
-        172800,
-    ]
+def test_amounts_of_memory_and_wall_times_have_units() -> None:
+    amounts = {"512M": 2**29, "2G": 2**31, "1.5G": 3 * 2**29, "2GB": 2**31, "1GiB": 2**30}
+    assert {text: parse_memory(text) for text in amounts} == amounts
+    times = {"30m": 1800, "2h": 7200, "1h30m": 5400, "90s": 90, "1-00:00:00": 86400, "01:02:03": 3723, "2d": 172800}
+    assert {text: parse_time(text) for text in times} == times
 
 
 def test_the_other_keys_of_the_file(load: Load) -> None:
@@ -422,18 +405,6 @@ seeds: [0, 1, 12345678901234567]
 """
 
 
-def test_fast_experiments_equal_slow_ones(load: Load) -> None:
-    sweep = load(WIDE)
-    assert len(sweep.experiments) > 1500
-    for fast in sweep.experiments[::7]:
-        slow = parse_experiment(fast.to_json())
-        assert fast == slow
-        assert hash(fast) == hash(slow)
-        assert (fast.run_id, fast.cell_id) == (slow.run_id, slow.cell_id)
-        assert type(fast.lr) is type(slow.lr)
-        assert fast.to_json() == slow.to_json()
-
-
 STUDIES = """
 base: {eval_every: 5}
 grids:
@@ -451,13 +422,19 @@ seeds: [0, 3]
 """
 
 
-def test_fast_studies_equal_slow_ones(load: Load) -> None:
-    sweep = load(STUDIES)
-    assert len(sweep.experiments) == 2 * (2 * 2 * 2 * 2 * 2 + 2 * 2 * 2 + 3 * 2 * 2 + 2**5)
-    for fast in sweep.experiments:
+@pytest.mark.parametrize(
+    ("text", "count", "step"),
+    [(WIDE, 1656, 7), (STUDIES, 2 * (2**5 + 2**3 + 3 * 2 * 2 + 2**5), 1)],
+    ids=["training", "studies"],
+)
+def test_fast_experiments_equal_slow_ones(load: Load, text: str, count: int, step: int) -> None:
+    sweep = load(text)
+    assert len(sweep.experiments) == count
+    for fast in sweep.experiments[::step]:
         slow = parse_experiment(fast.to_json())
         assert fast == slow
         assert (fast.run_id, fast.cell_id, hash(fast)) == (slow.run_id, slow.cell_id, hash(slow))
+        assert type(getattr(fast, "lr", None)) is type(getattr(slow, "lr", None))
         assert fast.to_json() == slow.to_json()
         assert fast.evaluated_rounds() == slow.evaluated_rounds()
 
@@ -488,7 +465,8 @@ overrides: [{if: {rounds: 0}, set: {width: 7}}]
 
 def test_fast_experiments_fill_in_the_augmentation_like_slow_ones(load: Load) -> None:
     for fast in load(WIDE).experiments[::31]:
-        assert parse_experiment(raw_of(fast)).augment == fast.augment or fast.kind == "centralized"
+        raw = {field: value for field, value in fast.to_json().items() if field != "augment"}
+        assert parse_experiment(raw).augment == fast.augment or fast.kind == "centralized"
 
 
 def test_garbage_collection_continues_after_loading(load: Load) -> None:

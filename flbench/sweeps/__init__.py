@@ -125,16 +125,16 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
     conditions = read_only(only)
     spec = SweepSpec.read(source)
     with collection_paused():
-        expansion = expand(source, spec, conditions, limit)
-    _check_report(source, spec, expansion.experiments)
+        experiments, varying, arithmetic = expand(source, spec, conditions, limit)
+    _check_report(source, spec, experiments)
     options = [f"--set {text}" for text in sets] + [f"--only {text}" for text in only]
     return Sweep(
         name=spec.name,
         spec=spec,
-        experiments=expansion.experiments,
-        varying=expansion.varying,
-        arithmetic=expansion.arithmetic,
-        spec_hash=_plan_hash(expansion.experiments),
+        experiments=experiments,
+        varying=varying,
+        arithmetic=arithmetic,
+        spec_hash=_plan_hash(experiments),
         path=path,
         source=source.text,
         options=(*options, *([f"--limit {limit}"] if limit is not None else [])),

@@ -69,21 +69,21 @@ class Arithmetic:
     runs: int
 
 
-@dataclass(frozen=True)
-class Expansion:
-    """The runs of a sweep in order, the fields that vary among them, and the numbers behind their number."""
-
-    experiments: tuple[Experiment, ...]
-    varying: tuple[str, ...]
-    arithmetic: Arithmetic
-
-
 #: One ``--only``: the source that its errors name, and its one condition.
 Only = tuple[Source, Layer]
 
 
-def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: int | None = None) -> Expansion:
-    """Return the runs of a sweep, of the cells that every ``only`` keeps and up to ``limit``; raises SpecError."""
+def expand(
+    source: Source, spec: SweepSpec, only: Sequence[Only], limit: int | None
+) -> tuple[tuple[Experiment, ...], tuple[str, ...], Arithmetic]:
+    """Expand a sweep to the cells that every ``only`` keeps, and up to ``limit`` runs.
+
+    Returns:
+        The runs in order, the fields that differ between cells, and the numbers behind the number of runs.
+
+    Raises:
+        SpecError: the file or an option has a mistake.
+    """
     base = source.read_values(spec.base, ("base",))
     grids = _read_grids(source, spec, base)
     rules = _Rules(source, spec)
@@ -121,7 +121,7 @@ def expand(source: Source, spec: SweepSpec, only: Sequence[Only] = (), limit: in
         runs=len(runs),
     )
     given = [*(path for grid in grids for path in grid.paths()), *(path for change in changes for path in change)]
-    return Expansion(runs, _varying(chosen, given), arithmetic)
+    return runs, _varying(chosen, given), arithmetic
 
 
 @dataclass(frozen=True)
