@@ -47,26 +47,15 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Synthesis:
-    """One data set and model.
-
-    Attributes:
-        title: of its section.
-        place: of its section.
-        cells: every cell with probes.
-        tuned: those of the section's detailed tables, which have the chosen learning rates where these vary.
-        mechanisms: claims about why accuracies differ.
-        claims: of the label-skew paper about one-class training, where such runs were probed.
-        seen: finished runs with probes, of ``finished``.
-        finished: finished runs.
-    """
+    """One section: a data set and model."""
 
     title: str
     place: tuple[str, str]
-    cells: tuple[Probed, ...]
-    tuned: tuple[Probed, ...]
-    mechanisms: tuple[Mechanism, ...]
-    claims: tuple[Claim, ...]
-    seen: int
+    cells: tuple[Probed, ...]  # every cell with probes
+    tuned: tuple[Probed, ...]  # those of the section's detailed tables, at the chosen learning rates where these vary
+    mechanisms: tuple[Mechanism, ...]  # claims about why accuracies differ
+    claims: tuple[Claim, ...]  # of the label-skew paper about one-class training, where such runs were probed
+    seen: int  # runs with probes, of the ``finished`` ones
     finished: int
 
 

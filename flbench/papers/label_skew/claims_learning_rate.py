@@ -26,17 +26,11 @@ OVER_CHANCE = 2.0
 
 @dataclass(frozen=True)
 class _Row:
-    """A method and norm in a column, over the learning rates.
+    """A method and norm in a column, over the learning rates."""
 
-    Attributes:
-        cells: one a learning rate, in ascending order.
-        high: the highest learning rate that works.
-        is_open: whether no higher one was tried.
-    """
-
-    cells: tuple[Probed, ...]
-    high: float
-    is_open: bool
+    cells: tuple[Probed, ...]  # one a learning rate, in ascending order
+    high: float  # the highest learning rate that works
+    is_open: bool  # whether no higher one was tried
 
     @property
     def any(self) -> Probed:

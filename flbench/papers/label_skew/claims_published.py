@@ -82,19 +82,12 @@ class Order:
 
 @dataclass(frozen=True)
 class Published:
-    """The comparison with all published numbers.
+    """The comparison with all published numbers."""
 
-    Attributes:
-        tolerance: percentage points.
-        everything: whether published numbers without a requested run are listed too.
-        comparisons: one a published number and cell of ours.
-        orders: one a column of a table.
-    """
-
-    tolerance: float
-    everything: bool
-    comparisons: tuple[Comparison, ...]
-    orders: tuple[Order, ...]
+    tolerance: float  # percentage points
+    everything: bool  # whether published numbers without a requested run are listed too
+    comparisons: tuple[Comparison, ...]  # one a published number and cell of ours
+    orders: tuple[Order, ...]  # one a column of a table
 
     @property
     def counts(self) -> Mapping[Verdict, int]:

@@ -29,19 +29,12 @@ Key = Callable[[T], Hashable]
 
 @dataclass(frozen=True)
 class RankCorrelation:
-    """A rank correlation of two quantities.
+    """A rank correlation of two quantities."""
 
-    Attributes:
-        what: the two quantities.
-        where: the cells.
-        correlation: within strata.
-        unit: what was resampled: rows, lines or cells, in the plural.
-    """
-
-    what: str
-    where: str
-    correlation: Correlation
-    unit: str
+    what: str  # the two quantities
+    where: str  # the cells
+    correlation: Correlation  # within strata
+    unit: str  # what was resampled: rows, lines or cells, in the plural
 
     @property
     def direction(self) -> Direction:
@@ -77,31 +70,17 @@ class MeansRow:
 
 @dataclass(frozen=True)
 class Means:
-    """A table of means.
-
-    Attributes:
-        title: what they are.
-        head: of the names and the columns.
-        lines: its rows.
-        percent: whether the means are shares, shown in points.
-    """
+    """A table of means."""
 
     title: str
-    head: tuple[str, ...]
+    head: tuple[str, ...]  # of the names and the columns
     lines: tuple[MeansRow, ...]
-    percent: bool = True
+    percent: bool = True  # whether the means are shares, shown in points
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A claim about why accuracies differ.
-
-    Attributes:
-        name: in a word.
-        claim: with its verdict.
-        correlations: behind it.
-        means: tables behind it.
-    """
+    """A claim about why accuracies differ, and the numbers behind it."""
 
     name: str
     claim: Claim

@@ -28,34 +28,21 @@ class Probed:
     """A cell over its seeds: geometric means of lengths, growths and lambdas, plain means of the other numbers.
 
     None where no finished seed has the number.
-
-    Attributes:
-        cell: the cell.
-        acc: the report's metric.
-        rank: effective rank of the features.
-        share: of the first singular value's square in all squares; ``born_share`` before the first round.
-        norm: of a feature; ``born_norm`` before the first round.
-        growth_by_seed: ``norm`` over ``born_norm``, of each seed.
-        growth: the same over all seeds.
-        head_growth: the longest class embedding over the longest before the first round.
-        agreement: of the clients' updates.
-        born: lambda_max before the first round; ``born_local`` the largest over the clients that were probed.
-        final: lambda_max at the end; ``final_local`` likewise.
     """
 
     cell: Cell
-    acc: float | None
-    rank: float | None
-    share: float | None
-    born_share: float | None
-    norm: float | None
-    growth: float | None
+    acc: float | None  # the report's metric
+    rank: float | None  # effective rank of the features
+    share: float | None  # of the first singular value's square in all squares
+    born_share: float | None  # the same before the first round
+    norm: float | None  # of a feature
+    growth: float | None  # ``norm`` over ``born_norm``
     growth_by_seed: Mapping[int, float]
-    head_growth: float | None
-    agreement: float | None
-    born: float | None
-    born_local: float | None
-    final: float | None
+    head_growth: float | None  # the longest class embedding over the longest before the first round
+    agreement: float | None  # of the clients' updates
+    born: float | None  # lambda_max before the first round
+    born_local: float | None  # the largest over the clients that were probed
+    final: float | None  # lambda_max at the end
     final_local: float | None
 
     @property

@@ -16,15 +16,10 @@ from flbench.report.supplement import Place, Supplement
 
 @dataclass(frozen=True)
 class LabelSkewSupplement(Supplement):
-    """The comparison with the label-skew paper.
+    """The comparison with the label-skew paper."""
 
-    Attributes:
-        published: its numbers beside ours; None where it has none for the data sets and models of the runs.
-        why: accuracy beside what probes measured, a synthesis a section; None if not requested.
-    """
-
-    published: Published | None
-    why: tuple[Synthesis, ...] | None
+    published: Published | None  # None where it has no numbers for the data sets and models of the runs
+    why: tuple[Synthesis, ...] | None  # one a section; None if not requested
 
     @property
     def figure_kinds(self) -> Collection[str]:

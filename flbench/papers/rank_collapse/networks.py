@@ -33,15 +33,10 @@ Records = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class Net:
-    """All draws of one network.
+    """All draws of one network."""
 
-    Attributes:
-        runs: one a draw.
-        records: of the layers that were recorded, for every finished draw.
-    """
-
-    runs: tuple[Run, ...]
-    records: tuple[Records, ...]
+    runs: tuple[Run, ...]  # one a draw
+    records: tuple[Records, ...]  # of the layers that were recorded, for every finished draw
 
     @property
     def experiment(self) -> Rank:
@@ -114,15 +109,10 @@ def path_name(gamma: float | None) -> str:
 
 @dataclass(frozen=True)
 class Growth:
-    """One kind of network at several widths.
+    """One kind of network at several widths."""
 
-    Attributes:
-        net: one of the networks.
-        ranks: by width, each draw's mean r over the second half of its layers.
-    """
-
-    net: Net
-    ranks: Mapping[int, tuple[float, ...]]
+    net: Net  # one of the networks
+    ranks: Mapping[int, tuple[float, ...]]  # by width, each draw's mean r over the second half of its layers
 
     @cached_property
     def exponent(self) -> Exponent | None:

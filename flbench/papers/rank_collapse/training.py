@@ -21,15 +21,10 @@ BySeed = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Trial:
-    """All seeds of one network at one learning rate, or at none if nothing was trained.
+    """All seeds of one network at one learning rate, or at none if nothing was trained."""
 
-    Attributes:
-        runs: one a seed.
-        records: by seed and epoch, of the seeds with a result; diverged ones end early.
-    """
-
-    runs: tuple[Run, ...]
-    records: Mapping[int, Mapping[int, Record]]
+    runs: tuple[Run, ...]  # one a seed
+    records: Mapping[int, Mapping[int, Record]]  # by seed and epoch; diverged seeds end early
 
     @property
     def lr(self) -> float | None:
@@ -163,13 +158,9 @@ class Arm:
 
 @dataclass(frozen=True)
 class Setting:
-    """Arms on the same data, trained for as long, with the same learning rates.
+    """Arms on the same data, trained for as long, with the same learning rates."""
 
-    Attributes:
-        arms: by depth, then in the order of tables.
-    """
-
-    arms: tuple[Arm, ...]
+    arms: tuple[Arm, ...]  # by depth, then in the order of tables
 
     @property
     def title(self) -> str:
