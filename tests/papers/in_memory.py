@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flbench.config import Experiment
+from flbench.report.claims import Chapter, Claim
+from flbench.report.figures.drawing import Drawing
 from flbench.report.runs import Collection, StoredRun, collect
 from flbench.store import Result
-from tests.report.stores import ENVIRONMENT, NUMERICS
+from tests.report.stores import ENVIRONMENT, NUMERICS, chapters, draw, leaderboard_of
 
 
 class Memory:
@@ -57,6 +59,20 @@ class Memory:
     def collection(self) -> Collection:
         """Return all runs."""
         return collect(self)
+
+    def chapter(self) -> Chapter:
+        """Return the chapter about the studies among the runs, which are of one kind."""
+        (found,) = chapters(self.collection())
+        return found
+
+    def claim(self, words: str) -> Claim:
+        """Return the claim of that chapter with some words in its text or source."""
+        (found,) = (one for one in self.chapter().claims if words in f"{one.text} ({one.source})")
+        return found
+
+    def drawings(self, kind: str) -> list[Drawing]:
+        """Return the figures of a kind."""
+        return draw(leaderboard_of(self.collection()), kind)
 
     def stored_runs(self) -> Iterator[StoredRun]:
         for run_id, request in self._requests.items():

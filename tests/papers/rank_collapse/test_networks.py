@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from flbench.report.claims import Chapter
-from flbench.report.runs import Collection
 from tests.papers.in_memory import Memory
-from tests.report.stores import chapters, draw, experiment, leaderboard_of
+from tests.report.stores import experiment
 
 LAYERS = 1000
 
@@ -40,100 +38,74 @@ def record(store: Memory, seed: int, rank: Callable[[int], float | None], **fiel
     store.finish(run, lines)
 
 
-def gather(store: Memory) -> tuple[Chapter, Collection]:
-    collection = store.collection()
-    (chapter,) = chapters(collection)
-    return chapter, collection
-
-
-def verdict(chapter: Chapter, text: str) -> str:
-    return next(claim.verdict for claim in chapter.claims if claim.text == text)
-
-
-def evidence(chapter: Chapter, text: str) -> str:
-    return next(claim.evidence for claim in chapter.claims if claim.text == text)
-
-
 def collapsing(layer: int) -> float:
     return 1 + 20 * math.exp(-layer / 50)
 
 
-def test_a_network_that_collapses_and_one_that_does_not() -> None:
-    store = Memory()
+def test_a_network_that_collapses_and_one_that_does_not(store: Memory) -> None:
     for seed in range(3):
         record(store, seed, collapsing)
         record(store, seed, lambda _: 5.0, normalized="bn-rms")
-    chapter, _ = gather(store)
-    assert {claim.text: claim.verdict for claim in chapter.claims} == {
+    assert {claim.text: claim.verdict for claim in store.chapter().claims} == {
         COLLAPSE: "holds", RELU: "not run", AVOIDS: "holds", ROOT: "inconclusive", BOUND: "holds", RELU_ROOT: "not run",
     }  # fmt: skip
-    assert "γ 0.5: r = 1.00 ± 0.00 at the end, at most 1.00 (d = 32, 1000 layers, n=3)" in evidence(chapter, COLLAPSE)
-    assert "0.88 ± 0.00 √d at d = 32 only (n=3)" in evidence(chapter, ROOT)
+    assert (
+        "γ 0.5: r = 1.00 ± 0.00 at the end, at most 1.00 (d = 32, 1000 layers, n=3)" in store.claim(COLLAPSE).evidence
+    )
+    assert "0.88 ± 0.00 √d at d = 32 only (n=3)" in store.claim(ROOT).evidence
 
 
-def test_networks_that_do_not_collapse_refute_the_lemma() -> None:
-    store = Memory()
+def test_networks_that_do_not_collapse_refute_the_lemma(store: Memory) -> None:
     for seed in range(3):
         record(store, seed, lambda _: 7.0)
         record(store, seed, lambda layer: 5.0 if layer < 700 else 1.1, normalized="bn")
-    chapter, _ = gather(store)
-    assert verdict(chapter, COLLAPSE) == verdict(chapter, AVOIDS) == "does not hold"
-    assert "it collapses for γ 0.5, d = 32" in evidence(chapter, AVOIDS)
+    assert store.claim(COLLAPSE).verdict == store.claim(AVOIDS).verdict == "does not hold"
+    assert "it collapses for γ 0.5, d = 32" in store.claim(AVOIDS).evidence
 
 
-def test_networks_that_are_not_deep_enough_are_not_judged() -> None:
+def test_networks_that_are_not_deep_enough_are_not_judged(store: Memory) -> None:
     """At gamma = 0.01 and d = 32 rank one takes some 25,000 layers."""
-    store = Memory()
     record(store, 0, lambda _: 4.6, gamma=0.01)
-    chapter, _ = gather(store)
-    assert verdict(chapter, COLLAPSE) == "inconclusive"
-    assert "not deep enough to judge: γ 0.01, r = 4.60" in evidence(chapter, COLLAPSE)
+    assert store.claim(COLLAPSE).verdict == "inconclusive"
+    assert "not deep enough to judge: γ 0.01, r = 4.60" in store.claim(COLLAPSE).evidence
     record(store, 0, collapsing)
-    assert verdict(gather(store)[0], COLLAPSE) == "holds"
+    assert store.claim(COLLAPSE).verdict == "holds"
 
 
 @pytest.mark.parametrize(("power", "expected"), [(0.5, "holds"), (0.6, "holds"), (0.3, "does not hold")])
-def test_the_exponent_over_the_width_decides_on_theorem_2(power: float, expected: str) -> None:
-    store = Memory()
+def test_the_exponent_over_the_width_decides_on_theorem_2(store: Memory, power: float, expected: str) -> None:
     for seed in range(3):
         for width in (8, 16, 32, 64):
             found = (1 + 0.01 * (seed - 1)) * width**power
             record(store, seed, lambda _, found=found: found, normalized="bn-rms", width=width)  # type: ignore[misc]
-    chapter, _ = gather(store)
-    assert verdict(chapter, ROOT) == expected
-    assert f"exponent {power:.2f} [" in evidence(chapter, ROOT)
-    assert verdict(chapter, AVOIDS) == "not run", "without networks that have no normalization"
+    assert store.claim(ROOT).verdict == expected
+    assert f"exponent {power:.2f} [" in store.claim(ROOT).evidence
+    assert store.claim(AVOIDS).verdict == "not run", "without networks that have no normalization"
 
 
-def test_a_violated_bound_refutes_the_claim() -> None:
-    store = Memory()
+def test_a_violated_bound_refutes_the_claim(store: Memory) -> None:
     lines = [{"round": LAYERS, "rank": 9.0, "first_share": 0.5, "soft_rank_0.5": 2, "soft_rank_0.1": 8, "seconds": 0.0}]
     store.finish(request(0), lines)
-    chapter, _ = gather(store)
-    assert verdict(chapter, BOUND) == "does not hold"
-    assert evidence(chapter, BOUND) == "1 of 2 pairs of a layer and a τ violate it"
+    assert store.claim(BOUND).verdict == "does not hold"
+    assert store.claim(BOUND).evidence == "1 of 2 pairs of a layer and a τ violate it"
 
 
-def test_remarks_name_dead_networks_and_missing_draws() -> None:
-    store = Memory()
+def test_remarks_name_dead_networks_and_missing_draws(store: Memory) -> None:
     record(store, 0, lambda layer: 3.0 if layer < 500 else None, activation="relu", normalized="bn-rms")
     record(store, 1, lambda _: 3.0, activation="relu", normalized="bn-rms")
     record(store, 0, collapsing, activation="relu")
-    chapter, _ = gather(store)
-    assert verdict(chapter, AVOIDS) == "does not hold", "one draw of two ended in nothing"
-    grid: Any = chapter.blocks[0]
+    assert store.claim(AVOIDS).verdict == "does not hold", "one draw of two ended in nothing"
+    grid: Any = store.chapter().blocks[0]
     (row,) = [row for row in grid.rows if row[2].text == "bn-rms"]
     assert [row[-2].text, row[-1].text] == ["1", "1 of 2 draws unfinished, or of rank 0"]
 
 
-def test_figures_over_depth_and_over_width() -> None:
-    store = Memory()
+def test_figures_over_depth_and_over_width(store: Memory) -> None:
     for seed in range(2):
         for width in (8, 16, 32):
             record(store, seed, collapsing, width=width)
             record(store, seed, lambda _, root=width**0.5: root, normalized="bn", width=width)  # type: ignore[misc]
-    _, collection = gather(store)
-    drawings = draw(leaderboard_of(collection), "rank")
+    drawings = store.drawings("rank")
     assert [drawing.name for drawing in drawings] == ["rank-depth", "rank-width"]
     assert all(drawing.place == ("study", "rank") for drawing in drawings)
     depth, width_figure = (drawing.figure.axes[0] for drawing in drawings)
@@ -142,8 +114,6 @@ def test_figures_over_depth_and_over_width() -> None:
     assert "exponent 0.50 [0.50, 0.50]" in width_figure.texts[0].get_text()
 
 
-def test_a_single_record_is_no_line() -> None:
-    store = Memory()
+def test_a_single_record_is_no_line(store: Memory) -> None:
     store.finish(request(0), [{"round": LAYERS, "rank": 1.0, "first_share": 1.0, "seconds": 0.0}])
-    _, collection = gather(store)
-    assert draw(leaderboard_of(collection), "rank") == []
+    assert store.drawings("rank") == []

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from flbench.papers.rank_collapse.training import settings_of
-from flbench.report.claims import Chapter
 from tests.papers.in_memory import Memory
-from tests.report.stores import chapters, draw, experiment, leaderboard_of
+from tests.report.stores import experiment
 
 EPOCHS = 20
 
@@ -61,17 +60,8 @@ def add(
             store.finish(request, lines, status="diverged" if acc is None else "done")
 
 
-def chapter(store: Memory) -> Chapter:
-    (found,) = chapters(store.collection())
-    return found
-
-
 def verdicts(store: Memory) -> dict[str, str]:
-    return {claim.text: claim.verdict for claim in chapter(store).claims}
-
-
-def evidence(store: Memory, text: str) -> str:
-    return next(claim.evidence for claim in chapter(store).claims if claim.text == text)
+    return {claim.text: claim.verdict for claim in store.chapter().claims}
 
 
 def over_depth(bn_at_32: float = 0.97, he_at_32: float = 0.5) -> Memory:
@@ -90,7 +80,7 @@ def test_accuracy_and_rank_over_depth() -> None:
         RANKS: "holds", FALLS: "holds", KEPT: "holds", BREAKS: "not run", RAISES: "not run",
     }  # fmt: skip
     assert "He's init: 2: 98.1 ± 0.2, 8: 97.1 ± 0.2, 32: 50.1 ± 0.2 % by depth (change -48.0 ± 0.0 points, n=3)" in (
-        evidence(over_depth(), FALLS)
+        over_depth().claim(FALLS).evidence
     )
 
 
@@ -100,29 +90,27 @@ def test_runs_can_refute_figure_1() -> None:
 
 
 def test_a_network_that_trains_on_a_collapsed_rank_is_evidence_against_the_claim() -> None:
-    said = evidence(over_depth(), CRUCIAL)
+    said = over_depth().claim(CRUCIAL).evidence
     assert "against it: He's init at 8 layers, r = 1.20 ± 0.00, 97.1 ± 0.2 %" in said
     assert "in 6 arms" in said
-    assert verdicts(over_depth())[CRUCIAL] in ("in part", "does not hold")
+    assert over_depth().claim(CRUCIAL).verdict in ("in part", "does not hold")
 
 
-def test_rank_that_orders_accuracy_predicts_it() -> None:
-    store = Memory()
+def test_rank_that_orders_accuracy_predicts_it(store: Memory) -> None:
     for place, depth in enumerate((2, 3, 4, 6, 8, 12, 16, 32)):
         add(store, 0.9 - 0.1 * place, 9.0 - place, depth=depth, **HE)
-    assert verdicts(store)[CRUCIAL] == "holds"
+    assert store.claim(CRUCIAL).verdict == "holds"
 
 
-def test_shifts_break_batch_norm_dose_by_dose() -> None:
-    store = Memory()
+def test_shifts_break_batch_norm_dose_by_dose(store: Memory) -> None:
     for shift, rank, acc in ((0.0, 12.0, 0.97), (0.1, 1.1, 0.17), (1.0, 1.0, 0.11)):
         add(store, acc, rank, shift=shift, **BN)
-    assert verdicts(store)[BREAKS] == "holds"
-    assert "shift 0: r = 12.00 ± 0.00, 97.1 ± 0.2 %; 0.1: r = 1.10" in evidence(store, BREAKS)
+    assert store.claim(BREAKS).verdict == "holds"
+    assert "shift 0: r = 12.00 ± 0.00, 97.1 ± 0.2 %; 0.1: r = 1.10" in store.claim(BREAKS).evidence
     robust = Memory()
     for shift in (0.0, 1.0):
         add(robust, 0.97, 12.0, shift=shift, **BN)
-    assert verdicts(robust)[BREAKS] == "does not hold"
+    assert robust.claim(BREAKS).verdict == "does not hold"
 
 
 def raised(light: float = 0.985, control: float = 0.95) -> Memory:
@@ -142,33 +130,31 @@ def test_pre_training_against_batch_norm_and_the_control() -> None:
     assert {text: found[text] for text in (RAISES, BEATS, CONTROL, MORE, PRESERVED)} == {
         RAISES: "holds", BEATS: "in part", CONTROL: "in part", MORE: "does not hold", PRESERVED: "in part",
     }  # fmt: skip
-    said = evidence(raised(), BEATS)
+    said = raised().claim(BEATS).evidence
     assert "3 steps on the rank less BN, points by epoch: 5: +0.3 ± 0.0, 10: +0.6 ± 0.0, 20: +1.2 ± 0.0 (n=3)" in said
     assert "25 steps on the rank: 6 of 6 runs diverged" in said
-    assert "BN: 14.0 to 5.0 in 20 epochs (n=3)" in evidence(raised(), PRESERVED)
+    assert "BN: 14.0 to 5.0 in 20 epochs (n=3)" in raised().claim(PRESERVED).evidence
 
 
 def test_a_network_that_diverges_at_a_high_rank_is_evidence_against_the_claim() -> None:
-    assert "25 steps on the rank at 32 layers, r = 37.00 ± 0.00, diverged" in evidence(raised(), CRUCIAL)
+    assert "25 steps on the rank at 32 layers, r = 37.00 ± 0.00, diverged" in raised().claim(CRUCIAL).evidence
 
 
 def test_pre_training_that_the_rescaling_explains() -> None:
-    assert verdicts(raised(light=0.95, control=0.98))[CONTROL] == "does not hold"
+    assert raised(light=0.95, control=0.98).claim(CONTROL).verdict == "does not hold"
 
 
-def test_missing_runs_make_a_claim_inconclusive() -> None:
-    store = Memory()
+def test_missing_runs_make_a_claim_inconclusive(store: Memory) -> None:
     add(store, 0.97, 14.0, **BN)
     add(store, None, 37.0, seeds=2, **steps(25))
     store.add(experiment(kind="deep", rounds=EPOCHS, eval_every=5, lr=0.1, seed=2, depth=32, **steps(25)))
-    assert verdicts(store)[BEATS] == "inconclusive"
-    (table,) = [block for block in chapter(store).blocks if hasattr(block, "rows")]
+    assert store.claim(BEATS).verdict == "inconclusive"
+    (table,) = [block for block in store.chapter().blocks if hasattr(block, "rows")]
     (row,) = [row for row in table.rows if row[0].text.startswith("25")]
     assert row[-1].text == "diverged: 2/3 at lr 0.1; 1 unfinished"
 
 
-def test_arms_are_compared_at_the_best_of_the_common_learning_rates() -> None:
-    store = Memory()
+def test_arms_are_compared_at_the_best_of_the_common_learning_rates(store: Memory) -> None:
     add(store, 0.5, 1.0, lrs=(0.01,), **HE)
     add(store, 0.8, 1.0, lrs=(0.1,), **HE)
     add(store, 0.7, 14.0, lrs=(0.01, 0.1, 0.3), **BN)
@@ -180,8 +166,7 @@ def test_arms_are_compared_at_the_best_of_the_common_learning_rates() -> None:
     assert list(he.final.values()) == pytest.approx([0.8, 0.801, 0.802])
 
 
-def test_a_trial_that_lost_seeds_is_not_the_best() -> None:
-    store = Memory()
+def test_a_trial_that_lost_seeds_is_not_the_best(store: Memory) -> None:
     add(store, 0.6, 1.0, lrs=(0.01,), **HE)
     add(store, 0.99, 1.0, lrs=(0.1,), seeds=2, **HE)
     ((arm,),) = [setting.arms for setting in settings_of(store.collection().runs, store.collection())]
@@ -189,8 +174,7 @@ def test_a_trial_that_lost_seeds_is_not_the_best() -> None:
     assert best is not None and best.lr == 0.01
 
 
-def test_claims_about_training_are_not_run_without_training() -> None:
-    store = Memory()
+def test_claims_about_training_are_not_run_without_training(store: Memory) -> None:
     request = experiment(kind="deep", rounds=0, seed=0, depth=32, **BN)
     store.finish(request, [{"round": 0, "rank": 12.0, "ranks": [30.0, 12.0]}])
     assert set(verdicts(store).values()) == {"not run"}
@@ -201,11 +185,10 @@ def test_figures_over_depth_over_layers_and_over_shifts() -> None:
     for shift in (0.0, 0.5):
         add(stores["shift"], 0.9 - shift, 12.0 - 20 * shift, shift=shift, **BN)
     for what, store in stores.items():
-        collection = store.collection()
-        (drawing,) = draw(leaderboard_of(collection), "deep")
+        (drawing,) = store.drawings("deep")
         assert drawing.name == f"deep-{what}-digits-all-samples-width-128-20-epochs"
         assert drawing.place == ("study", "deep")
         assert "at the best of the learning rates" in drawing.caption
         assert all(panel.lines for panel in drawing.figure.axes)
-    (drawing,) = draw(leaderboard_of(stores["pretraining"].collection()), "deep")
+    (drawing,) = stores["pretraining"].drawings("deep")
     assert "Diverged at every rate: 25 steps on the rank." in drawing.caption

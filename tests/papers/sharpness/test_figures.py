@@ -13,19 +13,8 @@ from flbench.papers.sharpness.figures import apart, cell_edges
 from flbench.report.figures.drawing import Drawing
 from tests.papers.in_memory import Memory
 from tests.papers.sharpness.test_learning_rate import centred, descend, wall
-from tests.papers.sharpness.test_width import CONSTANTS, bound, theory
-from tests.papers.sharpness.test_width import draw as draw_runs
-from tests.report.stores import draw, leaderboard_of, write_figures
-
-
-@pytest.fixture
-def store() -> Memory:
-    return Memory()
-
-
-def drawings(store: Memory) -> list[Drawing]:
-    collection = store.collection()
-    return draw(leaderboard_of(collection), "sharpness")
+from tests.papers.sharpness.test_width import CONSTANTS, add_draws, bound, theory
+from tests.report.stores import leaderboard_of, write_figures
 
 
 def panels(drawing: Drawing) -> list[Any]:
@@ -33,16 +22,16 @@ def panels(drawing: Drawing) -> list[Any]:
 
 
 def test_a_single_width_has_no_figure(store: Memory) -> None:
-    draw_runs(store, theory, widths=(50,))
-    assert drawings(store) == []
+    add_draws(store, theory, widths=(50,))
+    assert store.drawings("sharpness") == []
 
 
 def test_lambda_max_over_the_width(store: Memory) -> None:
     for activation in ("relu", "tanh"):
-        draw_runs(store, theory, activation=activation)
-    draw_runs(store, lambda request: 3.6 * bound(request), normalized="mean-last")
-    draw_runs(store, lambda request: 0.5 * request.width, normalized="ln-all", outputs=10, more=CONSTANTS)
-    (drawing,) = drawings(store)
+        add_draws(store, theory, activation=activation)
+    add_draws(store, lambda request: 3.6 * bound(request), normalized="mean-last")
+    add_draws(store, lambda request: 0.5 * request.width, normalized="ln-all", outputs=10, more=CONSTANTS)
+    (drawing,) = store.drawings("sharpness")
     assert drawing.place == ("study", "sharpness")
     assert "over 4 draws" in drawing.caption
     assert "dashed: theory" in drawing.caption
@@ -66,7 +55,7 @@ def test_lambda_max_over_the_width(store: Memory) -> None:
 def test_losses_over_width_and_learning_rate(store: Memory) -> None:
     descend(store, wall)
     descend(store, centred, normalized="mean-last", lambda_max=lambda width: 30.0)
-    (drawing,) = drawings(store)
+    (drawing,) = store.drawings("sharpness")
     titles = [panel.get_title() for panel in panels(drawing)]
     assert titles == [
         "none: loss after the last step",
@@ -87,10 +76,10 @@ def test_losses_over_width_and_learning_rate(store: Memory) -> None:
 
 def test_spectra(store: Memory) -> None:
     for normalized, values in (("none", [140.0, 3.0, 2.0, 1e-13]), ("mean-last", [8.0, 3.0, 2.0, 1e-13])):
-        draw_runs(
+        add_draws(
             store, lambda request: 1.0, widths=(200,), normalized=normalized, spectrum=True, more={"spectrum": values}
         )
-    (drawing,) = drawings(store)
+    (drawing,) = store.drawings("sharpness")
     plain, centred_ = panels(drawing)
     assert [plain.get_title(), centred_.get_title()] == ["none", "mean-last"]
     assert sum(bar.get_height() for bar in plain.patches) == pytest.approx(3), "of a draw, without rounding's"
@@ -99,10 +88,9 @@ def test_spectra(store: Memory) -> None:
 
 
 def test_figures_are_written_and_linked_with_their_chapter(store: Memory, tmp_path: Path) -> None:
-    draw_runs(store, theory)
+    add_draws(store, theory)
     descend(store, wall)
-    collection = store.collection()
-    pictures = write_figures(leaderboard_of(collection), tmp_path)
+    pictures = write_figures(leaderboard_of(store.collection()), tmp_path)
     assert [picture.svg.name for picture in pictures] == [
         "sharpness-width.svg",
         "sharpness-losses-ReLU-4-1-L-3-C-1-T-1000.svg",

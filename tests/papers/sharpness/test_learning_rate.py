@@ -10,20 +10,15 @@ import pytest
 from flbench.papers.sharpness.networks import Family
 from flbench.papers.sharpness.training import descents_of, networks_of, predicted_rate
 from flbench.report.blocks import Grid
-from flbench.report.claims import Chapter, Claim, Verdict
+from flbench.report.claims import Verdict
 from tests.papers.in_memory import Memory
-from tests.report.stores import chapters, experiment
+from tests.report.stores import experiment
 
 #: Learning rates in units of 2 / lambda_max.
 FACTORS = (0.25, 0.5, 0.9, 1.3, 1.8, 2.5, 3.5, 6.0, 12.0)
 
 #: Peak and final loss of a run that began at 10, by its factor.
 Losses = Callable[[float], tuple[float, float]]
-
-
-@pytest.fixture
-def store() -> Memory:
-    return Memory()
 
 
 def descend(
@@ -51,16 +46,6 @@ def descend(
                     store.finish(request, [start], status="diverged")
                 else:
                     store.finish(request, [start, end])
-
-
-def chapter(store: Memory) -> Chapter:
-    (found,) = chapters(store.collection())
-    return found
-
-
-def claim_on(store: Memory, words: str) -> Claim:
-    (found,) = (one for one in chapter(store).claims if words in one.text)
-    return found
 
 
 def catapult(factor: float) -> tuple[float, float]:
@@ -94,26 +79,26 @@ def careless(factor: float) -> tuple[float, float]:
 )
 def test_the_line_marks_growth_or_explosion(store: Memory, losses: Losses, onset: Verdict, explosion: Verdict) -> None:
     descend(store, losses)
-    assert claim_on(store, "losses grow").verdict == onset
-    assert claim_on(store, "wide networks explode").verdict == explosion
+    assert store.claim("losses grow").verdict == onset
+    assert store.claim("wide networks explode").verdict == explosion
 
 
 def test_evidence_counts_the_runs_on_both_sides_of_their_own_line(store: Memory) -> None:
     """3 factors below 1 and 4 from 1.25 to 4, at three widths with two seeds; the onset is between 0.9 and 1.3."""
     descend(store, wall)
-    found = claim_on(store, "losses grow").evidence
+    found = store.claim("losses grow").evidence
     assert "in 0 of 18 runs below" in found
     assert "in 24 of 24 at 1.25 to 4 times" in found
     assert "onset over line: 1.08 (1.08, n=6)" in found
-    exploded = claim_on(store, "wide networks explode").evidence
+    exploded = store.claim("wide networks explode").evidence
     assert "8 of 8 runs ended above 1000 or not finite and 8 were there at some step with M = 400" in exploded
-    assert {one.verdict for one in chapter(store).claims if "means subtracted" in one.text} == {"not run"}
+    assert {one.verdict for one in store.chapter().claims if "means subtracted" in one.text} == {"not run"}
 
 
 def test_few_runs_near_the_line_are_inconclusive(store: Memory) -> None:
     descend(store, wall, widths=(100,), factors=(0.9, 1.3))
-    assert claim_on(store, "losses grow").verdict == "inconclusive"
-    assert claim_on(store, "wide networks explode").verdict == "inconclusive"
+    assert store.claim("losses grow").verdict == "inconclusive"
+    assert store.claim("wide networks explode").verdict == "inconclusive"
 
 
 def centred(factor: float) -> tuple[float, float]:
@@ -124,7 +109,7 @@ def centred(factor: float) -> tuple[float, float]:
 def test_mean_subtraction_allows_rates_that_do_not_depend_on_the_width(store: Memory) -> None:
     descend(store, catapult)
     descend(store, centred, normalized="mean-last", lambda_max=lambda width: 30.0)
-    found = claim_on(store, "means subtracted")
+    found = store.claim("means subtracted")
     assert found.verdict == "holds"
     assert "without, over M exponent -1.00" in found.evidence
     # At M = 100: 1.8 * 2 / 30 against 0.9 * 2 / 467.
@@ -134,13 +119,13 @@ def test_mean_subtraction_allows_rates_that_do_not_depend_on_the_width(store: Me
 def test_rates_that_fall_with_the_width_refute_it(store: Memory) -> None:
     descend(store, catapult)
     descend(store, centred, normalized="mean-last")
-    assert claim_on(store, "means subtracted").verdict == "does not hold"
+    assert store.claim("means subtracted").verdict == "does not hold"
 
 
 def test_rates_that_are_no_higher_refute_it(store: Memory) -> None:
     descend(store, catapult)
     descend(store, centred, normalized="mean-last", lambda_max=lambda width: 1e4)
-    assert claim_on(store, "means subtracted").verdict == "does not hold"
+    assert store.claim("means subtracted").verdict == "does not hold"
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(1.0, "holds"), (0.1, "does not hold")])
@@ -156,7 +141,7 @@ def test_the_line_of_mean_subtraction_is_compared_with_the_rates_that_survived(
         return 2 * 1.8 / (times * line)  # 1.8 is the last factor that survives
 
     descend(store, centred, normalized="mean-last", lambda_max=lambda_max)
-    assert claim_on(store, "subtracted means").verdict == verdict
+    assert store.claim("subtracted means").verdict == verdict
 
 
 def test_lines_of_theory() -> None:
@@ -194,7 +179,7 @@ def test_rates_that_do_not_bracket_a_failure_have_no_highest_rate(store: Memory)
 
 def test_the_table_has_a_row_for_each_width(store: Memory) -> None:
     descend(store, catapult)
-    (grid,) = (block for block in chapter(store).blocks if isinstance(block, Grid))
+    (grid,) = (block for block in store.chapter().blocks if isinstance(block, Grid))
     assert [[entry.text for entry in row] for row in grid.rows] == [
         ["ReLU (4, 1)", "none", "1000", "100", "2", "490", "467", "0.00428", "0.90", "2.50", "–"],
         ["ReLU (4, 1)", "none", "1000", "200", "2", "981", "935", "0.00214", "0.90", "2.50", "–"],

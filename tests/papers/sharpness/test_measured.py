@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from flbench.report.claims import Claim
 from flbench.studies.start import make_study
 from tests.papers.in_memory import Memory
 from tests.papers.sharpness.test_width import VARIANCES
-from tests.report.stores import chapters, experiment
+from tests.report.stores import experiment
 
 torch.set_num_threads(1)  # more wait for each other beside other tests
 
@@ -31,11 +30,6 @@ def measure(memory: Memory, **fields: Any) -> float:
     return float(lines[0]["lambda_max"])
 
 
-def claims(memory: Memory) -> dict[str, Claim]:
-    (chapter,) = chapters(memory.collection())
-    return {claim.source: claim for claim in chapter.claims}
-
-
 @pytest.mark.slow
 def test_measured_random_networks_support_the_theorems() -> None:
     """Widths 50, 100 and 200, 10 draws of each, both activations: a value, flat lines, growing lines, bounds."""
@@ -45,7 +39,7 @@ def test_measured_random_networks_support_the_theorems() -> None:
         for normalized in ("none", "mean-last", "bn-last", "bn-middle"):
             measure(memory, normalized=normalized, **shared)
         measure(memory, normalized="ln-all", outputs=10, **shared)
-    found = claims(memory)
+    found = {claim.source: claim for claim in memory.chapter().claims}
     verdicts = {source: found[source].verdict for source in ("theorem 2.2", "theorem 3.3", "theorem 3.4")}
     assert verdicts == dict.fromkeys(verdicts, "holds"), {source: found[source].evidence for source in verdicts}
     for scattered in ("eq. 19", "theorem 4.1"):  # by the outputs' own scale: ten draws may leave these open
@@ -62,6 +56,6 @@ def test_descents_grow_above_their_line_and_come_back() -> None:
         top = measure(Memory(), rounds=0, seed=seed, **network)
         for factor in (0.3, 0.6, 0.9, 1.3, 1.6, 2.0, 2.5, 3.0):
             measure(memory, rounds=60, eval_every=60, seed=seed, lr=2 * factor / top, **network)
-    found = claims(memory)
+    found = {claim.source: claim for claim in memory.chapter().claims}
     assert found["eq. 23"].verdict == "holds", found["eq. 23"].evidence
     assert found["figure 2, left"].verdict == "does not hold", found["figure 2, left"].evidence

@@ -10,21 +10,16 @@ import pytest
 from flbench.papers.sharpness.claims_width import grows, near
 from flbench.papers.sharpness.networks import Family, curves_of, predict
 from flbench.report.blocks import Grid
-from flbench.report.claims import Chapter, Claim, Verdict
+from flbench.report.claims import Verdict
 from flbench.theory.fits import Exponent
 from tests.papers.in_memory import Memory
-from tests.report.stores import chapters, experiment, leaderboard_of, markdown_of
+from tests.report.stores import experiment, leaderboard_of, markdown_of
 
 WIDTHS = (50, 100, 200, 400)
 VARIANCES = {"relu": {"sigma_w2": 2.0, "sigma_b2": 0.0}, "tanh": {"sigma_w2": 3.0, "sigma_b2": 0.64}}
 
 
-@pytest.fixture
-def store() -> Memory:
-    return Memory()
-
-
-def draw(
+def add_draws(
     store: Memory,
     value: Callable[[Any], float],
     *,
@@ -45,39 +40,25 @@ def draw(
 
 def theory(request: Any) -> float:
     """The value of theorem 2.2."""
-    predicted = predict(Family.of(request), request.width, {})
-    assert predicted is not None
-    assert predicted.value is not None
-    return predicted.value
+    predicted: Any = predict(Family.of(request), request.width, {})
+    return float(predicted.value)
 
 
 def bound(request: Any) -> float:
-    predicted = predict(Family.of(request), request.width, {})
-    assert predicted is not None
-    assert predicted.lower is not None
-    return predicted.lower
-
-
-def chapter(store: Memory) -> Chapter:
-    (found,) = chapters(store.collection())
-    return found
-
-
-def claim(store: Memory, source: str) -> Claim:
-    (found,) = (one for one in chapter(store).claims if one.source == source)
-    return found
+    predicted: Any = predict(Family.of(request), request.width, {})
+    return float(predicted.lower)
 
 
 def test_runs_that_follow_theory_support_it(store: Memory) -> None:
     for activation in ("relu", "tanh"):
-        draw(store, theory, activation=activation)
-    found = claim(store, "theorem 2.2")
+        add_draws(store, theory, activation=activation)
+    found = store.claim("theorem 2.2")
     assert found.verdict == "holds"
     assert found.evidence.startswith(
         "ReLU (2, 0): measured/theory 1.00 at 50, 1.00 at 100, 1.00 at 200, 1.00 at 400; "
         "mean 277 (sd 3.19, n=4) at M = 400 against 277; exponent 0.97 [0.96, 0.98], n=16. tanh (3, 0.64): "
     )
-    others = {one.verdict for one in chapter(store).claims if one.source != "theorem 2.2"}
+    others = {one.verdict for one in store.chapter().claims if one.source != "theorem 2.2"}
     assert others == {"not run"}
 
 
@@ -91,46 +72,46 @@ def test_runs_that_follow_theory_support_it(store: Memory) -> None:
     ],
 )
 def test_theorem_2_2_needs_value_and_slope(store: Memory, value: Callable[[Any], float], verdict: Verdict) -> None:
-    draw(store, value)
-    assert claim(store, "theorem 2.2").verdict == verdict
+    add_draws(store, value)
+    assert store.claim("theorem 2.2").verdict == verdict
 
 
 def test_one_activation_of_two_is_in_part(store: Memory) -> None:
-    draw(store, theory)
-    draw(store, lambda request: 3 * theory(request), activation="tanh")
-    assert claim(store, "theorem 2.2").verdict == "in part"
+    add_draws(store, theory)
+    add_draws(store, lambda request: 3 * theory(request), activation="tanh")
+    assert store.claim("theorem 2.2").verdict == "in part"
 
 
 @pytest.mark.parametrize(("widths", "seeds"), [((50, 100), range(4)), (WIDTHS, range(2))])
 def test_little_data_are_inconclusive(store: Memory, widths: Sequence[int], seeds: Sequence[int]) -> None:
-    draw(store, theory, widths=widths, seeds=seeds)
-    found = claim(store, "theorem 2.2")
+    add_draws(store, theory, widths=widths, seeds=seeds)
+    found = store.claim("theorem 2.2")
     assert found.verdict == "inconclusive"
     assert "widths with 3 draws or more; a verdict needs 3 of them" in found.evidence
 
 
 def test_widths_with_few_draws_do_not_count(store: Memory) -> None:
-    draw(store, theory)
-    draw(store, lambda request: 9 * theory(request), widths=(800,), seeds=(0,))
-    found = claim(store, "theorem 2.2")
+    add_draws(store, theory)
+    add_draws(store, lambda request: 9 * theory(request), widths=(800,), seeds=(0,))
+    found = store.claim("theorem 2.2")
     assert found.verdict == "holds"
     assert "800" not in found.evidence
 
 
 def test_other_depths_are_named(store: Memory) -> None:
-    draw(store, theory)
-    draw(store, theory, layers=5)
-    evidence = claim(store, "theorem 2.2").evidence
+    add_draws(store, theory)
+    add_draws(store, theory, layers=5)
+    evidence = store.claim("theorem 2.2").evidence
     assert evidence.startswith("ReLU (2, 0): ")
     assert " ReLU (2, 0), L = 5: " in evidence
 
 
 def test_unfinished_runs_and_other_settings_do_not_count(store: Memory) -> None:
     """Other numbers of samples and outputs belong to other claims; a claimed run has no result."""
-    draw(store, theory, samples=1000)
-    draw(store, theory, outputs=10)
+    add_draws(store, theory, samples=1000)
+    add_draws(store, theory, outputs=10)
     store.add(experiment(kind="sharpness", rounds=0, width=64))
-    found = chapter(store)
+    found = store.chapter()
     assert {one.verdict for one in found.claims} == {"not run"}
     assert len(found.runs) == 33
     (grid,) = (block for block in found.blocks if isinstance(block, Grid))
@@ -149,37 +130,39 @@ def test_unfinished_runs_and_other_settings_do_not_count(store: Memory) -> None:
 def test_mean_subtraction_is_flat_and_above_its_bound(
     store: Memory, value: Callable[[Any], float], verdict: Verdict
 ) -> None:
-    draw(store, value, normalized="mean-last")
-    assert claim(store, "theorem 3.3").verdict == verdict
+    add_draws(store, value, normalized="mean-last")
+    assert store.claim("theorem 3.3").verdict == verdict
 
 
 def test_batch_norm_of_the_outputs_is_compared_with_the_bound_of_its_own_outputs(store: Memory) -> None:
     """With one output Q_2/Q_1 = 1/sigma^2: the bound 2.3143 / 0.25 = 9.257 lies below 20, but not below 8."""
-    draw(store, lambda request: 20.0, normalized="bn-last", more={"sigmas": [0.5]})
-    found = claim(store, "eq. 19")
+    add_draws(store, lambda request: 20.0, normalized="bn-last", more={"sigmas": [0.5]})
+    found = store.claim("eq. 19")
     assert found.verdict == "holds"
     assert "2.2 times the lower bound; within bounds in 16 of 16 draws" in found.evidence
-    draw(store, lambda request: 8.0, normalized="bn-last", more={"sigmas": [0.5]}, activation="relu", seeds=range(4, 8))
-    assert claim(store, "eq. 19").verdict == "does not hold"
+    add_draws(
+        store, lambda request: 8.0, normalized="bn-last", more={"sigmas": [0.5]}, activation="relu", seeds=range(4, 8)
+    )
+    assert store.claim("eq. 19").verdict == "does not hold"
 
 
 def test_middle_batch_norm_grows_for_relu_and_tanh_is_a_control(store: Memory) -> None:
-    draw(store, lambda request: bound(request) + 1.7, normalized="bn-middle")
-    draw(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
-    found = claim(store, "theorem 3.4")
+    add_draws(store, lambda request: bound(request) + 1.7, normalized="bn-middle")
+    add_draws(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
+    found = store.claim("theorem 3.4")
     assert found.verdict == "holds"
     assert "within bounds in 16 of 16 draws" in found.evidence
     assert "Outside the theorem: tanh (3, 0.64), exponent 0.00" in found.evidence
 
 
 def test_a_flat_relu_network_refutes_theorem_3_4(store: Memory) -> None:
-    draw(store, lambda request: 70.0, normalized="bn-middle")
-    assert claim(store, "theorem 3.4").verdict == "does not hold"
+    add_draws(store, lambda request: 70.0, normalized="bn-middle")
+    assert store.claim("theorem 3.4").verdict == "does not hold"
 
 
 def test_the_control_alone_does_not_judge_the_theorem(store: Memory) -> None:
-    draw(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
-    assert claim(store, "theorem 3.4").verdict == "not run"
+    add_draws(store, lambda request: 6.0, normalized="bn-middle", activation="tanh")
+    assert store.claim("theorem 3.4").verdict == "not run"
 
 
 #: What C = 10 outputs of variance 1 make of eta_1, eta_2 and eta_3^2, about.
@@ -195,33 +178,33 @@ CONSTANTS = {"eta1": 1.3, "eta2": 2.2, "eta3_squared": 0.2, "lambda_mean_field":
     ],
 )
 def test_layer_norm_grows_between_its_bounds(store: Memory, value: Callable[[Any], float], verdict: Verdict) -> None:
-    draw(store, value, normalized="ln-all", outputs=10, more=CONSTANTS)
-    found = claim(store, "theorem 4.1")
+    add_draws(store, value, normalized="ln-all", outputs=10, more=CONSTANTS)
+    found = store.claim("theorem 4.1")
     assert found.verdict == verdict
     assert "measured/mean field" in found.evidence
 
 
 def test_layer_norm_over_few_outputs_is_left_out(store: Memory) -> None:
-    draw(store, lambda request: 0.5 * request.width, normalized="ln-all", outputs=3, more=CONSTANTS)
-    assert claim(store, "theorem 4.1").verdict == "not run"
+    add_draws(store, lambda request: 0.5 * request.width, normalized="ln-all", outputs=3, more=CONSTANTS)
+    assert store.claim("theorem 4.1").verdict == "not run"
 
 
 def test_a_draw_with_and_without_its_spectrum_counts_once(store: Memory) -> None:
-    draw(store, theory)
-    draw(store, theory, spectrum=True, widths=(200,), more={"spectrum": [2.0, 1.0], "lambda_mean": 0.1})
+    add_draws(store, theory)
+    add_draws(store, theory, spectrum=True, widths=(200,), more={"spectrum": [2.0, 1.0], "lambda_mean": 0.1})
     (line,) = curves_of(store.collection().runs)
     assert [len(point.values) for point in line.points] == [4, 4, 4, 4]
 
 
 def test_records_without_what_a_bound_needs_have_no_bound(store: Memory) -> None:
-    draw(store, lambda request: 20.0, normalized="bn-last")
+    add_draws(store, lambda request: 20.0, normalized="bn-last")
     (line,) = curves_of(store.collection().runs)
     assert line.points[0].predicted is None
-    assert claim(store, "eq. 19").verdict == "inconclusive"
+    assert store.claim("eq. 19").verdict == "inconclusive"
 
 
 def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
-    draw(store, theory)
+    add_draws(store, theory)
     text = markdown_of(leaderboard_of(store.collection()))
     assert "## Sharpness of wide networks" in text
     assert "theorem 2.2" in text
