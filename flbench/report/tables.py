@@ -163,6 +163,11 @@ class Table:
         """The kind by its name, and the place."""
         return ": ".join(filter(None, [self.kind if KIND_TITLES.get(self.kind, self.kind) else "", self.place]))
 
+    @property
+    def in_order(self) -> list[Cell]:
+        """The cells, row by row."""
+        return [cell for _, cell in sorted(self.cells.items())]
+
     @cached_property
     def contests(self) -> tuple[Mapping[Position, Cell], ...]:
         """The complete cells that are compared: of one column, on the same data, two or more."""

@@ -19,7 +19,6 @@ from flbench.papers.label_skew.correlations import READING, Mechanism, RankCorre
 from flbench.papers.label_skew.probe_cells import Births, Probed, has_probes, probed
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
-from flbench.report.cells import Cell
 from flbench.report.claims import Claim, claims_grid
 from flbench.report.correlation import Mean
 from flbench.report.literal import literal
@@ -63,9 +62,9 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
     """Return a synthesis of each section, with the records of round 0 where probes have them."""
     births, syntheses = Births(collection), []
     for section in sections:
-        everything = [cell for table in section.tables for cell in _in_order(table.cells)]
+        everything = [cell for table in section.tables for cell in table.in_order]
         cells = probed(everything, births)
-        tuned = probed((cell for details in section.details for cell in _in_order(details.table.cells)), births)
+        tuned = probed((cell for details in section.details for cell in details.table.in_order), births)
         shared, best = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
         metric = METRICS[cells[0].cell.metric] if cells else None
         mechanisms = (
@@ -86,10 +85,6 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
         )
         syntheses.append(synthesis)
     return tuple(syntheses)
-
-
-def _in_order(placed: Mapping[tuple[int, int], Cell]) -> Iterator[Cell]:
-    return (cell for _, cell in sorted(placed.items(), key=lambda item: item[0]))
 
 
 def blocks(found: Sequence[Synthesis], pictures: Mapping[tuple[str, str], Sequence[Figure]]) -> Iterator[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from flbench.papers.label_skew.probe_cells import probes_of
 from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.cells import Cell, grouped
+from flbench.report.figures.axes import federated
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import BAND, COLOR_MAP, COLORS, LineStyle, legend, row_styles, set_title
 from flbench.report.runs import Collection
-from flbench.report.tables import Table
 from flbench.report.ticks import place_label
 from flbench.report.wording import row_name
 
@@ -112,18 +112,14 @@ def features(board: Leaderboard) -> Iterator[Drawing]:
         baseline = (text.partition("=") for text in section.layout.baseline)
         method = next((value.strip('"') for field, _, value in baseline if field == "method"), "")
         cells = {
-            method: _federated(details.table for details in section.details),
-            "local-only": _federated(section.tables),
+            method: federated(details.table for details in section.details),
+            "local-only": federated(section.tables),
         }
         for name in dict.fromkeys(["local-only", method]):
             for chosen in _groups(cells[name], name):
                 lines = {cell.tick("norm").label: seen for cell in chosen if (seen := _seen(cell, board.collection))}
                 if lines:
                     yield _features(section, [cell for cell in chosen if cell.tick("norm").label in lines], lines)
-
-
-def _federated(tables: Iterable[Table]) -> list[Cell]:
-    return [cell for table in tables if table.kind == "federated" for _, cell in sorted(table.cells.items())]
 
 
 def _groups(cells: Sequence[Cell], method: str) -> Iterator[list[Cell]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ FEWEST = 3
 def over_lr(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: the metric over the learning rate, a panel a column, a line a row."""
     for section in board.sections:
-        cells = _federated(section.tables)
+        cells = federated(section.tables)
         over = "over the learning rate of local SGD"
         yield from _draw(section, cells, "lr", "lr", lambda cell: cell.training.lr, "learning rate", over)
 
@@ -43,7 +43,7 @@ def over_lr(board: Leaderboard) -> Iterator[Drawing]:
 def over_beta(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure a section: the metric over Dirichlet's beta; the iid partition, if there is one, at its end."""
     for section in board.sections:
-        cells = _federated([details.table for details in section.details])
+        cells = federated([details.table for details in section.details])
         betas = sorted({beta for cell in cells if (beta := _beta(cell)) not in (None, math.inf)})
         if not betas:
             continue
@@ -60,8 +60,9 @@ def over_beta(board: Leaderboard) -> Iterator[Drawing]:
             yield drawing
 
 
-def _federated(tables: Sequence[Table]) -> list[Cell]:
-    return [cell for table in tables if table.kind == "federated" for _, cell in sorted(table.cells.items())]
+def federated(tables: Iterable[Table]) -> list[Cell]:
+    """Return the cells of the tables of federated training, row by row."""
+    return [cell for table in tables if table.kind == "federated" for cell in table.in_order]
 
 
 def _beta(cell: Cell, iid: float = math.inf) -> Any:

@@ -12,14 +12,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from PIL import Image
 
+from flbench.config import parse_experiment
+from flbench.data.datasets import load
+from flbench.engine.model_access import ModelAccess
+from flbench.engine.setup import make_network, make_trainer
 from flbench.papers.label_skew import figures
-from flbench.papers.label_skew.chapter import NO_PROBES, Synthesis, synthesize
+from flbench.papers.label_skew.chapter import NO_PROBES, synthesize
 from flbench.papers.label_skew.correlations import Mechanism, RankCorrelation
+from flbench.probes import Observation
+from flbench.probes.features import Features
 from flbench.report.claims import Claim
 from flbench.report.correlation import Correlation
 from flbench.report.figures.drawing import save_as
+from flbench.report.runs import Collection
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from flbench.sweeps import load_sweep
@@ -29,22 +37,14 @@ from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, w
 GOLDEN = Path(__file__).parents[2] / "golden" / "why.md"
 
 
-def place(names: tuple[str, ...], name: str) -> int:
-    return names.index(name)
-
-
-def synthesis(law: Any, **axes: Any) -> Synthesis:
-    (found,) = why_of(board(world(law, **axes)))
-    return found
-
-
 def mechanism(name: str, law: Any, **axes: Any) -> Mechanism:
-    return next(one for one in synthesis(law, **axes).mechanisms if one.name == name)
+    (found,) = why_of(board(world(law, **axes)))
+    return next(one for one in found.mechanisms if one.name == name)
 
 
 def wiggle(request: Any) -> float:
     """Return a small number that differs between rows, so that there are no ties."""
-    return 1e-3 * place(METHODS, request.method.name) + 1e-4 * request.seed
+    return 1e-3 * METHODS.index(request.method.name) + 1e-4 * request.seed
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,15 @@ def test_the_direction_of_a_correlation(interval: tuple[float, float] | None, wa
 RATES = tuple(10.0 ** (k / 2) for k in range(-6, 2))  # 0.001 to 3.16
 
 
-def works_below(rate: float, request: Any) -> Saw:
-    """A norm whose lambda_max is 2 / 10^(place / 2 - 2.5), and that works up to ``rate``."""
-    sharp = 2 / 10 ** (place(NORMS, request.norm.name) / 2 - 2.5)
-    return Saw(0.9 if request.lr <= rate else 0.3, sharp=2.2 / request.lr, born_sharp=sharp)
-
-
-def limit(request: Any) -> float:
-    return 10 ** (place(NORMS, request.norm.name) / 2 - 2.5) * 1.01
+def stable(request: Any, factor: float = 1.0) -> Saw:
+    """A norm with 2 / lambda_max = 10^(index / 2 - 2.5) that works up to that rate, or to ``factor`` times it."""
+    rate = 10 ** (NORMS.index(request.norm.name) / 2 - 2.5)
+    works = request.lr <= 1.01 * factor * rate
+    return Saw(0.9 if works else 0.3, sharp=2.2 / request.lr, born_sharp=2 / rate)
 
 
 def test_the_range_follows_the_sharpness() -> None:
-    found = mechanism("rates", lambda request: works_below(limit(request), request), rates=RATES, methods=METHODS[:2])
+    found = mechanism("rates", stable, rates=RATES, methods=METHODS[:2])
     assert found.claim.verdict == "holds"
     assert found.claim.evidence.startswith("Highest learning rate that works")
     assert "rho 1.00 (1.00 to 1.00; n = 28 in 7 norms)" in found.claim.evidence
@@ -82,22 +79,22 @@ def test_the_range_follows_the_sharpness() -> None:
 
 
 def test_a_range_that_falls_with_the_sharpness_rate_refutes_the_claim() -> None:
-    opposite = {norm: 10 ** ((6 - i) / 2 - 2.5) * 1.01 for i, norm in enumerate(NORMS)}
-    found = mechanism(
-        "rates", lambda request: works_below(opposite[request.norm.name], request), rates=RATES, methods=METHODS[:2]
-    )
+    def law(request: Any) -> Saw:
+        return stable(request, factor=10.0 ** (3 - NORMS.index(request.norm.name)))
+
+    found = mechanism("rates", law, rates=RATES, methods=METHODS[:2])
     assert found.claim.verdict == "does not hold" and "rho -1.00" in found.claim.evidence
 
 
 def test_three_norms_are_too_few_for_the_range() -> None:
-    found = mechanism("rates", lambda request: works_below(limit(request), request), rates=RATES, norms=NORMS[:3])
+    found = mechanism("rates", stable, rates=RATES, norms=NORMS[:3])
     assert found.claim.verdict == "inconclusive"
     assert "rho 1.00 (no interval: n = 42 in only 3 norms)" in found.claim.evidence
 
 
 def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() -> None:
     def law(request: Any) -> Saw | None:
-        return Saw(0.1, born_sharp=1) if request.norm.name == "bn" else works_below(limit(request), request)
+        return Saw(0.1, born_sharp=1) if request.norm.name == "bn" else stable(request)
 
     found = mechanism("rates", law, rates=RATES, methods=METHODS[:2])
     assert "Left out: 4 rows whose best rate is not 2 times better than guessing." in found.claim.evidence
@@ -109,7 +106,7 @@ def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() ->
 
 def test_accuracy_follows_the_rank() -> None:
     def law(request: Any) -> Saw:
-        rank = 1 + place(NORMS, request.norm.name) + request.lr + wiggle(request)
+        rank = 1 + NORMS.index(request.norm.name) + request.lr + wiggle(request)
         return Saw(rank / 20, rank=rank)
 
     found = mechanism("rank", law)
@@ -122,7 +119,7 @@ def test_accuracy_follows_the_rank() -> None:
 def test_between_norms_alone_it_follows_in_part() -> None:
     def law(request: Any) -> Saw:
         own = math.log10(request.lr) / 10 + wiggle(request)
-        return Saw((1 + place(NORMS, request.norm.name) - own) / 20, rank=1 + place(NORMS, request.norm.name) + own)
+        return Saw((1 + NORMS.index(request.norm.name) - own) / 20, rank=1 + NORMS.index(request.norm.name) + own)
 
     found = mechanism("rank", law)
     assert found.claim.verdict == "in part"
@@ -139,8 +136,13 @@ def test_more_rank_can_go_with_less_accuracy() -> None:
 
 
 def test_few_cells_are_inconclusive() -> None:
-    law = lambda request: Saw(0.5 + request.lr / 4, rank=1 + request.lr)  # noqa: E731
-    found = mechanism("rank", law, methods=["fedavg"], norms=["none"], partitions=["iid"])
+    found = mechanism(
+        "rank",
+        lambda request: Saw(0.5 + request.lr / 4, rank=1 + request.lr),
+        methods=["fedavg"],
+        norms=["none"],
+        partitions=["iid"],
+    )
     assert found.claim.verdict == "inconclusive"
     assert "rho 1.00 (no interval: n = 3 in only 1 rows)" in found.claim.evidence
 
@@ -153,7 +155,7 @@ def growth_of(request: Any) -> float:
     return (
         1.0
         if request.norm.name != "none"
-        else 1.2 * (1 + 10 * request.lr) ** (0.3 * place(METHODS, request.method.name) + 0.1)
+        else 1.2 * (1 + 10 * request.lr) ** (0.3 * METHODS.index(request.method.name) + 0.1)
     )
 
 
@@ -206,7 +208,9 @@ def test_growth_can_explain_one_partition() -> None:
 
 
 def test_the_evidence_names_features_that_are_longer_from_the_start() -> None:
-    law = lambda request: Saw(0.5 + wiggle(request), norm=8, born_norm=0.5 if request.norm.name == "none" else 8)  # noqa: E731
+    def law(request: Any) -> Saw:
+        return Saw(0.5 + wiggle(request), norm=8, born_norm=0.5 if request.norm.name == "none" else 8)
+
     found = mechanism("norms", law)
     assert "fn's features are 16.0 times as long as none's" in found.claim.evidence
 
@@ -242,7 +246,6 @@ def test_without_probes_the_chapter_says_how_to_turn_them_on() -> None:
 
 
 def test_the_chapter_is_there_only_on_request() -> None:
-
     found = leaderboard_of(world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"]))
     assert "## Why" not in markdown_of(found) and "why" not in to_json(found)
 
@@ -256,14 +259,14 @@ def test_a_report_about_losses_judges_no_mechanism() -> None:
 
 
 def golden_law(request: Any) -> Saw:
-    rank = 1 + place(NORMS, request.norm.name) + request.lr + wiggle(request)
+    rank = 1 + NORMS.index(request.norm.name) + request.lr + wiggle(request)
     alone = request.method.name == "local-only"
     return Saw(
         0.9 - loss_of(request) + 0.01 * rank + wiggle(request) if not alone else 0.1,
         rank=rank,
         norm=growth_of(request),
         sharp=1 / request.lr,
-        born_sharp=1.0 + place(NORMS, request.norm.name),
+        born_sharp=1.0 + NORMS.index(request.norm.name),
         overfit=(0.9, 0.2 if request.norm.name == "none" else 0.8 + 0.01 * request.seed),
     )
 
@@ -349,8 +352,6 @@ def claims(**axes: Any) -> list[Claim]:
             request = experiment(method=method, norm=norm, partition="classes:1", seed=seed, probes={"features": 10})
             saw = axes[norm](seed)
             runs.append(finished(request, saw, source))
-    from flbench.report.runs import Collection
-
     (found,) = why_of(board(Collection(tuple(runs), (), source)))  # type: ignore[arg-type]
     return list(found.claims)
 
@@ -388,15 +389,6 @@ def test_the_sweep_of_the_claims() -> None:
 @pytest.mark.parametrize("norm", ["none", "fn"])
 def test_theorem_1_on_digits(norm: str) -> None:
     """One class: without normalization norms grow and features collapse, with FN norms stay and features do less."""
-    import torch
-
-    from flbench.config import parse_experiment
-    from flbench.data.datasets import load
-    from flbench.engine.model_access import ModelAccess
-    from flbench.engine.setup import make_network, make_trainer
-    from flbench.probes import Observation
-    from flbench.probes.features import Features
-
     torch.set_num_threads(1)
     request: Any = parse_experiment(
         {"method": "local-only", "norm": norm, "partition": "classes:1", "clients": 10, "lr": 0.1, "E": 10, "rounds": 9,
