@@ -91,7 +91,14 @@ def decode(recipe: Recipe, folder: Path) -> Data:
     names = recipe.names(contents)
     with _progress(f"decoding {recipe.name}", len(contents.train.labels) + len(contents.test.labels)) as advance:
         for half, raw in (("train", contents.train), ("test", contents.test)):
-            _check_labels(raw, names, f"{recipe.name} ({recipe.source['folder']}), {half}")
+            where = f"{recipe.name} ({recipe.source['folder']}), {half}"
+            if not len(raw.labels):
+                raise UserError(f"{where}: there are no images")
+            wrong = raw.labels[(raw.labels < 0) | (raw.labels >= len(names))]
+            if len(wrong):
+                raise UserError(
+                    f"{where}: label {wrong[0]} is not in 0..{len(names) - 1}, the set has {len(names)} classes"
+                )
             _write_half(folder, half, raw, advance)
     train, test = (_arrays(folder, half) for half in ("train", "test"))
     meta = {
@@ -206,16 +213,6 @@ def _write_half(folder: Path, half: str, raw: RawSplit, advance: Callable[[int],
     np.save(folder / f"{half}-labels.npy", raw.labels.astype(np.int64))
     if raw.domains is not None:
         np.save(folder / f"{half}-domains.npy", raw.domains.astype(np.int64))
-
-
-def _check_labels(raw: RawSplit, names: tuple[str, ...], where: str) -> None:
-    if not len(raw.labels):
-        raise UserError(f"{where}: there are no images")
-    wrong = np.flatnonzero((raw.labels < 0) | (raw.labels >= len(names)))
-    if len(wrong):
-        raise UserError(
-            f"{where}: label {raw.labels[wrong[0]]} is not in 0..{len(names) - 1}, the set has {len(names)} classes"
-        )
 
 
 def _sync(path: Path) -> None:

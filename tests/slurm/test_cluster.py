@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,9 +120,7 @@ def test_arrays_are_as_large_as_the_cluster_allows(cluster: Cluster) -> None:
 
 def test_requeued_job_resumes_its_run_at_once(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
-    with ThreadPoolExecutor(1) as pool:
-        sweep = pool.submit(cluster.sweep, plan, N1)
-        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+    with cluster.sweep_in_progress(plan, N1) as sweep:
         scontrol("requeue", *cluster.job_ids())
         assert sweep.result(120).exit_code == 0
     assert_undisturbed(cluster, plan)
@@ -136,9 +133,7 @@ def test_requeued_job_resumes_its_run_at_once(cluster: Cluster) -> None:
 
 def test_node_that_goes_down_and_comes_back(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
-    with ThreadPoolExecutor(1) as pool:
-        sweep = pool.submit(cluster.sweep, plan, N2)
-        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+    with cluster.sweep_in_progress(plan, N2) as sweep:
         scontrol("update", "nodename=n2", "state=down", "reason=test")
         try:
             wait_until(lambda: [row.state for row in cluster.live()] == ["PENDING"])
@@ -154,9 +149,7 @@ def test_node_that_goes_down_and_comes_back(cluster: Cluster) -> None:
 
 def test_preempted_worker_checkpoints_and_is_requeued(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
-    with ThreadPoolExecutor(1) as pool:
-        sweep = pool.submit(cluster.sweep, plan, N3)
-        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+    with cluster.sweep_in_progress(plan, N3) as sweep:
         subprocess.run(
             ["sbatch", "--partition=high", "--nodelist=n3", "--nodes=1", "--ntasks=4", "--mem-per-cpu=64M", "--time=1",
              "--output=/dev/null", "--wrap=sleep 5"],
@@ -172,9 +165,7 @@ def test_preempted_worker_checkpoints_and_is_requeued(cluster: Cluster) -> None:
 
 def test_scancel_ends_the_sweep_and_loses_nothing(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
-    with ThreadPoolExecutor(1) as pool:
-        sweep = pool.submit(cluster.sweep, plan, N1)
-        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+    with cluster.sweep_in_progress(plan, N1) as sweep:
         subprocess.run(["scancel", *cluster.job_ids()], check=True)
         with pytest.raises(WorkersCrash, match="cancelled with scancel"):
             sweep.result(60)
@@ -188,9 +179,7 @@ def test_scancel_ends_the_sweep_and_loses_nothing(cluster: Cluster) -> None:
 def test_scancel_of_one_task_is_not_undone(cluster: Cluster) -> None:
     """The other worker continues, and takes over the interrupted run after its own."""
     plan = experiments(3, **SLOW)
-    with ThreadPoolExecutor(1) as pool:
-        sweep = pool.submit(cluster.sweep, plan, N1, workers=2)
-        wait_until(lambda: sum(cluster.round_of(experiment) >= 50 for experiment in plan) == 2)
+    with cluster.sweep_in_progress(plan, N1, workers=2) as sweep:
         subprocess.run(["scancel", cluster.job_ids()[0]], check=True)
         assert sweep.result(120).exit_code == 0
     assert_undisturbed(cluster, plan)
@@ -202,9 +191,7 @@ def test_scancel_of_one_task_is_not_undone(cluster: Cluster) -> None:
 
 def test_jobs_of_a_deleted_store_end_and_create_nothing(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
-    with ThreadPoolExecutor(1) as pool:
-        sweep = pool.submit(cluster.sweep, plan, N1)
-        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+    with cluster.sweep_in_progress(plan, N1) as sweep:
         names = ",".join(cluster.names())
         cluster.store.root.rename(cluster.store.root.with_name("grave"))
         with pytest.raises(StoreUnusable, match="was deleted or moved"):
@@ -232,9 +219,7 @@ def test_run_that_needs_more_than_twice_the_memory_fails(cluster: Cluster) -> No
 
 def test_killed_worker_is_replaced_and_its_run_is_resumed(cluster: Cluster) -> None:
     plan = experiments(1, **SLOW)
-    with ThreadPoolExecutor(1) as pool:
-        sweep = pool.submit(cluster.sweep, plan, N1)
-        wait_until(lambda: cluster.round_of(plan[0]) >= 50)
+    with cluster.sweep_in_progress(plan, N1) as sweep:
         lease = cluster.store.run(plan[0].run_id).attempts()[-1].lease()
         assert lease is not None and lease.slurm_job is not None
         os.kill(lease.pid, signal.SIGKILL)

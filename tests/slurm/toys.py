@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from flbench.slurm.commands import output_of
 from flbench.store import Attempt, Store
 from flbench.worker import Engine, Options, load_engine, main
 from tests.faults.stub import Done, OneByOne, execute, experiments, write_toy_plan
+from tests.limits import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,6 +117,16 @@ class Cluster:
     def sweep(self, plan: list[Experiment], request: Request, *, workers: int = 1, detach: bool = False) -> Outcome:
         """Do what ``flbench sweep`` does, with stub runs."""
         return orchestrate(self.store, plan, request, workers, detach=detach)
+
+    @contextmanager
+    def sweep_in_progress(
+        self, plan: list[Experiment], request: Request, workers: int = 1
+    ) -> Iterator[Future[Outcome]]:
+        """Do the same in a thread; yield when each worker has recorded 50 rounds of a run."""
+        with ThreadPoolExecutor(1) as pool:
+            sweep = pool.submit(self.sweep, plan, request, workers=workers)
+            wait_until(lambda: sum(self.round_of(experiment) >= 50 for experiment in plan) == workers)
+            yield sweep
 
     @contextmanager
     def sweeping(

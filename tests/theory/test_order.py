@@ -76,15 +76,15 @@ def test_a_wide_network_has_the_predicted_order_parameters(
 ) -> None:
     """Two samples in networks of width 2,000, with backward signals by the chain rule; 20 draws."""
     theory = order_parameters(activation, sigma_w2=sigma_w2, sigma_b2=sigma_b2, layers=3)
-    drawn = np.array([_measured(activation, sigma_w2, sigma_b2, seed) for seed in range(20)])
+    drawn = np.array([measured(activation, sigma_w2, sigma_b2, seed, 2000) for seed in range(20)])
     expected = [*theory.forward_t[1:], *theory.forward_st[1:], *theory.backward_t[:2], *theory.backward_st[:2]]
     error = drawn.std(axis=0, ddof=1) / np.sqrt(len(drawn))
     np.testing.assert_array_less(np.abs(drawn.mean(axis=0) - expected), 4.5 * error + 2e-3)
 
 
-def _measured(activation: Activation, sigma_w2: float, sigma_b2: float, seed: int, width: int = 2000) -> list[float]:
-    """The order parameters of layers 1 and 2, forward and backward."""
-    generator = np.random.default_rng(seed)
+def measured(activation: Activation, sigma_w2: float, sigma_b2: float, seed: int, width: int) -> np.ndarray[Any, Any]:
+    """The order parameters of layers 1 and 2 of a network of three: forward t, st, backward t, st."""
+    generator = np.random.default_rng([seed, width])
     h: np.ndarray[Any, Any] = generator.standard_normal((width, 2), dtype=np.float32)
     weights, before, after = [], [], []
     for _ in range(2):
@@ -95,11 +95,6 @@ def _measured(activation: Activation, sigma_w2: float, sigma_b2: float, seed: in
     readout = generator.standard_normal((width, 1), dtype=np.float32) * np.sqrt(sigma_w2 / width)
     delta_2 = activation.slope(before[1]) * readout
     delta_1 = activation.slope(before[0]) * (weights[1].T @ delta_2)
-    forward = [one / width for one in map(_gram, after)]
-    backward = [_gram(delta) for delta in (delta_1, delta_2)]
-    return [float(gram[at]) for grams in (forward, backward) for at in ((0, 0), (0, 1)) for gram in grams]
-
-
-def _gram(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    gram: np.ndarray[Any, Any] = x.T @ x
-    return gram
+    forward = [h.T @ h / width for h in after]
+    backward = [delta.T @ delta for delta in (delta_1, delta_2)]
+    return np.array([gram[at] for grams in (forward, backward) for at in ((0, 0), (0, 1)) for gram in grams])
