@@ -5,7 +5,6 @@ Choices are plain ``Literal`` types, which pydantic, typer and mypy check, and w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,26 +18,6 @@ UsedDevice = Literal["cpu", "cuda"]
 #: How clients are trained: one after the other, or stacked into one computation.
 Executor = Literal["auto", "loop", "stacked"]
 UsedExecutor = Literal["loop", "stacked"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where and how to execute runs; no field changes a run id.
-
-    Attributes:
-        data_root: folder of the data sets; None: the default one.
-        device: what the runs compute on.
-        executor: how clients are trained.
-        pool: threads of the loop executor (``resources.cpus``).
-        neighbours: workers that share the memory, this one included.
-    """
-
-    data_root: Path | None = None
-    device: UsedDevice = "cpu"
-    executor: Executor = "auto"
-    pool: int = 1
-    neighbours: int = 1
-
 
 #: Arithmetic of training.
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]

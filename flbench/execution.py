@@ -15,13 +15,13 @@ from typing import Any, Literal, Protocol, cast
 import torch
 
 from flbench import metrics
-from flbench.choices import Settings
 from flbench.config import Experiment, Training, require_device
 from flbench.data.datasets import Dataset, load, load_named
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import make_network, make_trainer, matmul_precision_restored, runs_worth_fusing
 from flbench.engine.trainer import RoundReport
+from flbench.execution_types import Ended, Outcome, Settings
 from flbench.methods.base import Tree
 from flbench.probes import Observation, Probe
 from flbench.store import Attempt, Checkpoint
@@ -35,14 +35,6 @@ SYNC_SECONDS = 1.0
 
 #: Seconds of training between two checkpoints.
 CHECKPOINT_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How an execution ended: with a published result, or, if it was stopped, with a checkpoint."""
-
-    status: Literal["done", "diverged", "stopped"]
-    round: int
 
 
 class Subject(Protocol):
@@ -74,10 +66,6 @@ class Subject(Protocol):
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from what ``state`` returned."""
-
-
-#: Called once for each run, with its outcome or its error.
-Ended = Callable[[Attempt, Outcome | Exception], None]
 
 
 def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], bool] = lambda: False) -> Outcome:

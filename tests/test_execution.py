@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flbench.choices import Settings
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import UserError
-from flbench.execution import Outcome, execute
+from flbench.execution import execute
+from flbench.execution_types import Outcome, Settings
 from flbench.store import Lease, Store
 
 SMALL = {

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from flbench.choices import Settings
 from flbench.config import Experiment, parse_experiment
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import Numerics, make_trainer
 from flbench.engine.trainer import Trainer
-from flbench.execution import SYNC_ROUNDS, Outcome, Runner
+from flbench.execution import SYNC_ROUNDS, Runner
+from flbench.execution_types import Outcome, Settings
 from flbench.store import Attempt, Lease, Store
 from tests.recording import rerun
 

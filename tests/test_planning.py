@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from flbench.choices import Settings
 from flbench.cli import app
 from flbench.cli.targets import find_plans
 from flbench.config import Experiment, parse_experiment
 from flbench.data.datasets import load_named
 from flbench.errors import DataMissing, OtherData, UserError
 from flbench.execution import Runner
+from flbench.execution_types import Settings
 from flbench.launch.inline import InlineLauncher
 from flbench.planning import prepare_runs, resolve_data, with_planned_data, write_plan
 from flbench.registry import DATASETS

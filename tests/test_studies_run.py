@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import flbench
 from flbench.cli import app
 from flbench.config import headline_of, parse_experiment
-from flbench.execution import Outcome
+from flbench.execution_types import Outcome
 from flbench.store import Lease, Store
 from tests.test_execution import after, run
 

@@ -233,10 +233,10 @@ def _print_probes(console: Console, done: ProbeCosts) -> None:
     say(console, f"a round that keeps the clients' models for a probe: x {_spread(done.keeping)}")
     rows = [
         [
-            *(look.probe, _spread(look.seconds.times(1000)), _spread(look.rounds)),
-            *(str(look.every), f"{look.share:.2%}"),
+            *(cost.probe, _spread(cost.seconds.times(1000)), _spread(cost.rounds)),
+            *(str(cost.every), f"{cost.share:.2%}"),
         ]
-        for look in done.looks
+        for cost in done.looks
     ]
     columns = ["ms per measurement (min to max)", "in rounds", "every", "share of the time"]
     _print_table(console, plain_table(["probe"], columns), [*rows, ["all", "", "", "", f"{done.share:.2%}"]])

@@ -207,26 +207,26 @@ class SweepStatus:
         self.tally = Tally()
         self.curves = Curves(store)
         self._store = store
-        self._looks: list[tuple[float, int]] = []
+        self._reads: list[tuple[float, int]] = []
         self._workers = 0
         self._names: dict[str, tuple[str, str]] = {}
 
-    def look(self, workers: int) -> None:
+    def update(self, workers: int) -> None:
         """Bring the status up to date; ``workers`` are alive on this sweep."""
         self.tally = Tally()
         try:
             self.tally = tally_plan(self._store, self.directory / "plan.jsonl")
         except StoreUnusable as error:
             self.problem = str(error)
-        self._looks.append((time.monotonic(), self.tally.rounds_done))
+        self._reads.append((time.monotonic(), self.tally.rounds_done))
         self._workers = workers
 
     @property
     def rounds_per_second(self) -> float | None:
-        """The speed since the first look, else what the live workers reach on average; None without workers."""
+        """The speed since the first read, else what the live workers reach on average; None without workers."""
         if not (self._workers or self.tally.counts["running"]):
             return None
-        (began, first), (now, done) = self._looks[0], self._looks[-1]
+        (began, first), (now, done) = self._reads[0], self._reads[-1]
         if done > first and now > began:
             return (done - first) / (now - began)
         seconds = self.tally.seconds_per_round

@@ -19,7 +19,7 @@ from flbench.cli.targets import expect_plans
 from flbench.errors import StoreUnusable
 from flbench.store import Store
 
-#: Seconds between two looks of ``--watch``.
+#: Seconds between two reads of ``--watch``.
 PERIOD = 2.0
 
 
@@ -54,7 +54,7 @@ def status(
             live = opened.live_workers()
             workers = Counter(worker.plan for worker in live)
             for one in watched:
-                one.look(workers[one.name])
+                one.update(workers[one.name])
             if as_json:
                 leases = [
                     {

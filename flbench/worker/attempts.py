@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 from flbench.errors import UserError, out_of_memory
+from flbench.execution_types import Outcome
 from flbench.store import CANCELLED, Attempt, CancelMark, StopCheck
 from flbench.store.secrets import redact
-from flbench.worker.engine import Engine, Outcome
+from flbench.worker.engine import Engine
 from flbench.worker.machine import environment
 from flbench.worker.options import Options
 

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 from flbench.config import Experiment
+from flbench.execution_types import Ended
 from flbench.store import Attempt
 from flbench.worker.options import Options
-
-
-class Outcome(Protocol):
-    """How an execution ended (``flbench.execution.Outcome``)."""
-
-    @property
-    def status(self) -> Literal["done", "diverged", "stopped"]:
-        """Return how it ended: ``done`` and ``diverged`` runs have a published result."""
-
-    @property
-    def round(self) -> int:
-        """Return the last round that was executed."""
-
-
-#: Called once for each run of a group, with its outcome or the exception that ended it.
-Ended = Callable[[Attempt, Outcome | Exception], None]
 
 
 class Engine(Protocol):

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import get_args
 
-from flbench.choices import Executor, Memory, Settings, UsedDevice
+from flbench.choices import Executor, Memory, UsedDevice
 from flbench.errors import UserError
+from flbench.execution_types import Settings
 
 #: Exit code of a worker that was asked to stop: its runs are resumed later.
 REQUEUE = 75

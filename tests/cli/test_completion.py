@@ -14,7 +14,7 @@ from flbench.store import Lease, Store, encode_plan
 from tests.faults.stub import experiments
 from tests.start_up import heavy_imports
 
-#: Where `flbench` lies.
+#: The folder of `flbench`.
 SCRIPTS = Path(sys.executable).parent
 
 

@@ -193,7 +193,7 @@ def test_watch_does_not_wait_for_cancelled_sweeps(store: Store, monkeypatch: pyt
 
 
 def drawn(store: Store, monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> list[str]:
-    """What a terminal of that width shows in the end; nothing lies beyond its edge."""
+    """What a terminal of that width shows in the end; nothing is beyond its edge."""
     file = StringIO()
     console = Console(width=width, force_terminal=True, no_color=True, file=file)
     monkeypatch.setattr("flbench.cli.screen.wide_console", lambda: console)
@@ -275,7 +275,7 @@ def test_a_watched_terminal_is_drawn_in_place_and_keeps_the_end(store: Store, mo
 
 
 def test_remaining_time_follows_from_recorded_times(store: Store) -> None:
-    """One look is enough: the finished run took 1 s for 20 rounds, and a worker is alive on the sweep."""
+    """One read is enough: the finished run took 1 s for 20 rounds, and a worker is alive on the sweep."""
     (directory,) = store.sweep_dirs()
     assert "left" not in status().stdout.splitlines()[0], "no worker is alive"
     with Heartbeat(store.workers, Lease.here(), f"toy/{directory.name}"):
@@ -287,18 +287,18 @@ def test_remaining_time_follows_from_recorded_times(store: Store) -> None:
 
 
 def test_no_remaining_time_is_shown_without_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds were seen to end since the first look, and then the workers went."""
+    """Rounds were seen to end since the first read, and then the workers ended."""
     (directory,) = store.sweep_dirs()
     now = [0.0]
     monkeypatch.setattr("flbench.cli.plan_status.time", SimpleNamespace(monotonic=lambda: now[0]))
     one = SweepStatus(store, directory)
-    one.look(1)
+    one.update(1)
     (attempt,) = store.run(load_sweep(store.root.parent / "toy.yaml").experiments[2].run_id).attempts()
     attempt.metrics_path.write_text('{"round": 15, "acc": 0.5}\n')
     now[0] = 2.0
-    one.look(1)
+    one.update(1)
     # 80 rounds, 20 + 15 done, 20 of the failed run given up.
     assert (one.rounds_per_second, one.seconds_left) == (5.0, 5.0)
     (attempt.path / "exit.json").write_text('{"kind": "interrupted"}')
-    one.look(0)
+    one.update(0)
     assert (one.rounds_per_second, one.seconds_left) == (None, None)

@@ -70,7 +70,7 @@ def test_sweep_in_a_terminal(tmp_path: Path, columns: int, no_color: str) -> Non
     # Foreground colours are 3x and 9x; 39 takes them back.
     colours = re.findall(r"\x1b\[(?:[0-9;]*;)?((?:3[0-8]|9[0-7])(?:;[0-9;]*)?)m", written)
     assert bool(colours) is not bool(no_color)
-    # The last drawing is taken away: what stays is the table, and where everything lies.
+    # The last drawing is removed; the table and the paths stay.
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1, "the cursor comes back"
     last = text[text.index("digits, mlp") :]
     assert "│ fedavg │ ln" in last

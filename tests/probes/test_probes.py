@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flbench.choices import Settings
 from flbench.config import InvalidExperiment, parse_experiment
 from flbench.data.datasets import load
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import make_network, make_trainer
 from flbench.execution import execute
+from flbench.execution_types import Settings
 from flbench.probes import Observation
 from flbench.probes.features import Features
 from flbench.probes.overfit import Overfit
