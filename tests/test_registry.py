@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from flbench.messages import by_similarity, explain, format_scalar, unknown
+from flbench.messages import explain, format_scalar, unknown
 from flbench.registry import Component, InvalidComponent, Registry, UnknownName, plain, schema_of
 
 
@@ -167,7 +167,6 @@ def test_different_numbers_are_never_printed_the_same(value: float) -> None:
 
 
 def test_messages() -> None:
-    assert by_similarity("lm", ["none", "ln"]) == ["ln", "none"]
     assert unknown("norm", "x", []) == "unknown norm 'x'; there are none"
     assert unknown("field", "zzz", ["lr"], "a run") == "unknown field 'zzz' of a run; known: lr"
     assert explain({"type": "something_new", "msg": "Input should be odd", "input": 2}) == "expected odd, got 2"

@@ -47,8 +47,10 @@ class RunRequest:
     plugins: str = ""
 
     @classmethod
-    def of(cls, experiment: Experiment | Mapping[str, Any]) -> RunRequest:
-        """Return the request in an experiment, typed or as its plain JSON."""
+    def of(cls, experiment: Experiment | Mapping[str, Any] | RunRequest) -> RunRequest:
+        """Return the request in an experiment, typed or as its plain JSON; a request as it is."""
+        if isinstance(experiment, RunRequest):
+            return experiment
         raw = experiment if isinstance(experiment, Mapping) else experiment.to_json()
         probes = frozenset(canonical_json(probe) for probe in raw.get("probes", ()))
         evaluated = EvaluatedRounds(raw["rounds"], raw["eval_every"], evaluated_at_start(raw))

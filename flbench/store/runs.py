@@ -93,7 +93,7 @@ class RunDir:
 
     def result_for(self, experiment: Experiment | RunRequest) -> Result | None:
         """Return the shortest result that covers a request and whose metrics file is complete, or None."""
-        request = experiment if isinstance(experiment, RunRequest) else RunRequest.of(experiment)
+        request = RunRequest.of(experiment)
         # Nearly always it has this name; listing a directory costs as much as reading a file.
         likely = Result.read(f"{self.path}/results/{request.rounds:08d}.json")
         if likely is not None and likely.covers(request) and self._has_metrics_of(likely):
@@ -121,7 +121,7 @@ class RunDir:
 
         A run with a file that cannot be read counts as failed, so that commands can go on with the other runs.
         """
-        request = experiment if isinstance(experiment, RunRequest) else RunRequest.of(experiment)
+        request = RunRequest.of(experiment)
         try:
             return self._state(request)
         except OSError as error:
