@@ -2,12 +2,10 @@
 
 Both are functions of (seed, client, round), so executors, devices and resumed runs see the same batches.
 
-Shape suffixes: N clients, E local steps, B batch, C channels, H, W pixels.
+Shape suffixes: E local steps, B batch, M samples, C channels, H, W pixels.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -65,27 +63,22 @@ def consecutive_rows(rows: Rows, *, seed: int, first_step: int, steps: int, batc
     return np.stack(batches)
 
 
-@dataclass(frozen=True)
-class Crops:
-    """Random choices of the flip-and-crop augmentation per sample: whether to mirror, and where the crop starts."""
+def draw_crops(samples: int, *, seed: int, client: int, round: int) -> Rows:
+    """Return the augmentation of one client's round (M, 3): 1 to mirror, then row and column where the crop starts.
 
-    flip: Tensor  # bool (...,)
-    offset: Tensor  # int64 (..., 2): row and column, each in [0, 2 * CROP_PADDING]
-
-
-def draw_crops(shape: tuple[int, ...], *, seed: int, client: int, round: int) -> Crops:
-    """Return the augmentation of one client's round, for samples laid out in ``shape``."""
+    Rows and columns are in [0, 2 * CROP_PADDING].
+    """
     generator = stream(seed, "augment", client, round)
-    flip = generator.integers(0, 2, size=shape, dtype=np.int64).astype(bool)
-    offset = generator.integers(0, 2 * CROP_PADDING + 1, size=(*shape, 2), dtype=np.int64)
-    return Crops(flip=torch.from_numpy(flip), offset=torch.from_numpy(offset))
+    flip = generator.integers(0, 2, size=(samples, 1), dtype=np.int64)
+    offset = generator.integers(0, 2 * CROP_PADDING + 1, size=(samples, 2), dtype=np.int64)
+    return np.concatenate([flip, offset], axis=1)
 
 
-def crop_and_flip(images_MCHW: Tensor, crops: Crops) -> Tensor:
+def crop_and_flip(images_MCHW: Tensor, crops_M3: Tensor) -> Tensor:
     """Zero-pad by CROP_PADDING, crop to the original size at each sample's offset, and mirror; any dtype."""
     height, width = images_MCHW.shape[-2:]
     padded = torch.nn.functional.pad(images_MCHW, (CROP_PADDING,) * 4)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view (M, C, 9, 9, H, W)
     samples = torch.arange(len(images_MCHW), device=images_MCHW.device)
-    cropped = windows[samples, :, crops.offset[:, 0], crops.offset[:, 1]]
-    return torch.where(crops.flip[:, None, None, None], cropped.flip(-1), cropped)
+    cropped = windows[samples, :, crops_M3[:, 1], crops_M3[:, 2]]
+    return torch.where((crops_M3[:, 0] > 0)[:, None, None, None], cropped.flip(-1), cropped)

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from flbench.data.arrays import Arrays, Data
-from flbench.data.batches import Crops, Rows, crop_and_flip, draw_crops
+from flbench.data.batches import Rows, crop_and_flip, draw_crops
 from flbench.methods.base import Tree
 
 
 @dataclass(frozen=True)
 class ClientBatches:
-    """What one client sees in one round: training rows (E, B), and how each is cropped and mirrored (M = E * B)."""
+    """What one client sees in one round: training rows, and whether each is mirrored and where it is cropped."""
 
     rows_EB: Rows
-    crops: Crops | None
+    crops_EB3: Rows | None
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,10 @@ class DeviceData:
 
     def draw(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> ClientBatches:
         """Return these rows with the augmentation of the client's round."""
-        crops = draw_crops((rows_EB.size,), seed=seed, client=client, round=round) if self.augment else None
-        return ClientBatches(rows_EB, crops)
+        if not self.augment:
+            return ClientBatches(rows_EB, None)
+        crops_M3 = draw_crops(rows_EB.size, seed=seed, client=client, round=round)
+        return ClientBatches(rows_EB, crops_M3.reshape(*rows_EB.shape, 3))
 
     def stack(self, drawn: Tree) -> StackedBatches:
         """Gather and augment the batches that ``side_by_side`` describes, on the device."""
@@ -87,8 +89,7 @@ class DeviceData:
         index = rows_ENB.reshape(-1)
         pixels = self.train_MCHW.index_select(0, index)
         if "crops_NEB3" in drawn:
-            choices = drawn["crops_NEB3"].transpose(0, 1).reshape(-1, 3)
-            pixels = crop_and_flip(pixels, Crops(flip=choices[:, 0] > 0, offset=choices[:, 1:]))
+            pixels = crop_and_flip(pixels, drawn["crops_NEB3"].transpose(0, 1).reshape(-1, 3))
         labels = self.train_labels_M.index_select(0, index).view(rows_ENB.shape)
         return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, self.prepare)
 
@@ -106,13 +107,8 @@ def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
     """
     steps = max(len(batch.rows_EB) for batch in batches)
     arrays = {"rows_NEB": np.stack([_padded(batch.rows_EB, steps) for batch in batches])}
-    choices = []
-    for batch in batches:
-        if batch.crops is not None:
-            own_M3 = np.concatenate([batch.crops.flip.numpy()[:, None], batch.crops.offset.numpy()], axis=1)
-            choices.append(_padded(own_M3.reshape(*batch.rows_EB.shape, 3), steps))
-    if choices:
-        arrays["crops_NEB3"] = np.stack(choices)
+    if crops := [_padded(batch.crops_EB3, steps) for batch in batches if batch.crops_EB3 is not None]:
+        arrays["crops_NEB3"] = np.stack(crops)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from flbench.config.base import Check, Rounds, Spelling, Whole
@@ -67,7 +68,6 @@ class Deep(StudyExperiment):
 
     def study(self, data: Data | None, device: str) -> Study:
         """Return the network, pre-trained where that is asked for."""
-        import numpy as np
         import torch
 
         from flbench.studies.deep_study import DeepMlp, DeepTraining, Pretraining, standardized

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from flbench.data.arrays import Data
 from flbench.data.catalog import TinyImageNet
@@ -116,14 +114,8 @@ def test_tinyimagenet_in_hugging_faces_shards(tmp_path: Path) -> None:
     assert (data.test.images[:, 0] == data.test.images[:, 2]).all()
 
 
-def jpeg(image: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(image.transpose(1, 2, 0)).save(out, "JPEG", quality=95)
-    return out.getvalue()
-
-
 def write_pacs(root: Path, *, size: int = 64, **columns: Any) -> None:
-    images = [jpeg(image) for image in pixels(56, (3, size, size))]
+    images = [encode(image, "JPEG") for image in pixels(56, (3, size, size))]
     table = {"image": images, "label": np.arange(56) % 7, "domain": [DOMAINS[at // 14] for at in range(56)], **columns}
     for half in ("train", "test"):
         write_parquet(root / f"pacs/{half}-00000-of-00001.parquet", {k: v for k, v in table.items() if v is not None})

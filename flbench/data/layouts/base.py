@@ -108,11 +108,7 @@ def decoded_split(images: Bytes, labels: Ints, where: Path | str, shape: Shape |
         raise UserError(f"{where} is damaged: {len(images)} images and {len(labels)} labels")
     if shape is not None and images.shape[1:] != shape:
         raise UserError(f"{where} holds images of {images.shape[1:]}, expected {shape} (channels, height, width)")
-
-    def blocks() -> Iterator[tuple[Ints, Bytes]]:
-        yield np.arange(len(labels)), images
-
-    return RawSplit(labels, images.shape[1:], blocks())
+    return RawSplit(labels, images.shape[1:], iter([(np.arange(len(labels)), images)]))
 
 
 def names_in(path: Path) -> tuple[str, ...]:
