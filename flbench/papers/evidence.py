@@ -42,12 +42,7 @@ def combined(outcomes: Iterable[Outcome]) -> Verdict:
 
 
 def fit_exponent(by_width: Mapping[int, Iterable[float]], fewest: int = 2) -> Exponent | None:
-    """Return the exponent of positive values over the width, each value a point; None for too few widths.
-
-    Args:
-        by_width: the values at each width.
-        fewest: the number of widths that a fit needs.
-    """
+    """Return the exponent of positive values over the width, each value a point; None below ``fewest`` widths."""
     from flbench.theory.fits import exponent
 
     points = [(width, value) for width, values in by_width.items() for value in values if value > 0]

@@ -18,7 +18,7 @@ from flbench.papers.label_skew.correlations import (
     correlate,
     correlate_accuracy,
     grouping,
-    points_text,
+    mean_points_text,
 )
 from flbench.papers.label_skew.probe_cells import Probed
 from flbench.report.claims import Claim, Verdict
@@ -59,11 +59,6 @@ class _Pair:
     def gain(self) -> float:
         """The gain in accuracy."""
         return (self.other.acc or 0.0) - (self.plain.acc or 0.0)
-
-    @property
-    def growth(self) -> float | None:
-        """The growth of the norms without normalization."""
-        return self.plain.growth
 
 
 _PAIR_UNITS: tuple[tuple[str, Key[_Pair]], ...] = (
@@ -107,15 +102,15 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
             lambda one: one.column,
         ),
     ]
-    overall, without = _mean(best_pairs), _mean([pair for pair in pairs if (pair.growth or 0) < GROWTHS[0][1]])
+    overall, without = _mean(best_pairs), _mean([pair for pair in pairs if (pair.plain.growth or 0) < GROWTHS[0][1]])
     verdict = _verdict(overall, without, same_rate, places, inside)
     ways = ", ".join(f"{one.where.split(', ')[0]}: {_DIRECTIONS[one.direction]}" for one in places)
     sentences = [
-        f"At the best learning rates the gain of fn over none is {points_text(overall)}.",
+        f"At the best learning rates the gain of fn over none is {mean_points_text(overall)}.",
         f"The gain against the growth of none's norms: at the same learning rate {same_rate.text}"
         + (f" (by partition, {ways})" if ways else "")
         + f", at the best ones {best.text}.",
-        f"Where none's norms grow less than twofold the gain is {points_text(without)} at the same learning rate."
+        f"Where none's norms grow less than twofold the gain is {mean_points_text(without)} at the same learning rate."
         if without
         else "Nowhere do none's norms grow less than twofold.",
         *(
@@ -143,14 +138,9 @@ def _verdict(
     """Return ``holds`` if the gain grows with the norms that FN bounds, and is gone where they do not grow.
 
     It holds in part if the gain grows with them in some partitions alone, and is inconclusive if it does not grow with
-    them although accuracy without normalization falls with their growth.
-
-    Args:
-        overall: gain at the best learning rates.
-        without: gain at equal learning rates where the norms of none hardly grow.
-        same_rate: gain against growth at equal learning rates.
-        places: the same in each partition, if there are several.
-        inside: accuracy against growth within none, at equal learning rates.
+    them although accuracy without normalization falls with their growth. The arguments are the gain at the best
+    learning rates and where the norms of none hardly grow; the correlation of gain and growth at equal learning rates,
+    everywhere and in each of several partitions; and that of accuracy and growth within none.
     """
     if overall is None or overall.interval is None:
         return "inconclusive"
@@ -174,7 +164,7 @@ def _pairs(cells: Iterable[Probed], key: Key[Probed], norm: str) -> list[_Pair]:
 def _gain(pairs: Sequence[_Pair], where: str, *, strata: Key[_Pair]) -> RankCorrelation:
     return correlate(
         pairs,
-        (lambda pair: pair.growth, lambda pair: pair.gain),
+        (lambda pair: pair.plain.growth, lambda pair: pair.gain),
         what="gain of fn over none ~ growth of none's norms",
         where=where,
         strata=strata,
@@ -219,7 +209,7 @@ def _lengths(pairs: Sequence[_Pair]) -> str:
 def _by_growth(pairs: Sequence[_Pair]) -> Means:
     rows = []
     for low, high, name in GROWTHS:
-        some = [pair for pair in pairs if pair.growth is not None and low <= pair.growth < high]
+        some = [pair for pair in pairs if pair.plain.growth is not None and low <= pair.plain.growth < high]
         rows.append(MeansRow((name,), _column_means(pairs, some)))
     title = "Gain of fn over none at the same learning rate, by the growth of none's norms"
     return Means(title, ("growth", *_columns(pairs)), tuple(rows))

@@ -118,12 +118,7 @@ def tally(judgements: Iterable[Judgement]) -> str:
 
 
 def compare(runs: Iterable[Run], *, tolerance: float = TOLERANCE, everything: bool = False) -> Published | None:
-    """Compare runs with the published numbers of their data sets and models, or with all that there are.
-
-    Args:
-        runs: the runs of a report.
-        tolerance: percentage points.
-        everything: also the numbers of data sets and models that are not among the runs.
+    """Compare runs with the published numbers of their data sets and models, or with all if ``everything``.
 
     Returns:
         None where nothing was published for any data set and model among the runs, unless ``everything``.

@@ -107,13 +107,7 @@ def correlate(
 ) -> RankCorrelation:
     """Return the correlation of two quantities of the items that have both.
 
-    Args:
-        items: of which there are quantities.
-        quantities: None where an item has none.
-        what: names the quantities.
-        where: names the items.
-        strata: ranks are taken among the items of equal key.
-        units: ways to form the groups that are resampled, as in ``grouping``.
+    Ranks are taken among the items of equal ``strata``; ``units`` form the groups that are resampled, see ``grouping``.
     """
     pairs = [(item, quantities[0](item), quantities[1](item)) for item in items]
     known = [(item, x, y) for item, x, y in pairs if x is not None and y is not None]
@@ -157,7 +151,7 @@ def by_partition(items: Iterable[T], partition: Callable[[T], str]) -> list[tupl
     return [*(by_name.items() if len(by_name) > 1 else ()), ("everywhere", everything)]
 
 
-def points_text(found: Mean | None) -> str:
+def mean_points_text(found: Mean | None) -> str:
     """``+3.2 points (1.1 to 5.0; n = 40)``."""
     if found is None:
         return "nothing"

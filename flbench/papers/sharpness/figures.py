@@ -95,29 +95,25 @@ def _over_width(curves: Sequence[Curve]) -> Iterator[Drawing]:
 def _draw_curves(panel: Axes, curves: Sequence[Curve]) -> None:
     panel.set_yscale("log")
     for curve in curves:
-        _draw_curve(panel, curve)
+        style = line_style(NORMALIZATIONS.index(curve.family.normalized))
+        at, means = [point.width for point in curve.points], [point.summary.mean for point in curve.points]
+        panel.plot(at, means, **style)
+        spreads = [point.summary.sd or 0.0 for point in curve.points]
+        # A band that would reach below zero ends at a tenth of the mean, which a logarithmic axis can show.
+        low = [max(mean - sd, 0.1 * mean) for mean, sd in zip(means, spreads, strict=True)]
+        high = [mean + sd for mean, sd in zip(means, spreads, strict=True)]
+        panel.fill_between(at, low, high, color=style["color"], alpha=BAND, linewidth=0)
+        for name, dashes in (("value", _VALUE), ("lower", _BOUND)):
+            known = [(point.width, getattr(point.predicted, name)) for point in curve.points if point.predicted]
+            drawn = [(width, number) for width, number in known if number is not None]
+            # The bound of eq. 19 scatters around that of theorem 3.3.
+            if drawn and curve.family.normalized != "bn-last":
+                panel.plot(*zip(*drawn, strict=True), color=style["color"], linestyle=dashes, linewidth=1.1)
     widths = sorted({point.width for curve in curves for point in curve.points})
     set_log_ticks(panel, widths)
     panel.set_xlim(widths[0] / 1.1, widths[-1] * (widths[-1] / widths[0]) ** 0.24)
     panel.set_title(curves[0].family.title)
     panel.yaxis.set_major_formatter("{x:g}")
-
-
-def _draw_curve(panel: Axes, curve: Curve) -> None:
-    style = line_style(NORMALIZATIONS.index(curve.family.normalized))
-    at, means = [point.width for point in curve.points], [point.summary.mean for point in curve.points]
-    panel.plot(at, means, **style)
-    spreads = [point.summary.sd or 0.0 for point in curve.points]
-    # A band that would reach below zero ends at a tenth of the mean, which a logarithmic axis can show.
-    low = [max(mean - sd, 0.1 * mean) for mean, sd in zip(means, spreads, strict=True)]
-    high = [mean + sd for mean, sd in zip(means, spreads, strict=True)]
-    panel.fill_between(at, low, high, color=style["color"], alpha=BAND, linewidth=0)
-    for name, dashes in (("value", _VALUE), ("lower", _BOUND)):
-        known = [(point.width, getattr(point.predicted, name)) for point in curve.points if point.predicted]
-        drawn = [(width, number) for width, number in known if number is not None]
-        # The bound of eq. 19 scatters around that of theorem 3.3.
-        if drawn and curve.family.normalized != "bn-last":
-            panel.plot(*zip(*drawn, strict=True), color=style["color"], linestyle=dashes, linewidth=1.1)
 
 
 def _label_exponents(panel: Axes, curves: Sequence[Curve]) -> None:
