@@ -86,7 +86,7 @@ class CentralizedTrainer(Trainer):
             if self.record is None or not isinstance(self.executor, StackedExecutor):
                 raise ValueError("rounds are recorded with the stacked executor only")
             self.executor.tune(1, (self._setup.batch_size, *self.images.train_MCHW.shape[1:]))
-            function = partial(self._round, self.executor.train_or_raise)
+            function = partial(self._round, partial(self.executor.train, repeat=False))
             self._graphed = GraphedFunction(function, self.record, "a round of centralized training", feedback=4)
         return self._graphed
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 
 import torch
 
@@ -14,7 +15,7 @@ from flbench.engine.cuda_graph import GraphedFunction, Recorder
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.run import Prefetcher, RoundInputs
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round
-from flbench.methods.base import Tree
+from flbench.methods.base import Tree, tmap
 
 
 class RoundFunction:
@@ -39,8 +40,11 @@ class RoundFunction:
 
     def outcomes(self, drawn: Tree, states: Sequence[RunState], keep_clients: Sequence[bool]) -> list[RoundOutcome]:
         """One round, computed operation by operation."""
-        copies = [replace(state, states=_clone(state.states), local=_clone(state.local)) for state in states]
-        train = self._executor.train_or_raise
+        copies = [
+            replace(state, states=tmap(torch.clone, state.states), local=tmap(torch.clone, state.local))
+            for state in states
+        ]
+        train = partial(self._executor.train, repeat=False)
         outcomes = server_round(self._group, copies, RoundInputs.of_tree(drawn), train, keep_clients)
         self.message_bytes = [outcome.message_bytes for outcome in outcomes]
         return outcomes
@@ -110,7 +114,3 @@ def states_of(trees: Sequence[Tree]) -> list[RunState]:
     """Return the states whose ``trees`` these are, one after another."""
     each = len(fields(RunState))
     return [RunState(*trees[first : first + each]) for first in range(0, len(trees), each)]
-
-
-def _clone(tree: Tree) -> Tree:
-    return {name: leaf.clone() for name, leaf in tree.items()}

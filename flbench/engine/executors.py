@@ -91,7 +91,7 @@ class LoopExecutor:
             images = _pixels_last(work.batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
             init = map_tensors(work.init, lambda leaf: leaf[0])
             init = replace(init, params=tmap(_pixels_last, init.params))
-            result = local_train(seat.forward, _identity, work.task, init, zip(images, labels, strict=True))
+            result = local_train(seat.forward, lambda hook: hook, work.task, init, zip(images, labels, strict=True))
             return map_tensors(result, lambda leaf: leaf.unsqueeze(0))
 
         for position, result in enumerate(self._map(one, range(clients))):
@@ -157,15 +157,8 @@ class StackedExecutor:
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 
-    def train(self, clients: int, job: JobAt) -> Results:
-        """Train chunk by chunk; a chunk that does not fit into memory is repeated in halves, as are later ones."""
-        return self._train(clients, job, repeat=True)
-
-    def train_or_raise(self, clients: int, job: JobAt) -> Results:
-        """The same, but a chunk that does not fit raises: within a recording, the whole round has to be repeated."""
-        return self._train(clients, job, repeat=False)
-
-    def _train(self, clients: int, job: JobAt, *, repeat: bool) -> Results:
+    def train(self, clients: int, job: JobAt, *, repeat: bool = True) -> Results:
+        """Train chunk by chunk; repeat a chunk that does not fit into memory in halves, or let its error pass."""
         first = 0
         while first < clients:
             chunk = slice(first, min(first + self.chunk, clients))
@@ -174,7 +167,7 @@ class StackedExecutor:
                 self._network.train()
                 result = local_train(self._forward, vmap, work.task, work.init, work.batches.steps())
             except RuntimeError as error:
-                if not repeat:
+                if not repeat:  # within a recording: the whole round has to be repeated
                     raise
                 self.halve(chunk.stop - first, error)
                 continue
@@ -215,10 +208,6 @@ class StackedExecutor:
         self._network.eval()
         with torch.no_grad(), autocast(batch["pixels"].device, self._autocast):
             return [{"logits": self._forward_one(params, buffers, batch["pixels"])[1]}]
-
-
-def _identity(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 def _pixels_last(x: Tensor) -> Tensor:

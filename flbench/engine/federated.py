@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from flbench.engine.cuda_round import RecordedRounds
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.hook_checks import checked
 from flbench.engine.run import RoundInputs, Run, TrainingSetup
-from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, chunk_job, server_round, tree_bytes
+from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Method, Tree
 
@@ -32,6 +31,7 @@ class FederatedTrainer(Trainer):
 
     Attributes:
         run: what stays the same in all rounds.
+        group: the runs with which it was trained in the last round, if it is the first of them.
         server: the method's server state.
         states: the method's client states, every leaf with a leading axis N.
     """
@@ -63,7 +63,7 @@ class FederatedTrainer(Trainer):
         self._test_rows = [self._to_device(rows) for rows in shards.test]
         self._bytes_model = tree_bytes(self.x) + tree_bytes(self.buffers)
         self._bytes_down = self._bytes_model + (tree_bytes(self.server) if method.broadcasts_state else 0)
-        self._group = RunGroup((self.run,))
+        self.group = RunGroup((self.run,))
         self._recorded: RecordedRounds | None = None
 
     def model(self, client: int) -> tuple[Tree, Tree]:
@@ -73,29 +73,12 @@ class FederatedTrainer(Trainer):
         setup = self.run.setup
         return {n: params[n] for n in setup.params}, {n: buffers[n] for n in setup.buffers}
 
-    def train_client(self, client: int, steps: int) -> tuple[Tree, Tree]:
-        """Return parameters and buffers of a client after local steps from here, with the next round's batches.
-
-        The trainer does not change.
-        """
-        run = replace(self.run, steps=[steps] * len(self.run.rows))
-        group, inputs = RunGroup((run,)), RoundInputs.draw([run], [self.round], self.device, [np.array([client])])
-        ((_, result),) = self.executor.train(1, lambda at: chunk_job(group, [self.run_state()], inputs, at))
-        params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in (result.params, result.buffers))
-        return params, buffers
-
     def run_state(self) -> RunState:
         """Return what the coming round changes."""
         return RunState(self.x, self.buffers, self.server, self.states, self.local, self._open_watch())
 
     def _train_round(self, keep_clients: bool, wait: bool) -> RoundReport:
         return _train_round([self], [keep_clients], wait=wait)[0]
-
-    def group_of(self, runs: Sequence[Run]) -> RunGroup:
-        """Return the group of these runs; a new one only if they differ from those of the last call."""
-        if self._group.runs != tuple(runs):
-            self._group = RunGroup(tuple(runs))
-        return self._group
 
     def recorded_rounds(self, group: RunGroup) -> RecordedRounds:
         """Return the recorded rounds of a group; new ones only if it is another group than in the last call."""
@@ -164,7 +147,10 @@ def step_together(
 def _train_round(trainers: Sequence[FederatedTrainer], keep: Sequence[bool], *, wait: bool) -> list[RoundReport]:
     """One round of each run, without counting it."""
     first = trainers[0]
-    group = first.group_of([trainer.run for trainer in trainers])
+    runs = tuple(trainer.run for trainer in trainers)
+    if first.group.runs != runs:  # else recorded rounds of the group can be launched again
+        first.group = RunGroup(runs)
+    group = first.group
     rounds, states = [trainer.round for trainer in trainers], [trainer.run_state() for trainer in trainers]
     if first.record is None:
         inputs = RoundInputs.draw(group.runs, rounds, first.device)

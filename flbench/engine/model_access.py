@@ -7,7 +7,7 @@ Shape suffixes: K models, M samples, C channels, H, W pixels, D features, Y clas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from flbench.data.batches import Rows
 from flbench.engine.federated import FederatedTrainer
+from flbench.engine.run import RoundInputs
+from flbench.engine.server_round import RunGroup, chunk_job
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Tree
 from flbench.models.network import pure_forward
@@ -78,9 +80,14 @@ class ModelAccess:
 
     def after_local_steps(self, client: int, steps: int) -> tuple[Tree, Tree]:
         """Return a client's parameters and buffers after local steps from here, with the next round's batches."""
-        if not isinstance(self.trainer, FederatedTrainer):
+        trainer = self.trainer
+        if not isinstance(trainer, FederatedTrainer):
             raise TypeError("only a federated trainer has clients")
-        return self.trainer.train_client(client, steps)
+        run, state = replace(trainer.run, steps=[steps] * self.clients), trainer.run_state()
+        inputs = RoundInputs.draw([run], [trainer.round], trainer.device, [np.array([client])])
+        ((_, result),) = trainer.executor.train(1, lambda at: chunk_job(RunGroup((run,)), [state], inputs, at))
+        params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in (result.params, result.buffers))
+        return params, buffers
 
     def class_accuracies(self, model: tuple[Tree, Tree], images: Tensor, labels_M: Tensor) -> list[float | None]:
         """Return a model's accuracy on each class's samples; None for a class without samples."""

@@ -12,6 +12,9 @@ from flbench.registry import NORMS, Component
 if TYPE_CHECKING:
     from torch import nn
 
+#: How sources name the label-skew paper.
+PAPER = "label-skew paper (Zhang et al. 2024)"
+
 #: Added to variances, and the floor of norms, everywhere (label-skew paper, appendix C.1).
 EPS = 1e-5
 

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.models.norms.base import EPS, Norm, mean_variance
+from flbench.models.norms.base import EPS, PAPER, Norm, mean_variance
 from flbench.models.sites import Shape, Site
 from flbench.registry import NORMS
 
 if TYPE_CHECKING:
     from torch import nn
-
-_PAPER = "label-skew paper (Zhang et al. 2024)"
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class LayerNorm(Layerwise):
     """
 
     equation: ClassVar[str] = "gamma (x - mu) / sqrt(sigma^2 + 1e-5) + beta, gamma and beta of the shape of x"
-    source: ClassVar[str] = f"Ba et al. 2016, eq. 3 and 4; {_PAPER}, section 5.6 and Table 6 (learnable)"
+    source: ClassVar[str] = f"Ba et al. 2016, eq. 3 and 4; {PAPER}, section 5.6 and Table 6 (learnable)"
 
     def module(self, shape: Shape) -> nn.Module:
         """Over all elements of a sample."""
@@ -80,7 +78,7 @@ class StaticLayerNorm(Layerwise):
     """
 
     equation: ClassVar[str] = "(x - mu) / sqrt(sigma^2 + 1e-5); text, code: sqrt(d) (x - mu) / max(||x - mu||, eps)"
-    source: ClassVar[str] = f"{_PAPER}, eq. 3 to 5, Tables 3 (layerwise) and 6 (static)"
+    source: ClassVar[str] = f"{PAPER}, eq. 3 to 5, Tables 3 (layerwise) and 6 (static)"
 
     variant: Literal["original", "text", "code"] = "original"
 
@@ -94,7 +92,7 @@ class StaticLayerNorm(Layerwise):
 class LayerNormBefore(LayerNorm):
     """As ln, but before each activation function (label-skew paper, Table 6): conv, norm, ReLU."""
 
-    source: ClassVar[str] = f"Ba et al. 2016, eq. 3 and 4; {_PAPER}, section 5.6 and Table 6 (before)"
+    source: ClassVar[str] = f"Ba et al. 2016, eq. 3 and 4; {PAPER}, section 5.6 and Table 6 (before)"
 
     order: Literal["before"] = "before"
 
@@ -126,7 +124,7 @@ class ChannelLayerNorm(Grouped):
     """
 
     equation: ClassVar[str] = "gamma_c (x - mu) / sqrt(sigma^2 + 1e-5) + beta_c, one gamma and beta a channel"
-    source: ClassVar[str] = f"{_PAPER}, published code (GroupNorm with 1 group); eq. 10 in ResNet-18"
+    source: ClassVar[str] = f"{PAPER}, published code (GroupNorm with 1 group); eq. 10 in ResNet-18"
 
     def groups_of(self, channels: int) -> int:
         """One."""
@@ -139,7 +137,7 @@ class GroupNorm(Grouped):
     """Group normalization (Wu & He 2018): as ln within each of ``groups`` channel groups, affine a channel."""
 
     equation: ClassVar[str] = "gamma_c (x - mu_g) / sqrt(sigma_g^2 + 1e-5) + beta_c, mu and sigma over group g"
-    source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 6; {_PAPER}, Table 4 (2 groups)"
+    source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 6; {PAPER}, Table 4 (2 groups)"
 
     groups: Annotated[int, Field(ge=1)] = 2
 
@@ -166,7 +164,7 @@ class StaticGroupNorm(GroupNorm):
     """Group normalization without an affine map: the published code's default."""
 
     equation: ClassVar[str] = "(x - mu_g) / sqrt(sigma_g^2 + 1e-5), mu and sigma over group g"
-    source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 5; {_PAPER}, published code without --affine"
+    source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 5; {PAPER}, published code without --affine"
     affine: ClassVar[bool] = False
 
 
@@ -228,7 +226,7 @@ class BatchNorm(Layerwise):
     equation: ClassVar[str] = (
         "gamma_c (x_c - mu_c) / sqrt(sigma_c^2 + 1e-5) + beta_c, mu and sigma over batch and pixels"
     )
-    source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithms 1 and 2; {_PAPER}, Table 4"
+    source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithms 1 and 2; {PAPER}, Table 4"
 
     smallest_batch: ClassVar[int] = 2
     affine: ClassVar[bool] = True
@@ -246,5 +244,5 @@ class StaticBatchNorm(BatchNorm):
     """Batch normalization without an affine map: the published code's default."""
 
     equation: ClassVar[str] = "(x_c - mu_c) / sqrt(sigma_c^2 + 1e-5), mu and sigma over batch and pixels"
-    source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithm 1; {_PAPER}, published code without --affine"
+    source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithm 1; {PAPER}, published code without --affine"
     affine: ClassVar[bool] = False

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from flbench.models.norms.base import Norm, ScaleVariant, mean_variance, scale, shift
+from flbench.models.norms.base import PAPER, Norm, ScaleVariant, mean_variance, scale, shift
 from flbench.models.sites import Site
 from flbench.registry import NORMS
 
 if TYPE_CHECKING:
     from torch import nn
-
-_PAPER = "label-skew paper (Zhang et al. 2024)"
 
 
 @NORMS.register("fn")
@@ -26,7 +24,7 @@ class FeatureNorm(Norm):
     """Feature normalization: sqrt(d) x / max(||x||, eps), on the last feature (label-skew paper, eq. 6, Prop. 1)."""
 
     equation: ClassVar[str] = "sqrt(d) x / max(||x||, eps) at the feature; eps 1e-5 (text) or 1e-12 (code)"
-    source: ClassVar[str] = f"{_PAPER}, eq. 7 (Prop. 1) and Table 3 (last layer)"
+    source: ClassVar[str] = f"{PAPER}, eq. 7 (Prop. 1) and Table 3 (last layer)"
 
     variant: ScaleVariant = "text"
 
@@ -50,7 +48,7 @@ class LayerwiseFeatureNorm(FeatureNorm):
     """
 
     equation: ClassVar[str] = "n(x) = sqrt(d) x / max(||x||, eps) after each activation"
-    source: ClassVar[str] = f"{_PAPER}, eq. 6 and Table 3 (layerwise)"
+    source: ClassVar[str] = f"{PAPER}, eq. 6 and Table 3 (layerwise)"
 
     def sits(self, site: Site) -> bool:
         """After every activation but the last, and at the feature."""
@@ -68,7 +66,7 @@ class ReducedLayerNorm(Norm):
     """
 
     equation: ClassVar[str] = "x - mu after each activation, sqrt(d) (x - mu) / max(||x - mu||, eps) after the last"
-    source: ClassVar[str] = f"{_PAPER}, eq. 8 (Prop. 2), eq. 11 in ResNet-18; Tables 3, 4 and 12"
+    source: ClassVar[str] = f"{PAPER}, eq. 8 (Prop. 2), eq. 11 in ResNet-18; Tables 3, 4 and 12"
 
     variant: ScaleVariant = "text"
 
@@ -102,7 +100,7 @@ class BlockMeanVariance(_BlockForm):
     """Feature normalization, and n_MV inside each residual block (label-skew paper, Table 13)."""
 
     equation: ClassVar[str] = "block(x) = relu(x + A2 n_MV(relu(A1 x))); n at the feature"
-    source: ClassVar[str] = f"{_PAPER}, appendix E, Table 13 (n_MV inside), the block of eq. 11 without its shift"
+    source: ClassVar[str] = f"{PAPER}, appendix E, Table 13 (n_MV inside), the block of eq. 11 without its shift"
 
     def layer(self, site: Site) -> nn.Module | None:
         """n_MV inside of blocks, a scale at the feature."""
@@ -115,4 +113,4 @@ class BlockScale(_BlockForm):
     """Feature normalization, and n inside each residual block (label-skew paper, Table 13)."""
 
     equation: ClassVar[str] = "block(x) = relu(x + A2 n(relu(A1 x))); n at the feature"
-    source: ClassVar[str] = f"{_PAPER}, appendix E, Table 13 (n inside)"
+    source: ClassVar[str] = f"{PAPER}, appendix E, Table 13 (n inside)"
