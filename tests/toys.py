@@ -18,6 +18,7 @@ from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
 from flbench.engine.run import TrainingSetup
+from flbench.engine.trainer import Trainer
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
@@ -141,3 +142,27 @@ def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     """Return the largest absolute difference between leaves of the same names."""
     assert a.keys() == b.keys()
     return max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)
+
+
+def everything(trainer: Trainer) -> dict[str, Tensor]:
+    """Return all tensors of a trainer's state under one name each."""
+    trees = trainer.state()["trees"]
+    return {f"{tree}/{name}": leaf for tree, leaves in trees.items() for name, leaf in leaves.items()}
+
+
+def same_bits(one: Trainer, other: Trainer) -> bool:
+    """Return whether two trainers have the same state, to the bit."""
+    pairs = zip(everything(one).items(), everything(other).items(), strict=True)
+    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def record_of(trainer: Trainer) -> dict[str, Any]:
+    """Return an evaluation without its seconds."""
+    return {name: value for name, value in trainer.evaluate().items() if name != "seconds"}
+
+
+def train(rounds: int, *trainers: Trainer) -> None:
+    """Train each for a number of rounds, in turns."""
+    for _ in range(rounds):
+        for trainer in trainers:
+            trainer.step()

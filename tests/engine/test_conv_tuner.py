@@ -14,7 +14,7 @@ from flbench.engine.local import Sgd
 from flbench.methods.base import Method
 from flbench.models.layers import Conv
 from tests.recording import rerun
-from tests.toys import largest_difference, toy_images, toy_network, toy_trainer
+from tests.toys import largest_difference, toy_images, toy_network, toy_trainer, train
 
 IMAGE = (2, 8, 8)
 
@@ -68,7 +68,6 @@ def test_training_has_the_same_numbers_in_every_way(way: str, norm: str) -> None
         Method(), executor="stacked", record=rerun, tuner=tuner, sgd=Sgd(1e-3), batch_size=3, **settings
     )
     loop = toy_trainer(Method(), sgd=Sgd(1e-3), batch_size=3, **settings)
-    for _ in range(2):
-        tuned.step(), loop.step()
+    train(2, tuned, loop)
     assert set(tuned.convolutions.values()) == {way}
     assert largest_difference(tuned.x, loop.x) < 1e-10

@@ -34,7 +34,16 @@ from flbench.methods.base import Context, Method, Tree
 from flbench.registry import METHODS
 from flbench.worker import kind_of
 from tests.recording import NoWaiting, rerun
-from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
+from tests.toys import (
+    everything,
+    largest_difference,
+    record_of,
+    toy_clients,
+    toy_images,
+    toy_network,
+    toy_trainer,
+    train,
+)
 
 NORMS = ["none", "fn", "ln", "gn", "bn"]
 
@@ -45,24 +54,17 @@ def test_the_fake_detects_synchronization(waits: Callable[[Tensor], object]) -> 
         waits(torch.ones(3))
 
 
-def everything(trainer: FederatedTrainer) -> dict[str, Tensor]:
-    trees = trainer.state()["trees"]
-    return {f"{tree}/{name}": leaf for tree, leaves in trees.items() for name, leaf in leaves.items()}
-
-
-def counters(trainer: FederatedTrainer) -> dict[str, Any]:
-    """All that is recorded, but for the seconds; the losses apart, as they are rounded."""
-    record = {name: value for name, value in trainer.evaluate().items() if name != "seconds"}
-    assert isinstance(record["train_loss"], float)
-    return record
-
-
 def agree(whole: FederatedTrainer, chunked: FederatedTrainer, tolerance: float = 1e-10) -> None:
     assert largest_difference(everything(whole), everything(chunked)) < tolerance
-    found, expected = counters(whole), counters(chunked)
+    found, expected = record_of(whole), record_of(chunked)
     for name in ("loss", "train_loss"):
         assert found.pop(name) == pytest.approx(expected.pop(name), abs=1e-9)
     assert found == expected
+
+
+def agree_pairwise(together: Sequence[FederatedTrainer], alone: Sequence[FederatedTrainer]) -> None:
+    for one, other in zip(together, alone, strict=True):
+        agree(one, other)
 
 
 def both(method: str | Method, **settings: Any) -> tuple[FederatedTrainer, FederatedTrainer]:
@@ -85,9 +87,7 @@ def test_a_whole_round_computes_what_the_loop_computes(
     images = replace(toy_images(), augment=True)
     rate = 1e-3 if norm in ("bn", "gn") else 0.1
     whole, loop = both(method, norm=norm, images=images, sgd=Sgd(rate, momentum=0.5), participation=0.67)
-    for _ in range(3):
-        whole.step()
-        loop.step()
+    train(3, whole, loop)
     agree(whole, loop)
     assert not caplog.records, "nothing fell back"
 
@@ -96,9 +96,7 @@ def test_a_whole_round_computes_what_the_loop_computes(
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fednova", "fedlc", "local-only", "fedbn"])
 def test_unequal_steps(method: str, participation: float, caplog: pytest.LogCaptureFixture) -> None:
     whole, loop = both(method, norm="bn", steps=[3, 1, 5], sgd=Sgd(1e-3, 0.5, 0.01), participation=participation)
-    for _ in range(4):
-        whole.step()
-        loop.step()
+    train(4, whole, loop)
     agree(whole, loop)
     assert not caplog.records
 
@@ -108,9 +106,7 @@ def test_networks_of_convolutions(model: str) -> None:
     image = (2, 8, 8)
     settings = {"model": model, "norm": "ln", "image": image, "images": toy_images(image), "batch_size": 3}
     whole, loop = both("scaffold", sgd=Sgd(1e-2), **settings)
-    for _ in range(2):
-        whole.step()
-        loop.step()
+    train(2, whole, loop)
     agree(whole, loop)
 
 
@@ -146,8 +142,7 @@ def test_runs_trained_together_have_the_numbers_of_the_runs_alone(
     for _ in range(3):
         reports = step_together(together, [False] * 3)
         assert [report.loss for report in reports] == pytest.approx([trainer.step().loss for trainer in alone])
-    for one, other in zip(together, alone, strict=True):
-        agree(one, other)
+    agree_pairwise(together, alone)
     assert not caplog.records
 
 
@@ -156,10 +151,8 @@ def test_chunks_that_cut_through_runs(chunk: int) -> None:
     together, alone = group("scaffold", norm="bn", record=rerun, chunk=chunk), group("scaffold", norm="bn")
     for _ in range(2):
         step_together(together, [False] * 3)
-        for trainer in alone:
-            trainer.step()
-    for one, other in zip(together, alone, strict=True):
-        agree(one, other)
+        train(1, *alone)
+    agree_pairwise(together, alone)
 
 
 def test_a_group_that_shrinks_continues() -> None:
@@ -170,15 +163,13 @@ def test_a_group_that_shrinks_continues() -> None:
     for trainer, rounds in zip(alone, (1, 2, 3), strict=True):
         for _ in range(rounds):
             trainer.step()
-    for one, other in zip(together, alone, strict=True):
-        agree(one, other)
+    agree_pairwise(together, alone)
 
 
 def test_observers_get_their_own_clients() -> None:
     together, alone = group("fedavg", record=rerun), group("fedavg")
     step_together(together, [False] * 3)
-    for trainer in alone:
-        trainer.step()
+    train(1, *alone)
     reports = step_together(together, [True, False, True])
     assert reports[1].client_params is None
     for number in (0, 2):
@@ -212,8 +203,7 @@ def test_divergence_is_detected_late_and_dated_correctly(bad_round: int) -> None
         if number == bad_round:
             together[1].x = {name: leaf * float("inf") for name, leaf in together[1].x.items()}
         step_together(together, [False] * 3, wait=False)
-        for trainer in alone:
-            trainer.step()
+        train(1, *alone)
     assert [trainer.diverged_in() for trainer in together] == [None, bad_round, None]
     agree(together[0], alone[0])
     agree(together[2], alone[2])
@@ -232,13 +222,10 @@ def test_a_recorded_run_resumes_from_a_checkpoint() -> None:
     first, loop = both("scaffold", norm="bn", sgd=Sgd(1e-2))
     again, _ = both("scaffold", norm="bn", sgd=Sgd(1e-2))
     again.step()
-    for _ in range(2):
-        first.step()
+    train(2, first)
     again.load(first.state())
-    for _ in range(2):
-        again.step()
-    for _ in range(4):
-        loop.step()
+    train(2, again)
+    train(4, loop)
     assert again.diverged_in() is None
     agree(again, loop)
 
@@ -290,8 +277,7 @@ def test_rounds_are_recorded_once() -> None:
         return rerun(call)
 
     trainer = toy_trainer(METHODS.parse("scaffold"), executor="stacked", record=counting, participation=0.67)
-    for _ in range(5):
-        trainer.step()
+    train(5, trainer)
     assert len(recorded) == 1
     trainer.evaluate(), trainer.step(), trainer.evaluate()
     assert len(recorded) == 2, "and one for the evaluation"
@@ -308,9 +294,7 @@ class Peeking(Method):
 
 def test_functions_that_cannot_be_recorded_are_called_directly(caplog: pytest.LogCaptureFixture) -> None:
     whole, loop = both(Peeking())
-    for _ in range(3):
-        whole.step()
-        loop.step()
+    train(3, whole, loop)
     agree(whole, loop)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("a round (3 clients) cannot be one CUDA graph and is computed step by step (UserError: ")
@@ -545,10 +529,8 @@ def test_runs_trained_together_may_hold_the_tensors_of_another() -> None:
     )
     for _ in range(3):
         step_together(together, [False] * 3)
-        for trainer in alone:
-            trainer.step()
-    for one, other in zip(together, alone, strict=True):
-        agree(one, other)
+        train(1, *alone)
+    agree_pairwise(together, alone)
 
 
 def test_outputs_that_are_views_of_inputs_are_copied_before_those_are_overwritten() -> None:
@@ -570,7 +552,7 @@ def test_a_returned_tree_given_in_another_place_is_copied_in() -> None:
 
 def test_a_trainer_shares_no_tensor_with_the_state_that_it_was_loaded_from() -> None:
     source, expected = toy_trainer(METHODS.parse("scaffold")), toy_trainer(METHODS.parse("scaffold"))
-    source.step(), expected.step()
+    train(1, source, expected)
     target = toy_trainer(METHODS.parse("scaffold"))
     target.load(source.state())
     target.step(), source.step(), expected.step()
@@ -596,8 +578,7 @@ def test_mixed_precision_keeps_the_weights_in_fp32(caplog: pytest.LogCaptureFixt
     plain, whole = (make_trainer(experiment, data, device="cpu", executor="stacked", pool=1)[0] for _ in range(2))
     start = plain.x
     whole.record = rerun
-    for _ in range(2):
-        plain.step(), whole.step()
+    train(2, plain, whole)
     assert {leaf.dtype for leaf in whole.x.values()} == {torch.float32}
     assert largest_difference(plain.x, whole.x) < 1e-5 < 1e-3 < largest_difference(plain.x, start)
     assert not caplog.records
@@ -628,31 +609,9 @@ def test_centralized_training(momentum: float, caplog: pytest.LogCaptureFixture)
     assert not caplog.records
 
 
-def test_a_round_that_does_not_fit_is_cut_in_halves(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clients, images = toy_clients((6,) * 12), toy_images(train=72)
-    tight, loop = both("scaffold", clients=clients, images=images)
-    fits = executors.local_train
-
-    def crowded(forward: Any, lift: Any, task: Any, start: Any, batches: Any) -> Any:
-        if len(start.counts_Y) > 4 and lift is torch.func.vmap:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return fits(forward, lift, task, start, batches)
-
-    monkeypatch.setattr(executors, "local_train", crowded)
-    for _ in range(2):
-        tight.step()
-        loop.step()
-    assert [record.args for record in caplog.records] == [(12, 6), (6, 3)], "halved twice, in the first round only"
-    agree(tight, loop)
-
-
 def test_evaluation_of_personal_models() -> None:
     whole, loop = both("local-only", norm="bn", images=toy_images(test=executors.EVALUATION_BATCH + 20))
-    for _ in range(2):
-        whole.step()
-        loop.step()
+    train(2, whole, loop)
     agree(whole, loop)
 
 
@@ -710,22 +669,6 @@ def test_what_is_raised_instead_of_an_error_of_memory_is_none() -> None:
     with pytest.raises(ValueError) as raised:
         translated()
     assert out_of_memory(raised.value) is None
-
-
-@pytest.mark.parametrize("record", [None, rerun])
-def test_a_stack_without_a_workspace_for_cudnn_is_halved(
-    record: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    fits = executors.local_train
-
-    def crowded(forward: Any, lift: Any, task: Any, start: Any, batches: Any) -> Any:
-        if len(start.counts_Y) > 1:
-            raise RuntimeError("GET was unable to find an engine to execute this computation")
-        return fits(forward, lift, task, start, batches)
-
-    monkeypatch.setattr(executors, "local_train", crowded)
-    toy_trainer(Method(), executor="stacked", record=record).step()
-    assert [record.args for record in caplog.records] == [(3, 1)]
 
 
 def test_a_stack_holds_as_many_clients_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,25 @@ from torch import Tensor, nn
 
 from flbench.engine import executors
 from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor, _Seat
-from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree
 from flbench.models.network import pure_forward
 from flbench.registry import METHODS, NORMS
 from flbench.registry import MODELS as REGISTERED_MODELS
-from tests.toys import largest_difference, toy_clients, toy_images, toy_model, toy_network, toy_trainer
+from tests.recording import rerun
+from tests.toys import (
+    everything,
+    largest_difference,
+    record_of,
+    same_bits,
+    toy_clients,
+    toy_images,
+    toy_model,
+    toy_network,
+    toy_trainer,
+    train,
+)
 
 METHOD_NAMES = list(METHODS.classes)
 NORM_NAMES = ["none", "fn", "ln", "gn", "bn"]
@@ -55,20 +66,10 @@ def every_combination() -> list[ParameterSet]:
     return cases
 
 
-def everything(trainer: FederatedTrainer) -> dict[str, Tensor]:
-    """All tensors of a trainer's state under one name each."""
-    return {
-        f"{tree}/{name}": leaf for tree, leaves in trainer.state()["trees"].items() for name, leaf in leaves.items()
-    }
-
-
 def run(method: str, rounds: int = 2, **kwargs: Any) -> tuple[dict[str, Tensor], dict[str, object]]:
     trainer = toy_trainer(METHODS.parse(method), **kwargs)
-    for _ in range(rounds):
-        trainer.step()
-    record = trainer.evaluate()
-    record.pop("seconds")
-    return everything(trainer), record
+    train(rounds, trainer)
+    return everything(trainer), record_of(trainer)
 
 
 @pytest.mark.parametrize(("method", "norm", "model"), every_combination())
@@ -126,8 +127,7 @@ def test_pool_under_stress() -> None:
     for _ in range(15):
         reference.step()
         stressed.step()
-        expected, found = everything(reference), everything(stressed)
-        assert all(torch.equal(expected[name], found[name]) for name in expected)
+        assert same_bits(stressed, reference)
 
 
 def test_a_pool_uses_a_network_of_its_own_in_each_thread() -> None:
@@ -143,26 +143,32 @@ def test_a_pool_uses_a_network_of_its_own_in_each_thread() -> None:
     assert used == {id(network) for network in networks}
 
 
-@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+OUT_OF_MEMORY = {
+    "cuda": torch.OutOfMemoryError("CUDA out of memory"),
+    "cudnn": RuntimeError("GET was unable to find an engine to execute this computation"),
+    "cpu": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+}
+
+
+@pytest.mark.parametrize("record", [None, rerun], ids=["by operation", "recorded"])
+@pytest.mark.parametrize("kind", OUT_OF_MEMORY)
 def test_a_stack_that_does_not_fit_is_halved(
-    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str, record: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clients, images = toy_clients((6,) * 12), toy_images(train=72)
-    roomy, tight = (toy_trainer(Method(), executor="stacked", clients=clients, images=images) for _ in range(2))
+    settings: dict[str, Any] = {"clients": toy_clients((6,) * 12), "images": toy_images(train=72), "record": record}
+    roomy, tight = (toy_trainer(METHODS.parse("scaffold"), executor="stacked", **settings) for _ in range(2))
     fits = executors.local_train
 
     def crowded(forward: Any, lift: Any, task: Any, start: Any, batches: Any) -> Any:
         if len(start.counts_Y) > 4:
-            text = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
-            raise torch.OutOfMemoryError("CUDA out of memory") if kind == "cuda" else RuntimeError(text)
+            raise OUT_OF_MEMORY[kind]
         return fits(forward, lift, task, start, batches)
 
-    roomy.step(), roomy.step()
+    train(2, roomy)
     monkeypatch.setattr(executors, "local_train", crowded)
-    tight.step(), tight.step()
+    train(2, tight)
     assert [record.args for record in caplog.records] == [(12, 6), (6, 3)], "halved twice, in the first round only"
-    expected, found = everything(roomy), everything(tight)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert same_bits(tight, roomy)
 
 
 def test_memory_too_small_for_one_client_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

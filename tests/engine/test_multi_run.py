@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from flbench.config import parse_experiment
 from flbench.data.datasets import load
@@ -15,7 +14,7 @@ from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
 from flbench.registry import METHODS, NORMS
-from tests.toys import toy_trainer
+from tests.toys import record_of, same_bits, toy_trainer
 
 #: What differs between the runs of a group: seeds, rates, partitions, cohorts, and each method's hyperparameters.
 MEMBERS: list[dict[str, Any]] = [
@@ -46,21 +45,6 @@ def group(method: str, norm: str, **fields: Any) -> list[FederatedTrainer]:
     return trainers
 
 
-def tensors(trainer: FederatedTrainer) -> dict[str, Tensor]:
-    return {
-        f"{tree}/{name}": leaf for tree, leaves in trainer.state()["trees"].items() for name, leaf in leaves.items()
-    }
-
-
-def same_bits(together: FederatedTrainer, alone: FederatedTrainer) -> bool:
-    pairs = zip(tensors(together).items(), tensors(alone).items(), strict=True)
-    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
-
-
-def records(trainer: FederatedTrainer) -> dict[str, Any]:
-    return {key: value for key, value in trainer.evaluate().items() if key != "seconds"}
-
-
 def train_both(together: list[FederatedTrainer], alone: list[FederatedTrainer], rounds: int = 3) -> None:
     for _ in range(rounds):
         reports = step_together(together, [False] * len(together))
@@ -72,7 +56,7 @@ def test_every_method_to_the_bit(method: str) -> None:
     together, alone = group(method, "ln"), group(method, "ln")
     train_both(together, alone)
     assert all(map(same_bits, together, alone))
-    assert [records(trainer) for trainer in together] == [records(trainer) for trainer in alone]
+    assert [record_of(trainer) for trainer in together] == [record_of(trainer) for trainer in alone]
 
 
 #: Norms that need residual blocks.
