@@ -94,15 +94,15 @@ def _contrast(contrast: Contrast | None, metric: str, mark: str = "") -> Entry:
 def _costs(details: Details, target: float | None) -> list[Block]:
     """Return worst client, spread, worst class, bytes, rounds and bytes to the target of every cell with a value."""
     lines = [(names, details.costs[at]) for names, at, cell in _lines(details) if cell.values]
-    columns: dict[str, tuple[bool, Callable[[Costs], Entry]]] = {
-        "worst client": (any(costs.worst is not None for _, costs in lines), lambda costs: _percent(costs.worst)),
-        "sd over clients": (any(costs.spread is not None for _, costs in lines), lambda costs: _percent(costs.spread)),
-        "worst class": (any(costs.recall for _, costs in lines), _worst_class),
-        "bytes": (any(costs.bytes is not None for _, costs in lines), lambda costs: _bytes(costs.bytes)),
-        "rounds to target": (any(costs.reached for _, costs in lines), lambda costs: _rounds_to(costs.reached)),
-        "bytes to target": (any(costs.reached for _, costs in lines), lambda costs: _bytes_to(costs.reached)),
+    columns: dict[str, Callable[[Costs], Entry | None]] = {
+        "worst client": lambda costs: _percent(costs.worst),
+        "sd over clients": lambda costs: _percent(costs.spread),
+        "worst class": _worst_class,
+        "bytes": lambda costs: _bytes(costs.bytes),
+        "rounds to target": lambda costs: costs.reached and _rounds_to(costs.reached),
+        "bytes to target": lambda costs: costs.reached and _bytes_to(costs.reached),
     }
-    shown = {head: entry for head, (known, entry) in columns.items() if known}
+    shown = {head: entry for head, entry in columns.items() if any(entry(costs) for _, costs in lines)}
     if not shown:
         return []
     text = "Means over seeds. Worst client and worst class: accuracy; bytes: sent and received by all clients."
@@ -114,37 +114,35 @@ def _costs(details: Details, target: float | None) -> list[Block]:
             "the first evaluation that reaches it."
         )
     axes = _axes(details)
-    rows = tuple((*names, *(entry(costs) for entry in shown.values())) for names, costs in lines)
+    rows = tuple((*names, *(entry(costs) or Entry(NONE) for entry in shown.values())) for names, costs in lines)
     return [Paragraph(text), Grid((*axes, *shown), rows, len(axes))]
 
 
-def _percent(value: float | None) -> Entry:
-    return Entry(NONE) if value is None else Entry(_ACC.text(value), order=value)
+def _percent(value: float | None) -> Entry | None:
+    return None if value is None else Entry(_ACC.text(value), order=value)
 
 
-def _bytes(value: float | None) -> Entry:
-    return Entry(NONE) if value is None else Entry(bytes_text(value), order=value)
+def _bytes(value: float | None) -> Entry | None:
+    return None if value is None else Entry(bytes_text(value), order=value)
 
 
-def _worst_class(costs: Costs) -> Entry:
+def _worst_class(costs: Costs) -> Entry | None:
     known = [(recall, number) for number, recall in enumerate(costs.recall) if recall is not None]
     if not known:
-        return Entry(NONE)
+        return Entry(NONE) if costs.recall else None
     recall, number = min(known)
     return Entry(_ACC.text(recall), (f"class {number}",), order=recall)
 
 
-def _rounds_to(reached: Reached | None) -> Entry:
-    if reached is None or reached.rounds is None:
-        return Entry("never" if reached else NONE)
+def _rounds_to(reached: Reached) -> Entry:
+    if reached.rounds is None:
+        return Entry("never")
     below = (reached_text(reached),) if reached.n < reached.requested else ()
     return Entry(f"{reached.rounds:,.0f}", below, order=reached.rounds)
 
 
-def _bytes_to(reached: Reached | None) -> Entry:
-    if reached is None or reached.rounds is None:
-        return Entry("never" if reached else NONE)
-    return _bytes(reached.bytes)
+def _bytes_to(reached: Reached) -> Entry:
+    return Entry("never") if reached.rounds is None else _bytes(reached.bytes) or Entry(NONE)
 
 
 def _recall(details: Details) -> Grid | None:
@@ -154,7 +152,11 @@ def _recall(details: Details) -> Grid | None:
     if not 0 < classes <= MOST_CLASSES:
         return None
     axes = _axes(details)
-    rows = tuple((*names, *map(_percent, recall)) for names, recall in lines if len(recall) == classes)
+    rows = tuple(
+        (*names, *(_percent(value) or Entry(NONE) for value in recall))
+        for names, recall in lines
+        if len(recall) == classes
+    )
     return Grid((*axes, *(f"class {number}" for number in range(classes))), rows, len(axes))
 
 

@@ -8,7 +8,7 @@ from flbench.choices import SelectBy
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
-from flbench.report.cells import CONFIDENCE, Cell, gap_text, lines_below, listing, mean_text
+from flbench.report.cells import CONFIDENCE, gap_text, lines_below, listing, mean_text
 from flbench.report.claims import claims_grid
 from flbench.report.literal import literal
 from flbench.report.page.details import detail_blocks
@@ -132,11 +132,12 @@ def _standing(standing: Standing | None) -> Entry:
     below = [f"n={cell.summary.n}"] if cell.summary and without_interval else []
     below += [gap_text(cell)] if not cell.complete else []
     below += [cell.chosen] if cell.chosen else []
-    return _entry(standing.table, cell, standing.at, below)
+    return _entry(standing.table, standing.at, below)
 
 
-def _entry(table: Table, cell: Cell, at: Position, below: Sequence[str]) -> Entry:
+def _entry(table: Table, at: Position, below: Sequence[str]) -> Entry:
     """Return a cell with its marks; the tip lists its runs."""
+    cell = table.cells[at]
     metric = METRICS[cell.metric]
     values = ((run, cell.by_seed.get(run.experiment.seed)) for run in cell.runs)
     marks = [TIED] if at in table.tied else []
@@ -205,8 +206,10 @@ def _tables(tables: Sequence[Table], level: int) -> Iterator[Block]:
         previous = table.title
         rows = []
         for r in range(len(table.rows)):
-            cells = [((r, c), table.cells.get((r, c))) for c in range(len(table.cols))]
-            entries = (_entry(table, cell, at, lines_below(cell)) if cell else Entry(NONE) for at, cell in cells)
+            entries = [
+                _entry(table, (r, c), lines_below(table.cells[r, c])) if (r, c) in table.cells else Entry(NONE)
+                for c in range(len(table.cols))
+            ]
             rows.append((*words(*row_labels(table, r)), *entries))
         heads = (*table.row_axes, *(column_head(table, col) for col in table.cols))
         yield Grid(heads, tuple(rows), len(table.row_axes))
