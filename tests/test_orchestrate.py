@@ -337,7 +337,7 @@ def test_leaderboard_is_written_again_only_if_it_changes(store: Store, monkeypat
                 model_dump = staticmethod(lambda mode: {})
 
     sweep: Any = Report()
-    monkeypatch.setattr("flbench.report.write_leaderboard", write)
+    monkeypatch.setattr("flbench.report.output.write_leaderboard", write)
     tables = "flbench.report.write.terminal.to_terminal"
     monkeypatch.setattr(tables, lambda board, width: [f"table {len(made)} of {width}"])
     texts = [

@@ -31,11 +31,11 @@ from flbench.cli.options import (
 )
 from flbench.errors import UserError
 from flbench.papers import papers
-from flbench.report import check_replaceable, write_text
 from flbench.report.board import Leaderboard
 from flbench.report.dataframes import write_csv
 from flbench.report.figures.kinds import with_links, write_figures
 from flbench.report.leaderboard import build
+from flbench.report.output import check_replaceable, write_text
 from flbench.report.page.leaderboard import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of

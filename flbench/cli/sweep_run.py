@@ -185,7 +185,7 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
     if cached is not None and cached.get("key") == key and path.exists():
         return path, str(cached["text"])
     from flbench.papers import papers
-    from flbench.report import write_leaderboard
+    from flbench.report.output import write_leaderboard
     from flbench.report.write.terminal import to_terminal
 
     board = write_leaderboard(store, [sweep], path, papers(), arguments)

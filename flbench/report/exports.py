@@ -109,7 +109,8 @@ class Exported:
         """Raise ValueError, or UserError, unless experiment, result and metrics belong together."""
         if self.result.run_id != self.run_id:
             raise ValueError(f"its result belongs to run {self.result.run_id!r}")
-        if sha256(self.metrics) != self.result.metrics_sha256 or len(self.metrics) != self.result.metrics_bytes:
+        checksum = hashlib.sha256(self.metrics).hexdigest()
+        if (checksum, len(self.metrics)) != (self.result.metrics_sha256, self.result.metrics_bytes):
             raise ValueError("its metrics are not those of its result")
         if {record.get("round") for record in self.records} != self.result.evaluated:
             raise ValueError("its metrics lack evaluations of its result")
@@ -129,11 +130,6 @@ class Exported:
         if self.experiment is None or self.experiment.rounds == self.result.wanted:
             return self.experiment
         return parse_experiment({**self.experiment.to_json(), "rounds": self.result.wanted})
-
-
-def sha256(data: bytes) -> str:
-    """Return the checksum of metrics as results store it."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def _checksum(row: Mapping[str, str]) -> str:

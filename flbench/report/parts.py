@@ -8,15 +8,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flbench.config import Training
 from flbench.report.board import Options
 from flbench.report.runs import Collection, Source, collect
 from flbench.report.tables import Layout
-
-if TYPE_CHECKING:
-    from flbench.sweeps import Sweep
+from flbench.sweeps import Sweep
 
 
 @dataclass(frozen=True)

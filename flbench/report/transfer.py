@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
-from flbench.report.exports import Exported, read, sha256
+from flbench.report.exports import Exported, read
 from flbench.report.runs import StoredRun
 from flbench.store import Lease, Result, RunDir, Store, files, strict_json
 
@@ -65,7 +66,7 @@ def _ends_of(whole: Exported) -> Exported:
     result = dataclasses.replace(
         whole.result,
         evaluated=frozenset(record["round"] for record in records),
-        metrics_sha256=sha256(metrics),
+        metrics_sha256=hashlib.sha256(metrics).hexdigest(),
         metrics_bytes=len(metrics),
     )
     return dataclasses.replace(whole, metrics=metrics, result=result)

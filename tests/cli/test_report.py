@@ -9,7 +9,8 @@ import pytest
 
 from flbench.cli import main
 from flbench.papers import papers
-from flbench.report import exports, transfer, write_leaderboard
+from flbench.report import exports, transfer
+from flbench.report.output import write_leaderboard
 from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
 from flbench.sweeps import load_sweep

@@ -99,8 +99,8 @@ def _costs(details: Details, target: float | None) -> list[Block]:
         "sd over clients": lambda costs: _percent(costs.spread),
         "worst class": _worst_class,
         "bytes": lambda costs: _bytes(costs.bytes),
-        "rounds to target": lambda costs: costs.reached and _rounds_to(costs.reached),
-        "bytes to target": lambda costs: costs.reached and _bytes_to(costs.reached),
+        "rounds to target": lambda costs: _rounds_to(costs.reached) if costs.reached else None,
+        "bytes to target": lambda costs: _bytes_to(costs.reached) if costs.reached else None,
     }
     shown = {head: entry for head, entry in columns.items() if any(entry(costs) for _, costs in lines)}
     if not shown:

@@ -1,0 +1,50 @@
+"""Reports as files: a file is written in one step, and replaced only by a report with the same title."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import unescape
+from pathlib import Path
+
+from flbench.errors import UserError
+from flbench.report.board import Leaderboard
+from flbench.report.leaderboard import build
+from flbench.report.page.leaderboard import document
+from flbench.report.paper import Paper
+from flbench.report.parts import options_of, parts_of
+from flbench.report.runs import StoreSource
+from flbench.report.write.markdown import to_markdown
+from flbench.store import Store, files
+from flbench.sweeps import Sweep
+
+
+def write_leaderboard(
+    store: Store, sweeps: Sequence[Sweep], path: Path, papers: Sequence[Paper], arguments: Sequence[str] = ()
+) -> Leaderboard:
+    """Return the leaderboard of some sweeps from ``store``, after writing it to ``path`` as Markdown.
+
+    ``arguments`` are options of the command that makes it again (``flbench report``).
+    """
+    board = build(parts_of(StoreSource(store), sweeps), options_of(sweeps, arguments), papers)
+    write_text(path, to_markdown(document(board)))
+    return board
+
+
+def check_replaceable(path: Path | None, title: str) -> None:
+    """Raise UserError for an existing file that is not an earlier report with the same title."""
+    if path is None or not path.is_file():
+        return
+    known = path.read_text(encoding="utf-8", errors="replace")
+    page = re.search(r'<meta name="generator" content="flbench report: (.*)">', known)
+    page_title = unescape(page[1]) if page else None
+    text_title = known.partition("\n")[0].removeprefix("# ") if "\nRegenerate with:\n" in known else None
+    if title not in (page_title, text_title):
+        found = f"a report on {page_title or text_title}" if page_title or text_title else "no report"
+        raise UserError(f"{path} is {found}, and this one is on {title}: name another file, or replace it with --force")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one step, so that no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, text.encode(), sync=False)
