@@ -31,14 +31,23 @@ from flbench.report.runs import Collection
 from flbench.report.write.json import to_json
 from flbench.report.write.terminal import to_terminal
 from flbench.sweeps import load_sweep
+from tests.papers.label_skew.probed_sweeps import (
+    METHODS,
+    NORMS,
+    Measured,
+    Records,
+    board,
+    finished,
+    probed_runs,
+    syntheses_of,
+)
 from tests.report.stores import draw, experiment, html_of, leaderboard_of, markdown_of
-from tests.report.worlds import METHODS, NORMS, Records, Saw, board, finished, why_of, world
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "why.md"
 
 
-def mechanism(name: str, law: Any, **axes: Any) -> Mechanism:
-    (found,) = why_of(board(world(law, **axes)))
+def mechanism(name: str, measure: Any, **axes: Any) -> Mechanism:
+    (found,) = syntheses_of(board(probed_runs(measure, **axes)))
     return next(one for one in found.mechanisms if one.name == name)
 
 
@@ -61,11 +70,11 @@ def test_the_direction_of_a_correlation(interval: tuple[float, float] | None, wa
 RATES = tuple(10.0 ** (k / 2) for k in range(-6, 2))  # 0.001 to 3.16
 
 
-def stable(request: Any, factor: float = 1.0) -> Saw:
+def stable(request: Any, factor: float = 1.0) -> Measured:
     """A norm with 2 / lambda_max = 10^(index / 2 - 2.5) that works up to that rate, or to ``factor`` times it."""
     rate = 10 ** (NORMS.index(request.norm.name) / 2 - 2.5)
     works = request.lr <= 1.01 * factor * rate
-    return Saw(0.9 if works else 0.3, sharp=2.2 / request.lr, born_sharp=2 / rate)
+    return Measured(0.9 if works else 0.3, sharp=2.2 / request.lr, initial_sharp=2 / rate)
 
 
 def test_the_range_follows_the_sharpness() -> None:
@@ -79,10 +88,10 @@ def test_the_range_follows_the_sharpness() -> None:
 
 
 def test_a_range_that_falls_with_the_sharpness_rate_refutes_the_claim() -> None:
-    def law(request: Any) -> Saw:
+    def measure(request: Any) -> Measured:
         return stable(request, factor=10.0 ** (3 - NORMS.index(request.norm.name)))
 
-    found = mechanism("rates", law, rates=RATES, methods=METHODS[:2])
+    found = mechanism("rates", measure, rates=RATES, methods=METHODS[:2])
     assert found.claim.verdict == "does not hold" and "rho -1.00" in found.claim.evidence
 
 
@@ -93,10 +102,10 @@ def test_three_norms_are_too_few_for_the_range() -> None:
 
 
 def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() -> None:
-    def law(request: Any) -> Saw | None:
-        return Saw(0.1, born_sharp=1) if request.norm.name == "bn" else stable(request)
+    def measure(request: Any) -> Measured | None:
+        return Measured(0.1, initial_sharp=1) if request.norm.name == "bn" else stable(request)
 
-    found = mechanism("rates", law, rates=RATES, methods=METHODS[:2])
+    found = mechanism("rates", measure, rates=RATES, methods=METHODS[:2])
     assert "Left out: 4 rows whose best rate is not 2 times better than guessing." in found.claim.evidence
     assert found.correlations[-1].correlation.n == 24
 
@@ -105,11 +114,11 @@ def test_rows_that_never_learn_or_are_not_finished_are_left_out_and_counted() ->
 
 
 def test_accuracy_follows_the_rank() -> None:
-    def law(request: Any) -> Saw:
+    def measure(request: Any) -> Measured:
         rank = 1 + NORMS.index(request.norm.name) + request.lr + wiggle(request)
-        return Saw(rank / 20, rank=rank)
+        return Measured(rank / 20, rank=rank)
 
-    found = mechanism("rank", law)
+    found = mechanism("rank", measure)
     assert found.claim.verdict == "holds" and found.claim.evidence.startswith(
         "Over all cells of a column it rises with the rank, rho 1.00"
     )
@@ -117,18 +126,18 @@ def test_accuracy_follows_the_rank() -> None:
 
 
 def test_between_norms_alone_it_follows_in_part() -> None:
-    def law(request: Any) -> Saw:
+    def measure(request: Any) -> Measured:
         own = math.log10(request.lr) / 10 + wiggle(request)
-        return Saw((1 + NORMS.index(request.norm.name) - own) / 20, rank=1 + NORMS.index(request.norm.name) + own)
+        return Measured((1 + NORMS.index(request.norm.name) - own) / 20, rank=1 + NORMS.index(request.norm.name) + own)
 
-    found = mechanism("rank", law)
+    found = mechanism("rank", measure)
     assert found.claim.verdict == "in part"
     assert "at the same norm it falls with the rank, rho -1.00" in found.claim.evidence
 
 
 def test_more_rank_can_go_with_less_accuracy() -> None:
     found = mechanism(
-        "rank", lambda request: Saw(0.9 - request.lr / 2 - wiggle(request), rank=1 + request.lr + wiggle(request))
+        "rank", lambda request: Measured(0.9 - request.lr / 2 - wiggle(request), rank=1 + request.lr + wiggle(request))
     )
     assert found.claim.verdict == "does not hold" and found.claim.evidence.startswith(
         "Over all cells of a column it falls with the rank"
@@ -138,7 +147,7 @@ def test_more_rank_can_go_with_less_accuracy() -> None:
 def test_few_cells_are_inconclusive() -> None:
     found = mechanism(
         "rank",
-        lambda request: Saw(0.5 + request.lr / 4, rank=1 + request.lr),
+        lambda request: Measured(0.5 + request.lr / 4, rank=1 + request.lr),
         methods=["fedavg"],
         norms=["none"],
         partitions=["iid"],
@@ -161,7 +170,7 @@ def growth_of(request: Any) -> float:
 
 def grows(acc: Any) -> Any:
     """Cells that begin with features of length 1."""
-    return lambda request: Saw(acc(request), norm=growth_of(request))
+    return lambda request: Measured(acc(request), norm=growth_of(request))
 
 
 def loss_of(request: Any) -> float:
@@ -208,15 +217,15 @@ def test_growth_can_explain_one_partition() -> None:
 
 
 def test_the_evidence_names_features_that_are_longer_from_the_start() -> None:
-    def law(request: Any) -> Saw:
-        return Saw(0.5 + wiggle(request), norm=8, born_norm=0.5 if request.norm.name == "none" else 8)
+    def measure(request: Any) -> Measured:
+        return Measured(0.5 + wiggle(request), norm=8, initial_norm=0.5 if request.norm.name == "none" else 8)
 
-    found = mechanism("norms", law)
+    found = mechanism("norms", measure)
     assert "fn's features are 16.0 times as long as none's" in found.claim.evidence
 
 
 def test_cells_that_diverged_have_no_gain() -> None:
-    found = mechanism("norms", lambda request: None if request.norm.name == "none" else Saw(0.9))
+    found = mechanism("norms", lambda request: None if request.norm.name == "none" else Measured(0.9))
     assert found.claim.verdict == "not run"
 
 
@@ -224,18 +233,18 @@ def test_cells_that_diverged_have_no_gain() -> None:
 
 
 def test_records_of_round_0_are_read_once() -> None:
-    collection = world(lambda request: Saw(0.5 + wiggle(request), norm=2))
+    collection = probed_runs(lambda request: Measured(0.5 + wiggle(request), norm=2))
     sections, source = board(collection).sections, cast(Any, collection.source)
-    before = source.asked
+    before = source.reads
     (found,) = synthesize(sections, collection)
     assert len(collection.runs) == 7 * 7 * 2 * 3 * 2
-    assert source.asked - before == 7 * 2 * 2, "norms, partitions and seeds"
+    assert source.reads - before == 7 * 2 * 2, "norms, partitions and seeds"
     assert len(found.cells) == 294 and len(found.tuned) == 98
     assert all(one.growth == 2 and one.born == 1 and one.born_local == 2 for one in found.cells)
 
 
 def test_without_probes_the_chapter_says_how_to_turn_them_on() -> None:
-    collection = world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"])
+    collection = probed_runs(lambda request: Measured(0.5), methods=["fedavg"], norms=["none"])
     for run in collection.runs:
         assert isinstance(run.record, dict)
         del run.record["probes"]
@@ -246,33 +255,33 @@ def test_without_probes_the_chapter_says_how_to_turn_them_on() -> None:
 
 
 def test_the_chapter_is_there_only_on_request() -> None:
-    found = leaderboard_of(world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"]))
+    found = leaderboard_of(probed_runs(lambda request: Measured(0.5), methods=["fedavg"], norms=["none"]))
     assert "## Why" not in markdown_of(found) and "why" not in to_json(found)
 
 
 def test_a_report_about_losses_judges_no_mechanism() -> None:
-    collection = world(lambda request: Saw(0.5), methods=["fedavg"], norms=["none"])
+    collection = probed_runs(lambda request: Measured(0.5), methods=["fedavg"], norms=["none"])
     for run in collection.runs:
         assert isinstance(run.record, dict)
         run.record["loss"] = 1.0
     assert "this report's metric is none" in markdown_of(board(collection, metric="loss"))
 
 
-def golden_law(request: Any) -> Saw:
+def golden_measure(request: Any) -> Measured:
     rank = 1 + NORMS.index(request.norm.name) + request.lr + wiggle(request)
     alone = request.method.name == "local-only"
-    return Saw(
+    return Measured(
         0.9 - loss_of(request) + 0.01 * rank + wiggle(request) if not alone else 0.1,
         rank=rank,
         norm=growth_of(request),
         sharp=1 / request.lr,
-        born_sharp=1.0 + NORMS.index(request.norm.name),
+        initial_sharp=1.0 + NORMS.index(request.norm.name),
         overfit=(0.9, 0.2 if request.norm.name == "none" else 0.8 + 0.01 * request.seed),
     )
 
 
 def test_golden_section() -> None:
-    text = markdown_of(board(world(golden_law, norms=NORMS[:3])))
+    text = markdown_of(board(probed_runs(golden_measure, norms=NORMS[:3])))
     text = text[text.index("## Why") : text.index("## How to read this")]
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
@@ -280,7 +289,7 @@ def test_golden_section() -> None:
 
 
 def test_json_terminal_and_page_agree() -> None:
-    found = board(world(golden_law, norms=NORMS[:3]))
+    found = board(probed_runs(golden_measure, norms=NORMS[:3]))
     plain = json.loads(json.dumps(to_json(found), allow_nan=False))["why"][0]
     assert [one["verdict"] for one in plain["answers"]] == ["inconclusive", "holds", "in part"]
     assert plain["answers"][1]["findings"][0]["n"] == 63
@@ -299,7 +308,7 @@ def test_json_terminal_and_page_agree() -> None:
 
 
 def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity() -> None:
-    collection = world(golden_law, norms=NORMS[:3])
+    collection = probed_runs(golden_measure, norms=NORMS[:3])
     (drawing,) = draw(board(collection), "why")
     axes: Any = drawing.figure.axes
     assert [panel.get_xlabel() for panel in axes[3:]] == [
@@ -314,7 +323,7 @@ def test_the_figure_has_a_row_for_each_partition_and_a_panel_for_each_quantity()
 def test_many_marks_are_a_picture_in_each_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit the marks are a picture with a palette, axes and labels stay vectors."""
     monkeypatch.setattr(figures, "_MOST_VECTORS", 10)
-    (drawing,) = draw(board(world(golden_law, norms=NORMS[:3])), "why")
+    (drawing,) = draw(board(probed_runs(golden_measure, norms=NORMS[:3])), "why")
     save_as(drawing, tmp_path / "why.svg")
     pictures = re.findall(r';base64,([^"]+)"', (tmp_path / "why.svg").read_text())
     assert len(pictures) == 2 * 3
@@ -322,7 +331,7 @@ def test_many_marks_are_a_picture_in_each_panel(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_matrix_of_class_accuracies() -> None:
-    collection = world(golden_law, methods=["fedavg"], norms=NORMS[:2], partitions=["classes:1"])
+    collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2], partitions=["classes:1"])
     (drawing,) = draw(board(collection), "overfit")
     axes: Any = [panel for panel in drawing.figure.axes if panel.images]
     assert [panel.get_title() for panel in axes] == ["fedavg none\nmean 90 → 47 %", "fedavg fn\nmean 90 → 87 %"]
@@ -331,7 +340,7 @@ def test_the_matrix_of_class_accuracies() -> None:
 
 
 def test_features_over_rounds_of_local_training_and_of_the_baseline() -> None:
-    collection = world(golden_law, methods=["fedavg"], norms=NORMS[:2])
+    collection = probed_runs(golden_measure, methods=["fedavg"], norms=NORMS[:2])
     drawings = draw(board(collection), "features")
     assert [one.name for one in drawings] == ["features-digits-mlp-fedavg-classes-1-E-10-lr-1"]
     spectrum, share, norms, heads, *_ = drawings[0].figure.axes
@@ -350,16 +359,16 @@ def claims(**axes: Any) -> list[Claim]:
     for norm, seed in ((norm, seed) for norm in ("none", "fn") for seed in range(3)):
         for method in ("local-only", "fedavg"):
             request = experiment(method=method, norm=norm, partition="classes:1", seed=seed, probes={"features": 10})
-            saw = axes[norm](seed)
-            runs.append(finished(request, saw, source))
-    (found,) = why_of(board(Collection(tuple(runs), (), source)))  # type: ignore[arg-type]
+            measured = axes[norm](seed)
+            runs.append(finished(request, measured, source))
+    (found,) = syntheses_of(board(Collection(tuple(runs), (), source)))  # type: ignore[arg-type]
     return list(found.claims)
 
 
 def test_collapse_without_normalization_and_not_with_fn() -> None:
     found = claims(
-        none=lambda seed: Saw(0.1, norm=10 + seed, share=0.999, rank=1.001, overfit=(0.8, 0.1)),
-        fn=lambda seed: Saw(0.1, norm=1, share=0.8 + 0.01 * seed, overfit=(0.9, 0.7 + 0.01 * seed)),
+        none=lambda seed: Measured(0.1, norm=10 + seed, share=0.999, rank=1.001, overfit=(0.8, 0.1)),
+        fn=lambda seed: Measured(0.1, norm=1, share=0.8 + 0.01 * seed, overfit=(0.9, 0.7 + 0.01 * seed)),
     )
     assert [one.verdict for one in found] == ["holds"] * 4
     assert "none: factor 11, above 1 in 1 of 1 setting" in found[0].evidence and "; fn: 1;" in found[0].evidence
@@ -370,8 +379,8 @@ def test_collapse_without_normalization_and_not_with_fn() -> None:
 
 def test_claims_that_the_runs_contradict() -> None:
     found = claims(
-        none=lambda seed: Saw(0.1, norm=1 - 0.01 * seed, share=0.5, overfit=(0.8, 0.8 - 0.01 * seed)),
-        fn=lambda seed: Saw(0.1, norm=2, share=0.995 + 0.001 * seed, overfit=(0.8, 0.1)),
+        none=lambda seed: Measured(0.1, norm=1 - 0.01 * seed, share=0.5, overfit=(0.8, 0.8 - 0.01 * seed)),
+        fn=lambda seed: Measured(0.1, norm=2, share=0.995 + 0.001 * seed, overfit=(0.8, 0.1)),
     )
     assert [one.verdict for one in found] == ["does not hold"] * 4
 

@@ -1,4 +1,4 @@
-"""Made-up sweeps with probes, whose answers are known."""
+"""Synthetic sweeps with probes, whose measurements are a function of the experiment."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ RATES = (0.01, 0.1, 1.0)
 
 
 @dataclass(frozen=True)
-class Saw:
-    """What is recorded at the end of a run, and before its beginning."""
+class Measured:
+    """What a run records at its end, and before its first round."""
 
     acc: float
     rank: float = 2.0
     norm: float = 1.0
     sharp: float = 1.0
     share: float = 0.5
-    born_norm: float = 1.0
-    born_sharp: float = 1.0
+    initial_norm: float = 1.0
+    initial_sharp: float = 1.0
     overfit: tuple[float, float] | None = None
 
     def end(self) -> dict[str, Any]:
-        """The last record's numbers."""
+        """Return the probes of the last record."""
         more = {} if self.overfit is None else {"overfit": _overfit(*self.overfit)}
         return {**_probes(self.norm, self.share, self.rank, self.sharp), "drift": {"agreement": 0.5}, **more}
 
-    def born(self) -> dict[str, Any]:
-        """Those of round 0."""
-        return _probes(self.born_norm, 0.4, 1.5, self.born_sharp)
+    def start(self) -> dict[str, Any]:
+        """Return the probes of round 0."""
+        return _probes(self.initial_norm, 0.4, 1.5, self.initial_sharp)
 
 
 def _probes(norm: float, share: float, rank: float, sharp: float) -> dict[str, Any]:
@@ -54,22 +54,22 @@ def _overfit(before: float, after: float) -> dict[str, Any]:
 
 @dataclass
 class Records:
-    """A source that knows every record, and counts how often it is asked."""
+    """A source that holds every record, and counts its reads."""
 
     known: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    asked: int = 0
+    reads: int = 0
 
     def metrics(self, run_id: str, result: Any) -> list[dict[str, Any]]:
         """Round 0, the middle and the last."""
-        self.asked += 1
+        self.reads += 1
         return self.known[run_id]
 
 
-Law = Callable[[Any], Saw | None]
+Measure = Callable[[Any], Measured | None]
 
 
-def world(
-    law: Law,
+def probed_runs(
+    measure: Measure,
     *,
     methods: Sequence[str] = METHODS,
     norms: Sequence[str] = NORMS,
@@ -77,33 +77,33 @@ def world(
     rates: Sequence[float] = RATES,
     seeds: Sequence[int] = (0, 1),
 ) -> Collection:
-    """One run of everything; ``law`` says what an experiment's probes see, or None where it diverges."""
+    """One run of every combination; ``measure`` returns what an experiment records, or None where it diverges."""
     source, runs = Records(), []
     for method, norm, partition, lr, seed in itertools.product(methods, norms, partitions, rates, seeds):
         request = experiment(
             method=method, norm=norm, partition=partition, lr=lr, seed=seed, probes={"features": 10, "overfit": 20}
         )
-        runs.append(finished(request, law(request), source))
+        runs.append(finished(request, measure(request), source))
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), (), source)  # type: ignore[arg-type]
 
 
-def finished(request: Any, saw: Saw | None, source: Records) -> Run:
-    """A run that is done, or has diverged."""
+def finished(request: Any, measured: Measured | None, source: Records) -> Run:
+    """A run that is done, or that diverged."""
     result: Any = SimpleNamespace(
         fingerprint="feedfacecafebeef",
         numerics={},
         environment={},
-        status="done" if saw else "diverged",
+        status="done" if measured else "diverged",
         evaluated=frozenset({0, 10, 20}),
         probes=frozenset({"features"}),
         rounds=20,
     )
-    if saw is None:
+    if measured is None:
         return Run(request, 20, "diverged", result=result)
-    last = {"round": 20, "acc": saw.acc, "recall": [saw.acc] * 10, "probes": saw.end()}
+    last = {"round": 20, "acc": measured.acc, "recall": [measured.acc] * 10, "probes": measured.end()}
     source.known[request.run_id] = [
-        {"round": 0, "acc": 0.1, "probes": saw.born()},
-        {"round": 10, "acc": saw.acc / 2, "probes": saw.end()},
+        {"round": 0, "acc": 0.1, "probes": measured.start()},
+        {"round": 10, "acc": measured.acc / 2, "probes": measured.end()},
         last,
     ]
     return Run(request, 20, "done", result=result, record=last)
@@ -114,8 +114,8 @@ def board(collection: Collection, **options: Any) -> Leaderboard:
     return leaderboard_of(collection, why=True, title="why", command="flbench report --why", **options)
 
 
-def why_of(board: Leaderboard) -> tuple[Synthesis, ...]:
-    """What the leaderboard's synthesis says."""
+def syntheses_of(board: Leaderboard) -> tuple[Synthesis, ...]:
+    """The syntheses of a leaderboard."""
     supplement = board.supplement(LabelSkewSupplement)
     assert supplement is not None
     return supplement.why or ()
