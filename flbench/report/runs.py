@@ -20,8 +20,8 @@ from flbench.metric_specs import METRICS, Record, value_of
 from flbench.report.contents import by_dataset, choose_content, renamed
 from flbench.store import Result, RunRequest, Store
 
-#: Fields of an experiment that no leaderboard compares: what was observed, and what is averaged over.
-NOT_COMPARED = frozenset({"seed", "eval_every", "probes"})
+#: Fields that do not distinguish cells at one round: what was observed, what is averaged over, and the length of a run.
+NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
 
 
 @dataclass(frozen=True)
@@ -295,8 +295,4 @@ def _common_rounds(source: Source, experiments: Sequence[Experiment]) -> list[tu
 
 def compared_fields(experiment: Experiment) -> dict[str, Any]:
     """Return the fields that a leaderboard may compare, components as components."""
-    return {
-        name: getattr(experiment, name)
-        for name in type(experiment).model_fields
-        if name not in NOT_COMPARED and name != "rounds"
-    }
+    return {name: getattr(experiment, name) for name in type(experiment).model_fields if name not in NOT_COMPARED}

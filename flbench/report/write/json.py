@@ -7,6 +7,7 @@ from typing import Any
 from flbench.report.board import Details, Leaderboard
 from flbench.report.dataframes import flatten
 from flbench.report.lr_range import Range, Ranges
+from flbench.report.runs import NOT_COMPARED
 from flbench.report.stats import Contrast
 from flbench.report.summary import Overall
 from flbench.report.tables import Position, Table
@@ -57,12 +58,9 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
 def _cell(table: Table, at: Position) -> dict[str, Any]:
     cell = table.cells[at]
     summary = cell.summary
-    fields = flatten(cell.experiment)
-    for name in ("seed", "eval_every", "probes", "rounds"):
-        fields.pop(name, None)
     return {
         "cell_id": cell.experiment.cell_id,
-        "experiment": fields,
+        "experiment": {name: value for name, value in flatten(cell.experiment).items() if name not in NOT_COMPARED},
         "rounds": cell.rounds,
         "metric": cell.metric,
         "mean": summary.mean if summary else None,
