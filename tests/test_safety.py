@@ -282,13 +282,24 @@ SECRETS = {
 }
 
 
-def test_redact() -> None:
-    text = "put wandb-0123456789abcdef to https://me:swordfish@host/x and git+ssh://git@host, a:b@c"
-    assert redact(text, SECRETS) == "put *** to https://***@host/x and git+ssh://git@host, a:b@c"
-    assert redact("https://ghp_0123456789abcdefgh@github.com/x", {}) == "https://***@github.com/x"
-    assert (
-        redact("abc abcdef", {"A_KEY": "abc", "B_KEY": "abcdef"}) == "abc ***"
-    )  # values this short are not considered secret
+@pytest.mark.parametrize(
+    ("environ", "text", "shown"),
+    [
+        (
+            SECRETS,
+            "put wandb-0123456789abcdef to https://me:swordfish@host/x and git+ssh://git@host, a:b@c",
+            "put *** to https://***@host/x and git+ssh://git@host, a:b@c",
+        ),
+        ({}, "https://ghp_0123456789abcdefgh@github.com/x", "https://***@github.com/x"),
+        # A value as short as abc is no secret.
+        ({"A_KEY": "abc", "B_KEY": "abcdef"}, "abc abcdef", "abc ***"),
+    ],
+)
+def test_secrets_of_the_environment_and_in_addresses_are_redacted(
+    environ: dict[str, str], text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", environ)
+    assert redact(text) == shown
 
 
 def sweep_in_a_process(folder: Path, *options: str, umask: int = 0o022, **variables: str) -> None:

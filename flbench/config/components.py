@@ -36,7 +36,7 @@ def registry_of(field: str) -> Registry[Any] | None:
 class FieldProblem(ValueError):
     """A value that does not fit, with the path of the field inside the experiment."""
 
-    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+    def __init__(self, message: str, path: tuple[str | int, ...]) -> None:
         super().__init__(message)
         self.path = path
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -122,7 +122,11 @@ class Result:
         raw = None if data is None else strict_json.parse_object(data, file)
         if data is None or raw is None:
             return None
-        if raw.pop("sha256", None) not in _checksums(data, raw):
+        checksum = raw.pop("sha256", None)
+        # The bytes as they are written now, which is cheap to check; earlier versions wrote other white space.
+        body, found, _ = data.rpartition(b',"sha256":"')
+        fits = found and hashlib.sha256(body + b"}").hexdigest() == checksum
+        if not fits and hashlib.sha256(canonical_json(raw).encode()).hexdigest() != checksum:
             return None
         try:
             return cls.parse(raw, file)
@@ -191,11 +195,3 @@ _NAMES = frozenset({"schema", *(field.name for field in dataclasses.fields(Resul
 @cache
 def _adapter() -> TypeAdapter[Result]:
     return TypeAdapter(Result)
-
-
-def _checksums(data: bytes, raw: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the checksum of a result's file as written now (cheap to compute), then as written by earlier versions."""
-    body, found, _ = data.rpartition(b',"sha256":"')
-    if found:
-        yield hashlib.sha256(body + b"}").hexdigest()
-    yield hashlib.sha256(canonical_json(raw).encode()).hexdigest()

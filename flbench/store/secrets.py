@@ -17,14 +17,14 @@ _SHORTEST = 6
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)|(?<=://)[^/\s:@]{16,}(?=@)")
 
 
-def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
+def redact(text: str) -> str:
     """Return the text with stars in place of every secret of the environment, and of passwords in addresses."""
-    return _without(_secrets(environ), text)
+    return _without(_secrets(), text)
 
 
 def redact_all(value: Any) -> Any:
     """Return plain JSON in which every text is redacted."""
-    return _without_in_all(_secrets(os.environ), value)
+    return _without_in_all(_secrets(), value)
 
 
 def is_secret(name: str) -> bool:
@@ -32,9 +32,9 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-def _secrets(environ: Mapping[str, str]) -> list[str]:
-    """Return the values that are secrets, the longest first: one may begin with another."""
-    values = {value for name, value in environ.items() if _SECRET.search(name) and len(value) >= _SHORTEST}
+def _secrets() -> list[str]:
+    """Return the environment's values that are secrets, the longest first: one may begin with another."""
+    values = {value for name, value in os.environ.items() if is_secret(name) and len(value) >= _SHORTEST}
     return sorted(values, key=len, reverse=True)
 
 
