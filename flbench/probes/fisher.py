@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,21 +27,6 @@ from torch import Tensor
 from flbench.methods.base import Tree
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """Eigenvalues of the Fisher information.
-
-    Attributes:
-        largest: lambda_max.
-        mean: over all P of them.
-        nonzero: the eigenvalues of the dual Gram matrix in descending order.
-    """
-
-    largest: float
-    mean: float
-    nonzero: Array
 
 
 class DualGram(ABC):
@@ -130,10 +114,10 @@ class OfReadouts(DualGram):
         return self._by_readouts.times((self._kernel_TT @ pulled_T1,)) / self.samples
 
 
-def spectrum(dual: DualGram) -> Spectrum:
-    """Return all nonzero eigenvalues, exactly, through the whole dual Gram matrix."""
-    values = np.linalg.eigvalsh(dual.gram().cpu().numpy())[::-1]
-    return Spectrum(float(values[0]), float(values.sum() / dual.parameters), values)
+def spectrum(dual: DualGram) -> Array:
+    """Return all nonzero eigenvalues in descending order, exactly, through the whole dual Gram matrix."""
+    values: Array = np.linalg.eigvalsh(dual.gram().cpu().numpy())[::-1]
+    return values
 
 
 def largest_eigenvalue(dual: DualGram, *, tolerance: float = 1e-6) -> float:

@@ -44,11 +44,8 @@ def squeue(names: Iterable[str]) -> list[Row] | None:
     answer = output_of(
         "squeue", "--noheader", "--array", "--states=all", f"--name={','.join(names)}", f"--format={_FORMAT}"
     )
-    return None if answer is None else read_rows(answer)
-
-
-def read_rows(answer: str) -> list[Row]:
-    """Return the rows of squeue's output."""
+    if answer is None:
+        return None
     parts = (line.split("|") for line in answer.splitlines())
     return [Row(*row) for row in parts if len(row) == 5]
 

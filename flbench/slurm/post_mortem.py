@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 from flbench.slurm.commands import state_of
 from flbench.store import RunDir, Store, files, strict_json
@@ -21,37 +19,17 @@ _TAIL = 1 << 13
 RETRY_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class JobEnd:
-    """How a job ended, as the ``kind`` and ``message`` of an exit.json."""
-
-    kind: str
-    message: str
-
-
-#: By the job's state. The states COMPLETED and FAILED do not explain why a run was lost.
+#: The ``kind`` and ``message`` of an exit.json, by the job's state. COMPLETED and FAILED do not explain a lost run.
 _ENDS = {
-    "TIMEOUT": JobEnd("timeout", "SLURM ended its job at the wall time"),
-    "DEADLINE": JobEnd("timeout", "SLURM ended its job at the deadline"),
-    "PREEMPTED": JobEnd("preempted", "SLURM preempted its job"),
-    "REQUEUED": JobEnd("preempted", "SLURM requeued its job"),
-    "CANCELLED": JobEnd("interrupted", "its job was cancelled"),
-    "NODE_FAIL": JobEnd("node_fail", "the node of its job failed"),
-    "BOOT_FAIL": JobEnd("node_fail", "the node of its job did not boot"),
-    "OUT_OF_MEMORY": JobEnd("oom", "its job used more memory than it requested; raise mem in the profile"),
+    "TIMEOUT": ("timeout", "SLURM ended its job at the wall time"),
+    "DEADLINE": ("timeout", "SLURM ended its job at the deadline"),
+    "PREEMPTED": ("preempted", "SLURM preempted its job"),
+    "REQUEUED": ("preempted", "SLURM requeued its job"),
+    "CANCELLED": ("interrupted", "its job was cancelled"),
+    "NODE_FAIL": ("node_fail", "the node of its job failed"),
+    "BOOT_FAIL": ("node_fail", "the node of its job did not boot"),
+    "OUT_OF_MEMORY": ("oom", "its job used more memory than it requested; raise mem in the profile"),
 }
-
-
-def end_of_job(job: str, restart: int, log: Path) -> JobEnd | None:
-    """Return how a job ended after ``restart`` requeues; None if SLURM does not know or does not answer."""
-    state = state_of(job, restart)
-    if state == "FAILED":
-        with suppress(OSError), log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            tail = file.read()
-            if any(words in tail for words in _MEMORY):
-                state = "OUT_OF_MEMORY"
-    return _ENDS.get(state or "")
 
 
 def record_end(store: Store, run: RunDir) -> bool:
@@ -64,15 +42,21 @@ def record_end(store: Store, run: RunDir) -> bool:
     # The job id becomes an argument of SLURM's commands, and the store may come from another user: allow only digits.
     if lease is None or not str(lease.slurm_job).isdecimal() or not isinstance(lease.slurm_restart, int):
         return False
-    worker = store.workers / lease.token
-    end = end_of_job(str(lease.slurm_job), lease.slurm_restart, worker / "log.txt")
-    if end is None:
+    state, worker = state_of(str(lease.slurm_job), lease.slurm_restart), store.workers / lease.token
+    if state == "FAILED":
+        with suppress(OSError), (worker / "log.txt").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            tail = file.read()
+            if any(words in tail for words in _MEMORY):
+                state = "OUT_OF_MEMORY"
+    if state not in _ENDS:
         return False
+    kind, message = _ENDS[state]
     # Do not retry if no worker can have more memory. The worker's memory is unknown if it was killed before it wrote
     # environment.json.
     environment = attempts[-1].environment()
-    final = end.kind == "oom" and bool(environment) and environment.get("memory") != "usual"
-    record = {"schema": strict_json.SCHEMA, "kind": end.kind, "message": end.message, "mendable": final}
+    final = kind == "oom" and bool(environment) and environment.get("memory") != "usual"
+    record = {"schema": strict_json.SCHEMA, "kind": kind, "message": message, "mendable": final}
     files.make_directory(worker, store.workers)
     files.publish(worker / "exit.json", strict_json.sealed(record))
     return True

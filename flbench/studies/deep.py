@@ -38,6 +38,7 @@ class Deep(StudyExperiment):
         Spelling("pretrain_lr", ("pretrain_lr", "pretrain_steps"), partial(_if_pretrained, 1e-3)),
     )
     lists: ClassVar[Mapping[str, int]] = {"ranks": 1}
+    arithmetic: ClassVar[Arithmetic] = "fp32"
 
     rounds: Rounds = Field(default=0, ge=0, description="epochs of training; 0: the network as it is drawn")
     dataset: Component = Field(default="digits", validate_default=True, description="data set")
@@ -60,11 +61,6 @@ class Deep(StudyExperiment):
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
         """Return accuracy where the network is trained, else the effective rank of its last hidden layer."""
         return "rank" if raw.get("lr") is None else "test_acc"
-
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """Networks train in single precision."""
-        return "fp32"
 
     def study(self, data: Data | None, device: str) -> Study:
         """Return the network, pre-trained where that is asked for."""

@@ -27,6 +27,8 @@ class Rank(StudyExperiment):
     checks: ClassVar[tuple[Check, ...]] = (*StudyExperiment.checks, ENOUGH_SAMPLES)
     spellings: ClassVar[tuple[Spelling, ...]] = (SAMPLES,)
 
+    arithmetic: ClassVar[Arithmetic] = "fp64"
+
     kind: Literal["rank"] = "rank"
     rounds: Rounds = Field(default=32, ge=0, description="layers; raising it extends finished networks")
     activation: Literal["linear", "relu"] = Field(default="linear", description="activation function")
@@ -43,11 +45,6 @@ class Rank(StudyExperiment):
     def headline_of(cls, raw: Mapping[str, Any]) -> str:
         """Return the effective rank after the last layer."""
         return "rank"
-
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """Ranks are computed in double precision."""
-        return "fp64"
 
     def study(self, data: Data | None, device: str) -> Study:
         """Return one random network before its first layer."""

@@ -87,15 +87,13 @@ class SharpnessOfDraw(Study):
         return error_TC.square().sum(1).mean() / 2
 
     def _measure(self) -> Record:
+        dual = self._dual_gram()
         if self._spectrum:
-            found = fisher.spectrum(self._dual_gram())
-            record: Record = {
-                "lambda_max": found.largest,
-                "lambda_mean": found.mean,
-                "spectrum": found.nonzero.tolist(),
-            }
+            values = fisher.spectrum(dual)
+            mean = float(values.sum() / dual.parameters)
+            record: Record = {"lambda_max": float(values[0]), "lambda_mean": mean, "spectrum": values.tolist()}
         else:
-            record = {"lambda_max": fisher.largest_eigenvalue(self._dual_gram())}
+            record = {"lambda_max": fisher.largest_eigenvalue(dual)}
         record |= self._constants()
         if self._lr is None:
             return record

@@ -18,7 +18,6 @@ import pytest
 
 from flbench.config import Experiment
 from flbench.slurm import Job, Row, SlurmPostMortem, record_end, squeue, state_of
-from flbench.slurm.commands import read_rows
 from flbench.store import Attempt, Lease, Plan, Store, files, strict_json
 from flbench.store.runs import RunDir
 from flbench.worker import REQUEUE, Options, main, work
@@ -40,9 +39,10 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 ROWS = "17|0|RUNNING|n1|flb-a\n17|1|PENDING||flb-a\n18|N/A|OUT_OF_MEMORY|n[1-2]|flb-b\n"
 
 
-def test_rows_of_the_queue_are_parsed() -> None:
-    rows = read_rows(ROWS + "a line of something else\n")
-    assert rows[0] == Row("17", "0", "RUNNING", "n1", "flb-a")
+def test_rows_of_the_queue_are_parsed(bin: Path) -> None:
+    says(bin, "squeue", ROWS + "a line of something else\n")
+    rows = squeue(["flb-a", "flb-b"])
+    assert rows is not None and rows[0] == Row("17", "0", "RUNNING", "n1", "flb-a")
     assert [row.alive for row in rows] == [True, True, False]
 
 

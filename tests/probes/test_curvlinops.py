@@ -52,7 +52,7 @@ def theirs(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def ours(outputs: Callable[[Tree], Tensor], params: Tree) -> tuple[float, float]:
     """lambda_max through the dual Gram matrix, and without any matrix."""
-    return fisher.spectrum(fisher.Jacobian(outputs, params)).largest, fisher.largest_eigenvalue(
+    return fisher.spectrum(fisher.Jacobian(outputs, params))[0], fisher.largest_eigenvalue(
         fisher.Jacobian(outputs, params), tolerance=1e-12
     )
 

@@ -65,9 +65,8 @@ def test_three_routes_agree(outputs: int) -> None:
     rows = gradients(f, params)
     eigenvalues = descending(rows.T @ rows / 9)  # of F itself (P, P)
     found = fisher.spectrum(fisher.Jacobian(f, params))
-    np.testing.assert_allclose(found.nonzero, eigenvalues[: 9 * outputs], atol=1e-10)
-    assert found.mean == pytest.approx(eigenvalues.mean(), abs=1e-12)
-    assert found.largest == pytest.approx(eigenvalues[0], rel=1e-12)
+    np.testing.assert_allclose(found, eigenvalues[: 9 * outputs], atol=1e-10)
+    assert found[0] == pytest.approx(eigenvalues[0], rel=1e-12)
     assert fisher.largest_eigenvalue(fisher.Jacobian(f, params), tolerance=1e-10) == pytest.approx(
         eigenvalues[0], rel=1e-9
     )
@@ -77,7 +76,7 @@ def test_two_samples_need_no_iterations() -> None:
     x, params = draw(5, 2)
     f = network(x)
     assert fisher.largest_eigenvalue(fisher.Jacobian(f, params)) == pytest.approx(
-        fisher.spectrum(fisher.Jacobian(f, params)).largest, rel=1e-12
+        fisher.spectrum(fisher.Jacobian(f, params))[0], rel=1e-12
     )
 
 
@@ -89,7 +88,7 @@ def test_a_dead_network_is_flat() -> None:
         return network(x)(leaves) * 0
 
     assert fisher.largest_eigenvalue(fisher.Jacobian(certain, params)) == 0.0
-    assert not fisher.spectrum(fisher.Jacobian(certain, params)).largest
+    assert not fisher.spectrum(fisher.Jacobian(certain, params)).any()
 
 
 def test_subtracting_the_mean_is_double_centring() -> None:
@@ -129,5 +128,5 @@ def test_real_networks_in_training_mode(norm: str) -> None:
     rows = gradients(outputs, params)
     eigenvalues = descending(rows @ rows.T / 4)
     found = fisher.spectrum(fisher.Jacobian(outputs, params))
-    np.testing.assert_allclose(found.nonzero, eigenvalues, atol=1e-10 * eigenvalues[0])
+    np.testing.assert_allclose(found, eigenvalues, atol=1e-10 * eigenvalues[0])
     assert fisher.largest_eigenvalue(fisher.Jacobian(outputs, params)) == pytest.approx(eigenvalues[0], rel=1e-6)
