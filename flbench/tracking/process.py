@@ -53,15 +53,15 @@ class MirrorProcess:
             return cls(None, log, f"warning: nothing is mirrored: {error.strerror or error}")
         return cls(process, log)
 
-    def end(self, *, grace: float = GRACE) -> str:
-        """Close the mirror's standard input and wait up to ``grace`` seconds; return a line for the user, or ''."""
+    def end(self) -> str:
+        """Close the mirror's standard input and wait up to ``GRACE`` seconds; return a line for the user, or ''."""
         if self._process is None:
             return self._note
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
         try:
-            code = self._process.wait(grace)
+            code = self._process.wait(GRACE)
         except subprocess.TimeoutExpired:
             return f"process {self._process.pid} mirrors the rest (log: {self._log}); so does `flbench sync`"
         last = ""

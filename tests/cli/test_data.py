@@ -18,7 +18,7 @@ from flbench.data import cache
 from flbench.data.datasets import load
 from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS
-from tests.data.files import idx, labels, mnist_of, pixels, write_folder, write_idx, write_parquet, write_tinyimagenet
+from tests.data.files import idx, labels, official, pixels, write_folder, write_idx, write_parquet, write_tinyimagenet
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def call(*arguments: str) -> Any:
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """MNIST of 20 and 10 images, whose checksums and counts are the published ones."""
     write_idx(tmp_path / "mnist/MNIST/raw")
-    dataset = mnist_of(tmp_path / "mnist/MNIST/raw")
+    dataset = official("mnist", tmp_path / "mnist/MNIST/raw")
     monkeypatch.setattr(DATASETS["mnist"], "layouts", dataset.layouts)
     monkeypatch.setattr(DATASETS["mnist"], "counts", (20, 10))
     return DATASETS.parse("mnist")
@@ -194,7 +194,7 @@ def test_download_writes_where_load_looks(tmp_path: Path, monkeypatch: pytest.Mo
     result = call("download", "mnist")
     assert result.exit_code == 0
     assert result.stdout == f"mnist: fetched and checked, in {tmp_path}/mnist\n"
-    monkeypatch.setattr(DATASETS["mnist"], "layouts", mnist_of(tmp_path / "mnist/MNIST/raw").layouts)
+    monkeypatch.setattr(DATASETS["mnist"], "layouts", official("mnist", tmp_path / "mnist/MNIST/raw").layouts)
     assert len(load(DATASETS.parse("mnist")).train.labels) == 20
 
 
@@ -223,7 +223,9 @@ def test_torchvision_fetches_and_refuses_files_with_other_checksums(
         error = call("download", "mnist").exception
         assert isinstance(error, UserError)
         assert "File not found or corrupted" in str(error)
-        monkeypatch.setattr(datasets.MNIST, "resources", list(mnist_of(tmp_path / "mirror").layouts[0].md5.items()))
+        monkeypatch.setattr(
+            datasets.MNIST, "resources", list(official("mnist", tmp_path / "mirror").layouts[0].md5.items())
+        )
         assert call("download", "mnist").exit_code == 0
     assert (tmp_path / "mnist/MNIST/raw/train-images-idx3-ubyte").exists()
 

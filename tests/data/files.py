@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from flbench.data.catalog import Cifar10, Cifar100, Mnist
 from flbench.registry import DATASETS
 
 #: Where the real sets are, if they are (a test's own data root replaces the variable later).
@@ -41,10 +40,10 @@ def idx(array: np.ndarray) -> bytes:
     return header + array.astype(np.uint8).tobytes()
 
 
-def write_idx(folder: Path, counts: tuple[int, int] = (20, 10), packed: bool = True) -> dict[str, np.ndarray]:
+def write_idx(folder: Path, packed: bool = True) -> dict[str, np.ndarray]:
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
-    for half, count, seed in (("train", counts[0], 0), ("t10k", counts[1], 1)):
+    for half, count, seed in (("train", 20, 0), ("t10k", 10, 1)):
         images = pixels(count, (1, 28, 28), seed)
         for name, array in ((f"{half}-images-idx3-ubyte", images[:, 0]), (f"{half}-labels-idx1-ubyte", labels(count))):
             if packed:
@@ -55,22 +54,22 @@ def write_idx(folder: Path, counts: tuple[int, int] = (20, 10), packed: bool = T
     return written
 
 
-def write_batches(folder: Path, per_file: int = 4) -> np.ndarray:
-    """Six of CIFAR's python batches; returns the images of all in order."""
+def write_batches(folder: Path) -> np.ndarray:
+    """CIFAR-10's six python batches with four images each; returns the images of all in order."""
     folder.mkdir(parents=True, exist_ok=True)
-    images = pixels(6 * per_file, (3, 32, 32))
+    images = pixels(24, (3, 32, 32))
     names = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
     for name, part in zip(names, np.split(images, 6), strict=True):
-        batch = {"batch_label": name, "labels": labels(per_file).tolist(), "data": part.reshape(per_file, 3072)}
+        batch = {"batch_label": name, "labels": labels(4).tolist(), "data": part.reshape(4, 3072)}
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
     return images
 
 
-def write_cifar100(folder: Path, count: int = 200) -> np.ndarray:
-    """CIFAR-100's two python batches, ``count`` training and ``count // 2`` test images; returns the images of both."""
+def write_cifar100(folder: Path) -> np.ndarray:
+    """CIFAR-100's two python batches with 200 training and 100 test images; returns the images of both."""
     folder.mkdir(parents=True, exist_ok=True)
-    images = pixels(count + count // 2, (3, 32, 32))
-    for name, part in zip(("train", "test"), np.split(images, [count]), strict=True):
+    images = pixels(300, (3, 32, 32))
+    for name, part in zip(("train", "test"), np.split(images, [200]), strict=True):
         fine = labels(len(part), 100).tolist()
         batch = {"data": part.reshape(len(part), 3072), "fine_labels": fine, "coarse_labels": [0] * len(part)}
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
@@ -112,32 +111,20 @@ def write_folder(root: Path, images: dict[str, np.ndarray]) -> None:
         (root / name).write_bytes(encode(image, {"webp": "WEBP"}.get(name.rsplit(".")[-1], "PNG")))
 
 
-def official(cls: type, folder: Path) -> Any:
+def official(name: str, folder: Path) -> Any:
     """A registered set whose published checksums are those of the files in ``folder``."""
+    cls = DATASETS[name]
     layout = cls.layouts[0]
-    sums = {
-        name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in layout.md5 if (folder / name).exists()
-    }
+    present = [folder / file for file in layout.md5 if (folder / file).exists()]
+    sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in present}
     changed = replace(layout, md5={**layout.md5, **sums})
 
     @dataclass(frozen=True)
     class Changed(cls):  # type: ignore[misc, valid-type]
         layouts = (changed, *cls.layouts[1:])
 
-    Changed.name = cls.name
+    Changed.name = name
     return Changed()
-
-
-def mnist_of(folder: Path) -> Any:
-    return official(Mnist, folder)
-
-
-def cifar_of(folder: Path) -> Any:
-    return official(Cifar10, folder)
-
-
-def cifar100_of(folder: Path) -> Any:
-    return official(Cifar100, folder)
 
 
 def folder_set(path: Path, **settings: Any) -> Any:

@@ -13,11 +13,10 @@ from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS
 from tests.data.files import (
     REAL,
-    cifar_of,
     encode,
     folder_set,
     labels,
-    mnist_of,
+    official,
     pixels,
     write_batches,
     write_folder,
@@ -110,7 +109,7 @@ def test_an_incomplete_set_is_reported_with_its_missing_files(tmp_path: Path) ->
 def test_idx_files(tmp_path: Path, below: str, packed: bool) -> None:
     folder = tmp_path / below / "MNIST/raw"
     written = write_idx(folder, packed=packed)
-    data = load(mnist_of(folder), tmp_path)
+    data = load(official("mnist", folder), tmp_path)
     assert (data.train.images == written["train"]).all()
     assert (data.test.images == written["t10k"]).all()
     assert (data.train.labels == labels(20)).all()
@@ -121,7 +120,7 @@ def test_idx_files(tmp_path: Path, below: str, packed: bool) -> None:
 def test_python_batches(tmp_path: Path, below: str) -> None:
     folder = tmp_path / below / "cifar-10-batches-py"
     images = write_batches(folder)
-    data = load(cifar_of(folder), tmp_path)
+    data = load(official("cifar10", folder), tmp_path)
     assert (data.train.images == images[:20]).all()
     assert (data.test.images == images[20:]).all()
     assert data.class_names[0] == "airplane"
@@ -160,7 +159,7 @@ def test_the_same_images_have_one_fingerprint_in_every_layout(tmp_path: Path) ->
             tmp_path / f"b/cifar10/{half}-00000-of-00001.parquet",
             {"image": [encode(part[row], "WEBP") for row in rows], "label": target[rows], "index": rows},
         )
-    first = load(cifar_of(tmp_path / "a/cifar-10-batches-py"), tmp_path / "a")
+    first = load(official("cifar10", tmp_path / "a/cifar-10-batches-py"), tmp_path / "a")
     second = load(DATASETS.parse("cifar10"), tmp_path / "b")
     assert (second.train.images == images[:20]).all()
     assert first.fingerprint == second.fingerprint

@@ -18,9 +18,9 @@ from flbench.errors import DataMissing, UserError
 from flbench.registry import DATASETS, PARTITIONS
 from tests.data.files import (
     REAL,
-    cifar100_of,
     encode,
     labels,
+    official,
     pixels,
     write_cifar100,
     write_parquet,
@@ -35,7 +35,7 @@ WNIDS = [f"n{number:08d}" for number in np.random.default_rng(0).permutation(200
 def test_cifar100_has_fine_labels(tmp_path: Path, below: str) -> None:
     folder = tmp_path / below / "cifar-100-python"
     images = write_cifar100(folder)
-    data = load(cifar100_of(folder), tmp_path)
+    data = load(official("cifar100", folder), tmp_path)
     assert (data.train.images == images[:200]).all()
     assert (data.test.images == images[200:]).all()
     assert data.train.labels.tolist() == list(range(100)) * 2

@@ -12,7 +12,7 @@ from flbench.data.datasets import load
 from flbench.data.layouts.torchvision_files import NumpyUnpickler
 from flbench.errors import UserError
 from flbench.registry import DATASETS
-from tests.data.files import cifar_of, idx, labels, mnist_of, pixels, write_batches, write_idx
+from tests.data.files import idx, labels, official, pixels, write_batches, write_idx
 
 
 def test_files_with_other_checksums_are_refused_before_they_are_read(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_damaged_idx_files_are_reported(tmp_path: Path, content: bytes, expected
     write_idx(folder)
     (folder / "train-images-idx3-ubyte.gz").write_bytes(content)
     with pytest.raises(UserError, match=expected):
-        load(mnist_of(folder), tmp_path)
+        load(official("mnist", folder), tmp_path)
 
 
 def test_a_label_out_of_range_is_reported(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_label_out_of_range_is_reported(tmp_path: Path) -> None:
     write_idx(folder)
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.full(10, 10))))
     with pytest.raises(UserError, match=r"test: label 10 is not in 0\.\.9, the set has 10 classes"):
-        load(mnist_of(folder), tmp_path)
+        load(official("mnist", folder), tmp_path)
 
 
 class Runs:
@@ -87,7 +87,7 @@ def test_python_batches_of_another_structure_are_reported(tmp_path: Path, batch:
     write_batches(folder)
     (folder / "data_batch_3").write_bytes(pickle.dumps(batch, protocol=2))
     with pytest.raises(UserError, match=f"data_batch_3 is damaged: {expected}"):
-        load(cifar_of(folder), tmp_path)
+        load(official("cifar10", folder), tmp_path)
 
 
 def test_a_pickle_runs_no_code(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_pickle_runs_no_code(tmp_path: Path) -> None:
     write_batches(folder)
     (folder / "data_batch_3").write_bytes(pickle.dumps({"data": Runs(trace), "labels": []}, protocol=2))
     with pytest.raises(UserError, match=r"cannot read .*data_batch_3: it asks for .*, which no data file needs"):
-        load(cifar_of(folder), tmp_path)
+        load(official("cifar10", folder), tmp_path)
     assert not trace.exists()
 
 
@@ -122,7 +122,7 @@ def test_a_truncated_pickle_is_reported(tmp_path: Path) -> None:
     content = (folder / "data_batch_3").read_bytes()
     (folder / "data_batch_3").write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match=r"cannot read .*data_batch_3"):
-        load(cifar_of(folder), tmp_path)
+        load(official("cifar10", folder), tmp_path)
 
 
 def test_pickles_as_python_2_and_old_numpy_wrote_them(tmp_path: Path) -> None:
@@ -131,4 +131,4 @@ def test_pickles_as_python_2_and_old_numpy_wrote_them(tmp_path: Path) -> None:
     path = folder / "data_batch_1"
     assert b"numpy._core.multiarray" in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
-    assert (load(cifar_of(folder), tmp_path).train.images == images[:20]).all()
+    assert (load(official("cifar10", folder), tmp_path).train.images == images[:20]).all()
