@@ -34,12 +34,12 @@ def experiment(rounds: int = 20, eval_every: int = 5, **fields: Any) -> Experime
     return parse_experiment({"rounds": rounds, "eval_every": eval_every, **fields})
 
 
-def finish(attempt: Attempt, wanted: Experiment, begin: int = 0, status: Any = "done") -> None:
+def finish(attempt: Attempt, wanted: Experiment, begin: int = 0) -> None:
     for round in sorted(wanted.evaluated_rounds()):
         if round > begin:
             attempt.record({"round": round, "acc": round / 1000})
     attempt.save_checkpoint(wanted.rounds, lambda file: file.write(b"state %d" % wanted.rounds))
-    publish(attempt, wanted.rounds, status)
+    publish(attempt, wanted.rounds)
     attempt.end("ok", round=wanted.rounds)
 
 

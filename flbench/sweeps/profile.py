@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from flbench.launch.slurm import Request
 from flbench.messages import unknown
 from flbench.sweeps.source import Source, SpecError
-from flbench.sweeps.spec import Resources, Strict, parse_memory, parse_time
+from flbench.sweeps.spec import Memory, Resources, Strict, WallTime, parse_time
 
 #: The folder of the profiles that are given by name.
 PROFILES = Path("slurm/profiles")
@@ -47,7 +47,6 @@ def _gres(raw: Any) -> Any:
 
 
 Text = Annotated[str | None, BeforeValidator(_plain)]
-Time = Annotated[int | None, BeforeValidator(parse_time), WithJsonSchema({"type": "string", "examples": ["2h"]})]
 
 
 class Profile(Strict):
@@ -56,22 +55,22 @@ class Profile(Strict):
     partition: Text = Field(default=None, description="partition")
     account: Text = Field(default=None, description="who pays")
     qos: Text = Field(default=None, description="quality of service")
-    time: Time = Field(default=None, description="wall time of a job, as 30m, 2h or 1-00:00:00")
+    time: WallTime = Field(default=None, description="wall time of a job, as 30m, 2h or 1-00:00:00")
     cpus: int | None = Field(default=None, ge=1, description="CPU cores")
     gpus: int | None = Field(default=None, ge=0, description="GPUs")
     gres: Annotated[str | None, BeforeValidator(_gres)] = Field(
         default=None, description="generic resources in place of gpus, as gpu:a100:1"
     )
-    mem: Annotated[
-        int | None, BeforeValidator(parse_memory), WithJsonSchema({"type": "string", "examples": ["8G"]})
-    ] = Field(default=None, description="memory, as 8G; runs for which it does not suffice get twice as much, once")
+    mem: Memory = Field(
+        default=None, description="memory, as 8G; runs for which it does not suffice get twice as much, once"
+    )
     constraint: Text = Field(default=None, description="features of the nodes")
     exclude: Annotated[str | None, BeforeValidator(_nodes)] = Field(default=None, description="nodes to stay away from")
     setup: Annotated[tuple[str, ...], BeforeValidator(_lines)] = Field(
         default=(), description="shell lines before the worker, as: module load cuda"
     )
     array_parallelism: int | None = Field(default=None, ge=1, description="most jobs of an array at a time")
-    grace: Annotated[int, BeforeValidator(parse_time), WithJsonSchema({"type": "string", "examples": ["90s"]})] = Field(
+    grace: Annotated[int, BeforeValidator(parse_time)] = Field(
         default=90, description="how long before the wall time's end a worker checkpoints and requeues its job"
     )
 

@@ -64,6 +64,11 @@ def parse_memory(raw: Any) -> int:
     return int(float(match[1]) * _BYTES[match[2]])
 
 
+#: Bytes, written with a unit, and seconds, written as a wall time.
+Memory = Annotated[int | None, BeforeValidator(parse_memory), WithJsonSchema({"type": "string", "examples": ["2G"]})]
+WallTime = Annotated[int | None, BeforeValidator(parse_time), WithJsonSchema({"type": "string", "examples": ["30m"]})]
+
+
 def _version(raw: Any) -> Any:
     if isinstance(raw, (bool, float)):
         raise ValueError(f"expected 1, got {raw!r}")
@@ -154,6 +159,11 @@ def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _unknown_key(key: str, message: str) -> PydanticCustomError:
+    # The message cannot be part of the template: it may contain braces.
+    return PydanticCustomError("unknown_key", "{message}", {"key": key, "message": message})
+
+
 class Strict(BaseModel):
     """A part of the file: frozen, typed, and without unknown keys."""
 
@@ -166,10 +176,7 @@ class Strict(BaseModel):
             raise ValueError(f"expected a mapping ({', '.join(cls.known_keys())}), got {raw!r}")
         for key in raw:
             if key not in cls.known_keys():
-                # The message cannot be part of the template: it may contain braces.
-                raise PydanticCustomError(
-                    "unknown_key", "{message}", {"key": key, "message": unknown("key", key, cls.known_keys())}
-                )
+                raise _unknown_key(key, unknown("key", key, cls.known_keys()))
         return raw
 
     @classmethod
@@ -211,12 +218,8 @@ class Resources(Strict):
     cpus: int = Field(default=1, ge=1, description="CPU cores of a run: the size of its thread pool")
     fuse: int = Field(default=64, ge=1, description="most runs that a worker trains as one computation; 1: each alone")
     gpus: float = Field(default=0.0, ge=0, description="GPUs of a run; 0.5 puts two runs on one GPU")
-    mem: Annotated[
-        int | None, BeforeValidator(parse_memory), WithJsonSchema({"type": "string", "examples": ["2G"]})
-    ] = Field(default=None, description="memory of a run, as 512M or 2G")
-    time: Annotated[
-        int | None, BeforeValidator(parse_time), WithJsonSchema({"type": "string", "examples": ["30m"]})
-    ] = Field(default=None, description="wall time of a worker, as 30m, 2h or 1-00:00:00")
+    mem: Memory = Field(default=None, description="memory of a run, as 512M or 2G")
+    time: WallTime = Field(default=None, description="wall time of a worker, as 30m, 2h or 1-00:00:00")
 
 
 class Retry(Strict):
@@ -252,9 +255,7 @@ _BACKENDS: dict[str, type[Strict]] = {"inline": Inline, "local": Local, "slurm":
 def _backend(raw: Any) -> Any:
     kind = raw.get("kind", "local") if isinstance(raw, dict) else "local"
     if not isinstance(kind, str) or kind not in _BACKENDS:
-        raise PydanticCustomError(
-            "unknown_key", "{message}", {"key": "kind", "message": unknown("kind of backend", str(kind), _BACKENDS)}
-        )
+        raise _unknown_key("kind", unknown("kind of backend", str(kind), _BACKENDS))
     return _BACKENDS[kind].model_validate(raw)
 
 

@@ -70,8 +70,6 @@ def test_a_single_line_needs_no_list(tmp_path: Path) -> None:
         ("setup: [1]", r"p.yaml:1: setup"),
         ("grace: 1h", r"p.yaml:1: grace: expected less than the wall time \(1800 s\), got 3600 s"),
         ("- a", r"p.yaml:1: expected a mapping"),
-        ("partition: !!python/object:os.system x", r"p.yaml:1: the tag .* is not allowed"),
-        ("a: [", r"p.yaml:1: not valid YAML"),
     ],
 )
 def test_mistakes_are_reported_with_their_line(tmp_path: Path, text: str, says: str) -> None:
