@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from flbench.data.arrays import Bytes, Ints
-from flbench.data.images import Encoded, Shape, decode_batches, reading
+from flbench.data.images import Encoded, Shape, common_shape, decode_batches, reading
 from flbench.errors import UserError
 from flbench.regular import read_text
 
@@ -93,7 +94,31 @@ class Layout(ABC):
         return signature
 
 
-def image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
+def splits_of_files(
+    listings: Sequence[Sequence[tuple[Path, str]]], classes: Sequence[str], source: str, expected: Expected
+) -> list[RawSplit]:
+    """Return one split a listing of image files with their classes; ``source`` says where the classes are named.
+
+    Raises:
+        UserError: an image belongs to no class, or its shape is wrong.
+    """
+    label = {name: number for number, name in enumerate(classes)}
+    for path, name in chain(*listings):
+        if name not in label:
+            raise UserError(f"{path}: {name!r} is no class; known, from {source}: {', '.join(classes)}")
+    images = [[Encoded(str(path), path) for path, _ in listing] for listing in listings]
+    shape = expected.shape or common_shape(chain(*images), expected.size)
+    return [
+        RawSplit(
+            np.array([label[name] for _, name in listing], dtype=np.int64),
+            shape,
+            _image_blocks(encoded, shape, resize=expected.resize),
+        )
+        for listing, encoded in zip(listings, images, strict=True)
+    ]
+
+
+def _image_blocks(images: list[Encoded], shape: Shape, *, resize: bool) -> Iterator[tuple[Ints, Bytes]]:
     """Yield decoded batches of images that are in the order of their rows."""
     start = 0
     batches = (images[at : at + BATCH] for at in range(0, len(images), BATCH))

@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
-from flbench.data.images import SUFFIXES, Encoded, common_shape
-from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, RawSplit, image_blocks, names_in
-from flbench.errors import UserError
+from flbench.data.images import SUFFIXES
+from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, names_in, splits_of_files
 
 
 class ImageFolder(Layout):
@@ -35,24 +32,16 @@ class ImageFolder(Layout):
 
     def read(self, folder: Path, expected: Expected) -> RawData:
         """List the files now; decode pixels in batches later."""
-        files = {half: _images_below(folder / half) for half in ("train", "test")}
+        listings = [
+            [(path, path.relative_to(folder).parts[1]) for path in _images_below(folder / half)]
+            for half in ("train", "test")
+        ]
         names = names_in(folder / "classes.txt")
         if not names:
-            found = {_class_of(path, folder) for path in files["train"]}
+            found = {name for _, name in listings[0]}
             names = tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
-        label = {name: number for number, name in enumerate(names)}
-        images = {half: [Encoded(str(path), path) for path in paths] for half, paths in files.items()}
-        shape = expected.shape or common_shape([*images["train"], *images["test"]], expected.size)
-        splits = []
-        for half in ("train", "test"):
-            for path in files[half]:
-                if (name := _class_of(path, folder)) not in label:
-                    raise UserError(
-                        f"{path}: {name!r} is no class; known, from classes.txt or train/: {', '.join(names)}"
-                    )
-            labels = np.array([label[_class_of(path, folder)] for path in files[half]], dtype=np.int64)
-            splits.append(RawSplit(labels, shape, image_blocks(images[half], shape, resize=expected.resize)))
-        return RawData(splits[0], splits[1], names)
+        train, test = splits_of_files(listings, names, "classes.txt or train/", expected)
+        return RawData(train, test, names)
 
 
 def _images_below(folder: Path) -> list[Path]:
@@ -63,7 +52,3 @@ def _images_below(folder: Path) -> list[Path]:
         for path in sorted(one.rglob("*"))
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
     ]
-
-
-def _class_of(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).parts[1]

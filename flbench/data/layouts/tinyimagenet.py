@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
-from flbench.data.images import SUFFIXES, Encoded, common_shape, reading
-from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, RawSplit, image_blocks
+from flbench.data.images import SUFFIXES, reading
+from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, splits_of_files
 from flbench.errors import UserError
 from flbench.regular import read_text
 
@@ -50,20 +48,10 @@ class TinyImageNetZip(Layout):
         wnids = _lines(home / "wnids.txt") or sorted({wnid for _, wnid in listings[0]})
         label = {wnid: number for number, wnid in enumerate(wnids)}
         for listing in listings:
-            for path, wnid in listing:
-                if wnid not in label:
-                    raise UserError(
-                        f"{path}: {wnid!r} is no class; known, from wnids.txt or train/: {', '.join(wnids)}"
-                    )
-            listing.sort(key=lambda entry: (label[entry[1]], entry[0].name))
-        encoded = [[Encoded(str(path), path) for path, _ in listing] for listing in listings]
-        shape = expected.shape or common_shape([*encoded[0], *encoded[1]], expected.size)
-        splits = []
-        for listing, images in zip(listings, encoded, strict=True):
-            labels = np.array([label[wnid] for _, wnid in listing], dtype=np.int64)
-            splits.append(RawSplit(labels, shape, image_blocks(images, shape, resize=expected.resize)))
+            listing.sort(key=lambda entry: (label.get(entry[1], -1), entry[0].name))
+        train, test = splits_of_files(listings, wnids, "wnids.txt or train/", expected)
         words = dict(line.split("\t", 1) for line in _lines(home / "words.txt") if "\t" in line)
-        return RawData(splits[0], splits[1], tuple(f"{wnid} {words.get(wnid, '')}".strip() for wnid in wnids))
+        return RawData(train, test, tuple(f"{wnid} {words.get(wnid, '')}".strip() for wnid in wnids))
 
 
 def _annotated(folder: Path) -> list[tuple[Path, str]]:
