@@ -99,7 +99,7 @@ def bench(
 
     Example: flbench bench digits --probes
     """
-    from flbench.bench.compare import Settings, compare
+    from flbench.bench.compare import Settings, compare  # imports torch, which takes seconds
     from flbench.bench.probes import ProbeCosts, probe_costs
 
     for name in workloads or ():

@@ -16,7 +16,6 @@ from flbench.cli.screen import say
 from flbench.config import require_device
 from flbench.launchers import run_launcher, used_device
 from flbench.orchestrate import Orchestrator
-from flbench.planning import prepare_runs, resolve_data
 from flbench.store import Store
 from flbench.sweeps import experiment_from
 
@@ -53,6 +52,8 @@ def run(
 
     Example: flbench run dataset=cifar10 model=cnn method=scaffold rounds=100 --threads 2
     """
+    from flbench.planning import prepare_runs, resolve_data  # imports numpy: a Tab would take half as long again
+
     given = experiment_from(fields or ())
     require_device([given], lambda: used_device(device))
     (experiment,) = resolve_data([given], store, data, "data")

@@ -21,11 +21,9 @@ from flbench.cli.options import (
     SetsOption,
     StoreOption,
 )
-from flbench.cli.sweep_run import SweepRun
 from flbench.config import require_device
 from flbench.errors import UserError
 from flbench.launchers import SweepWorkers
-from flbench.planning import resolve_data
 from flbench.sweeps import load_sweep
 
 
@@ -76,6 +74,9 @@ def sweep(
 
     Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
     """
+    from flbench.cli.sweep_run import SweepRun  # imports numpy, as does planning: a Tab would take half as long again
+    from flbench.planning import resolve_data
+
     given = load_sweep(spec, sets or (), only or (), limit)
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)
     require_device(given.experiments, lambda: wanted.options.device)

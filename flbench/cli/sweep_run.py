@@ -184,7 +184,7 @@ def leaderboard(store: Store, sweep: Sweep, directory: Path, fingerprint: str, w
     cached = strict_json.read_json(cache)
     if cached is not None and cached.get("key") == key and path.exists():
         return path, str(cached["text"])
-    from flbench.papers import papers
+    from flbench.papers import papers  # takes a tenth of a second, which a sweep without new results does not need
     from flbench.report.output import write_leaderboard
     from flbench.report.write.terminal import to_terminal
 

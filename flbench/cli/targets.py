@@ -100,7 +100,7 @@ def entry_of(store: Store, run_id: str) -> Entry:
 
 def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list[Path]:
     """Return the plans of a sweep file: one for each content of its data with which it was started."""
-    from flbench.planning import with_planned_data  # imports numpy, which doubles the time of a Tab at `flbench logs`
+    from flbench.planning import with_planned_data  # imports numpy: a Tab would take half as long again
 
     sweep = load_sweep(name)
     alike = [path for path in directories if path.parent.name == sweep.name]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from flbench.cli import app
 from flbench.store import Lease, Store, encode_plan
 from tests.faults.stub import experiments
-from tests.start_up import heavy_imports
+from tests.start_up import HEAVY, heavy_imports
 
 #: The folder of `flbench`.
 SCRIPTS = Path(sys.executable).parent
@@ -160,9 +160,9 @@ def test_scripts_are_shown(shell: str, first_line: str) -> None:
 def test_tab_imports_nothing_heavy(store: Store) -> None:
     """Every Tab starts a process of its own."""
     program = "from flbench.cli import app\ntry:\n    app(prog_name='flbench')\nexcept SystemExit:\n    pass"
-    for words in ("flbench logs t", "flbench run no"):
+    for words in ("flbench logs t", "flbench run no", "flbench sweep --se"):
         asked = {"_FLBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
-        heavy, offered = heavy_imports(program, environment=asked)
+        heavy, offered = heavy_imports(program, (*HEAVY, "numpy"), asked)
         assert offered and not heavy
 
 

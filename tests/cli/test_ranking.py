@@ -19,16 +19,12 @@ PLAN = [
 ]
 
 
-def new_ranking() -> Ranking:
-    return Ranking([one.cell_id for one in PLAN], lambda index: PLAN[index].to_json())
-
-
 def done(index: int, accuracy: float | None) -> RunSnapshot:
     return RunSnapshot(PLAN[index].run_id, "", 200, RunState("done", result=None), 200, accuracy)
 
 
 def test_runs_are_added_to_cells_once() -> None:
-    ranking = new_ranking()
+    ranking = Ranking([one.cell_id for one in PLAN], lambda index: PLAN[index].to_json())
     ended = {1: done(1, 0.5)}
     ranking.update(ended)
     ranking.update(ended)

@@ -154,25 +154,18 @@ def test_memory_is_recognized_in_the_jobs_output(store: Store, bin: Path) -> Non
     assert run.state(experiment).kind == "oom"
 
 
-@pytest.mark.parametrize(("memory", "user_fixable"), [("usual", False), ("more", True), ("all", True)])
-def test_out_of_memory_is_final_at_the_memory_limit(store: Store, bin: Path, memory: str, user_fixable: bool) -> None:
+@pytest.mark.parametrize(("memory", "user_fixable"), [("usual", False), ("more", True), ("all", True), (None, False)])
+def test_out_of_memory_is_final_at_the_memory_limit(
+    store: Store, bin: Path, memory: str | None, user_fixable: bool
+) -> None:
     (experiment,) = experiments()
     run, attempt = lost(store, experiment)
-    attempt.describe({"memory": memory})
+    if memory is not None:  # else SLURM killed the job right after the claim, before environment.json was written
+        attempt.describe({"memory": memory})
     says(bin, "scontrol", shown("OUT_OF_MEMORY"))
     assert record_end(store, run)
     state = run.state(experiment)
-    assert (state.user_fixable, state.claimable(3)) == (user_fixable, not user_fixable)
-
-
-def test_out_of_memory_is_not_final_if_the_workers_memory_is_unknown(store: Store, bin: Path) -> None:
-    """SLURM killed the job right after the claim, when the attempt had no environment.json yet."""
-    (experiment,) = experiments()
-    run, _ = lost(store, experiment)
-    says(bin, "scontrol", shown("OUT_OF_MEMORY"))
-    assert record_end(store, run)
-    state = run.state(experiment)
-    assert (state.kind, state.user_fixable, state.claimable(3)) == ("oom", False, True)
+    assert (state.kind, state.user_fixable, state.claimable(3)) == ("oom", user_fixable, not user_fixable)
 
 
 @pytest.mark.parametrize("job", ["--help", "17;true", "", None])
