@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from flbench.config.base import Check, Rounds, Spelling, Whole
@@ -72,7 +71,7 @@ class Deep(StudyExperiment):
         train, test = standardized(data.train.images[: self.samples], data.test.images)
         # Copies: the data set's own arrays are read-only.
         train_labels, test_labels = (
-            torch.from_numpy(labels.astype(np.int64)).to(device)
+            torch.from_numpy(labels.astype("int64")).to(device)
             for labels in (data.train.labels[: self.samples], data.test.labels)
         )
         pretraining = Pretraining(self.pretrain_steps, self.pretrain_optimizer, self.pretrain_lr, self.rescale)
