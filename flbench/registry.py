@@ -24,7 +24,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -136,7 +136,16 @@ class Registry(Generic[C]):
         """Every registered class by name, in the order of registration; a warning names what cannot be loaded, once."""
         importlib.import_module(self.module)
         for point in entry_points(group=self.group):
-            self._load(point)
+            try:
+                point.load()
+                package = point.module.partition(".")[0]
+                self._sources[package] = _source_hash(package)
+            except Exception as error:  # which must not prevent the others from loading
+                package = f"the package {point.dist.name!r}" if point.dist else "a package"
+                reason = " ".join(str(error).split()) or type(error).__name__
+                offer = f"{package} offers the {self.kind} {point.name!r} ({point.value})"
+                self._broken[point.name] = f"{offer}, which cannot be loaded: {reason}"
+                _log.warning("%s; update or uninstall it", self._broken[point.name])
         return self._classes
 
     def __getitem__(self, name: str) -> type[C]:
@@ -155,19 +164,6 @@ class Registry(Generic[C]):
         cls = self.classes.get(name)
         package = cls.__module__.partition(".")[0] if cls else ""
         return f"{package}={self._sources[package]}" if package in self._sources else ""
-
-    def _load(self, point: EntryPoint) -> None:
-        """Load another package's component; an error there must not prevent the others from loading."""
-        try:
-            point.load()
-            package = point.module.partition(".")[0]
-            self._sources[package] = _source_hash(package)
-        except Exception as error:
-            package = f"the package {point.dist.name!r}" if point.dist else "a package"
-            reason = " ".join(str(error).split()) or type(error).__name__
-            why = f"{package} offers the {self.kind} {point.name!r} ({point.value}), which cannot be loaded: {reason}"
-            self._broken[point.name] = why
-            _log.warning("%s; update or uninstall it", why)
 
     def read(self, raw: Any) -> tuple[type[C], dict[str, Any]]:
         """Return the class that a YAML form names and the fields it gives, names checked and values not.

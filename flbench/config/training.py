@@ -77,10 +77,6 @@ def cohort_size(clients: int, participation: float) -> int:
     return max(1, round(clients * participation))
 
 
-def _whole_cohort(clients: int, participation: float) -> float:
-    return cohort_size(clients, participation) / clients
-
-
 class _Training(Experiment):
     """What federated and centralized training share: the data, the network, plain SGD, and the requests."""
 
@@ -147,7 +143,7 @@ class Federated(_Training):
         Check(("method", "batch_size"), "batch_size", _batch_fits),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
-        Spelling("participation", ("clients", "participation"), _whole_cohort),
+        Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),
     )
 
     kind: Literal["federated"] = "federated"

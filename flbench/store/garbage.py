@@ -73,8 +73,9 @@ def find(
         run = store.run(run_id)
         try:
             attempts = run.attempts()
-            if _is_held(store, attempts):
-                continue
+            last = attempts[-1] if attempts else None
+            if last and last.exit() is None and store.liveness.alive(last.lease(), last.path / "lease.json"):
+                continue  # a live worker executes the run
             if any(path.suffix == ".json" and path.name[0] != "." for path in (run.path / "results").glob("*")):
                 yield from _old_checkpoints(attempts, keep=not last_checkpoints)
                 continue
@@ -100,14 +101,6 @@ def remove(store: Store, found: Collection[Garbage], *, last_checkpoints: bool, 
             with suppress(OSError):  # not empty
                 one.path.parent.rmdir()
     return gone
-
-
-def _is_held(store: Store, attempts: list[AttemptDir]) -> bool:
-    """Return whether a live worker executes the run; what is not known counts as alive."""
-    if not attempts or attempts[-1].exit() is not None:
-        return False
-    last = attempts[-1]
-    return store.liveness.alive(last.lease(), last.path / "lease.json")
 
 
 def _old_checkpoints(attempts: list[AttemptDir], *, keep: bool) -> Iterator[Garbage]:

@@ -123,19 +123,16 @@ class RunDir:
         """
         request = RunRequest.of(experiment)
         try:
-            return self._state(request)
+            if (result := self.result_for(request)) is not None:
+                return RunState("done", result=result)
+            attempts = self.attempts()
+            if not attempts:
+                return RunState("pending")
+            state = self._state_of(attempts)
+            # The attempt may have published its result between the first check and its end.
+            result = None if state.status == "running" else self.result_for(request)
         except OSError as error:
             return RunState("failed", UNREADABLE, files.reason(error), user_fixable=True)
-
-    def _state(self, request: RunRequest) -> RunState:
-        if (result := self.result_for(request)) is not None:
-            return RunState("done", result=result)
-        attempts = self.attempts()
-        if not attempts:
-            return RunState("pending")
-        state = self._state_of(attempts)
-        # The attempt may have published its result between the first check and its end.
-        result = None if state.status == "running" else self.result_for(request)
         return RunState("done", attempts=state.attempts, result=result) if result else state
 
     def reset_failures(self) -> None:
@@ -204,7 +201,11 @@ class RunDir:
             files.replace(path, strict_json.pretty({**ids, **experiment.to_json()}), sync=False)
 
     def _has_metrics_of(self, result: Result) -> bool:
-        return _size(f"{self.path}/attempts/{result.attempt:04d}/metrics.jsonl") == result.metrics_bytes
+        try:
+            size = os.stat(f"{self.path}/attempts/{result.attempt:04d}/metrics.jsonl").st_size  # noqa: PTH116  speed
+        except (FileNotFoundError, NotADirectoryError):  # other errors are raised: the file may exist
+            return False
+        return size == result.metrics_bytes
 
     def _metrics_path(self, result: Result) -> Path:
         return self.path / f"attempts/{result.attempt:04d}/metrics.jsonl"
@@ -228,11 +229,3 @@ def _names(directory: str) -> list[str]:
         return os.listdir(directory)  # noqa: PTH208  speed
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _size(path: str) -> int | None:
-    """Return the size of a file, None where it does not exist; other errors are raised: the file may exist."""
-    try:
-        return os.stat(path).st_size  # noqa: PTH116  half the time of Path.stat
-    except (FileNotFoundError, NotADirectoryError):
-        return None

@@ -132,7 +132,8 @@ def expand_range(raw: Values) -> list[Any]:
     numbers = raw[kind]
     usage = f"expected {kind}: [{_SPACES[kind]}]"
     wanted = 2 if kind == "range" else 3
-    if not isinstance(numbers, list) or len(numbers) != wanted or not all(map(_finite, numbers)):
+    finite = isinstance(numbers, list) and all(type(one) in (int, float) and math.isfinite(one) for one in numbers)
+    if not finite or len(numbers) != wanted:
         raise ValueError(f"{usage} ({wanted} numbers), got {numbers!r}")
     first, last, count = [*numbers, 0][:3]
     if kind == "range":
@@ -153,10 +154,6 @@ def expand_range(raw: Values) -> list[Any]:
 
 
 _SPACES = {"range": "start, stop", "linspace": "first, last, n", "logspace": "first, last, n"}
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _unknown_key(key: str, message: str) -> PydanticCustomError:
