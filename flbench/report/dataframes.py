@@ -22,7 +22,18 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
     ``rounds`` is the round that counts. Accuracies are fractions; lists (recall, clients) and probes are left to
     ``curves``. Columns that a run has no value for are missing values.
     """
-    return _frame([_tidy_row(run) for run in runs])
+    rows = []
+    for run in runs:
+        row = {"run_id": run.run_id, "cell_id": run.experiment.cell_id, **flatten(run.experiment), "rounds": run.rounds}
+        row |= {"state": run.state, "failure": run.failure}
+        record = run.record or {}
+        row |= {name: value for name, value in record.items() if isinstance(value, int | float) and name != "round"}
+        if (result := run.result) is not None:
+            row |= {"status": result.status, "reached": result.rounds, "fingerprint": result.fingerprint}
+            public = {name: value for name, value in result.environment.items() if name != "host"}
+            row |= _below("numerics", result.numerics) | _below("environment", public)
+        rows.append(row)
+    return _frame(rows)
 
 
 def write_csv(path: Path, runs: Iterable[Run]) -> None:
@@ -44,19 +55,6 @@ def curves(source: Source, runs: Iterable[Run]) -> pd.DataFrame:
         if record["round"] <= run.rounds
     ]
     return _frame(rows)
-
-
-def _tidy_row(run: Run) -> dict[str, Any]:
-    row = {"run_id": run.run_id, "cell_id": run.experiment.cell_id, **flatten(run.experiment), "rounds": run.rounds}
-    row |= {"state": run.state, "failure": run.failure}
-    numbers = {name: value for name, value in (run.record or {}).items() if isinstance(value, int | float)}
-    numbers.pop("round", None)
-    row |= numbers
-    if run.result is not None:
-        row |= {"status": run.result.status, "reached": run.result.rounds, "fingerprint": run.result.fingerprint}
-        public = {name: value for name, value in run.result.environment.items() if name != "host"}
-        row |= _below("numerics", run.result.numerics) | _below("environment", public)
-    return row
 
 
 def _below(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:

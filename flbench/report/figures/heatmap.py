@@ -19,7 +19,7 @@ from flbench.report.figures.style import (
     set_panel_title,
     set_title,
 )
-from flbench.report.tables import Position, Table
+from flbench.report.tables import Table
 from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import TIED
 
@@ -83,8 +83,16 @@ def _draw_map(
         panel.add_patch(
             Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#FFFFFF", linewidth=1.5, hatch=hatch)
         )
-        if cell is not None:
-            _write(panel, x, y, table, (r, c), dark=mean is not None and shade(mean) < 0.5)
+        if cell is None:
+            continue
+        ink = "#FFFFFF" if mean is not None and shade(mean) < 0.5 else "#000000"
+        text = METRICS[cell.metric].text(cell.summary.mean) if cell.summary else ""
+        mark = f" {TIED}" if (r, c) in table.tied else ""
+        weight = "bold" if (r, c) in table.best else "normal"
+        panel.text(x, y, text + mark, ha="center", va="center", color=ink, fontsize=8, fontweight=weight)
+        if not cell.complete:
+            color = ink if cell.summary else GREY
+            panel.text(x, y + (0.3 if text else 0), gap_text(cell), ha="center", va="center", color=color, fontsize=5)
     panel.set_xlim(-0.5, len(inner) - 0.5)
     panel.set_ylim(len(outer) - 0.5, -0.5)
     panel.set_xticks(range(len(inner)), [no_math(at.label) for at in inner])
@@ -92,15 +100,3 @@ def _draw_map(
     panel.tick_params(length=0)
     panel.grid(visible=False)
     panel.spines[:].set_visible(False)
-
-
-def _write(panel: Axes, x: int, y: int, table: Table, at: Position, *, dark: bool) -> None:
-    """Write the mean with its mark, and below it the gap of an incomplete cell."""
-    cell, ink = table.cells[at], "#FFFFFF" if dark else "#000000"
-    text = METRICS[cell.metric].text(cell.summary.mean) if cell.summary else ""
-    mark = f" {TIED}" if at in table.tied else ""
-    weight = "bold" if at in table.best else "normal"
-    panel.text(x, y, text + mark, ha="center", va="center", color=ink, fontsize=8, fontweight=weight)
-    if not cell.complete:
-        color = ink if cell.summary else GREY
-        panel.text(x, y + (0.3 if text else 0), gap_text(cell), ha="center", va="center", color=color, fontsize=5)

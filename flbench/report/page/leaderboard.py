@@ -28,11 +28,6 @@ NO_SHARED_MODEL = (
     "¹ Parts of the model stay on the clients, so there is no shared model: ranked by the mean over clients of the "
     "client's own model on the *whole* test set."
 )
-OWN_SHARD = (
-    "Accuracy of each client's own model on the client's own test shard. It is not ranked: with one class per client a "
-    "constant answer scores 100 %."
-)
-MIXED_NUMERICS = "² The seeds of this cell were computed with different numerics:"
 
 #: Which round counts, and how hyperparameters are chosen, by the rule.
 _WHEN: Mapping[SelectBy, str] = {
@@ -193,7 +188,10 @@ def _section(section: Section) -> Iterator[Block]:
         yield from everything
     if section.own_shard:
         yield Heading(3, "Own shard")
-        yield Paragraph(OWN_SHARD)
+        yield Paragraph(
+            "Accuracy of each client's own model on the client's own test shard. It is not ranked: with one class per "
+            "client a constant answer scores 100 %."
+        )
         yield from _tables(section.own_shard, 4)
     yield from detail_blocks(section, MOST_LINES)
 
@@ -222,7 +220,8 @@ def _footnotes(table: Table) -> Iterator[Block]:
         yield Paragraph(NO_SHARED_MODEL)
     mixtures = sorted({cell.numerics for cell in cells if len(cell.numerics) > 1})
     for mixture in mixtures:
-        yield Paragraph(f"{MIXED_NUMERICS} {literal('; '.join(mixture))}.")
+        text = literal("; ".join(mixture))
+        yield Paragraph(f"² The seeds of this cell were computed with different numerics: {text}.")
     settings = sorted({one for cell in cells for one in cell.numerics})
     if len(settings) > 1 and not mixtures:
         text = literal("; ".join(settings))
