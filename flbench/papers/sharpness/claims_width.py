@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flbench.papers.evidence import Finding, claim, fit_text, range_text, three_digits
-from flbench.papers.sharpness.networks import Curve, Point
+from flbench.papers.sharpness.networks import Curve, Family, Point
 from flbench.report.claims import Claim, Verdict
 
 if TYPE_CHECKING:
@@ -30,70 +30,34 @@ MOST = 0.9
 #: Theorem 4.1's constants have heavy tails below this number of outputs.
 ENOUGH_OUTPUTS = 8
 
-#: Judges one family of networks.
-Judge = Callable[[Curve], tuple[Verdict, str]]
-
 
 def claims(curves: Sequence[Curve]) -> tuple[Claim, ...]:
     """Return the theorems, in the paper's order."""
-    single = [curve for curve in curves if curve.family.samples is None and curve.family.outputs == 1]
-    many = [curve for curve in curves if curve.family.samples is None and curve.family.outputs >= ENOUGH_OUTPUTS]
-    middle = [curve for curve in single if curve.family.normalized == "bn-middle"]
-    non_negative = [curve for curve in middle if curve.points[0].predicted]
-    controls = [curve for curve in middle if not curve.points[0].predicted]
-    return (
-        _claim(
-            "Without normalization lambda_max grows in proportion to the width, as alpha kappa_2 M.",
-            "theorem 2.2",
-            [curve for curve in single if curve.family.normalized == "none"],
-            _follows_theory,
-        ),
-        _claim(
-            "Subtracting the outputs' means makes lambda_max independent of the width (T = M).",
-            "theorem 3.3",
-            [curve for curve in single if curve.family.normalized == "mean-last"],
-            _is_flat,
-        ),
-        _claim(
-            "Batch normalization of the outputs makes it independent of the width, too.",
-            "eq. 19",
-            [curve for curve in single if curve.family.normalized == "bn-last"],
-            _is_flat,
-        ),
-        _claim(
-            "Batch normalization in the middle layers does not: it stays of the order of the width where activations "
-            "are not negative.",
-            "theorem 3.4",
-            non_negative,
-            _grows_above_bound,
-            "".join(
-                f" Outside the theorem: {one.family.label}, {fit_text(one.exponent, one.draws)}, "
-                f"{_median(one.points[-1])}."
-                for one in controls
-            ),
-        ),
-        _claim(
-            "Layer normalization in all layers does not: it stays of the order of the width.",
-            "theorem 4.1",
-            [curve for curve in many if curve.family.normalized == "ln-all"],
-            _grows_between_bounds,
-        ),
-    )
+    found = []
+    for text, source, normalized, judge in _THEOREMS:
+        findings: list[Finding] = []
+        outside = ""
+        for curve in (one for one in curves if _is_about(one.family, normalized)):
+            full = tuple(point for point in curve.points if len(point.values) >= FEWEST_DRAWS)
+            if normalized == "bn-middle" and not curve.points[0].predicted:
+                # Theorem 3.4 is about activations that are not negative: the others are controls without a bound.
+                slope = fit_text(curve.exponent, curve.draws)
+                outside += f" Outside the theorem: {curve.family.label}, {slope}, {_median(curve.points[-1])}."
+            elif len(full) >= FEWEST_WIDTHS:
+                verdict, evidence = judge(Curve(curve.family, full))
+                findings.append((verdict, f"{curve.family.label}: {evidence}."))
+            else:
+                lack = f"{len(full)} widths with {FEWEST_DRAWS} draws or more; a verdict needs {FEWEST_WIDTHS} of them"
+                findings.append(("inconclusive", f"{curve.family.label}: {lack}."))
+        one = claim(text, source, findings, separator=" ")
+        found.append(replace(one, evidence=one.evidence + outside))
+    return tuple(found)
 
 
-def _claim(text: str, source: str, curves: Sequence[Curve], judge: Judge, controls: str = "") -> Claim:
-    """Judge each curve by the widths with enough draws; inconclusive if these are too few."""
-    findings: list[Finding] = []
-    for curve in curves:
-        full = tuple(point for point in curve.points if len(point.values) >= FEWEST_DRAWS)
-        if len(full) >= FEWEST_WIDTHS:
-            verdict, evidence = judge(Curve(curve.family, full))
-        else:
-            lack = f"{len(full)} widths with {FEWEST_DRAWS} draws or more; a verdict needs {FEWEST_WIDTHS} of them"
-            verdict, evidence = "inconclusive", lack
-        findings.append((verdict, f"{curve.family.label}: {evidence}."))
-    found = claim(text, source, findings, separator=" ")
-    return replace(found, evidence=found.evidence + controls)
+def _is_about(family: Family, normalized: str) -> bool:
+    """Whether a theorem on a normalization is about a family: T = M, one output, many for theorem 4.1."""
+    is_enough = family.outputs >= ENOUGH_OUTPUTS if normalized == "ln-all" else family.outputs == 1
+    return family.normalized == normalized and family.samples is None and is_enough
 
 
 def _follows_theory(curve: Curve) -> tuple[Verdict, str]:
@@ -167,3 +131,34 @@ def grows(found: Exponent | None) -> Verdict:
 def _median(point: Point) -> str:
     median, draws = three_digits(statistics.median(point.values)), len(point.values)
     return f"median {median} ({range_text(point.values)}, n={draws}) at M = {point.width}"
+
+
+#: The theorems, each with its source, the normalization that it is about and what judges a family of networks.
+_THEOREMS: tuple[tuple[str, str, str, Callable[[Curve], tuple[Verdict, str]]], ...] = (
+    (
+        "Without normalization lambda_max grows in proportion to the width, as alpha kappa_2 M.",
+        "theorem 2.2",
+        "none",
+        _follows_theory,
+    ),
+    (
+        "Subtracting the outputs' means makes lambda_max independent of the width (T = M).",
+        "theorem 3.3",
+        "mean-last",
+        _is_flat,
+    ),
+    ("Batch normalization of the outputs makes it independent of the width, too.", "eq. 19", "bn-last", _is_flat),
+    (
+        "Batch normalization in the middle layers does not: it stays of the order of the width where activations "
+        "are not negative.",
+        "theorem 3.4",
+        "bn-middle",
+        _grows_above_bound,
+    ),
+    (
+        "Layer normalization in all layers does not: it stays of the order of the width.",
+        "theorem 4.1",
+        "ln-all",
+        _grows_between_bounds,
+    ),
+)
