@@ -68,27 +68,6 @@ class Subject(Protocol):
         """Continue from what ``state`` returned."""
 
 
-def execute(attempt: Attempt, *, settings: Settings, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
-    """Train the claimed run until its experiment's last round, its first non-finite number, or ``should_stop()``.
-
-    Continues from the run's newest checkpoint with the same numerics, if there is one. Records the experiment's
-    evaluations in the attempt, writes checkpoints at intervals and at the end, and publishes the result.
-
-    Returns:
-        How the execution ended.
-
-    Raises:
-        flbench.errors.UserError: the data are missing or not those that the experiment names, the partition cannot be
-            drawn, or the device cannot compute in the precision.
-    """
-    ends: list[Outcome | Exception] = []
-    Runner(settings).execute([attempt], should_stop=should_stop, ended=lambda _, end: ends.append(end))
-    (end,) = ends
-    if isinstance(end, Exception):
-        raise end
-    return end
-
-
 @dataclass(frozen=True)
 class Runner:
     """Executes claimed runs, several as one computation where that is faster."""

@@ -10,7 +10,7 @@ import pytest
 
 from flbench.config import Experiment, parse_experiment
 from flbench.errors import UserError
-from flbench.execution import execute
+from flbench.execution import Runner
 from flbench.execution_types import Outcome, Settings
 from flbench.store import Lease, Store
 
@@ -34,7 +34,11 @@ def run(
     """Claim, execute and end one attempt, as a worker does."""
     attempt = store.claim(wanted, Lease.here())
     assert attempt is not None
-    outcome = execute(attempt, settings=Settings(**settings), should_stop=stop)
+    ends: list[Outcome | Exception] = []
+    Runner(Settings(**settings)).execute([attempt], should_stop=stop, ended=lambda _, end: ends.append(end))
+    (outcome,) = ends
+    if isinstance(outcome, Exception):
+        raise outcome
     attempt.end("interrupted" if outcome.status == "stopped" else "ok", round=outcome.round)
     return outcome, [without_time(record) for record in attempt.records()]
 

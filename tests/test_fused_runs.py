@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flbench import execution
 from flbench.config import Experiment, parse_experiment
 from flbench.store import Lease, Plan, Store
 from flbench.worker import Options, group_key, load_engine, work
@@ -41,8 +42,6 @@ def records(store: Store, run: Experiment) -> list[dict[str, Any]]:
 
 def groups_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Records the number of runs that train together in each step."""
-    from flbench import execution
-
     sizes: list[int] = []
     one_round = execution._one_round
 
@@ -130,8 +129,6 @@ def test_longer_runs_continue_when_shorter_runs_end(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_the_shared_computation_ends_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flbench import execution
-
     def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError("no more")
 

@@ -98,8 +98,8 @@ class FederatedTrainer(Trainer):
         self.bytes_up += self.run.cohort_size * (self._bytes_model + outcome.message_bytes)
         if outcome.client_params is None:
             return RoundReport(loss)
-        share = self.run.weights(self.run.cohort(self.round)).share
-        return RoundReport(loss, outcome.client_params, torch.tensor(share, dtype=torch.float64))
+        share, *_ = self.run.weights(self.run.cohort(self.round))
+        return RoundReport(loss, outcome.client_params, torch.from_numpy(share))
 
     def _measure(self) -> metrics.Record:
         labels = self.images.test_labels_M

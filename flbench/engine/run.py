@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flbench.data.batches import Rows, federated_rows
@@ -56,15 +58,6 @@ class TrainingSetup:
     record: Recorder | None = None
 
 
-@dataclass(frozen=True)
-class ClientWeights:
-    """The weights of a round's participants: their shares of the samples, their changes, their messages."""
-
-    share: Sequence[float]
-    deltas: Sequence[float]
-    messages: Sequence[float]
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """What stays the same in all rounds of a federated run; equal only to itself.
@@ -98,13 +91,20 @@ class Run:
         size, steps = self.setup.batch_size, self.steps[client]
         return self.setup.images.draw(federated_rows(self.rows[client], **key, steps=steps, batch_size=size), **key)
 
-    def weights(self, cohort: Rows) -> ClientWeights:
-        """Return the weights of these participants."""
-        sizes = [len(self.rows[client]) for client in cohort]
+    def weights(self, cohort: Rows) -> NDArray[np.float64]:
+        """Return (4, n): the participants' shares of the samples, weights of change and message, numbers of steps."""
+        return self._weights_of_all if len(cohort) == len(self.rows) else self._weights(cohort)
+
+    @cached_property
+    def _weights_of_all(self) -> NDArray[np.float64]:
+        return self._weights(np.arange(len(self.rows)))
+
+    def _weights(self, cohort: Rows) -> NDArray[np.float64]:
+        sizes, steps = [len(self.rows[client]) for client in cohort], [self.steps[client] for client in cohort]
         total = sum(sizes)
         share = [size / total for size in sizes]
-        deltas = self.method.delta_weights(share, [self.steps[client] for client in cohort], self.setup.sgd.momentum)
-        return ClientWeights(share, deltas, self.method.message_weights(share))
+        deltas = self.method.delta_weights(share, steps, self.setup.sgd.momentum)
+        return np.array([share, deltas, self.method.message_weights(share), steps], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class RoundInputs:
 
     Attributes:
         cohort_N: each participant's number in its run.
-        weights_4N: share of the samples, weights of change and message, number of steps; float64.
+        weights_4N: their ``Run.weights``.
         steps_N: the numbers of steps, where the host knows who takes part.
         batches: for the positions of a chunk, ``rows_NEB`` and ``crops_NEB3`` as ``device_data.side_by_side`` has them.
     """
@@ -136,17 +136,9 @@ class RoundInputs:
         drawn = list(zip(runs, rounds, cohorts, strict=True))
         members = [(run, round, int(client)) for run, round, cohort in drawn for client in cohort]
         steps_N = [run.steps[client] for run, _, client in members]
-        weights = [run.weights(cohort) for run, _, cohort in drawn]
-        rows = [
-            [share for each in weights for share in each.share],
-            [weight for each in weights for weight in each.deltas],
-            [weight for each in weights for weight in each.messages],
-            steps_N,
-        ]
-        small = {
-            "cohort_N": torch.from_numpy(np.concatenate(cohorts)),
-            "weights_4N": torch.from_numpy(np.array(rows, dtype=np.float64)),
-        }
+        weights_4N = np.concatenate([run.weights(cohort) for run, _, cohort in drawn], axis=1)
+        cohort_N = np.concatenate(cohorts)
+        small = {"cohort_N": torch.from_numpy(cohort_N), "weights_4N": torch.from_numpy(weights_4N)}
 
         def batches(positions: slice) -> Tree:
             return on_device(

@@ -163,7 +163,7 @@ def _init(
     each = []
     for part in parts:
         run, state, cohort_n = group.runs[part.run], states[part.run], inputs.cohort_N[part.in_all]
-        leaves = {name: _repeat(leaf, len(part)) for name, leaf in {**state.x, **state.buffers}.items()}
+        leaves = {name: leaf.expand(len(part), *leaf.shape) for name, leaf in {**state.x, **state.buffers}.items()}
         leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
         trees = {
             "params": {name: leaves[name] for name in run.setup.params},
@@ -193,7 +193,7 @@ def _task(
     hyperparameters = {}
     if len(parts) > 1:
         servers = [
-            {name: _repeat(leaf, len(part)) for name, leaf in own.items()}
+            {name: leaf.expand(len(part), *leaf.shape) for name, leaf in own.items()}
             for own, part in zip(broadcast, parts, strict=True)
         ]
         each = {"x": {name: init.params[name] for name in x}, "server": _cat(servers), "lr": group.lr_N[positions]}
@@ -292,12 +292,6 @@ def watched(watch: Tree, leaves: Sequence[Tensor], loss: Tensor) -> Tree:
 def tree_bytes(tree: Tree) -> int:
     """Return the size of all leaves."""
     return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())
-
-
-def _repeat(leaf: Tensor, count: int) -> Tensor:
-    """The same leaf for ``count`` clients, without a copy."""
-    one = leaf.unsqueeze(0)
-    return one if count == 1 else one.expand(count, *leaf.shape)
 
 
 def _cat(trees: Sequence[Tree]) -> Tree:

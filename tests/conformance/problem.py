@@ -26,7 +26,7 @@ from flbench.methods.base import Method
 from flbench.models.layers import Dense, StackableLayer
 from flbench.models.norm_layers import BatchNorm
 from flbench.registry import METHODS
-from tests.toys import toy_clients, toy_trainer
+from tests.toys import toy_clients, toy_trainer, train
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -103,8 +103,7 @@ def trainer_of(method: str | dict[str, Any], executor: str, **kwargs: Any) -> Fe
 def trained(method: str | dict[str, Any], executor: str, **kwargs: Any) -> FederatedTrainer:
     """Return a trainer of the problem after ``ROUNDS`` rounds."""
     trainer = trainer_of(method, executor, **kwargs)
-    for _ in range(ROUNDS):
-        trainer.step()
+    train(ROUNDS, trainer)
     return trainer
 
 

@@ -15,7 +15,7 @@ from flbench.methods.base import Context, Method, Tree
 from flbench.methods.fedbn import FedBN
 from flbench.methods.scaffold import Scaffold
 from flbench.registry import METHODS, InvalidComponent
-from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
+from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer, train
 
 METHOD_NAMES = [
     "fedavg",
@@ -59,8 +59,7 @@ def toy_skewed_images() -> DeviceData:
 
 def after(method: Method, rounds: int = 3, **kwargs: Any) -> Tree:
     trainer = toy_trainer(method, **kwargs)
-    for _ in range(rounds):
-        trainer.step()
+    train(rounds, trainer)
     return trainer.x
 
 
@@ -176,9 +175,7 @@ def test_local_only_does_not_depend_on_other_clients() -> None:
     """Every client equals the client of a federation of one, whatever the other clients do."""
     together = toy_trainer(METHODS.parse("local-only"), norm="bn", clients=toy_clients((20, 14, 26)))
     alone = toy_trainer(Method(), norm="bn", clients=toy_clients((20,)))
-    for _ in range(3):
-        together.step()
-        alone.step()
+    train(3, together, alone)
     first = {name: leaf[0] for name, leaf in together.local.items()}
     assert largest_difference(first, {**alone.x, **alone.buffers}) < 1e-15
     assert together.diverged_in() is None
@@ -254,8 +251,7 @@ def test_fedbn_finds_batch_norm_by_type_not_by_name() -> None:
 
 def test_fedbn_norm_layers_never_leave_the_client() -> None:
     trainer = toy_trainer(FedBN(), norm="bn")
-    for _ in range(2):
-        trainer.step()
+    train(2, trainer)
     assert not trainer.buffers
     assert all("after" not in name for name in trainer.x)
     spread = trainer.local["trunk.after1.running_mean"].std(0).max()
@@ -268,9 +264,7 @@ def test_one_step_of_equal_clients_is_centralized_sgd_on_the_union_batch() -> No
     images = toy_images(train=15)
     split = toy_trainer(Method(), images=images, clients=toy_clients((5, 5, 5)), steps=1, batch_size=5)
     whole = toy_trainer(Method(), images=images, clients=toy_clients((15,)), steps=1, batch_size=15)
-    for _ in range(5):
-        split.step()
-        whole.step()
+    train(5, split, whole)
     assert largest_difference(split.x, whole.x) < 1e-14
 
 
@@ -309,8 +303,7 @@ def test_hooks_do_not_modify_their_inputs(method: str) -> None:
 def test_momentum_changes_training(method: str) -> None:
     def weights(momentum: float) -> Tree:
         trainer = toy_trainer(METHODS.parse(method), sgd=Sgd(0.1, momentum))
-        trainer.step()
-        trainer.step()
+        train(2, trainer)
         return {**trainer.x, **trainer.local}
 
     assert largest_difference(weights(0.9), weights(0.0)) > 1e-4

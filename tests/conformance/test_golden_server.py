@@ -51,11 +51,6 @@ def test_adaptive_server(executor: str, method: str, settings: dict[str, float])
 
 
 @pytest.mark.parametrize("method", SECOND_MOMENTS)
-def test_the_second_moment_follows_tau(method: str) -> None:
-    assert METHODS.parse({"name": method, "tau": 0.1}).v0 == pytest.approx(0.01)
-
-
-@pytest.mark.parametrize("method", SECOND_MOMENTS)
 def test_the_second_moment_starts_at_no_less_than_tau_squared(method: str) -> None:
     def parsed(**settings: float | None) -> Any:
         return METHODS.parse({"name": method, **settings})

@@ -50,13 +50,13 @@ def test_convolutions_follow_the_bias_flag_and_the_head_always_has_one() -> None
         assert dict(network.named_parameters())["head.bias"].shape == (4,)
 
 
-def forward_by_hand(x: Tensor, weights: dict[str, Tensor], inner: Any, outer: Any, feature: Any) -> Tensor:
-    """The small ResNet (blocks of 4, 8 and 8 channels) with norms after its activations, written out (eq. 9, 10)."""
-    x = outer(F.relu(F.conv2d(x, weights["trunk.conv1.weight"], padding=1)))
+def forward_by_hand(x: Tensor, weights: dict[str, Tensor], before: Any, inner: Any, outer: Any, feature: Any) -> Tensor:
+    """The small ResNet (blocks of 4, 8 and 8 channels) with norms at its activations, written out (eq. 9, 10)."""
+    x = outer(F.relu(before(F.conv2d(x, weights["trunk.conv1.weight"], padding=1))))
     for number, stride in ((2, 1), (3, 2), (4, 1)):
         block = f"trunk.block{number}"
-        branch = inner(F.relu(F.conv2d(x, weights[f"{block}.branch.conv1.weight"], stride=stride, padding=1)))
-        branch = F.conv2d(branch, weights[f"{block}.branch.conv2.weight"], padding=1)
+        branch = inner(F.relu(before(F.conv2d(x, weights[f"{block}.branch.conv1.weight"], stride=stride, padding=1))))
+        branch = before(F.conv2d(branch, weights[f"{block}.branch.conv2.weight"], padding=1))
         if stride == 2:
             x = F.conv2d(x, weights[f"{block}.shortcut.weight"], stride=2)
         x = outer(F.relu(x + branch))
@@ -71,44 +71,29 @@ def mean_variance(x: Tensor) -> Tensor:
     return scaled(x - x.mean(tuple(range(1, x.dim())), keepdim=True))
 
 
+def over_a_sample(x: Tensor) -> Tensor:
+    return F.group_norm(x, 1)
+
+
 def same(x: Tensor) -> Tensor:
     return x
 
 
 @pytest.mark.parametrize(
-    ("norm", "inner", "outer", "feature"),
+    ("norm", "before", "inner", "outer", "feature"),
     [
-        ("none", same, same, same),
-        ("fn", same, same, scaled),
-        ({"name": "ln-static", "variant": "code"}, mean_variance, mean_variance, same),
-        ("fn-block-mv", mean_variance, same, scaled),
-        ("fn-block-scale", scaled, same, scaled),
-        ("fn-layerwise", scaled, scaled, scaled),
+        ("none", same, same, same, same),
+        ("fn", same, same, same, scaled),
+        ({"name": "ln-static", "variant": "code"}, same, mean_variance, mean_variance, same),
+        ("fn-block-mv", same, mean_variance, same, scaled),
+        ("fn-block-scale", same, scaled, same, scaled),
+        ("fn-layerwise", same, scaled, scaled, scaled),
+        # conv, norm, ReLU, conv, norm, add, ReLU: the published code's ``group_norm``.
+        ({"name": "gn", "groups": 1, "order": "before"}, over_a_sample, same, same, same),
     ],
 )
-def test_blocks_are_those_of_the_paper(norm: Any, inner: Any, outer: Any, feature: Any) -> None:
+def test_blocks_are_those_of_the_paper(norm: Any, before: Any, inner: Any, outer: Any, feature: Any) -> None:
     network, images = small("resnet18", norm), images_for("resnet18", 4)
     weights = {name: leaf.detach() for name, leaf in network.named_parameters()}
-    expected = forward_by_hand(images, weights, inner, outer, feature)
+    expected = forward_by_hand(images, weights, before, inner, outer, feature)
     torch.testing.assert_close(network(images)[1], expected, rtol=0, atol=1e-12)
-
-
-def test_norms_before_the_activations_stand_on_the_branch() -> None:
-    """conv, norm, ReLU, conv, norm, add, ReLU: the published code's ``group_norm``."""
-    network = small("resnet18", {"name": "gn", "groups": 1, "order": "before"})
-    weights = {name: leaf.detach() for name, leaf in network.named_parameters()}
-    x = images_for("resnet18", 4)
-
-    def norm(x: Tensor) -> Tensor:
-        return F.group_norm(x, 1)
-
-    x = F.relu(norm(F.conv2d(x, weights["trunk.conv1.weight"], padding=1)))
-    for number, stride in ((2, 1), (3, 2), (4, 1)):
-        block = f"trunk.block{number}"
-        branch = F.relu(norm(F.conv2d(x, weights[f"{block}.branch.conv1.weight"], stride=stride, padding=1)))
-        branch = norm(F.conv2d(branch, weights[f"{block}.branch.conv2.weight"], padding=1))
-        if stride == 2:
-            x = F.conv2d(x, weights[f"{block}.shortcut.weight"], stride=2)
-        x = F.relu(x + branch)
-    expected = x.mean((2, 3)) @ weights["head.weight"].T + weights["head.bias"]
-    torch.testing.assert_close(network(images_for("resnet18", 4))[1], expected, rtol=0, atol=1e-12)

@@ -15,14 +15,13 @@ from flbench.data.datasets import load
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.model_access import ModelAccess
 from flbench.engine.setup import make_network, make_trainer
-from flbench.execution import execute
-from flbench.execution_types import Settings
 from flbench.probes import Observation
 from flbench.probes.features import Features
 from flbench.probes.overfit import Overfit
 from flbench.probes.sharpness import Sharpness
-from flbench.store import Lease, Store
+from flbench.store import Store
 from flbench.theory import rank
+from tests.test_execution import run
 
 torch.set_num_threads(1)
 
@@ -183,10 +182,8 @@ def test_centralized_training_has_no_clients_to_overfit() -> None:
 def test_probes_measure_when_they_are_due(form: Any, tmp_path: Path) -> None:
     experiment = parse_experiment({**SMALL, "rounds": 5, "eval_every": 2, "probes": form})
     assert experiment.run_id == parse_experiment({**SMALL, "rounds": 5}).run_id
-    attempt = Store(tmp_path).claim(experiment, Lease.here())
-    assert attempt is not None
-    execute(attempt, settings=Settings())
-    taken = {record["round"]: sorted(record["probes"]) for record in attempt.records()}
+    _, records = run(Store(tmp_path), experiment)
+    taken = {record["round"]: sorted(record["probes"]) for record in records}
     everything = ["drift", "features", "overfit"]
     assert taken == {0: ["features", "overfit"], 2: ["drift", "features"], 4: everything, 5: everything}
 
