@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from flbench.probes.base import Observation, Probe
@@ -30,6 +29,7 @@ class Features(Probe):
 
     def measure(self, seen: Observation) -> dict[str, Any]:
         """Return the numbers that the class describes."""
+        import numpy as np
         import torch
 
         from flbench.theory import rank
