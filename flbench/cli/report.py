@@ -118,8 +118,10 @@ def report(
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
     for option, path in (("--out", out), ("--html", html), ("--csv", csv)):
-        _check_ending(option, path)
-
+        if path is not None and path.suffix not in _ENDINGS[option]:
+            known = ", ".join(f"{', '.join(endings)} ({name})" for name, endings in _ENDINGS.items())
+            wanted = " or ".join(_ENDINGS[option])
+            raise UserError(f"{option} {path}: expected a name that ends in {wanted}; known: {known}")
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
     layout = {"metric": metric, "select_by": select_by, "tune": tuple(tune) if tune else None, "target": target}
     compared = {"published": published or None, "tolerance": tolerance, "why": why or None}
@@ -195,13 +197,6 @@ def writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"cannot write {error.filename or 'a file'}: {error.strerror or error}") from error
-
-
-def _check_ending(option: str, path: Path | None) -> None:
-    if path is not None and path.suffix not in _ENDINGS[option]:
-        known = ", ".join(f"{', '.join(endings)} ({name})" for name, endings in _ENDINGS.items())
-        wanted = " or ".join(_ENDINGS[option])
-        raise UserError(f"{option} {path}: expected a name that ends in {wanted}; known: {known}")
 
 
 def _typed(context: typer.Context) -> list[str]:

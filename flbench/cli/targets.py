@@ -45,8 +45,15 @@ def find_targets(store: Store, names: Iterable[str]) -> Targets:
         found = find_plans(store, name)
         if found:
             plans.update(dict.fromkeys(found))
-        else:
-            run_ids[_find_run(store, name)] = None
+            continue
+        ids = store.ids_beginning_with(name) if re.fullmatch(r"[0-9a-f]{1,16}", name) else []
+        if not ids:
+            raise _unknown(store, name, "a sweep file, the name of a sweep, or the beginning of a run's id")
+        if len(ids) > 1:
+            shown = ", ".join(ids[:MOST_IDS])
+            more = f" and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
+            raise UserError(f"{name}: the ids of {len(ids)} runs begin so: {shown}{more}; give more digits")
+        run_ids[ids[0]] = None
     return Targets(tuple(plans), tuple(run_ids))
 
 
@@ -114,17 +121,6 @@ def _plans_of_file(store: Store, name: str, directories: Sequence[Path]) -> list
         f"with other contents or options it was: {', '.join(others)}" if others else f"flbench sweep {name} starts it"
     )
     raise UserError(f"{name}: this sweep was not started in {store.root}; {hint}")
-
-
-def _find_run(store: Store, name: str) -> str:
-    found = store.ids_beginning_with(name) if re.fullmatch(r"[0-9a-f]{1,16}", name) else []
-    if not found:
-        raise _unknown(store, name, "a sweep file, the name of a sweep, or the beginning of a run's id")
-    if len(found) > 1:
-        shown = ", ".join(found[:MOST_IDS])
-        more = f" and {len(found) - MOST_IDS} more" if len(found) > MOST_IDS else ""
-        raise UserError(f"{name}: the ids of {len(found)} runs begin so: {shown}{more}; give more digits")
-    return found[0]
 
 
 def _unknown(store: Store, name: str, expected: str) -> UserError:
