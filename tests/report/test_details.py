@@ -9,18 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy.stats import rankdata
 
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.runs import Collection, Run, StoreSource, collect
-from flbench.report.summary import mean_ranks
 from flbench.report.write.json import to_json
 from flbench.store import Store
-from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, markdown_of, records
-from tests.start_up import heavy_imports
+from tests.report.stores import draw, experiment, finish, leaderboard_of, markdown_of, records
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tuned.md"
 
@@ -367,26 +363,3 @@ def test_means_ranks_and_figures_use_the_common_settings(tmp_path: Path) -> None
     for drawing in draw(found, "curves"):
         ends = {round(float(line.get_ydata()[-1]), 1) for panel in drawing.figure.axes for line in panel.lines}
         assert ends == {60.0, 70.0}
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_mean_ranks_are_those_of_scipy(sign: int) -> None:
-    rows = sign * np.array([[float((3 * row + 5 * column) % 4) for column in range(5)] for row in range(7)])
-    assert mean_ranks(rows) == rankdata(rows, axis=0).mean(axis=1).tolist()
-
-
-def test_a_report_does_not_import_scipy_stats(tmp_path: Path) -> None:
-    """The import takes longer than the report of a small sweep."""
-    filled(tmp_path)
-    program = (
-        "from pathlib import Path\n"
-        "from flbench.report.leaderboard import build\n"
-        "from flbench.report.page.leaderboard import document\n"
-        "from flbench.report.parts import parts_of\n"
-        "from flbench.report.runs import StoreSource\n"
-        "from flbench.store import Store\n"
-        f"board = build(parts_of(StoreSource(Store(Path({str(tmp_path)!r}))), []))\n"
-        "document(board)\n"
-        "assert any(row.rank for found in board.overall for row in found.rows)\n"
-    )
-    assert heavy_imports(program, ("scipy.special", "scipy.stats"))[0] == ["scipy.special"]
