@@ -77,8 +77,9 @@ def test_one_thread_has_one_loop_and_fused_runs_fill_a_stack() -> None:
 
 
 @pytest.fixture
-def projection() -> Any:
+def projection(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script benchmarks/bench_projection.py as a module."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
     path = Path(__file__).parents[1] / "benchmarks" / "bench_projection.py"
     spec = importlib.util.spec_from_file_location("bench_projection", path)
     assert spec is not None and spec.loader is not None
