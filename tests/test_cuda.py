@@ -25,7 +25,7 @@ from flbench.engine.local import Sgd
 from flbench.engine.setup import make_trainer, matmul_precision_restored, set_matmul_precision
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
-from flbench.methods.base import Method, Tree
+from flbench.methods.base import Method, ServerContext, Tree
 from flbench.models.convolutions import CONVOLUTIONS
 from flbench.registry import METHODS
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
@@ -238,7 +238,7 @@ def test_centralized_training() -> None:
 class Peeking(Method):
     """A method that reads a number on the host."""
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         scale = 1.0 if next(iter(delta.values())).sum().item() > 1e9 else 0.5
         return {name: leaf + scale * delta[name] for name, leaf in x.items()}, state
 

@@ -19,7 +19,7 @@ from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
 from flbench.engine.run import TrainingSetup
 from flbench.engine.trainer import Trainer
-from flbench.methods.base import Method
+from flbench.methods.base import Context, Method
 from flbench.models.base import Model
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
@@ -136,6 +136,13 @@ def toy_trainer(
     return FederatedTrainer(
         setup, method=method, network=first, shards=clients, steps=every, participation=participation
     )
+
+
+def toy_context(**given: Any) -> Context:
+    """Return the context of a client; what is not given is empty, zero or one."""
+    empty: dict[str, Any] = {name: {} for name in ("x", "server", "client", "buffers")}
+    plain = {"counts_Y": torch.ones(3), "lr": 0.1, "steps": 1, "relative_size": 1.0, "round": 0, "head": "head.weight"}
+    return Context(**{**empty, **plain, **given})
 
 
 def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:

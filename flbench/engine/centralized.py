@@ -41,7 +41,15 @@ class _Round:
         """
         drawn, x, buffers, velocity, watch = trees
         params, stats, moving = ({n: leaf.unsqueeze(0) for n, leaf in tree.items()} for tree in (x, buffers, velocity))
-        init = ClientInit(params, stats, moving, state={}, counts_Y=self.counts_Y.unsqueeze(0), steps=self.local_steps)
+        init = ClientInit(
+            params,
+            stats,
+            moving,
+            state={},
+            counts_Y=self.counts_Y.unsqueeze(0),
+            steps=self.local_steps,
+            relative_size=next(iter(x.values())).new_ones(1),
+        )
         ((_, result),) = train(1, lambda _: ChunkJob(self.task, init, self.images.stack(drawn)))
         trained = (result.params, result.buffers, result.velocity)
         after = [{name: leaf[0] for name, leaf in tree.items()} for tree in trained]

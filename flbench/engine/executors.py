@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -23,10 +23,10 @@ from torch.func import vmap
 from flbench.choices import UsedExecutor
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import GraphedFunction, Recorder
-from flbench.engine.local import ClientResult, JobAt, Results, autocast, local_train, map_tensors
+from flbench.engine.local import ClientResult, JobAt, Passes, Results, autocast, local_train, map_tensors
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
-from flbench.models.network import Forward, pure_forward, stacked_forward
+from flbench.models.network import pure_forward, stacked_forward
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +55,6 @@ class Executor(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Seat:
-    """What one thread works with: a network of its own, and its forward pass."""
-
-    network: nn.Module
-    forward: Forward
-
-
 class LoopExecutor:
     """One client after another in each of several Python threads, every thread with a network of its own.
 
@@ -74,9 +66,9 @@ class LoopExecutor:
     name: UsedExecutor = "loop"
 
     def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None) -> None:
-        self._idle: SimpleQueue[_Seat] = SimpleQueue()
+        self._idle: SimpleQueue[Passes] = SimpleQueue()
         for network in networks:
-            self._idle.put(_Seat(network, pure_forward(network)))
+            self._idle.put(Passes(network, pure_forward(network)))
         self._ahead = 2 * len(networks)
         self._autocast = autocast
         self._pool = ThreadPoolExecutor(len(networks), "clients", initializer=torch.set_num_threads, initargs=(1,))
@@ -84,14 +76,14 @@ class LoopExecutor:
     def train(self, clients: int, job: JobAt) -> Results:
         """Train each client as a chunk of its own; only a few results wait to be yielded, so memory stays bounded."""
 
-        def one(position: int, seat: _Seat) -> ClientResult:
+        def one(position: int, seat: Passes) -> ClientResult:
             seat.network.train()
             work = job(slice(position, position + 1))
             pixels, labels = work.batches.raw_ENBCHW[:, 0], work.batches.labels_ENB[:, 0]
             images = _pixels_last(work.batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
             init = map_tensors(work.init, lambda leaf: leaf[0])
             init = replace(init, params=tmap(_pixels_last, init.params))
-            result = local_train(seat.forward, lambda hook: hook, work.task, init, zip(images, labels, strict=True))
+            result = local_train(seat, lambda hook: hook, work.task, init, zip(images, labels, strict=True))
             return map_tensors(result, lambda leaf: leaf.unsqueeze(0))
 
         for position, result in enumerate(self._map(one, range(clients))):
@@ -103,7 +95,7 @@ class LoopExecutor:
         """Return logits (models, images, Y); batches of images are computed by all threads of the pool."""
         ready = [(tmap(_pixels_last, params), buffers) for params, buffers in models]
 
-        def one(job: tuple[tuple[Tree, Tree], Tensor], seat: _Seat) -> Tensor:
+        def one(job: tuple[tuple[Tree, Tree], Tensor], seat: Passes) -> Tensor:
             (params, buffers), batch = job
             seat.network.eval()
             pixels = _pixels_last(prepare(batch))
@@ -114,7 +106,7 @@ class LoopExecutor:
         logits = list(self._map(one, [(model, part) for model in ready for part in parts]))
         return torch.stack([torch.cat(logits[i : i + len(parts)]) for i in range(0, len(logits), len(parts))])
 
-    def _map(self, function: Callable[[Any, _Seat], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+    def _map(self, function: Callable[[Any, Passes], Any], jobs: Sequence[Any]) -> Iterator[Any]:
         """Yield results in the order of the jobs, with a bounded number of jobs started ahead."""
 
         def borrow(job: Any) -> Any:
@@ -153,7 +145,7 @@ class StackedExecutor:
         self.chunk = chunk or CHUNK  #: most clients of a stack
         self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once ``tune`` has chosen it
         self._network, self._autocast, self._tuner = network, autocast, tuner
-        self._forward: Forward = stacked_forward(network)
+        self._passes = Passes(network, stacked_forward(network))
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 
@@ -165,7 +157,7 @@ class StackedExecutor:
             try:
                 work = job(chunk)
                 self._network.train()
-                result = local_train(self._forward, vmap, work.task, work.init, work.batches.steps())
+                result = local_train(self._passes, vmap, work.task, work.init, work.batches.steps())
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated
                     raise

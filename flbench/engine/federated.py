@@ -24,6 +24,7 @@ from flbench.engine.run import RoundInputs, Run, TrainingSetup
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Method, Tree
+from flbench.models.network import head_weight
 
 
 class FederatedTrainer(Trainer):
@@ -51,25 +52,27 @@ class FederatedTrainer(Trainer):
         labels = setup.images.train_labels_M.cpu()
         counts = [torch.bincount(labels[torch.from_numpy(r)], minlength=setup.images.classes) for r in shards.train]
         counts_NY = torch.stack(counts).to(self.device)
-        self.run = Run(setup, method, shards.train, steps, cohort_size(count, participation), counts_NY)
+        size, head = cohort_size(count, participation), head_weight(network)
+        self.run = Run(setup, method, shards.train, steps, size, counts_NY, head)
         local_names = method.local_names(network)
         self.x = {name: leaf for name, leaf in setup.params.items() if name not in local_names}
         self.buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in local_names}
         self.server = method.init_server(self.x)
-        self.states = _repeat(method.init_client(self.x), count)
+        self.states = _repeat(method.init_client(self.x, self.buffers), count)
         own = {name: leaf for name, leaf in {**setup.params, **setup.buffers}.items() if name in local_names}
         self.local = _repeat(own, count)
         self._shards = shards
         self._test_rows = [self._to_device(rows) for rows in shards.test]
         self._bytes_model = tree_bytes(self.x) + tree_bytes(self.buffers)
-        self._bytes_down = self._bytes_model + (tree_bytes(self.server) if method.broadcasts_state else 0)
+        self._bytes_down = self._bytes_model + tree_bytes(method.broadcast(self.x, self.server)[1])
         self.group = RunGroup((self.run,))
         self._recorded: RecordedRounds | None = None
 
     def model(self, client: int) -> tuple[Tree, Tree]:
-        """Return the parameters and buffers with which a client would start the coming round."""
+        """Return the parameters and buffers that are evaluated: the server's, with those that stay on the client."""
         own = {name: leaf[client] for name, leaf in self.local.items()}
-        params, buffers = {**self.x, **own}, {**self.buffers, **own}
+        x = self.run.method.evaluated(self.x, self.server)
+        params, buffers = {**x, **own}, {**self.buffers, **own}
         setup = self.run.setup
         return {n: params[n] for n in setup.params}, {n: buffers[n] for n in setup.buffers}
 

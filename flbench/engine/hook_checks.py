@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from flbench.errors import UserError, out_of_memory
-from flbench.methods.base import Context, Method, Tree
+from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, overrides
 
 _TREE = "a dict of tensors by name"
 
@@ -31,7 +31,7 @@ def checked(method: Method) -> Method:
         UserError: a hook raised an error, or returned a value that the engine cannot use.
     """
     cls = type(method)
-    own = [hook for hook in _CHECKS if getattr(cls, hook) is not getattr(Method, hook)]
+    own = [hook for hook in _CHECKS if overrides(cls, hook)]
     seen: set[str] = set()
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     hooks = {hook: _checked(cls, hook, seen) for hook in own}
@@ -130,8 +130,29 @@ def _pair(value: Any, first: str, second: str) -> str | None:
     return f"{_what(value)}; expected a pair: (the {first}, the {second})"
 
 
-def _state(value: Any, x: Tree) -> str | None:
+def _state(value: Any, x: Tree, buffers: Tree | None = None) -> str | None:
     return _tree(value)
+
+
+def _broadcast(value: Any, x: Tree, state: Tree) -> str | None:
+    return (
+        _pair(value, "clients' initial parameters", "what else they receive")
+        or _like(value[0], x, " in the parameters")
+        or _tree(value[1], " in what else is sent")
+    )
+
+
+def _teachers(value: Any, ctx: Context) -> str | None:
+    if not isinstance(value, dict):
+        return f"{_what(value)}; expected a dict of trees by name"
+    for teacher, tree in value.items():
+        where = f" in {teacher!r}"
+        if problem := _tree(tree, where):
+            return problem
+        for name, leaf in {**ctx.x, **ctx.buffers}.items():
+            if name in tree and (problem := _like({name: tree[name]}, {name: leaf}, where)):
+                return problem
+    return None
 
 
 def _logits(value: Any, z_BY: Tensor, ctx: Context) -> str | None:
@@ -140,14 +161,24 @@ def _logits(value: Any, z_BY: Tensor, ctx: Context) -> str | None:
     return f"{_what(value)}; expected {_what(z_BY)}, that of its first argument"
 
 
-def _penalty(value: Any, w: Tree, feats_BD: Tensor, ctx: Context) -> str | None:
+def _loss(value: Any, w: Tree, batch: Batch, ctx: Context) -> str | None:
+    if isinstance(value, Tensor) and value.dim() == 0:
+        return None
+    return f"{_what(value)}; expected a tensor of shape ()"
+
+
+def _penalty(value: Any, w: Tree, batch: Batch, ctx: Context) -> str | None:
     if isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0):
         return None
     return f"{_what(value)}; expected a number or a tensor of shape ()"
 
 
-def _direction(value: Any, g: Tree, ctx: Context) -> str | None:
-    return _like(value, g)
+def _like_first(value: Any, first: Tree, *_: Any) -> str | None:
+    return _like(value, first)
+
+
+def _aggregate(value: Any, changes_n: Tree, weights_n: Tensor) -> str | None:
+    return _like(value, {name: leaf[0] for name, leaf in changes_n.items()})
 
 
 def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
@@ -166,7 +197,7 @@ def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
     return None
 
 
-def _server_step(value: Any, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> str | None:
+def _server_step(value: Any, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> str | None:
     return (
         _pair(value, "server's next parameters", "server's next state")
         or _like(value[0], x, " in the parameters")
@@ -197,11 +228,17 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
     "local_names": _local_names,
     "init_server": _state,
     "init_client": _state,
+    "broadcast": _broadcast,
+    "teachers": _teachers,
     "logits": _logits,
+    "loss": _loss,
     "penalty": _penalty,
-    "direction": _direction,
+    "perturbed": _like_first,
+    "direction": _like_first,
     "finish": _finish,
     "delta_weights": _weights,
     "message_weights": _weights,
+    "aggregate": _aggregate,
     "server_step": _server_step,
+    "evaluated": _like_first,
 }

@@ -14,11 +14,12 @@ from functools import reduce
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flbench.engine.device_data import StackedBatches
-from flbench.methods.base import Context, Method, Tree
+from flbench.errors import UserError
+from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
 
@@ -42,11 +43,12 @@ class ClientTask:
     Attributes:
         method: the federated method.
         sgd: the local optimizer.
-        x: server parameters at the start of the round.
-        server: server state as far as the method broadcasts it.
+        x: shared parameters at the start of the round.
+        server: what else the server broadcasts.
         autocast: dtype of mixed precision, or None.
+        round: number of the round, plain or 0-d. ``head``: name of the head's weight.
         each: empty for clients of one run. For a stack of clients of several runs, what differs between them, with the
-            leading axis N: ``x``, ``server`` and ``lr``.
+            leading axis N: ``x``, ``server``, ``lr`` and, unless it is a plain number, ``round``.
         hyperparameters: the method's fields that differ between the runs, likewise.
     """
 
@@ -55,6 +57,8 @@ class ClientTask:
     x: Tree
     server: Tree
     autocast: torch.dtype | None = None
+    round: int | Tensor = 0
+    head: str = ""
     each: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -70,6 +74,7 @@ class ClientInit:
         state: the method's client state.
         counts_Y: training samples of each class.
         steps: number of local steps; a tensor (N,) of floats for a stack whose clients take unequal numbers.
+        relative_size: number of training samples over the mean of all clients of the run.
     """
 
     params: Tree
@@ -78,6 +83,7 @@ class ClientInit:
     state: Tree
     counts_Y: Tensor
     steps: int | Tensor
+    relative_size: Tensor
 
 
 @dataclass(frozen=True)
@@ -125,13 +131,30 @@ def map_tensors(value: InitOrResult, function: Callable[[Tensor], Tensor]) -> In
     return replace(value, **{each.name: mapped(getattr(value, each.name)) for each in fields(value)})
 
 
+@dataclass(frozen=True)
+class Passes:
+    """The forward passes of a network that no other thread uses, in training mode except during ``evaluate``."""
+
+    network: nn.Module
+    forward: Forward
+
+    def evaluate(self, models: Iterable[tuple[Tree, Tree]], images: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return features and logits in evaluation mode of models given as (parameters, buffers)."""
+        self.network.eval()
+        try:
+            with torch.no_grad():
+                return [self.forward(params, buffers, images) for params, buffers in models]
+        finally:
+            self.network.train()
+
+
 def local_train(
-    forward: Forward, lift: Lift, task: ClientTask, start: ClientInit, batches: Iterable[tuple[Tensor, Tensor]]
+    passes: Passes, lift: Lift, task: ClientTask, start: ClientInit, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> ClientResult:
     """Run the local steps.
 
     Args:
-        forward: the network as a function of parameters, buffers and images.
+        passes: the network, in training mode.
         lift: applies a hook that is written for one client.
         task: what the clients share.
         start: the state of this client (or stack) before training.
@@ -144,40 +167,76 @@ def local_train(
     """
     method, sgd = task.method, task.sgd
     names = list(start.params)
-    params = {name: leaf.clone() for name, leaf in start.params.items()}
-    buffers = {name: leaf.clone() for name, leaf in start.buffers.items()}  # batch normalization updates them in place
-    velocity = {name: leaf.clone() for name, leaf in start.velocity.items()}
+    params, velocity = _clone(start.params), _clone(start.velocity)
+    buffers = _clone(start.buffers)  # batch normalization updates them in place
     lifted = _LiftedHooks(method, lift, task, start)
     lr = task.each.get("lr", sgd.lr)
     losses = []
     for step, (images, labels) in enumerate(batches):
         # Which clients (N,) take this step; None if all do.
         training = step < start.steps if isinstance(start.steps, Tensor) else None
-        buffers_before = buffers if training is None else {name: leaf.clone() for name, leaf in buffers.items()}
-        leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
-        with autocast(images.device, task.autocast):
-            features, logits = forward(leaves, buffers, images)
-        loss = cross_entropy(lifted.logits(at_least_float(logits)), labels)
-        objective = lifted.add_penalty(loss, leaves, at_least_float(features))
-        grads = torch.autograd.grad(
-            objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
-        )
+        buffers_before = buffers if training is None else _clone(buffers)
+        batch = images, labels, _taught(passes, lifted, task, images)
+        loss, grads = _gradient(passes, lifted, task, params, buffers, batch)
+        if lifted.perturbs:
+            with torch.no_grad():
+                there = lifted.perturbed(params, dict(zip(names, grads, strict=True)))
+            there = {name: there[name] for name in names}  # a method may give them another order
+            _, grads = _gradient(passes, lifted, task, there, _clone(buffers), batch)
         with torch.no_grad():
             weights = list(params.values())
             if sgd.weight_decay:
                 grads = torch._foreach_add(grads, weights, alpha=sgd.weight_decay)
-            direction = lifted.direction(dict(zip(names, grads, strict=True)))
+            direction = lifted.direction(params, dict(zip(names, grads, strict=True)))
             if sgd.momentum:
-                moved = {n: sgd.momentum * velocity[n] + d if velocity else d for n, d in direction.items()}
+                if velocity:
+                    moved = {name: sgd.momentum * velocity[name] + leaf for name, leaf in direction.items()}
+                else:
+                    moved = lifted.kept(direction)
                 velocity = direction = _where(training, moved, velocity)
             steps = _where(training, direction)
             _descend(weights, [steps[name] for name in names], lr)  # a method may give them another order
             buffers = _where(training, buffers, buffers_before)
         losses.append(_where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
-        state, message = lifted.finish(params)
+        state, message = lifted.finish(params, buffers)
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
     return ClientResult(params, buffers, velocity, state, message, loss)
+
+
+def _taught(passes: Passes, lifted: _LiftedHooks, task: ClientTask, images: Tensor) -> dict[str, Outputs]:
+    """The teachers' outputs on a batch."""
+    if not lifted.teachers:
+        return {}
+    with autocast(images.device, task.autocast):
+        outputs = passes.evaluate(lifted.teachers.values(), images)
+    return {name: Outputs(*map(at_least_float, each)) for name, each in zip(lifted.teachers, outputs, strict=True)}
+
+
+def _gradient(
+    passes: Passes,
+    lifted: _LiftedHooks,
+    task: ClientTask,
+    params: Tree,
+    buffers: Tree,
+    batch: tuple[Tensor, Tensor, Mapping[str, Outputs]],
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The data term of the loss, and the gradient of the whole loss; updates the buffers in place."""
+    images, labels, teachers = batch
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+    with autocast(images.device, task.autocast):
+        features, logits = passes.forward(leaves, buffers, images)
+    seen = Batch(labels, at_least_float(features), at_least_float(logits), teachers)
+    loss = lifted.loss(leaves, seen)
+    objective = lifted.add_penalty(loss, leaves, seen)
+    grads = torch.autograd.grad(
+        objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
+    )
+    return loss, grads
+
+
+def _clone(tree: Tree) -> Tree:
+    return {name: leaf.clone() for name, leaf in tree.items()}
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
@@ -216,7 +275,12 @@ def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
 
 
 class _LiftedHooks:
-    """The method's hooks, applied to one client or a stack; default hooks are skipped."""
+    """The method's hooks, applied to one client or a stack; default hooks are skipped.
+
+    Attributes:
+        teachers: the parameters and buffers of each teacher by its name.
+        perturbs: whether the method perturbs the weights.
+    """
 
     def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
         self._method, self._lift = method, lift
@@ -227,48 +291,110 @@ class _LiftedHooks:
             counts_Y=start.counts_Y,
             lr=task.sgd.lr,
             steps=start.steps,
+            # Elementwise hooks of a stack get none: it would be broadcast along the wrong axis.
+            relative_size=start.relative_size if start.relative_size.dim() == 0 else None,
+            round=task.round,
+            head=task.head,
+            buffers=start.buffers,
         )
         #: The part of the context that differs between clients.
-        self._own_context: dict[str, Any] = {"client": start.state, "counts_Y": start.counts_Y, **task.each}
+        self._own_context: dict[str, Any] = {
+            "client": start.state,
+            "counts_Y": start.counts_Y,
+            "relative_size": start.relative_size,
+            "buffers": start.buffers,
+            **task.each,
+        }
         self._hyperparameters = dict(task.hyperparameters)
         if isinstance(start.steps, Tensor):
             self._own_context["steps"] = start.steps
         #: Whether the numbers that hooks compute with are the same for the whole stack.
         self._uniform = not (task.each or isinstance(start.steps, Tensor))
+        self.perturbs = self._own("perturbed")
+        self.teachers = self._teachers(start) if self._own("teachers") else {}
 
     def _own(self, hook: str) -> bool:
-        return getattr(type(self._method), hook) is not getattr(Method, hook)
+        return overrides(type(self._method), hook)
 
     def _apply(self, hook: str, *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context and hyperparameters."""
 
         def one_client(own: dict[str, Any], hyperparameters: dict[str, Any], *mine: Any) -> Any:
             method = replace(self._method, **hyperparameters)
-            value = getattr(method, hook)(*mine, replace(self._context, **own))
-            # A penalty may be a number, but vmap takes tensors only.
-            return mine[-1].new_full((), value) if isinstance(value, float | int) else value
+            return getattr(method, hook)(*mine, replace(self._context, **own))
 
         return self._lift(one_client)(self._own_context, self._hyperparameters, *trees)
 
-    def _apply_to_trees(self, hook: str, tree: Tree) -> Any:
+    def _apply_to_batch(self, hook: str, leaves: Tree, batch: Batch) -> Tensor:
+        """The same for a loss term; vmap takes tensors only, and trees of them."""
+
+        def one_client(own: dict[str, Any], hyperparameters: dict[str, Any], w: Tree, plain: Any, taught: Any) -> Any:
+            method = replace(self._method, **hyperparameters)
+            mine = Batch(**plain, teachers={name: Outputs(*each) for name, each in taught.items()})
+            value = getattr(method, hook)(w, mine, replace(self._context, **own))
+            return mine.logits_BY.new_full((), value) if isinstance(value, float | int) else value
+
+        plain = {"labels_B": batch.labels_B, "features_BD": batch.features_BD, "logits_BY": batch.logits_BY}
+        taught = {name: (each.features_BD, each.logits_BY) for name, each in batch.teachers.items()}
+        term: Tensor = self._lift(one_client)(self._own_context, self._hyperparameters, leaves, plain, taught)
+        return term
+
+    def _apply_to_trees(self, hook: str, *trees: Tree) -> Any:
         """The same for a hook that may be elementwise."""
         if self._method.elementwise and self._uniform:
-            return getattr(self._method, hook)(tree, self._context)
-        return self._apply(hook, tree)
+            return getattr(self._method, hook)(*trees, self._context)
+        return self._apply(hook, *trees)
 
-    def logits(self, z: Tensor) -> Tensor:
-        out: Tensor = self._apply("logits", z) if self._own("logits") else z
+    def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
+        with torch.no_grad():
+            given: dict[str, Tree] = self._apply("teachers")
+        known = start.params.keys() | start.buffers.keys()
+        for teacher, tree in given.items():
+            if unknown := sorted(tree.keys() - known):
+                raise UserError(
+                    f"the hook teachers of the method {self._method.name!r} returned {unknown[0]!r} in {teacher!r}; "
+                    "expected names of parameters and buffers of the network"
+                )
+
+        def part(tree: Tree, own: Tree) -> Tree:
+            whole = {**own, **tree}
+            return {name: _laid_out(whole[name], leaf) for name, leaf in own.items()}
+
+        return {teacher: (part(tree, start.params), part(tree, start.buffers)) for teacher, tree in given.items()}
+
+    def loss(self, leaves: Tree, batch: Batch) -> Tensor:
+        if self._own("loss"):
+            return self._apply_to_batch("loss", leaves, batch)
+        z = batch.logits_BY
+        return cross_entropy(self._apply("logits", z) if self._own("logits") else z, batch.labels_B)
+
+    def add_penalty(self, loss: Tensor, leaves: Tree, batch: Batch) -> Tensor:
+        return loss + self._apply_to_batch("penalty", leaves, batch) if self._own("penalty") else loss
+
+    def perturbed(self, params: Tree, grads: Tree) -> Tree:
+        out: Tree = self._apply("perturbed", params, grads)
         return out
 
-    def add_penalty(self, loss: Tensor, leaves: Tree, features: Tensor) -> Tensor:
-        return loss + self._apply("penalty", leaves, features) if self._own("penalty") else loss
-
-    def direction(self, grads: Tree) -> Tree:
-        out: Tree = self._apply_to_trees("direction", grads) if self._own("direction") else grads
+    def direction(self, params: Tree, grads: Tree) -> Tree:
+        if not self._own("direction"):
+            return grads
+        out: Tree = self._apply_to_trees("direction", params, grads)
         return out
 
-    def finish(self, params: Tree) -> tuple[Tree, Tree]:
+    def kept(self, direction: Tree) -> Tree:
+        """The direction as a velocity; a copy, because a method may return the weights, which move in place."""
+        return _clone(direction) if self._own("direction") else direction
+
+    def finish(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
         if not self._own("finish"):
             return self._context.client, {}
+        self._own_context["buffers"] = buffers
+        self._context = replace(self._context, buffers=buffers)
         out: tuple[Tree, Tree] = self._apply_to_trees("finish", params)
         return out
+
+
+def _laid_out(leaf: Tensor, like: Tensor) -> Tensor:
+    """The leaf in the memory layout of another one, for the speed of convolutions."""
+    last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
+    return leaf.detach().contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from flbench.data.batches import Rows
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.run import RoundInputs
-from flbench.engine.server_round import RunGroup, chunk_job
+from flbench.engine.server_round import RunGroup, broadcasts, chunk_job
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Tree
 from flbench.models.network import pure_forward
@@ -43,7 +43,7 @@ class ModelAccess:
         return len(self.trainer.run.rows) if isinstance(self.trainer, FederatedTrainer) else 0
 
     def model(self, client: int = 0) -> tuple[Tree, Tree]:
-        """Return the parameters and buffers with which a client would start the next round."""
+        """Return the parameters and buffers of a client's model, as they are evaluated."""
         if isinstance(self.trainer, FederatedTrainer):
             return self.trainer.model(client)
         return self.trainer.x, self.trainer.buffers
@@ -85,7 +85,9 @@ class ModelAccess:
             raise TypeError("only a federated trainer has clients")
         run, state = replace(trainer.run, steps=[steps] * self.clients), trainer.run_state()
         inputs = RoundInputs.draw([run], [trainer.round], trainer.device, [np.array([client])])
-        ((_, result),) = trainer.executor.train(1, lambda at: chunk_job(RunGroup((run,)), [state], inputs, at))
+        group = RunGroup((run,))
+        sent = broadcasts(group, [state])
+        ((_, result),) = trainer.executor.train(1, lambda at: chunk_job(group, [state], sent, inputs, at))
         params, buffers = ({name: leaf[0] for name, leaf in tree.items()} for tree in (result.params, result.buffers))
         return params, buffers
 

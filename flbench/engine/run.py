@@ -68,6 +68,7 @@ class Run:
         rows: the training rows of each client. ``steps``: its local steps in a round.
         cohort_size: participants of a round.
         counts_NY: training samples of each client by class, of all clients.
+        head: name of the head's weight.
     """
 
     setup: TrainingSetup
@@ -76,6 +77,7 @@ class Run:
     steps: Sequence[int]
     cohort_size: int
     counts_NY: Tensor
+    head: str
 
     def cohort(self, round: int) -> Rows:
         """Return the participants of a round, in ascending order."""
@@ -92,7 +94,11 @@ class Run:
         return self.setup.images.draw(federated_rows(self.rows[client], **key, steps=steps, batch_size=size), **key)
 
     def weights(self, cohort: Rows) -> NDArray[np.float64]:
-        """Return (4, n): the participants' shares of the samples, weights of change and message, numbers of steps."""
+        """Return the participants' numbers (5, n).
+
+        They are the shares of the samples, the weights of change and message, the numbers of steps, and the numbers of
+        samples over the mean of all clients.
+        """
         return self._weights_of_all if len(cohort) == len(self.rows) else self._weights(cohort)
 
     @cached_property
@@ -104,7 +110,9 @@ class Run:
         total = sum(sizes)
         share = [size / total for size in sizes]
         deltas = self.method.delta_weights(share, steps, self.setup.sgd.momentum)
-        return np.array([share, deltas, self.method.message_weights(share), steps], dtype=np.float64)
+        mean = sum(map(len, self.rows)) / len(self.rows)
+        relative = [size / mean for size in sizes]
+        return np.array([share, deltas, self.method.message_weights(share), steps, relative], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -113,14 +121,17 @@ class RoundInputs:
 
     Attributes:
         cohort_N: each participant's number in its run.
-        weights_4N: their ``Run.weights``.
-        steps_N: the numbers of steps, where the host knows who takes part.
+        weights_5N: their ``Run.weights``.
+        round_N: the number of the round, of each participant's run; float64.
+        steps_N: the numbers of steps, where the host knows who takes part. ``rounds``: the round of each run, likewise.
         batches: for the positions of a chunk, ``rows_NEB`` and ``crops_NEB3`` as ``device_data.side_by_side`` has them.
     """
 
     cohort_N: Tensor
-    weights_4N: Tensor
+    weights_5N: Tensor
+    round_N: Tensor
     steps_N: Sequence[int] | None
+    rounds: Sequence[int] | None
     batches: Callable[[slice], Tree]
 
     @classmethod
@@ -136,27 +147,33 @@ class RoundInputs:
         drawn = list(zip(runs, rounds, cohorts, strict=True))
         members = [(run, round, int(client)) for run, round, cohort in drawn for client in cohort]
         steps_N = [run.steps[client] for run, _, client in members]
-        weights_4N = np.concatenate([run.weights(cohort) for run, _, cohort in drawn], axis=1)
-        cohort_N = np.concatenate(cohorts)
-        small = {"cohort_N": torch.from_numpy(cohort_N), "weights_4N": torch.from_numpy(weights_4N)}
+        weights_5N = np.concatenate([run.weights(cohort) for run, _, cohort in drawn], axis=1)
+        small = {
+            "cohort_N": torch.from_numpy(np.concatenate(cohorts)),
+            "weights_5N": torch.from_numpy(weights_5N),
+            "round_N": torch.from_numpy(np.array([round for _, round, _ in members], dtype=np.float64)),
+        }
 
         def batches(positions: slice) -> Tree:
             return on_device(
                 side_by_side([run.batch(client, round) for run, round, client in members[positions]]), device
             )
 
-        return cls(**on_device(small, device), steps_N=steps_N, batches=batches)
+        return cls(**on_device(small, device), steps_N=steps_N, rounds=rounds, batches=batches)
 
     @classmethod
     def of_tree(cls, tree: Tree) -> RoundInputs:
-        """The inverse of ``tree``; the numbers of steps stay on the device."""
+        """The inverse of ``tree``; numbers stay on the device."""
         drawn = dict(tree)
-        cohort_N, weights_4N = drawn.pop("cohort_N"), drawn.pop("weights_4N")
-        return cls(cohort_N, weights_4N, None, lambda at: {name: leaf[at] for name, leaf in drawn.items()})
+        cohort_N, weights_5N, round_N = (drawn.pop(name) for name in ("cohort_N", "weights_5N", "round_N"))
+        return cls(
+            cohort_N, weights_5N, round_N, None, None, lambda at: {name: leaf[at] for name, leaf in drawn.items()}
+        )
 
     def tree(self) -> Tree:
         """Everything as tensors by name, the batches of all participants drawn."""
-        return {"cohort_N": self.cohort_N, "weights_4N": self.weights_4N, **self.batches(slice(0, len(self.cohort_N)))}
+        small = {"cohort_N": self.cohort_N, "weights_5N": self.weights_5N, "round_N": self.round_N}
+        return {**small, **self.batches(slice(0, len(self.cohort_N)))}
 
 
 class Prefetcher:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from flbench.engine.local import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
 from flbench.engine.run import RoundInputs, Run
-from flbench.methods.base import Tree
+from flbench.methods.base import ServerContext, Tree, overrides
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,21 @@ class RoundOutcome:
     Attributes:
         loss: 0-d, float64: the clients' mean training loss, weighted by their shares of the samples.
         message_bytes: size of one client's message.
-        client_params: what the participants sent (leading axis n); None unless requested.
+        client_params: the server's parameters plus each participant's change (leading axis n); None unless requested.
     """
 
     state: RunState
     loss: Tensor
     message_bytes: int
     client_params: Tree | None
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the server of a run sends at the start of a round: where clients start, and what else they receive."""
+
+    x: Tree
+    server: Tree
 
 
 @dataclass(frozen=True)
@@ -139,31 +147,54 @@ def server_round(
         train: trains the participants.
         keep_clients: for each run, whether the outcome holds what its participants sent.
     """
-    tallies = [_Tally(run, state, keep) for run, state, keep in zip(group.runs, states, keep_clients, strict=True)]
-    for positions, result in train(sum(group.sizes), lambda at: chunk_job(group, states, inputs, at)):
+    sent = broadcasts(group, states)
+    tallies = [_Tally(*own) for own in zip(group.runs, states, sent, keep_clients, strict=True)]
+    for positions, result in train(sum(group.sizes), lambda at: chunk_job(group, states, sent, inputs, at)):
         parts = group.parts(positions)
         for part in parts:
             own = result if len(parts) == 1 else map_tensors(result, itemgetter(part.in_chunk))
-            tallies[part.run].add(own, inputs.cohort_N[part.in_all], inputs.weights_4N[:, part.in_all])
-    return [tally.close() for tally in tallies]
+            tallies[part.run].add(own, inputs.cohort_N[part.in_all], inputs.weights_5N[:, part.in_all])
+    return [tally.close(_round_of(group, inputs, number)) for number, tally in enumerate(tallies)]
 
 
-def chunk_job(group: RunGroup, states: Sequence[RunState], inputs: RoundInputs, positions: slice) -> ChunkJob:
+def broadcasts(group: RunGroup, states: Sequence[RunState]) -> list[Broadcast]:
+    """Return what the server of each run sends."""
+    pairs = zip(group.runs, states, strict=True)
+    return [Broadcast(*run.method.broadcast(state.x, state.server)) for run, state in pairs]
+
+
+def _round_of(group: RunGroup, inputs: RoundInputs, run: int) -> int | Tensor:
+    """The number of a run's round: plain where the host knows it."""
+    if inputs.rounds is not None:
+        return inputs.rounds[run]
+    return inputs.round_N[sum(group.sizes[:run])].to(group.runs[run].setup.images.dtype)
+
+
+def chunk_job(
+    group: RunGroup, states: Sequence[RunState], sent: Sequence[Broadcast], inputs: RoundInputs, positions: slice
+) -> ChunkJob:
     """Return the local training of the participants at these positions."""
     parts = group.parts(positions)
-    init = _init(group, states, inputs, parts, positions)
+    init = _init(group, states, sent, inputs, parts, positions)
     batches = group.runs[0].setup.images.stack(inputs.batches(positions))
-    return ChunkJob(_task(group, states, parts, positions, init), init, batches)
+    return ChunkJob(_task(group, sent, inputs, parts, positions, init), init, batches)
 
 
 def _init(
-    group: RunGroup, states: Sequence[RunState], inputs: RoundInputs, parts: Sequence[_Part], positions: slice
+    group: RunGroup,
+    states: Sequence[RunState],
+    sent: Sequence[Broadcast],
+    inputs: RoundInputs,
+    parts: Sequence[_Part],
+    positions: slice,
 ) -> ClientInit:
     """The participants' state before training: what the server sends, and what stayed on them."""
     each = []
     for part in parts:
         run, state, cohort_n = group.runs[part.run], states[part.run], inputs.cohort_N[part.in_all]
-        leaves = {name: leaf.expand(len(part), *leaf.shape) for name, leaf in {**state.x, **state.buffers}.items()}
+        leaves = {
+            name: leaf.expand(len(part), *leaf.shape) for name, leaf in {**sent[part.run].x, **state.buffers}.items()
+        }
         leaves |= {name: leaf.index_select(0, cohort_n) for name, leaf in state.local.items()}
         trees = {
             "params": {name: leaves[name] for name in run.setup.params},
@@ -175,52 +206,84 @@ def _init(
     joined = {name: _cat([trees[name] for trees in each]) for name in each[0]}
     counts_Y = joined.pop("counts")["counts_Y"]
     known = set(inputs.steps_N[positions]) if inputs.steps_N is not None else group.all_steps
+    dtype = group.runs[0].setup.images.dtype
     steps: int | Tensor
     if len(known) == 1:
         (steps,) = known  # a plain number: hooks then compute as for one client
     else:
-        steps = inputs.weights_4N[3, positions].to(next(iter(joined["params"].values())).dtype)
-    return ClientInit(**joined, velocity={}, counts_Y=counts_Y, steps=steps)
+        steps = inputs.weights_5N[3, positions].to(dtype)
+    relative_size = inputs.weights_5N[4, positions].to(dtype)
+    return ClientInit(**joined, velocity={}, counts_Y=counts_Y, steps=steps, relative_size=relative_size)
 
 
 def _task(
-    group: RunGroup, states: Sequence[RunState], parts: Sequence[_Part], positions: slice, init: ClientInit
+    group: RunGroup,
+    sent: Sequence[Broadcast],
+    inputs: RoundInputs,
+    parts: Sequence[_Part],
+    positions: slice,
+    init: ClientInit,
 ) -> ClientTask:
     """What the participants of a chunk share, and what differs between those of several runs."""
-    first, x = group.runs[parts[0].run], states[parts[0].run].x
-    broadcast = [states[part.run].server if first.method.broadcasts_state else {} for part in parts]
+    run, broadcast = group.runs[parts[0].run], sent[parts[0].run]
+    rounds = [_round_of(group, inputs, part.run) for part in parts]
     each: dict[str, Any] = {}
     hyperparameters = {}
     if len(parts) > 1:
         servers = [
-            {name: leaf.expand(len(part), *leaf.shape) for name, leaf in own.items()}
-            for own, part in zip(broadcast, parts, strict=True)
+            {name: leaf.expand(len(part), *leaf.shape) for name, leaf in sent[part.run].server.items()}
+            for part in parts
         ]
-        each = {"x": {name: init.params[name] for name in x}, "server": _cat(servers), "lr": group.lr_N[positions]}
+        x = {name: init.params[name] for name in broadcast.x}
+        each = {"x": x, "server": _cat(servers), "lr": group.lr_N[positions]}
+        if inputs.rounds is None or len(set(rounds)) > 1:
+            each["round"] = inputs.round_N[positions].to(group.runs[0].setup.images.dtype)
         for name, leaf in group.hyperparameters.items():
             if len({getattr(group.runs[part.run].method, name) for part in parts}) > 1:
                 hyperparameters[name] = leaf[positions]
-    return ClientTask(first.method, first.setup.sgd, x, broadcast[0], first.setup.autocast, each, hyperparameters)
+    setup = run.setup
+    return ClientTask(
+        method=run.method,
+        sgd=setup.sgd,
+        x=broadcast.x,
+        server=broadcast.server,
+        autocast=setup.autocast,
+        round=rounds[0],
+        head=run.head,
+        each=each,
+        hyperparameters=hyperparameters,
+    )
 
 
 class _Tally:
-    """The weighted sums of one run's participants, and what stays on them."""
+    """The weighted sums of one run's participants, and what stays on them.
 
-    def __init__(self, run: Run, state: RunState, keep_clients: bool) -> None:
-        self._run, self._state = run, state
-        self._kept: list[Tree] | None = [] if keep_clients else None
+    It holds every participant's change only if the method aggregates them itself or the caller requests them.
+    """
+
+    def __init__(self, run: Run, state: RunState, sent: Broadcast, keep_clients: bool) -> None:
+        self._run, self._state, self._sent, self._keep = run, state, sent, keep_clients
+        self._aggregates = overrides(type(run.method), "aggregate")
+        self._changes: list[Tree] = []
+        self._weights: list[Tensor] = []
         self._delta = {name: torch.zeros_like(leaf) for name, leaf in state.x.items()}
         self._buffers = {name: torch.zeros_like(leaf) for name, leaf in state.buffers.items()}
         self._message: Tree = {}
         self._losses: list[Tensor] = []
 
-    def add(self, result: ClientResult, cohort_n: Tensor, weights_4n: Tensor) -> None:
+    def add(self, result: ClientResult, cohort_n: Tensor, weights_5n: Tensor) -> None:
         """Add the next participants, in ascending order."""
         state = self._state
-        share, of_delta, of_message, _ = weights_4n
+        share, of_delta, of_message = weights_5n[:3]
         if not self._message:
             self._message = {name: torch.zeros_like(leaf[0]) for name, leaf in result.message.items()}
-        add_weighted(self._delta, {name: result.params[name] - leaf for name, leaf in state.x.items()}, of_delta)
+        changes = {name: result.params[name] - leaf for name, leaf in self._sent.x.items()}
+        if self._keep or self._aggregates:
+            self._changes.append(changes)
+        if self._aggregates:
+            self._weights.append(of_delta)
+        else:
+            add_weighted(self._delta, changes, of_delta)
         add_weighted(self._buffers, result.buffers, share)
         add_weighted(self._message, result.message, of_message)
         self._losses.append(share * result.loss)
@@ -228,14 +291,15 @@ class _Tally:
         for stored, new in ((state.states, result.state), (state.local, after)):
             for name, leaf in stored.items():
                 leaf.index_copy_(0, cohort_n, new[name])
-        if self._kept is not None:
-            self._kept.append({name: result.params[name] for name in state.x})
 
-    def close(self) -> RoundOutcome:
+    def close(self, round: int | Tensor) -> RoundOutcome:
         """Take the server's step."""
         state, run = self._state, self._run
-        participation = run.cohort_size / len(run.rows)
-        x, server = run.method.server_step(state.x, self._delta, self._message, state.server, participation)
+        changes, delta = _cat(self._changes) if self._changes else {}, self._delta
+        if self._aggregates and state.x:
+            delta = run.method.aggregate(changes, torch.cat(self._weights).to(run.setup.images.dtype))
+        context = ServerContext(run.cohort_size / len(run.rows), round, run.head)
+        x, server = run.method.server_step(state.x, delta, self._message, state.server, context)
         loss_N = torch.cat(self._losses)
         # On a CPU from the first to the last, as ``add_weighted`` adds.
         loss = loss_N.new_full((), reduce(add, loss_N.tolist(), 0.0)) if loss_N.is_cpu else loss_N.sum()
@@ -244,7 +308,7 @@ class _Tally:
             state=RunState(x, self._buffers, server, state.states, state.local, watch),
             loss=loss,
             message_bytes=tree_bytes(self._message),
-            client_params=None if self._kept is None else _cat(self._kept),
+            client_params={name: state.x[name] + leaf for name, leaf in changes.items()} if self._keep else None,
         )
 
 

@@ -6,21 +6,24 @@ it over clients, in a loop or stacked. Its dataclass fields are its YAML hyperpa
 
 One round (x: server parameters, m_k: training samples of client k, S: the participants)::
 
-    every k in S:  w = x, then K steps of   g = grad [CE(logits(z)) + penalty(w)] + weight_decay w
-                                            w <- w - lr momentum(direction(g))
+    the server:    x0, server tree = broadcast(x, server state)
+    every k in S:  w = x0, then K steps of  g = grad [loss(w) + penalty(w)], or the same at perturbed(w, g)
+                                            w <- w - lr momentum(direction(w, g + weight_decay w))
                    client state, message = finish(w)
-    the server:    delta = sum_k p_k (w_k - x),   message = sum_k q_k message_k
-                   x, server state <- server_step(x, delta, message, server state, |S|/N)
+    the server:    delta = aggregate(w_k - x0) = sum_k p_k (w_k - x0),   message = sum_k q_k message_k
+                   x, server state <- server_step(x, delta, message, server state)
+    reported:      evaluated(x, server state)
 
-p = ``delta_weights``, by default the shares of the samples, m_k / sum_j m_j; q = ``message_weights``, by default
-uniform. Buffers (running statistics) are always averaged by the shares, and bypass ``server_step``.
+loss = CE(logits(z)); p = ``delta_weights``, by default the shares of the samples, m_k / sum_j m_j; q =
+``message_weights``, by default uniform. Buffers (running statistics) are always averaged by the shares, and bypass
+``server_step``. The engine skips hooks that a method does not override: they cost nothing.
 
 This module does not import torch: trees are only combined by their own arithmetic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -43,16 +46,44 @@ def tmap(function: Callable[..., Any], *trees: Tree) -> Tree:
 
 
 @dataclass(frozen=True)
+class Outputs:
+    """The outputs of a network on a batch; the features are the input of the head."""
+
+    features_BD: Tensor
+    logits_BY: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the loss terms of a local step see.
+
+    Attributes:
+        labels_B: the labels.
+        features_BD, logits_BY: the network's outputs in training mode at the weights of the step.
+        teachers: the outputs of the weights that the hook ``teachers`` names, in evaluation mode, without gradient.
+    """
+
+    labels_B: Tensor
+    features_BD: Tensor
+    logits_BY: Tensor
+    teachers: Mapping[str, Outputs]
+
+
+@dataclass(frozen=True)
 class Context:
     """What a client has during its round.
 
     Attributes:
-        x: server parameters at the start of the round.
-        server: server state, if the method broadcasts it, else empty.
+        x: shared parameters at the start of the round, as broadcast.
+        server: what else the server broadcasts.
         client: this client's own state.
         counts_Y: its number of training samples a class.
         lr: local learning rate.
         steps: its own number of local steps K.
+        relative_size: its number of training samples over the mean of all N clients, N m_k / sum_j m_j.
+        round: number of the round, from 0; a 0-d tensor where the round is recorded or shared with other runs.
+        head: name of the head's weight (Y, D); empty if the network has no head that flbench can find.
+        buffers: the client's buffers at the start of the round; in ``finish`` after the last local step.
     """
 
     x: Tree
@@ -61,6 +92,24 @@ class Context:
     counts_Y: Tensor
     lr: Any
     steps: Any
+    relative_size: Any
+    round: Any
+    head: str
+    buffers: Tree
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What the server has at the end of a round.
+
+    Attributes:
+        participation: |S| / N.
+        round, head: as in ``Context``.
+    """
+
+    participation: float
+    round: Any
+    head: str
 
 
 @METHODS.register("fedavg")
@@ -72,12 +121,10 @@ class Method(Component):
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x)"
     source: ClassVar[str] = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks, Algorithm 1"
 
-    #: Whether clients receive the server state each round (it then counts as bytes down).
-    broadcasts_state: ClassVar[bool] = False
-
-    #: Whether ``direction`` and ``finish`` combine leaves element by element only, so that they serve a stack of
-    #: clients as they are, by broadcasting. Anything else is mapped over the clients, which costs more; so are these
-    #: where the clients' numbers of steps differ.
+    #: Whether ``direction`` and ``finish`` combine leaves element by element only, and read no number of a single
+    #: client (``counts_Y``, ``relative_size``), so that they serve a stack of clients as they are, by broadcasting.
+    #: Anything else is mapped over the clients, which costs more; so are these where the clients' numbers of steps
+    #: differ.
     elementwise: ClassVar[bool] = False
 
     #: Fewest samples in a training batch that the method can work with.
@@ -89,20 +136,51 @@ class Method(Component):
         """Return the server's state before the first round."""
         return {}
 
-    def init_client(self, x: Tree) -> Tree:
-        """Return a client's state before its first round."""
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
+        """Return a client's state before its first round, from the shared parameters and buffers."""
+        return {}
+
+    def broadcast(self, x: Tree, state: Tree) -> tuple[Tree, Tree]:
+        """Return where clients start, and what else they receive each round (it then counts as bytes down)."""
+        return x, {}
+
+    def teachers(self, ctx: Context) -> dict[str, Tree]:
+        """Return the weights whose outputs on every batch the loss terms see, by a name for each.
+
+        Returns:
+            For each teacher its parameters and buffers; missing ones are the client's at the start of the round.
+        """
         return {}
 
     def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
         """Return what enters the cross-entropy, from the network's logits."""
         return z_BY
 
-    def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
-        """Return a 0-d term added to the loss; ``feats_BD`` is the input of the head."""
+    def loss(self, w: Tree, batch: Batch, ctx: Context) -> Tensor:
+        """Return the data term of the loss, 0-d: by default the mean cross-entropy."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(self.logits(batch.logits_BY, ctx), batch.labels_B)
+
+    def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
+        """Return a 0-d term added to the loss."""
         return 0.0
 
-    def direction(self, g: Tree, ctx: Context) -> Tree:
-        """Return the descent direction from the gradient (weight decay included), before momentum."""
+    def perturbed(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        """Return other weights, at which the gradient of the step is computed instead, on the same batch.
+
+        Args:
+            w: the weights of the step. Only the pass at these updates the batch statistics.
+            g: the gradient at ``w``, without weight decay.
+            ctx: the client's.
+
+        Returns:
+            A tree like ``w``.
+        """
+        return w
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        """Return the descent direction at ``w`` from the gradient (weight decay included), before momentum."""
         return g
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
@@ -110,17 +188,38 @@ class Method(Component):
         return ctx.client, {}
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
-        """Return the weight of each participant's w_k - x, from its share of the samples, its steps and momentum."""
+        """Return the weight of each participant's change, from its share of the samples, its steps and momentum."""
         return share
 
     def message_weights(self, share: Sequence[float]) -> Sequence[float]:
         """Return the weight of each participant's message."""
         return [1 / len(share)] * len(share)
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
-        """Return the next server parameters and state; ``participation`` is |S| / N."""
+    def aggregate(self, changes_n: Tree, weights_n: Tensor) -> Tree:
+        """Return delta, by default the weighted sum, which the engine computes without holding all changes in memory.
+
+        Args:
+            changes_n: w_k - x0 of all participants, along the first axis, ascending.
+            weights_n: their ``delta_weights``.
+
+        Returns:
+            A tree like one participant's change.
+        """
+        return tmap(lambda leaf: (weights_n.view(-1, *[1] * (leaf.dim() - 1)) * leaf).sum(0), changes_n)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        """Return the next server parameters and state; ``x`` are the server's own, also if others were broadcast."""
         return tmap(lambda a, d: a + self.server_lr * d, x, delta), state
+
+    def evaluated(self, x: Tree, state: Tree) -> Tree:
+        """Return the shared parameters that are evaluated and reported."""
+        return x
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
         """Return parameters and buffers that stay on the client: never sent, never averaged."""
         return frozenset()
+
+
+def overrides(method: type[Method], hook: str) -> bool:
+    """Return whether a method has its own form of a hook."""
+    return getattr(method, hook) is not getattr(Method, hook)

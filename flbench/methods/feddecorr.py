@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, Tree, Variant
+from flbench.methods.base import Batch, Context, Method, Tree, Variant
 from flbench.registry import METHODS
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class FedDecorr(Method):
         if self.variant == "code" and self.coefficient != type(self).coefficient:
             raise ValueError("variant code has the fixed coefficient 0.1; use variant text for another one")
 
-    def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
+    def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
         """Return the coefficient times the squared correlations, on the variant's scale."""
-        n, d = feats_BD.shape
-        centred = feats_BD - feats_BD.mean(0)
+        n, d = batch.features_BD.shape
+        centred = batch.features_BD - batch.features_BD.mean(0)
         if self.variant == "original":
             u = centred / ((centred**2).mean(0) + EPS).sqrt()
             return self.coefficient / d**2 * ((u.T @ u / n) ** 2).sum()

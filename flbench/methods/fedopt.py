@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 from pydantic import Field, model_validator
 
-from flbench.methods.base import Method, Tree, tmap
+from flbench.methods.base import Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class FedAvgM(Method):
         """No velocity."""
         return tmap(lambda a: 0 * a, x)
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Take one step of SGD with momentum."""
         v = tmap(lambda v, d: self.beta * v + d, state, delta)
         return tmap(lambda a, v: a + self.server_lr * v, x, v), v
@@ -80,7 +80,7 @@ class Adaptive(Method):
         """Return the moments, one leaf a parameter each: ``m/<name>`` and ``v/<name>``."""
         return {f"m/{name}": 0 * a for name, a in x.items()} | {f"v/{name}": 0 * a + self.v0 for name, a in x.items()}
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Take one step of the optimizer."""
         m = {name: self.beta1 * state[f"m/{name}"] + (1 - self.beta1) * d for name, d in delta.items()}
         v = {name: self.second_moment(state[f"v/{name}"], d * d) for name, d in delta.items()}

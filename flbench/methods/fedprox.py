@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, Tree
+from flbench.methods.base import Batch, Context, Method, Tree
 from flbench.registry import METHODS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FedProx(Method):
 
     mu: Annotated[float, Field(ge=0)] = 0.01
 
-    def penalty(self, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
+    def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
         """Return mu/2 times the squared distance to the round's initial parameters."""
         squared: Tensor | float = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())
         return self.mu / 2 * squared

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flbench.methods.base import Context, Method, Tree, Variant, tmap
+from flbench.methods.base import Context, Method, ServerContext, Tree, Variant, tmap
 from flbench.registry import METHODS
 
 
@@ -36,7 +36,6 @@ class Scaffold(Method):
         "x <- x + server_lr mean_k (w_k - x), c <- c + |S|/N mean_k (c_k' - c_k)"
     )
     source: ClassVar[str] = "Karimireddy et al. 2020, SCAFFOLD, Algorithm 1 with option II"
-    broadcasts_state: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
 
     variant: Variant = "original"
@@ -45,11 +44,15 @@ class Scaffold(Method):
         """Return c = 0."""
         return tmap(lambda a: 0 * a, x)
 
-    def init_client(self, x: Tree) -> Tree:
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
         """Return c_i = 0."""
         return tmap(lambda a: 0 * a, x)
 
-    def direction(self, g: Tree, ctx: Context) -> Tree:
+    def broadcast(self, x: Tree, state: Tree) -> tuple[Tree, Tree]:
+        """Send c with x."""
+        return x, state
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Correct the gradient: g - c_i + c."""
         return tmap(lambda g, ci, c: g - ci + c, g, ctx.client, ctx.server)
 
@@ -67,7 +70,7 @@ class Scaffold(Method):
         """Return equal weights, except for the code."""
         return share if self.variant == "code" else super().message_weights(share)
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Take FedAvg's step, and move c by the participants' share of the mean change."""
-        x, _ = super().server_step(x, delta, message, state, participation)
-        return x, tmap(lambda c, change: c + participation * change, state, message)
+        x, _ = super().server_step(x, delta, message, state, ctx)
+        return x, tmap(lambda c, change: c + ctx.participation * change, state, message)

@@ -78,6 +78,12 @@ def pure_forward(network: nn.Module) -> Forward:
     return forward
 
 
+def head_weight(network: nn.Module) -> str:
+    """Return the name of the weight (Y, D) of the module ``head``; an empty string if the network has none."""
+    names = {*dict(network.named_parameters()), *dict(network.named_buffers())}
+    return "head.weight" if "head.weight" in names else ""
+
+
 def _places(network: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
     """The places of each named tensor, as (module's dict, key); tied weights have several places under one name."""
     places: dict[str, list[tuple[dict[str, Any], str]]] = {}

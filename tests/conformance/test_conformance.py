@@ -11,11 +11,11 @@ from torch import nn
 
 from flbench.engine.device_data import DeviceData
 from flbench.engine.local import Sgd
-from flbench.methods.base import Context, Method, Tree
+from flbench.methods.base import Batch, Context, Method, Tree
 from flbench.methods.fedbn import FedBN
 from flbench.methods.scaffold import Scaffold
 from flbench.registry import METHODS, InvalidComponent
-from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer, train
+from tests.toys import largest_difference, toy_clients, toy_context, toy_images, toy_network, toy_trainer, train
 
 METHOD_NAMES = [
     "fedavg",
@@ -159,11 +159,11 @@ def test_fedrs_scales_the_gradient_of_missing_classes() -> None:
 def test_feddecorr_counts_correlations(variant: str, one_feature_twice: float, two_features: float) -> None:
     """With n = 4 and all correlations 1: 0.5 ||K||^2 / d^2 = 0.5, or coefficient (n - 1)^2 / n."""
     method = METHODS.parse({"name": "feddecorr", "variant": variant})
-    context = Context(x={}, server={}, client={}, counts_Y=torch.ones(3), lr=0.1, steps=1)
     same = torch.tensor([[0.0, 5.0], [2.0, 9.0], [4.0, 13.0], [9.0, 23.0]], dtype=torch.float64)
     apart = torch.tensor([[1.0, 3.0], [1.0, 1.0], [-1.0, 3.0], [-1.0, 1.0]], dtype=torch.float64)
-    assert float(method.penalty({}, same, context)) == pytest.approx(one_feature_twice, rel=1e-7)
-    assert float(method.penalty({}, apart, context)) == pytest.approx(two_features, rel=1e-7)
+    for features, expected in ((same, one_feature_twice), (apart, two_features)):
+        batch = Batch(torch.zeros(4), features, features, {})
+        assert float(method.penalty({}, batch, toy_context())) == pytest.approx(expected, rel=1e-7)
 
 
 def test_the_code_of_feddecorr_takes_no_coefficient() -> None:
@@ -221,9 +221,9 @@ def test_scaffold_control_is_the_mean_gradient_along_the_path() -> None:
     seen: list[Tree] = []
 
     class Recording(Scaffold):
-        def direction(self, g: Tree, ctx: Context) -> Tree:
+        def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
             seen.append({name: leaf.clone() for name, leaf in g.items()})
-            return super().direction(g, ctx)
+            return super().direction(w, g, ctx)
 
     trainer = toy_trainer(Recording(), clients=toy_clients((20,)), steps=4)
     for _ in range(3):
@@ -282,7 +282,7 @@ def test_a_client_outside_the_cohort_keeps_its_state() -> None:
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_a_client_may_return_its_state_unchanged(executor: str) -> None:
     class Constant(Method):
-        def init_client(self, x: Tree) -> Tree:
+        def init_client(self, x: Tree, buffers: Tree) -> Tree:
             return {"seen": 0 * x["head.weight"] + 7}
 
     trainer = toy_trainer(Constant(), executor=executor)

@@ -30,7 +30,7 @@ from flbench.engine.server_round import RunGroup, add_weighted, weighted_sum
 from flbench.engine.setup import make_trainer
 from flbench.engine.stack_size import client_bytes, clients_that_fit
 from flbench.errors import UserError, out_of_memory
-from flbench.methods.base import Context, Method, Tree
+from flbench.methods.base import Context, Method, ServerContext, Tree
 from flbench.registry import METHODS
 from flbench.worker import kind_of
 from tests.recording import NoWaiting, rerun
@@ -287,7 +287,7 @@ def test_rounds_are_recorded_once() -> None:
 class Peeking(Method):
     """A method that reads a number on the host."""
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         scale = 1.0 if float(next(iter(delta.values())).sum()) > 1e9 else 0.5
         return {name: leaf + scale * delta[name] for name, leaf in x.items()}, state
 
@@ -497,13 +497,13 @@ class Remembering(Method):
     def init_server(self, x: Tree) -> Tree:
         return {"round": next(iter(x.values())).new_zeros(()), **{f"before/{name}": leaf for name, leaf in x.items()}}
 
-    def init_client(self, x: Tree) -> Tree:
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
         return x
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         return w, ctx.client
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         pulled = {name: leaf + delta[name] + 0.1 * (message[name] - leaf) for name, leaf in x.items()}
         return pulled, {"round": state["round"] + 1, **{f"before/{name}": leaf for name, leaf in x.items()}}
 
@@ -622,11 +622,11 @@ def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
     for rounds in [(0, 5, 2), (1, 6, 3), (2, 7, 4), (40, 7, 0), (41, 8, 1)]:
         expected = RoundInputs.draw(runs, rounds, torch.device("cpu")).tree()
         found = feed.next(rounds)
-        assert found.keys() == expected.keys() == {"cohort_N", "rows_NEB", "weights_4N", "crops_NEB3"}
+        assert found.keys() == expected.keys() == {"cohort_N", "rows_NEB", "weights_5N", "round_N", "crops_NEB3"}
         assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert len(feed._drawn) == ROUNDS_AHEAD
     assert expected["cohort_N"].tolist()[:5] == [0, 1, 2, 0, 1]
-    assert expected["weights_4N"][:, :3].T.tolist()[1] == pytest.approx([14 / 60, 14 / 60, 1 / 3, 4])
+    assert expected["weights_5N"][:, :3].T.tolist()[1] == pytest.approx([14 / 60, 14 / 60, 1 / 3, 4, 14 / 20])
 
 
 WAYS_TO_RUN_OUT = {

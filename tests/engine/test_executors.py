@@ -12,8 +12,8 @@ from _pytest.mark import ParameterSet
 from torch import Tensor, nn
 
 from flbench.engine import executors
-from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor, _Seat
-from flbench.engine.local import Sgd
+from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor
+from flbench.engine.local import Passes, Sgd
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree
 from flbench.models.network import pure_forward
@@ -135,7 +135,7 @@ def test_a_pool_uses_a_network_of_its_own_in_each_thread() -> None:
     executor = LoopExecutor(networks, autocast=None)
     barrier, used = threading.Barrier(3), set()
 
-    def look(_: int, seat: _Seat) -> None:
+    def look(_: int, seat: Passes) -> None:
         used.add(id(seat.network))
         barrier.wait(timeout=10)  # all three are inside at once
 

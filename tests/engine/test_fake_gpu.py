@@ -25,7 +25,7 @@ from flbench.engine.local import Sgd
 from flbench.engine.run import RoundInputs, Run
 from flbench.engine.server_round import RunGroup
 from flbench.errors import UserError
-from flbench.methods.base import Method, Tree
+from flbench.methods.base import Method, ServerContext, Tree
 from flbench.models import convolutions
 from flbench.models.convolutions import CONVOLUTIONS
 from flbench.models.layers import Conv, StackedProduct
@@ -202,7 +202,7 @@ def test_networks_of_convolutions_stay_on_the_device(model: str, norm: str, monk
 class Careless(Method):
     """A method that makes a tensor where nobody said."""
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> tuple[Tree, Tree]:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         return {name: leaf + torch.ones(leaf.shape, dtype=leaf.dtype) for name, leaf in x.items()}, state
 
 

@@ -16,7 +16,7 @@ from flbench.config import parse_experiment
 from flbench.engine import hook_checks
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.errors import UserError
-from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
 from flbench.store import Lease, Plan, Store
 from flbench.worker import Options, work
@@ -38,21 +38,31 @@ TOGETHER = {name: WAYS[name] for name in ("stacked", "recorded")}
 class Every(Method):
     """Has every hook, and all of them are right."""
 
-    broadcasts_state: ClassVar[bool] = True
-
     def init_server(self, x: Tree) -> Tree:
         return {"c": next(iter(x.values())).new_zeros(2)}
 
-    def init_client(self, x: Tree) -> Tree:
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
         return tmap(lambda leaf: 0 * leaf, x)
+
+    def broadcast(self, x: Tree, state: Tree) -> Any:
+        return [dict(reversed(x.items())), state]
+
+    def teachers(self, ctx: Context) -> Any:
+        return {"server": {**ctx.x}, "previous": tmap(lambda leaf: ctx.counts_Y.sum() * leaf, ctx.client)}
 
     def logits(self, z_BY: Any, ctx: Context) -> Any:
         return 2 * z_BY
 
-    def penalty(self, w: Tree, feats_BD: Any, ctx: Context) -> Any:
+    def loss(self, w: Tree, batch: Batch, ctx: Context) -> Any:
+        return super().loss(w, batch, ctx) + batch.teachers["previous"].logits_BY.mean()
+
+    def penalty(self, w: Tree, batch: Any, ctx: Context) -> Any:
         return 0.5
 
-    def direction(self, g: Tree, ctx: Context) -> Tree:
+    def perturbed(self, w: Tree, g: Tree, ctx: Context) -> Any:
+        return dict(reversed(w.items()))
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         return dict(reversed(tmap(lambda leaf: leaf + 0 * ctx.server["c"].sum(), g).items()))
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
@@ -64,8 +74,14 @@ class Every(Method):
     def message_weights(self, share: Any) -> Any:
         return [1] * len(share)
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> Any:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> Any:
         return [tmap(lambda a, d: a + d * float("nan"), x, delta), {"c": state["c"] + message["sum"]}]
+
+    def aggregate(self, changes_n: Tree, weights_n: Any) -> Any:
+        return dict(reversed(super().aggregate(changes_n, weights_n).items()))
+
+    def evaluated(self, x: Tree, state: Tree) -> Any:
+        return dict(reversed(x.items()))
 
     def local_names(self, model: Any) -> Any:
         return {"head.weight"}
@@ -75,13 +91,13 @@ class Every(Method):
 class Elementwise(Every):
     elementwise: ClassVar[bool] = True
 
-    def direction(self, g: Tree, ctx: Context) -> Tree:
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         return g
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         return tmap(lambda old, new: new, ctx.client, w), tmap(lambda x, end: end - x, ctx.x, w)
 
-    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, participation: float) -> Any:
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> Any:
         return x, state
 
 
@@ -94,6 +110,7 @@ def train(method: Method, way: dict[str, Any], rounds: int = 1) -> FederatedTrai
     trainer = toy_trainer(method, **way)
     for _ in range(rounds):
         trainer.step()
+    trainer.model(0)
     return trainer
 
 
@@ -103,6 +120,7 @@ def train_together(method: Method, way: dict[str, Any]) -> None:
         for seed, sizes in enumerate([(20, 14, 26), (9, 30)])
     ]
     step_together(trainers, [False] * 2)
+    trainers[0].model(0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -140,17 +158,21 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     *((hook, none, "returned None; expected ") for hook in hook_checks._CHECKS),
     ("init_server", lambda self, x: list(x.values()), "returned a list of 2; expected a dict of tensors by name"),
     ("init_server", lambda self, x: {"round": 0}, "returned 0 as 'round'; expected a dict of tensors by name"),
-    ("init_client", lambda self, x: {"c": None}, "returned None as 'c'; expected a dict of tensors by name"),
+    ("init_client", lambda self, x, buffers: {"c": None}, "returned None as 'c'; expected a dict of tensors by name"),
     ("logits", lambda self, z, ctx: z.argmax(-1), "returned a tensor of shape (5,); expected a tensor of shape (5, 3)"),
     ("logits", lambda self, z, ctx: {}, "returned dict; expected a tensor of shape (5, 3), that of its first argument"),
-    ("penalty", lambda self, w, feats, ctx: feats.mean(1), "of shape (5,); expected a number or a tensor of shape ()"),
-    ("penalty", lambda self, w, feats, ctx: w, "returned dict; expected a number or a tensor of shape ()"),
-    ("direction", lambda self, g, ctx: {}, "returned no 'head.weight'; expected the names 'trunk"),
-    ("direction", lambda self, g, ctx: {**g, "extra": 1 * g["head.weight"]}, "'extra'; expected the"),
-    ("direction", lambda self, g, ctx: [*g.values()], "returned a list of 3; expected a dict"),
+    (
+        "penalty",
+        lambda self, w, batch, ctx: batch.features_BD.mean(1),
+        "(5,); expected a number or a tensor of shape ()",
+    ),
+    ("penalty", lambda self, w, batch, ctx: w, "returned dict; expected a number or a tensor of shape ()"),
+    ("direction", lambda self, w, g, ctx: {}, "returned no 'head.weight'; expected the names 'trunk"),
+    ("direction", lambda self, w, g, ctx: {**g, "extra": 1 * g["head.weight"]}, "'extra'; expected the"),
+    ("direction", lambda self, w, g, ctx: [*g.values()], "returned a list of 3; expected a dict"),
     (
         "direction",
-        lambda self, g, ctx: tmap(lambda leaf: leaf.float(), g),
+        lambda self, w, g, ctx: tmap(lambda leaf: leaf.float(), g),
         "and torch.float32 as 'trunk.dense1.weight'; expected a tensor of shape ",
     ),
     ("finish", lambda self, w, ctx: ctx.client, "dict; expected a pair: (the client's next state, the message to the"),
@@ -245,7 +267,7 @@ def test_a_hook_that_takes_other_arguments(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_hook_that_reads_a_number_is_explained(caplog: pytest.LogCaptureFixture) -> None:
-    def direction(self: Method, g: Tree, ctx: Context) -> Tree:
+    def direction(self: Method, w: Tree, g: Tree, ctx: Context) -> Tree:
         return g if g["head.weight"].sum().item() > 0 else tmap(lambda leaf: -leaf, g)
 
     method = with_hook("direction", direction)

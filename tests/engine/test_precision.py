@@ -14,7 +14,7 @@ from flbench.config.training import Precision
 from flbench.data.datasets import load
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer
-from flbench.methods.base import Context, Tree
+from flbench.methods.base import Batch, Context, Tree
 from flbench.methods.feddecorr import FedDecorr
 from flbench.models import norm_layers
 from flbench.models.network import pure_forward
@@ -124,9 +124,9 @@ def test_statistics_are_those_of_float32(layer: str, clients: int | None) -> Non
 def test_a_penalty_is_computed_in_float32(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, penalty = set(), FedDecorr.penalty
 
-    def note(self: FedDecorr, w: Tree, feats_BD: Tensor, ctx: Context) -> Tensor | float:
-        out = penalty(self, w, feats_BD, ctx)
-        seen.add((feats_BD.dtype, torch.as_tensor(out).dtype))
+    def note(self: FedDecorr, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
+        out = penalty(self, w, batch, ctx)
+        seen.add((batch.features_BD.dtype, torch.as_tensor(out).dtype))
         return out
 
     monkeypatch.setattr(FedDecorr, "penalty", note)

@@ -22,7 +22,7 @@ class SignSgd(Method):
 
     scale: Annotated[float, Field(gt=0)] = 0.1
 
-    def direction(self, g, ctx):
+    def direction(self, w, g, ctx):
         return tmap(lambda leaf: self.scale * leaf.sign(), g)
 
 

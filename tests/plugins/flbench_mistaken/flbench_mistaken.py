@@ -12,7 +12,7 @@ from flbench.registry import METHODS
 class Forgetful(Method):
     """Forgets to return the server's next state."""
 
-    def server_step(self, x, delta, message, state, participation):
+    def server_step(self, x, delta, message, state, ctx):
         return tmap(lambda a, d: a + d, x, delta)
 
 
@@ -21,6 +21,6 @@ class Forgetful(Method):
 class Misspelt(Method):
     """Asks for a parameter that no network has."""
 
-    def penalty(self, w, feats_BD, ctx):
+    def penalty(self, w, batch, ctx):
         head = w["haed.weight"]
         return 0.1 * (head**2).sum()
