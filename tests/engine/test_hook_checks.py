@@ -313,14 +313,14 @@ def test_a_number_as_penalty_needs_no_tensor() -> None:
         assert torch.allclose(trainer.x["head.weight"], plain.x["head.weight"])
 
 
-def keep(self: Method, g: Tree, ctx: Context) -> Tree:
+def keep(self: Method, w: Tree, g: Tree, ctx: Context) -> Tree:
     return g
 
 
 def test_a_direction_may_have_another_order() -> None:
     """Two layers of equal shape would change places without an error."""
 
-    def turn(self: Method, g: Tree, ctx: Context) -> Tree:
+    def turn(self: Method, w: Tree, g: Tree, ctx: Context) -> Tree:
         return dict(reversed(g.items()))
 
     for way in WAYS.values():

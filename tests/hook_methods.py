@@ -1,0 +1,158 @@
+"""Small methods, one or two for each hook that no method of flbench's first papers needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tmap
+
+
+@dataclass(frozen=True)
+class Taught(Method):
+    """Three teachers: the server's weights, the client's last ones with their statistics, and a scaled head."""
+
+    mu: float = 0.3
+
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
+        return {**x, **buffers}
+
+    def teachers(self, ctx: Context) -> dict[str, Tree]:
+        return {"server": ctx.x, "last": ctx.client, "scaled": {ctx.head: 2 * ctx.x[ctx.head]}}
+
+    def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor:
+        server, last, scaled = (batch.teachers[name] for name in ("server", "last", "scaled"))
+        near = (batch.features_BD - server.features_BD).square().mean()
+        far = (batch.features_BD * last.features_BD).mean()
+        return self.mu * (near - 0.1 * far + (batch.logits_BY - scaled.logits_BY).square().mean())
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return {**w, **ctx.buffers}, {}
+
+
+@dataclass(frozen=True)
+class Sharp(Method):
+    """The gradient at distance ``rho`` along the gradient."""
+
+    elementwise: ClassVar[bool] = True
+
+    rho: float = 0.1
+
+    def perturbed(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        squared: Any = sum(leaf.square().sum() for leaf in g.values())
+        return tmap(lambda w, g: w + self.rho * g / squared.sqrt().clamp_min(1e-12), w, g)
+
+
+@dataclass(frozen=True)
+class Median(Method):
+    """The coordinates' median of the clients' changes."""
+
+    def aggregate(self, changes_n: Tree, weights_n: Tensor) -> Tree:
+        return tmap(lambda leaf: leaf.median(0).values, changes_n)
+
+
+@dataclass(frozen=True)
+class Ahead(Method):
+    """Clients start ahead of the server's parameters, along its momentum, and stay near it."""
+
+    beta: float = 0.5
+
+    def init_server(self, x: Tree) -> Tree:
+        return tmap(lambda leaf: 0.01 * leaf, x)
+
+    def broadcast(self, x: Tree, state: Tree) -> tuple[Tree, Tree]:
+        return tmap(lambda leaf, v: leaf + self.beta * v, x, state), state
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        return tmap(lambda w, g, x, v: g + 0.1 * (w - x) + 0.05 * v, w, g, ctx.x, ctx.server)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        v = tmap(lambda v, d: self.beta * v + d, state, delta)
+        return tmap(lambda leaf, v: leaf + v, x, v), v
+
+
+@dataclass(frozen=True)
+class Averaged(Method):
+    """Evaluates the mean of the last two parameters."""
+
+    def init_server(self, x: Tree) -> Tree:
+        return x
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        return super().server_step(x, delta, message, state, ctx)[0], x
+
+    def evaluated(self, x: Tree, state: Tree) -> Tree:
+        return tmap(lambda now, before: (now + before) / 2, x, state)
+
+
+@dataclass(frozen=True)
+class Decaying(Method):
+    """Clients' and server's steps shrink with the round, and clients' with their size."""
+
+    decay: float = 0.5
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        return tmap(lambda leaf: leaf / (1 + self.decay * ctx.round) / ctx.relative_size, g)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        return tmap(lambda leaf, d: leaf + d / (1 + 0.1 * ctx.round), x, delta), state
+
+
+@dataclass(frozen=True)
+class DecayingElementwise(Decaying):
+    """The same without the size, as it is for a stack."""
+
+    elementwise: ClassVar[bool] = True
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        return tmap(lambda w, leaf: (leaf + 0.01 * w) / (1 + self.decay * ctx.round), w, g)
+
+
+@dataclass(frozen=True)
+class Smoothed(Method):
+    """A cross-entropy with smooth labels, and a term on the head's weight."""
+
+    smoothing: float = 0.2
+
+    def loss(self, w: Tree, batch: Batch, ctx: Context) -> Tensor:
+        smooth = -F.log_softmax(batch.logits_BY, 1).mean()
+        own = super().loss(w, batch, ctx)
+        return (1 - self.smoothing) * own + self.smoothing * smooth + 0.01 * w[ctx.head].square().sum()
+
+
+@dataclass(frozen=True)
+class Everything(Taught, Sharp, Median, Ahead, Smoothed):
+    """All hooks at once."""
+
+    elementwise: ClassVar[bool] = False
+
+    def evaluated(self, x: Tree, state: Tree) -> Tree:
+        return tmap(lambda leaf, v: leaf - 0.5 * v, x, state)
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        pulled = super().direction(w, g, ctx)
+        return tmap(lambda leaf: leaf / (1 + ctx.round), pulled)
+
+
+METHODS: list[Method] = [
+    Taught(), Sharp(), Median(), Ahead(), Averaged(), Decaying(), DecayingElementwise(), Smoothed(), Everything(),
+]  # fmt: skip
+
+#: For each method a field of which runs trained together have different values.
+FIELDS = {Taught: "mu", Sharp: "rho", Ahead: "beta", Decaying: "decay", DecayingElementwise: "decay"}
+
+
+def label(method: Method) -> str:
+    return type(method).__name__
+
+
+def varied(method: Method, factor: float) -> Method:
+    """The same with another value of its field, if it has one."""
+    field = FIELDS.get(type(method))
+    if field is None:
+        return method
+    changed: Method = type(method)(**{field: factor * getattr(method, field)})
+    return changed
