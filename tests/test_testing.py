@@ -1,0 +1,97 @@
+"""The check for authors of methods passes what is right, and names what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from torch import Tensor
+
+from flbench.errors import UserError
+from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tmap
+from flbench.methods.fedprox import FedProx
+from flbench.registry import METHODS
+from flbench.testing import check_method
+from tests.hook_methods import METHODS as HOOK_METHODS
+from tests.hook_methods import label
+
+
+@pytest.mark.parametrize("name", METHODS.classes)
+def test_every_method_passes(name: str) -> None:
+    check_method(METHODS.classes[name])
+
+
+@pytest.mark.parametrize("method", HOOK_METHODS, ids=label)
+def test_every_hook_passes(method: Method) -> None:
+    check_method(method)
+
+
+def test_a_method_with_its_term_off_is_fedavg() -> None:
+    check_method(FedProx, off={"mu": 0.0})
+    with pytest.raises(AssertionError, match=r"with \{'mu': 0\.1\} it is not FedAvg: by .* in x/"):
+        check_method(FedProx, off={"mu": 0.1})
+    with pytest.raises(AssertionError, match=r"it is FedAvg without \{'mu': 0\.0\} as well"):
+        check_method(FedProx(mu=0.0), off={"mu": 0.0})
+
+
+@dataclass(frozen=True)
+class NotElementwise(Method):
+    elementwise: ClassVar[bool] = True
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        return tmap(lambda leaf: leaf / leaf.norm().clamp_min(1), tmap(lambda leaf: 5 * leaf, g))
+
+
+@dataclass(frozen=True)
+class Branching(Method):
+    strength: float = 0.5
+
+    def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
+        return self.strength * w[ctx.head].square().sum() if self.strength > 0.4 else 0.0
+
+
+@dataclass(frozen=True)
+class Overwriting(Method):
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        return tmap(lambda leaf, d: leaf.add_(d), x, delta), state
+
+
+@dataclass(frozen=True)
+class Counting(Method):
+    """Keeps a state of its own, which no checkpoint holds."""
+
+    rounds: ClassVar[list[int]] = []
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        self.rounds.append(1)
+        return tmap(lambda leaf, d: leaf + d / len(self.rounds), x, delta), state
+
+
+@dataclass(frozen=True)
+class Forgetful(Method):
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> Any:
+        return x
+
+
+@dataclass(frozen=True)
+class Diverging(Method):
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        return tmap(lambda leaf: leaf * float("nan"), g)
+
+
+WRONG: list[tuple[Callable[[], Method], type[Exception], str]] = [
+    (NotElementwise, AssertionError, "a stack of clients and the loop differ, with momentum and weight decay: by"),
+    (Branching, UserError, r"the hook penalty of the method 'Branching' .* it reads the value of a tensor"),
+    (Overwriting, AssertionError, "a hook modifies its inputs, with momentum and weight decay: by"),
+    (Counting, AssertionError, "differ"),
+    (Forgetful, UserError, "the hook server_step of the method 'Forgetful' returned dict; expected a pair"),
+    (Diverging, AssertionError, "by inf in "),
+]
+
+
+@pytest.mark.parametrize(("method", "error", "problem"), WRONG, ids=[make.__name__ for make, *_ in WRONG])  # type: ignore[attr-defined]
+def test_what_is_wrong_is_named(method: type[Method], error: type[Exception], problem: str) -> None:
+    with pytest.raises(error, match=problem):
+        check_method(method)
