@@ -17,7 +17,7 @@ PACKAGE = Path(flbench.__file__).parent
 #: From the top to the bottom; a room may import from itself and from those below.
 ROOMS = [
     "cli", "api", "tracking", "planning", "launchers", "orchestrate", "progress", "run_names", "papers", "report",
-    "sweeps", "launch", "worker", "slurm", "bench",
+    "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "execution", "execution_types", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data",
     "store", "config", "registry", "messages", "streams", "choices", "metric_specs", "errors", "regular",
 ]  # fmt: skip
