@@ -33,6 +33,14 @@ class StoreUnusable(UserError):
     exit_code = 4
 
 
+class InvalidComponent(ValueError):
+    """A component's value that does not fit; ``path`` is the field's (empty for the whole component)."""
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 def out_of_memory(error: BaseException) -> Literal["oom", "cuda_oom"] | None:
     """Return which memory ran out, the machine's or a GPU's; None for any other error.
 

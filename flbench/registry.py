@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pydantic
 
+from flbench.errors import InvalidComponent
 from flbench.messages import explain, format_scalar, unknown
 
 _log = logging.getLogger(__name__)
@@ -44,14 +45,6 @@ class UnknownName(KeyError):
     def __str__(self) -> str:
         """Return the message itself (KeyError would show its repr)."""
         return str(self.args[0])
-
-
-class InvalidComponent(ValueError):
-    """A component's value that does not fit; ``path`` is the field's (empty for the whole component)."""
-
-    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
-        super().__init__(message)
-        self.path = path
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
+from flbench.errors import InvalidComponent
 from flbench.messages import explain, format_scalar, unknown
-from flbench.registry import Component, InvalidComponent, Registry, UnknownName, plain, schema_of
+from flbench.registry import Component, Registry, UnknownName, plain, schema_of
 
 
 @dataclass(frozen=True)

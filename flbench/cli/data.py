@@ -16,8 +16,8 @@ from flbench.cli.screen import plain_table, wide_console
 from flbench.data import download as fetching
 from flbench.data.datasets import Dataset, data_root, locate, recipe
 from flbench.data.verify import verify as check
-from flbench.errors import DataMissing, UserError
-from flbench.registry import DATASETS, InvalidComponent
+from flbench.errors import DataMissing, InvalidComponent, UserError
+from flbench.registry import DATASETS
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, add_completion=False, help="List, download and verify data sets."

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from flbench.errors import InvalidComponent
 from flbench.registry import (
     DATASETS,
     METHODS,
@@ -14,7 +15,6 @@ from flbench.registry import (
     PARTITIONS,
     PROBES,
     Component,
-    InvalidComponent,
     Registry,
 )
 

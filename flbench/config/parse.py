@@ -16,9 +16,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from flbench.config.base import Check, Experiment, canonical_json, digest_text
 from flbench.config.components import FieldProblem, parse_components, registry_of
 from flbench.config.kinds import KINDS, fields_of_all_kinds
-from flbench.errors import UserError
+from flbench.errors import InvalidComponent, UserError
 from flbench.messages import explain, format_scalar, unknown
-from flbench.registry import Component, InvalidComponent
+from flbench.registry import Component
 
 #: Short names that users may write, and their fields.
 ALIASES: Mapping[str, str] = {"E": "local_steps"}

@@ -18,8 +18,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from flbench.config import GivenValue, Layer, Where, normal_path, registry_of
-from flbench.errors import UserError
-from flbench.registry import InvalidComponent, Registry
+from flbench.errors import InvalidComponent, UserError
+from flbench.registry import Registry
 from flbench.regular import NotRegular, open_regular
 
 #: Most bytes of a file. The parser is pure Python and takes a second for about 100 KB.

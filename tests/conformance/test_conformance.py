@@ -11,10 +11,11 @@ from torch import nn
 
 from flbench.engine.device_data import DeviceData
 from flbench.engine.local import Sgd
+from flbench.errors import InvalidComponent
 from flbench.methods.base import Batch, Context, Method, Tree
 from flbench.methods.fedbn import FedBN
 from flbench.methods.scaffold import Scaffold
-from flbench.registry import METHODS, InvalidComponent
+from flbench.registry import METHODS
 from tests.toys import largest_difference, toy_clients, toy_context, toy_images, toy_network, toy_trainer, train
 
 METHOD_NAMES = [

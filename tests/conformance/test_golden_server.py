@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flbench.registry import METHODS, InvalidComponent
+from flbench.errors import InvalidComponent
+from flbench.registry import METHODS
 from tests.conformance.problem import ROUNDS, W0, Array, assert_close, both_executors, fedavg_delta, trained
 
 #: The next v from v, delta^2 and beta2.

@@ -10,8 +10,8 @@ import pytest
 from flbench.config import parse_experiment
 from flbench.data.arrays import Arrays, Data
 from flbench.data.shards import Shards, matching_test_counts, split
-from flbench.errors import UserError
-from flbench.registry import PARTITIONS, InvalidComponent
+from flbench.errors import InvalidComponent, UserError
+from flbench.registry import PARTITIONS
 
 TRAIN = np.repeat(np.arange(10), 143)
 TEST = np.repeat(np.arange(10), 35)
