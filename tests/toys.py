@@ -71,6 +71,7 @@ TOY_MODELS: dict[str, Model] = {
     "mlp": MODELS.parse({"name": "mlp", "widths": [8, 6]}),
     "square": MODELS.parse({"name": "mlp", "widths": [6, 6, 6]}),
     "toy-cnn": ToyCnn(),
+    "toy-vit": MODELS.parse({"name": "simple-vit", "patch": 2, "width": 8, "depth": 2, "heads": 2}),
     "toy-resnet18": MODELS.parse({"name": "resnet18", "width": 4, "blocks": [1, 2]}),
 }
 

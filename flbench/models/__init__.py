@@ -4,9 +4,9 @@
 ``layers``, ``norm_layers`` and ``network`` are the torch modules, ``initial_weights`` draws their weights.
 """
 
-from flbench.models import cnn, mlp, resnet
+from flbench.models import cnn, lenet, mlp, resnet, simple_vit
 from flbench.models.base import Model
 from flbench.models.sites import Site
 from flbench.models.stages import Conv, Dense, Stage
 
-__all__ = ["Conv", "Dense", "Model", "Site", "Stage", "cnn", "mlp", "resnet"]
+__all__ = ["Conv", "Dense", "Model", "Site", "Stage", "cnn", "lenet", "mlp", "resnet", "simple_vit"]

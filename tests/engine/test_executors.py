@@ -39,6 +39,7 @@ MODELS = {
     "mlp": (1, 8, 8),
     "toy-cnn": (2, 8, 8),
     "toy-resnet18": (2, 6, 6),
+    "toy-vit": (2, 4, 6),
     "cnn": (3, 16, 16),
     "cnn-table7": (1, 16, 16),
     "resnet18": (3, 8, 8),

@@ -34,6 +34,8 @@ def order(net: Network) -> list[str]:
     [
         ("cnn", CIFAR, 64 * 3 * 25 + 64 * 64 * 25 + 1600 * 384 + 384 * 192 + 192 * 10, 64 + 64 + 384 + 192 + 10, 192),
         ("cnn-table7", CIFAR, 64 * 3 * 25 + 64 * 64 * 25 + 1600 * 384 + 384 * 10, 64 + 64 + 384 + 10, 384),
+        ("lenet", (1, 28, 28), 6 * 25 + 16 * 6 * 25 + 256 * 120 + 120 * 84 + 84 * 10, 6 + 16 + 120 + 84 + 10, 84),
+        ("lenet", CIFAR, 6 * 3 * 25 + 16 * 6 * 25 + 400 * 120 + 120 * 84 + 84 * 10, 6 + 16 + 120 + 84 + 10, 84),
         ("mlp", DIGITS, 64 * 128 + 128 * 128 + 128 * 10, 128 + 128 + 10, 128),
         ({"name": "mlp", "widths": [5]}, DIGITS, 64 * 5 + 5 * 10, 5 + 10, 5),
     ],
@@ -47,6 +49,8 @@ def test_sizes(model: object, image: tuple[int, int, int], weights: int, biases:
         assert logits.shape == (2, 10)
     if model == "cnn":
         assert weights == 797_248
+    if model == "lenet":  # NIID-Bench's numbers, with biases
+        assert weights + biases == (44_426 if image[0] == 1 else 62_006)
     if model == "cnn-table7":
         assert weights == 725_440
 
