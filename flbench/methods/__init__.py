@@ -1,6 +1,25 @@
 """Federated methods: ``base`` is the contract (and FedAvg); one file a method or family."""
 
-from flbench.methods import base, fedbn, feddecorr, fedlc, fednova, fedopt, fedprox, fedrs, local_only, scaffold
+from flbench.methods import (
+    base,
+    fedacg,
+    fedaws,
+    fedbn,
+    fedcm,
+    feddecorr,
+    feddyn,
+    fedexp,
+    fedlc,
+    fednova,
+    fedntd,
+    fedopt,
+    fedprox,
+    fedrs,
+    fedsam,
+    local_only,
+    moon,
+    scaffold,
+)
 from flbench.methods.base import Batch, Context, Method, Outputs, ServerContext
 
 __all__ = [
@@ -10,13 +29,21 @@ __all__ = [
     "Outputs",
     "ServerContext",
     "base",
+    "fedacg",
+    "fedaws",
     "fedbn",
+    "fedcm",
     "feddecorr",
+    "feddyn",
+    "fedexp",
     "fedlc",
     "fednova",
+    "fedntd",
     "fedopt",
     "fedprox",
     "fedrs",
+    "fedsam",
     "local_only",
+    "moon",
     "scaffold",
 ]

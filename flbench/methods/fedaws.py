@@ -1,0 +1,73 @@
+"""FedAwS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from flbench.methods.base import Context, Method, Tree
+from flbench.registry import METHODS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flbench.methods.base import Batch, ServerContext
+
+
+@METHODS.register("fedaws")
+@dataclass(frozen=True)
+class FedAwS(Method):
+    """FedAwS (Yu et al. 2020, Algorithm 1), for clients with one class each: they never see another class's row.
+
+    Client k:   local loss mean_B max(0, margin - cos(f, w_y))^2, which moves the head's rows of its own classes only
+    Server:     row c <- mean of the clients that hold class c, by samples; all rows to length 1; then
+                rows <- rows - spread grad sum_{c != d} max(0, nu - 1 + cos(w_c, w_d))^2, and to length 1 again
+
+    Prediction is by the angle to the rows: the head has no bias. ``spread`` is the paper's lambda times its learning
+    rate. No setting is FedAvg. Public codes differ: some have cross-entropy on the clients, a distance of half of
+    1 - cos, a mean over pairs, or many steps with momentum on the server.
+    """
+
+    equation: ClassVar[str] = (
+        "local loss: max(0, margin - cos(f, w_y))^2, "
+        "server: w <- w - spread grad sum_{c != d} max(0, nu - 1 + cos(w_c, w_d))^2"
+    )
+    source: ClassVar[str] = "Yu et al. 2020, Federated Learning with Only Positive Labels, Algorithm 1"
+
+    margin: Annotated[float, Field(gt=0, le=1)] = 0.9
+    nu: Annotated[float, Field(gt=0, le=2)] = 0.9
+    spread: Annotated[float, Field(ge=0)] = 0.1
+
+    def loss(self, w: Tree, batch: Batch, ctx: Context) -> Tensor:
+        """Return the squared hinge of the cosine of each sample with its class's row."""
+        from torch.nn.functional import cosine_similarity
+
+        cos_B = cosine_similarity(batch.features_BD, w[ctx.head][batch.labels_B], dim=-1)
+        return ((self.margin - cos_B).clamp_min(0) ** 2).mean()
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        """Keep the rows of other classes, also from weight decay."""
+        return {**g, ctx.head: g[ctx.head] * (ctx.counts_Y > 0)[:, None]}
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        """Return which classes the client holds as the message."""
+        return ctx.client, {"held": (ctx.counts_Y > 0).to(w[ctx.head].dtype)}
+
+    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+        """Weigh by samples: the message becomes the share of the holders of each class."""
+        return share
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        """Average each row over its holders, and spread the rows out."""
+        from torch.nn.functional import normalize
+
+        rows_YD = delta[ctx.head] / message["held"].clamp_min(1e-12)[:, None]
+        x, state = super().server_step(x, {**delta, ctx.head: rows_YD}, message, state, ctx)
+        unit_YD = normalize(x[ctx.head])
+        near_YY = (self.nu - 1 + unit_YD @ unit_YD.T).clamp_min(0).fill_diagonal_(0)
+        unit_YD = normalize(unit_YD - 4 * self.spread * near_YY @ unit_YD)
+        bias = ctx.head.removesuffix("weight") + "bias"
+        return {**x, ctx.head: unit_YD} | ({bias: 0 * x[bias]} if bias in x else {}), state

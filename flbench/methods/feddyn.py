@@ -1,0 +1,67 @@
+"""FedDyn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.registry import METHODS
+
+if TYPE_CHECKING:
+    from flbench.methods.base import ServerContext
+
+
+@METHODS.register("feddyn")
+@dataclass(frozen=True)
+class FedDyn(Method):
+    """FedDyn (Acar et al. 2021, Algorithm 1), whose fixed point is a stationary point of the global loss.
+
+    Client k:   w <- w - lr (g(w) + alpha_k (w - x + c_k)),   c_k <- c_k + w - x
+    Server:     h <- h + |S|/N delta,   x <- x + server_lr (delta + h),   delta = mean_k (w_k - x)
+
+    c_k is -1/alpha_k times the paper's gradient; h, the mean of all c_k, is -1/alpha times its h. Both start at 0. At a
+    fixed point no client moves: grad f_k(x) = -alpha_k c_k with sum_k c_k = 0, so sum_k grad f_k(x) / alpha_k = 0.
+
+    - ``samples``: alpha_k = alpha M / (N m_k), as in the authors' code, gives FedAvg's loss sum_k m_k/M f_k;
+    - ``equal``: alpha_k = alpha, as in the paper's text and in most other codes, gives mean_k f_k.
+
+    No alpha is FedAvg: with a small one the local steps are its own, but the server still adds h.
+    """
+
+    equation: ClassVar[str] = (
+        "w <- w - lr (g + alpha_k (w - x + c_k)), c_k <- c_k + w_k - x, h = mean c, x <- x + mean_k (w_k - x) + h"
+    )
+    source: ClassVar[str] = "Acar et al. 2021, Federated Learning Based on Dynamic Regularization, Algorithm 1"
+
+    alpha: Annotated[float, Field(gt=0)] = 0.01
+    weighting: Literal["samples", "equal"] = "samples"
+
+    def init_server(self, x: Tree) -> Tree:
+        """Return h = 0."""
+        return tmap(lambda a: 0 * a, x)
+
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
+        """Return c_k = 0."""
+        return tmap(lambda a: 0 * a, x)
+
+    def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+        """Add the gradient of the dynamic regularizer."""
+        alpha = self.alpha / ctx.share if self.weighting == "samples" else self.alpha
+        return tmap(lambda g, w, x, c: g + alpha * (w - x + c), g, w, ctx.x, ctx.client)
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        """Move c_k by the round's change; the server has the change already."""
+        return tmap(lambda c, w, x: c + (w - x), ctx.client, w, ctx.x), {}
+
+    def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
+        """Return equal weights: the samples are in alpha_k."""
+        return [1 / len(share)] * len(share)
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        """Move h by the participants' part of the mean change of all clients, and add it."""
+        h = tmap(lambda h, d: h + ctx.participation * d, state, delta)
+        return tmap(lambda a, d, h: a + self.server_lr * (d + h), x, delta, h), h

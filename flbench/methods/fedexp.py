@@ -1,0 +1,60 @@
+"""FedExP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.registry import METHODS
+
+if TYPE_CHECKING:
+    from flbench.methods.base import ServerContext
+
+
+@METHODS.register("fedexp")
+@dataclass(frozen=True)
+class FedExP(Method):
+    """FedExP (Jhunjhunwala et al. 2023, Algorithm 1): the server's step grows with the spread of the clients' changes.
+
+    x <- x + s delta,   s = max(1, sum_k p_k ||w_k - x||^2 / (2 (||delta||^2 + eps))),   p_k = m_k / sum_j m_j
+
+    The mean of the last two x is evaluated, because the iterates oscillate. As eps grows, s = 1 and x is FedAvg's. The
+    paper weighs clients equally, its code by samples; the code's eps is the number of participants times this one,
+    and decays with the learning rate; after the first round the code evaluates x itself.
+    """
+
+    equation: ClassVar[str] = (
+        "x <- x + max(1, sum_k p_k ||w_k - x||^2 / (2 (||delta||^2 + eps))) delta, evaluated: mean of the last two x"
+    )
+    source: ClassVar[str] = "Jhunjhunwala et al. 2023, FedExP: Speeding Up Federated Averaging via Extrapolation"
+
+    #: The step is adaptive: there is none to scale.
+    server_lr: Annotated[float, Field(ge=1, le=1)] = 1.0
+    eps: Annotated[float, Field(gt=0)] = 1e-3
+
+    def init_server(self, x: Tree) -> Tree:
+        """Return the previous x: a copy of the first."""
+        return tmap(lambda a: a.clone(), x)
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        """Return the squared length of the client's change as the message."""
+        squared: Any = sum(((w[name] - x) ** 2).sum() for name, x in ctx.x.items())
+        return ctx.client, {"squared": squared}
+
+    def message_weights(self, share: Sequence[float]) -> Sequence[float]:
+        """Weigh lengths as FedAvg weighs changes."""
+        return share
+
+    def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
+        """Extrapolate, and keep a copy of x."""
+        of_mean: Any = sum((d**2).sum() for d in delta.values())
+        step = (message["squared"] / (2 * (of_mean + self.eps))).clamp_min(1)
+        return tmap(lambda a, d: a + step * d, x, delta), self.init_server(x)
+
+    def evaluated(self, x: Tree, state: Tree) -> Tree:
+        """Return the mean of the last two iterates."""
+        return tmap(lambda a, before: (a + before) / 2, x, state)

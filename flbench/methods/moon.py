@@ -1,0 +1,60 @@
+"""MOON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from flbench.methods.base import Context, Method, Tree
+from flbench.registry import METHODS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flbench.methods.base import Batch
+
+
+@METHODS.register("moon")
+@dataclass(frozen=True)
+class Moon(Method):
+    """MOON (Li et al. 2021, Algorithm 1): pulls features to those of the server's model, away from the client's last.
+
+    local loss: CE(z, y) + mu mean_B -log(e^(s/tau) / (e^(s/tau) + e^(p/tau))),   s = cos(f, f_server),
+    p = cos(f, f_previous)
+
+    f is the input of the head. In the paper and its code it is a projection of the network's features, which is the
+    option ``head: projection`` here. f_previous are the features of the client's own weights and running statistics
+    after the last round in which it took part. Both teachers are in evaluation mode and never change within a round. In
+    a client's first round both are the initial weights, or the last term has no gradient: the first round of a run is
+    FedAvg's. mu = 0 is FedAvg. The paper has mu = 5, 1 or 1 by data set; its code 1, and tau = 0.5.
+    """
+
+    equation: ClassVar[str] = "local loss: CE(z, y) + mu log(1 + exp((cos(f, f_previous) - cos(f, f_server)) / tau))"
+    source: ClassVar[str] = "Li et al. 2021, Model-Contrastive Federated Learning, Algorithm 1"
+
+    mu: Annotated[float, Field(ge=0)] = 1.0
+    tau: Annotated[float, Field(gt=0)] = 0.5
+
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
+        """Return the initial weights and running statistics as the previous ones."""
+        return {**x, **buffers}
+
+    def teachers(self, ctx: Context) -> dict[str, Tree]:
+        """Return the server's weights and the client's own of its last round."""
+        return {"server": ctx.x, "previous": ctx.client}
+
+    def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
+        """Return mu times the contrastive loss; -log of the softmax of two is a softplus of the difference."""
+        from torch.nn.functional import cosine_similarity, softplus
+
+        server_B, previous_B = (
+            cosine_similarity(batch.features_BD, batch.teachers[name].features_BD, dim=-1)
+            for name in ("server", "previous")
+        )
+        return self.mu * softplus((previous_B - server_B) / self.tau).mean()
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        """Keep the weights and running statistics after the last step."""
+        return {**w, **ctx.buffers}, {}
