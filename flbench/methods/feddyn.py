@@ -50,7 +50,7 @@ class FedDyn(Method):
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Add the gradient of the dynamic regularizer."""
-        alpha = self.alpha / ctx.share if self.weighting == "samples" else self.alpha
+        alpha = self.alpha / ctx.relative_size if self.weighting == "samples" else self.alpha
         return tmap(lambda g, w, x, c: g + alpha * (w - x + c), g, w, ctx.x, ctx.client)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:

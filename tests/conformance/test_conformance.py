@@ -20,23 +20,33 @@ from tests.toys import largest_difference, toy_clients, toy_context, toy_images,
 
 METHOD_NAMES = [
     "fedavg",
+    "fedacg",
+    "fedaws",
     "fedbn",
+    "fedcm",
     "feddecorr",
+    "feddyn",
+    "fedexp",
     "fedlc",
     "fednova",
+    "fedntd",
     "fedavgm",
     "fedadagrad",
     "fedadam",
     "fedyogi",
     "fedprox",
     "fedrs",
+    "fedsam",
     "local-only",
+    "mofedsam",
+    "moon",
     "scaffold",
 ]
 
 #: Methods without their own term, and the tolerance within which they equal FedAvg if all clients have all classes.
 #: FedLC's margins vanish with tau. The adaptive optimizers equal FedAvg if tau is much larger than the changes: sqrt(v)
-#: then stays tau, or vanishes if v decays from its initial value, and server_lr is sqrt(v) + tau.
+#: then stays tau, or vanishes if v decays from its initial value, and server_lr is sqrt(v) + tau. FedExP's step stays 1
+#: if eps is large. FedDyn and FedAwS have no such setting.
 TERM_OFF: list[dict[str, Any]] = [
     {"name": "fedprox", "mu": 0.0, "tolerance": 0},
     {"name": "fedlc", "tau": 0.0, "tolerance": 0},
@@ -49,6 +59,13 @@ TERM_OFF: list[dict[str, Any]] = [
     ),
     {"name": "fedadam", "beta1": 0.0, "beta2": 0.0, "tau": 1e15, "server_lr": 1e15, "tolerance": 1e-12},
     {"name": "fednova", "tolerance": 1e-14},
+    {"name": "fedacg", "lam": 0.0, "beta": 0.0, "tolerance": 0},
+    {"name": "fedcm", "alpha": 1.0, "tolerance": 0},
+    {"name": "fedexp", "eps": 1e9, "tolerance": 0},
+    {"name": "fedntd", "beta": 0.0, "tolerance": 0},
+    {"name": "fedsam", "rho": 0.0, "tolerance": 0},
+    {"name": "mofedsam", "rho": 0.0, "alpha": 1.0, "tolerance": 0},
+    {"name": "moon", "mu": 0.0, "tolerance": 0},
 ]
 
 
@@ -90,11 +107,22 @@ def test_without_its_own_term_a_method_is_fedavg(off: dict[str, Any], norm: str)
     assert largest_difference(after(method, norm=norm), after(Method(), norm=norm)) <= tolerance
 
 
-@pytest.mark.parametrize("name", [name for name in METHOD_NAMES if name not in ("fedavg", "fedbn", "local-only")])
+@pytest.mark.parametrize(
+    "name", [name for name in METHOD_NAMES if name not in ("fedavg", "fedbn", "fedexp", "local-only")]
+)
 def test_with_its_own_term_a_method_is_not_fedavg(name: str) -> None:
     skewed, steps = toy_skewed_images(), (2, 4, 5)
     found = after(METHODS.parse(name), images=skewed, steps=steps)
     assert largest_difference(found, after(Method(), images=skewed, steps=steps)) > 1e-6
+
+
+def test_fedexp_is_not_fedavg_on_clients_with_one_class_each() -> None:
+    """Their changes cancel in part; where clients agree more, its step stays 1."""
+    images = replace(toy_images(), train_labels_M=torch.arange(60) // 20)
+    clients, fedexp = toy_clients((20, 20, 20)), METHODS.parse("fedexp")
+    found = after(fedexp, images=images, clients=clients)
+    assert largest_difference(found, after(Method(), images=images, clients=clients)) > 1e-3
+    assert largest_difference(after(fedexp), after(Method())) == 0
 
 
 def test_fednova_with_equal_steps_is_fedavg() -> None:

@@ -14,8 +14,11 @@ from flbench import methods
 from flbench.registry import METHODS
 from tests.conformance import test_conformance as conformance
 from tests.conformance import test_golden as golden
+from tests.conformance import test_golden_drift as drift
 from tests.conformance import test_golden_losses as losses
 from tests.conformance import test_golden_server as server
+from tests.conformance import test_golden_teachers as teachers
+from tests.conformance import test_invariants as invariants
 from tests.conformance.problem import EQUAL, SHARE
 from tests.mutation.mutations import Mutation
 
@@ -73,6 +76,40 @@ def checks_of(file: str, executor: str) -> list[Check]:
         "local_only": [
             partial(golden.test_local_only, executor),
             conformance.test_local_only_does_not_depend_on_other_clients,
+        ],
+        "feddyn": [partial(drift.test_feddyn, executor, each, 2 / 3) for each in drift.DYN_SETTINGS],
+        "fedcm": [
+            partial(drift.test_fedcm, executor, settings, steps)
+            for settings in ({}, {"alpha": 0.6, "server_lr": 0.7})
+            for steps in ((3, 3, 3), drift.UNEQUAL)
+        ],
+        "fedsam": [
+            *(partial(drift.test_fedsam, executor, rho) for rho in (None, 0.3)),
+            partial(drift.test_mofedsam, executor, {}),
+            partial(invariants.test_fedsam_perturbs_by_rho_over_all_leaves, 1e-9),
+            invariants.test_fedsam_does_not_move_without_a_gradient,
+        ],
+        "fedexp": [
+            *(partial(drift.test_fedexp, executor, settings) for settings in ({}, {"eps": 0.02})),
+            partial(invariants.test_fedexps_step_is_never_below_1, 1e-3),
+            invariants.test_fedexp_is_evaluated_at_the_mean_of_two_iterates,
+        ],
+        "fedacg": [
+            partial(drift.test_fedacg, executor, settings)
+            for settings in ({}, {"lam": 0.5, "beta": 0.3, "server_lr": 0.7})
+        ],
+        "moon": [
+            *(partial(teachers.test_moon, executor, settings) for settings in teachers.MOON_SETTINGS),
+            partial(teachers.test_moon_compares_with_teachers_in_evaluation_mode, executor),
+        ],
+        "fedntd": [
+            *(partial(teachers.test_fedntd, executor, settings) for settings in teachers.NTD_SETTINGS),
+            partial(teachers.test_fedntd_distils_from_the_server_in_evaluation_mode, executor),
+        ],
+        "fedaws": [
+            *(partial(drift.test_fedaws, executor, settings) for settings in drift.AWS_SETTINGS),
+            invariants.test_fedaws_has_no_bias,
+            invariants.test_a_class_without_a_holder_keeps_its_row,
         ],
     }
     return checks[file]
