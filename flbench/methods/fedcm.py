@@ -44,8 +44,8 @@ class FedCM(Method):
         return x, state
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-        """Return the mean of gradient and D."""
-        return tmap(lambda g, d: self.alpha * g + (1 - self.alpha) * d, g, ctx.server)
+        """Return the mean of gradient and D; products of alpha alone have the same bits where it is a tensor."""
+        return tmap(lambda g, d: self.alpha * g + (d - self.alpha * d), g, ctx.server)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Return the mean step of the round, in units of the learning rate, as the message."""

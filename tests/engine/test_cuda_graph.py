@@ -122,6 +122,15 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
     "fedrs": [{"alpha": alpha} for alpha in (0.5, 0.9, 0.1)],
     "fedyogi": [{"server_lr": lr} for lr in (0.01, 0.1, 0.03)],
     "fedavgm": [{"beta": beta} for beta in (0.9, 0.1, 0.5)],
+    "feddyn": [{"alpha": alpha} for alpha in (0.01, 0.1, 0.3)],
+    "fedcm": [{"alpha": alpha} for alpha in (0.1, 0.7, 1.0)],
+    "fedsam": [{"rho": rho} for rho in (0.05, 0.3, 0.0)],
+    "mofedsam": [{"rho": rho, "alpha": 1 - rho} for rho in (0.05, 0.3, 0.0)],
+    "fedexp": [{"eps": eps} for eps in (0.001, 1e-06, 0.1)],
+    "fedacg": [{"lam": lam, "beta": 1 - lam} for lam in (0.85, 0.3, 0.0)],
+    "moon": [{"mu": mu, "tau": 0.5 + mu} for mu in (1.0, 5.0, 0.0)],
+    "fedntd": [{"beta": beta, "tau": 1 + beta} for beta in (1.0, 0.3, 0.0)],
+    "fedaws": [{"margin": margin} for margin in (0.9, 0.5, 0.7)],
 }
 
 

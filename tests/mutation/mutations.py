@@ -283,7 +283,7 @@ _FEDDYN = _of(
     ("server learning rate for the changes only", "self.server_lr * (d + h)", "self.server_lr * d + h"),
 )
 
-_MIXED = "self.alpha * g + (1 - self.alpha) * d"
+_MIXED = "self.alpha * g + (d - self.alpha * d)"
 _FEDCM = _of(
     "fedcm",
     ("weights swapped", _MIXED, "(1 - self.alpha) * g + self.alpha * d"),
