@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from flbench.methods.base import Batch, ServerContext
 
 
 @METHODS.register("fedacg")

@@ -8,33 +8,27 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, Tree
+from flbench.methods.base import Batch, Context, Method, ServerContext, Tree
 from flbench.registry import METHODS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flbench.methods.base import Batch, ServerContext
-
 
 @METHODS.register("fedaws")
 @dataclass(frozen=True)
 class FedAwS(Method):
-    """FedAwS (Yu et al. 2020, Algorithm 1), for clients with one class each: they never see another class's row.
+    """FedAwS (Yu et al. 2020, Algorithm 1), for clients with one class each, which never see another class's row.
 
     Client k:   local loss mean_B max(0, margin - cos(f, w_y))^2, which moves the head's rows of its own classes only
-    Server:     row c <- mean of the clients that hold class c, by samples; all rows to length 1; then
+    Server:     row c <- mean over the clients that hold class c, by samples; then, with all rows of length 1,
                 rows <- rows - spread grad sum_{c != d} max(0, nu - 1 + cos(w_c, w_d))^2, and to length 1 again
 
-    Prediction is by the angle to the rows: the head has no bias. ``spread`` is the paper's lambda times its learning
-    rate. No setting is FedAvg. Public codes differ: some have cross-entropy on the clients, a distance of half of
-    1 - cos, a mean over pairs, or many steps with momentum on the server.
+    Prediction is by the angle to the rows: a bias of the head is 0. ``spread`` is the paper's lambda times its learning
+    rate. No setting is FedAvg. Public codes have cross-entropy on the clients, half the distance, or a mean over pairs.
     """
 
-    equation: ClassVar[str] = (
-        "local loss: max(0, margin - cos(f, w_y))^2, "
-        "server: w <- w - spread grad sum_{c != d} max(0, nu - 1 + cos(w_c, w_d))^2"
-    )
+    equation: ClassVar[str] = "local loss: max(0, margin - cos(f, w_y))^2, then the server spreads the head's rows out"
     source: ClassVar[str] = "Yu et al. 2020, Federated Learning with Only Positive Labels, Algorithm 1"
 
     margin: Annotated[float, Field(gt=0, le=1)] = 0.9
@@ -49,7 +43,7 @@ class FedAwS(Method):
         return ((self.margin - cos_B).clamp_min(0) ** 2).mean()
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-        """Keep the rows of other classes, also from weight decay."""
+        """Keep other classes' rows from weight decay."""
         return {**g, ctx.head: g[ctx.head] * (ctx.counts_Y > 0)[:, None]}
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
@@ -68,6 +62,6 @@ class FedAwS(Method):
         x, state = super().server_step(x, {**delta, ctx.head: rows_YD}, message, state, ctx)
         unit_YD = normalize(x[ctx.head])
         near_YY = (self.nu - 1 + unit_YD @ unit_YD.T).clamp_min(0).fill_diagonal_(0)
-        unit_YD = normalize(unit_YD - 4 * self.spread * near_YY @ unit_YD)
-        bias = ctx.head.removesuffix("weight") + "bias"
-        return {**x, ctx.head: unit_YD} | ({bias: 0 * x[bias]} if bias in x else {}), state
+        biases = {ctx.head.removesuffix("weight") + "bias"} & x.keys()
+        x |= {ctx.head: normalize(unit_YD - 4 * self.spread * near_YY @ unit_YD), **{n: 0 * x[n] for n in biases}}
+        return x, state

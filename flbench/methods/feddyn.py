@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.methods.base import Context, Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
-
-if TYPE_CHECKING:
-    from flbench.methods.base import ServerContext
 
 
 @METHODS.register("feddyn")
@@ -29,12 +26,10 @@ class FedDyn(Method):
     - ``samples``: alpha_k = alpha M / (N m_k), as in the authors' code, gives FedAvg's loss sum_k m_k/M f_k;
     - ``equal``: alpha_k = alpha, as in the paper's text and in most other codes, gives mean_k f_k.
 
-    No alpha is FedAvg: with a small one the local steps are its own, but the server still adds h.
+    No alpha is FedAvg: a small one leaves the local steps to it, but the server still adds h.
     """
 
-    equation: ClassVar[str] = (
-        "w <- w - lr (g + alpha_k (w - x + c_k)), c_k <- c_k + w_k - x, h = mean c, x <- x + mean_k (w_k - x) + h"
-    )
+    equation: ClassVar[str] = "w <- w - lr (g + alpha_k (w - x + c_k)), c_k += w_k - x, x <- mean_k w_k + mean c"
     source: ClassVar[str] = "Acar et al. 2021, Federated Learning Based on Dynamic Regularization, Algorithm 1"
 
     alpha: Annotated[float, Field(gt=0)] = 0.01

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, Tree, tmap
+from flbench.methods.base import Context, Method, ServerContext, Tree, tmap
 from flbench.registry import METHODS
-
-if TYPE_CHECKING:
-    from flbench.methods.base import ServerContext
 
 
 @METHODS.register("fedexp")

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from flbench.methods.base import Context, Method, Tree
+from flbench.methods.base import Batch, Context, Method, Tree
 from flbench.registry import METHODS
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from flbench.methods.base import Batch
 
 
 @METHODS.register("moon")

@@ -52,7 +52,7 @@ def test_feddyn(executor: str, settings: dict[str, Any], participation: float) -
     trainer = trainer_of({"name": "feddyn", **settings}, executor, participation=participation)
     x, g, h = W0.copy(), [np.zeros_like(W0) for _ in SIZES], np.zeros_like(W0)
     for round in range(5):
-        cohort = [int(client) for client in trainer.cohort()]
+        cohort = [int(client) for client in trainer.run.cohort(trainer.round)]
         trainer.step()
         start, ends = x, []
         for k in cohort:

@@ -205,7 +205,7 @@ def test_teachers_do_not_move(executor: str) -> None:
 def test_moon_keeps_the_weights_and_statistics_of_a_clients_own_last_round(executor: str) -> None:
     trainer = toy_trainer(parsed("moon"), norm="bn", participation=1 / 3, executor=executor)
     start = {name: leaf.clone() for name, leaf in trainer.states.items()}
-    (client,) = trainer.cohort()
+    (client,) = trainer.run.cohort(trainer.round)
     trainer.step()
     own = {name: leaf[int(client)] for name, leaf in trainer.states.items()}
     assert largest_difference(own, {**trainer.x, **trainer.buffers}) < 1e-14  # alone, its weights are the average

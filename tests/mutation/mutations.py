@@ -443,7 +443,7 @@ _FEDAWS = _of(
     ("holders weighed equally", "        return share\n", "        return super().message_weights(share)\n"),
     ("rows averaged over all clients", ' / message["held"].clamp_min(1e-12)[:, None]', ""),
     ("spread in rows that are not unit", "unit_YD = normalize(x[ctx.head])", "unit_YD = x[ctx.head]"),
-    ("rows not unit afterwards", "unit_YD = normalize(unit_YD - 4", "unit_YD = (unit_YD - 4"),
+    ("rows not unit afterwards", "normalize(unit_YD - 4", "(unit_YD - 4"),
     ("rows attract", "normalize(unit_YD - 4", "normalize(unit_YD + 4"),
     ("each pair once", "- 4 * self", "- 2 * self"),
     ("spread ignored", "4 * self.spread", "0.4"),
@@ -453,7 +453,7 @@ _FEDAWS = _of(
     ("margin by default", "Field(gt=0, le=1)] = 0.9", "Field(gt=0, le=1)] = 0.5"),
     ("nu by default", "Field(gt=0, le=2)] = 0.9", "Field(gt=0, le=2)] = 1.2"),
     ("spread by default", "Field(ge=0)] = 0.1", "Field(ge=0)] = 0.2"),
-    ("bias stays", "if bias in x else {}", "if not x else {}"),
+    ("bias stays", "{n: 0 * x[n] for n in biases}", "{}"),
     ("a class without holders", ".clamp_min(1e-12)", ""),
 )
 
