@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from flbench.methods.base import Batch, Context, Method, ServerContext, Tree
 from flbench.registry import METHODS
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @METHODS.register("fedaws")
@@ -24,8 +21,8 @@ class FedAwS(Method):
     Server:     row c <- mean over the clients that hold class c, by samples; then, with all rows of length 1,
                 rows <- rows - spread grad sum_{c != d} max(0, nu - 1 + cos(w_c, w_d))^2, and to length 1 again
 
-    Prediction is by the angle to the rows: a bias of the head is 0. ``spread`` is the paper's lambda times its learning
-    rate. No setting is FedAvg. Public codes have cross-entropy on the clients, half the distance, or a mean over pairs.
+    ``spread`` is the paper's lambda times its learning rate; a bias of the head is 0. No setting is FedAvg. Some public
+    codes have cross-entropy on the clients, half of this distance, or a mean over pairs.
     """
 
     equation: ClassVar[str] = "local loss: max(0, margin - cos(f, w_y))^2, then the server spreads the head's rows out"
@@ -35,7 +32,7 @@ class FedAwS(Method):
     nu: Annotated[float, Field(gt=0, le=2)] = 0.9
     spread: Annotated[float, Field(ge=0)] = 0.1
 
-    def loss(self, w: Tree, batch: Batch, ctx: Context) -> Tensor:
+    def loss(self, w: Tree, batch: Batch, ctx: Context) -> Any:
         """Return the squared hinge of the cosine of each sample with its class's row."""
         from torch.nn.functional import cosine_similarity
 
@@ -56,12 +53,10 @@ class FedAwS(Method):
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Average each row over its holders, and spread the rows out."""
-        from torch.nn.functional import normalize
-
         rows_YD = delta[ctx.head] / message["held"].clamp_min(1e-12)[:, None]
         x, state = super().server_step(x, {**delta, ctx.head: rows_YD}, message, state, ctx)
-        unit_YD = normalize(x[ctx.head])
+        unit_YD = x[ctx.head] / x[ctx.head].norm(dim=1, keepdim=True)
         near_YY = (self.nu - 1 + unit_YD @ unit_YD.T).clamp_min(0).fill_diagonal_(0)
-        biases = {ctx.head.removesuffix("weight") + "bias"} & x.keys()
-        x |= {ctx.head: normalize(unit_YD - 4 * self.spread * near_YY @ unit_YD), **{n: 0 * x[n] for n in biases}}
-        return x, state
+        moved_YD = unit_YD - 4 * self.spread * near_YY @ unit_YD
+        biases = {name: 0 * x[name] for name in {ctx.head.removesuffix("weight") + "bias"} & x.keys()}
+        return {**x, **biases, ctx.head: moved_YD / moved_YD.norm(dim=1, keepdim=True)}, state

@@ -15,7 +15,7 @@ from flbench.registry import METHODS
 @METHODS.register("feddyn")
 @dataclass(frozen=True)
 class FedDyn(Method):
-    """FedDyn (Acar et al. 2021, Algorithm 1), whose fixed point is a stationary point of the global loss.
+    """FedDyn (Acar et al. 2021, Algorithm 1): its fixed point is stationary for the global loss. No alpha is FedAvg.
 
     Client k:   w <- w - lr (g(w) + alpha_k (w - x + c_k)),   c_k <- c_k + w - x
     Server:     h <- h + |S|/N delta,   x <- x + server_lr (delta + h),   delta = mean_k (w_k - x)
@@ -25,8 +25,6 @@ class FedDyn(Method):
 
     - ``samples``: alpha_k = alpha M / (N m_k), as in the authors' code, gives FedAvg's loss sum_k m_k/M f_k;
     - ``equal``: alpha_k = alpha, as in the paper's text and in most other codes, gives mean_k f_k.
-
-    No alpha is FedAvg: a small one leaves the local steps to it, but the server still adds h.
     """
 
     equation: ClassVar[str] = "w <- w - lr (g + alpha_k (w - x + c_k)), c_k += w_k - x, x <- mean_k w_k + mean c"

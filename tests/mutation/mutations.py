@@ -442,9 +442,9 @@ _FEDAWS = _of(
     ("all classes are held", "(ctx.counts_Y > 0).to(", "(ctx.counts_Y >= 0).to("),
     ("holders weighed equally", "        return share\n", "        return super().message_weights(share)\n"),
     ("rows averaged over all clients", ' / message["held"].clamp_min(1e-12)[:, None]', ""),
-    ("spread in rows that are not unit", "unit_YD = normalize(x[ctx.head])", "unit_YD = x[ctx.head]"),
-    ("rows not unit afterwards", "normalize(unit_YD - 4", "(unit_YD - 4"),
-    ("rows attract", "normalize(unit_YD - 4", "normalize(unit_YD + 4"),
+    ("spread in rows that are not unit", "x[ctx.head] / x[ctx.head].norm(dim=1, keepdim=True)", "x[ctx.head]"),
+    ("rows not unit afterwards", "moved_YD / moved_YD.norm(dim=1, keepdim=True)", "moved_YD"),
+    ("rows attract", "unit_YD - 4", "unit_YD + 4"),
     ("each pair once", "- 4 * self", "- 2 * self"),
     ("spread ignored", "4 * self.spread", "0.4"),
     ("nu ignored", "(self.nu - 1 +", "(0.9 - 1 +"),
@@ -453,7 +453,7 @@ _FEDAWS = _of(
     ("margin by default", "Field(gt=0, le=1)] = 0.9", "Field(gt=0, le=1)] = 0.5"),
     ("nu by default", "Field(gt=0, le=2)] = 0.9", "Field(gt=0, le=2)] = 1.2"),
     ("spread by default", "Field(ge=0)] = 0.1", "Field(ge=0)] = 0.2"),
-    ("bias stays", "{n: 0 * x[n] for n in biases}", "{}"),
+    ("bias stays", "{name: 0 * x[name] for", "{name: x[name] for"),
     ("a class without holders", ".clamp_min(1e-12)", ""),
 )
 
