@@ -43,8 +43,8 @@ class FedDyn(Method):
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Add the gradient of the dynamic regularizer."""
-        alpha = self.alpha / ctx.relative_size if self.weighting == "samples" else self.alpha
-        return tmap(lambda g, w, x, c: g + alpha * (w - x + c), g, w, ctx.x, ctx.client)
+        size = ctx.relative_size if self.weighting == "samples" else 1
+        return tmap(lambda g, w, x, c: g + self.alpha * (w - x + c) / size, g, w, ctx.x, ctx.client)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Move c_k by the round's change; the server has the change already."""

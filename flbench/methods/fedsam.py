@@ -37,8 +37,8 @@ class FedSAM(Method):
     def perturbed(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Return the weights at distance rho in the direction of the gradient."""
         squared: Any = sum((leaf**2).sum() for leaf in g.values())
-        scale = self.rho / squared.sqrt().clamp_min(TINY)
-        return tmap(lambda w, g: w + scale * g, w, g)
+        length = squared.sqrt().clamp_min(TINY)
+        return tmap(lambda w, g: w + self.rho * (g / length), w, g)
 
 
 @METHODS.register("mofedsam")

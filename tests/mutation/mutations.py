@@ -255,19 +255,19 @@ _LOCAL_ONLY = _of(
     ("weights are averaged", "*dict(model.named_parameters()), ", ""),
 )
 
-_REGULARIZER = "g + alpha * (w - x + c)"
+_REGULARIZER = "g + self.alpha * (w - x + c)"
 _FEDDYN = _of(
     "feddyn",
-    ("alpha not scaled by samples", 'self.alpha / ctx.relative_size if self.weighting == "samples" else', ""),
-    ("alpha times the samples", "self.alpha / ctx.relative_size", "self.alpha * ctx.relative_size"),
+    ("alpha not scaled by samples", 'ctx.relative_size if self.weighting == "samples" else', ""),
+    ("alpha times the samples", "(w - x + c) / size", "(w - x + c) * size"),
     ("weightings swapped", 'if self.weighting == "samples"', 'if self.weighting != "samples"'),
     ("equal by default", '= "samples"\n', '= "equal"\n'),
     ("alpha by default", "Field(gt=0)] = 0.01", "Field(gt=0)] = 0.1"),
-    ("no proximal part", _REGULARIZER, "g + alpha * c"),
-    ("no linear part", _REGULARIZER, "g + alpha * (w - x)"),
-    ("linear part's sign", _REGULARIZER, "g + alpha * (w - x - c)"),
-    ("proximal part's sign", _REGULARIZER, "g + alpha * (x - w + c)"),
-    ("no gradient", _REGULARIZER, "alpha * (w - x + c)"),
+    ("no proximal part", _REGULARIZER, "g + self.alpha * c"),
+    ("no linear part", _REGULARIZER, "g + self.alpha * (w - x)"),
+    ("linear part's sign", _REGULARIZER, "g + self.alpha * (w - x - c)"),
+    ("proximal part's sign", _REGULARIZER, "g + self.alpha * (x - w + c)"),
+    ("no gradient", _REGULARIZER, "self.alpha * (w - x + c)"),
     ("c_k's sign", "c + (w - x), ctx", "c - (w - x), ctx"),
     ("c_k forgets", "c + (w - x), ctx", "w - x, ctx"),
     ("c_k never moves", "c + (w - x), ctx", "c, ctx"),
@@ -308,27 +308,22 @@ _FEDCM = _of(
     ("clients start at D", "        return x, state\n", "        return state, state\n"),
 )
 
-_FEDSAM = (
-    *_of(
-        "fedsam",
-        ("descent", "w + scale * g", "w - scale * g"),
-        ("not normalized", "self.rho / squared.sqrt().clamp_min(TINY)", "self.rho"),
-        ("squared norm", "squared.sqrt().clamp_min(TINY)", "squared.clamp_min(TINY)"),
-        ("largest entry", "(leaf**2).sum()", "leaf.abs().max() ** 2"),
-        ("one norm for each leaf", "w + scale * g", "w + self.rho * g / g.norm()"),
-        ("mean for sum", "(leaf**2).sum()", "(leaf**2).mean()"),
-        ("rho ignored", "self.rho / squared", "0.05 / squared"),
-        ("rho by default", "Field(ge=0)] = 0.05", "Field(ge=0)] = 0.5"),
-        (
-            "perturbed from the start",
-            "tmap(lambda w, g: w + scale * g, w, g)",
-            "tmap(lambda w, g: w + scale * g, ctx.x, g)",
-        ),
-        ("no bound of the norm", ".clamp_min(TINY)", ""),
-        ("a large bound of the norm", "TINY = 1e-12", "TINY = 1e-3"),
-        ("MoFedSAM without FedSAM", "class MoFedSAM(FedSAM, FedCM)", "class MoFedSAM(FedCM)"),
-        ("MoFedSAM without FedCM", "class MoFedSAM(FedSAM, FedCM)", "class MoFedSAM(FedSAM)"),
-    ),
+_ASCENT = "w + self.rho * (g / length)"
+_FEDSAM = _of(
+    "fedsam",
+    ("descent", _ASCENT, "w - self.rho * (g / length)"),
+    ("not normalized", _ASCENT, "w + self.rho * g"),
+    ("squared norm", "squared.sqrt().clamp_min(TINY)", "squared.clamp_min(TINY)"),
+    ("largest entry", "(leaf**2).sum()", "leaf.abs().max() ** 2"),
+    ("one norm for each leaf", _ASCENT, "w + self.rho * (g / g.norm())"),
+    ("mean for sum", "(leaf**2).sum()", "(leaf**2).mean()"),
+    ("rho ignored", _ASCENT, "w + 0.05 * (g / length)"),
+    ("rho by default", "Field(ge=0)] = 0.05", "Field(ge=0)] = 0.5"),
+    ("perturbed from the start", "(g / length), w, g)", "(g / length), ctx.x, g)"),
+    ("no bound of the norm", ".clamp_min(TINY)", ""),
+    ("a large bound of the norm", "TINY = 1e-12", "TINY = 1e-3"),
+    ("MoFedSAM without FedSAM", "class MoFedSAM(FedSAM, FedCM)", "class MoFedSAM(FedCM)"),
+    ("MoFedSAM without FedCM", "class MoFedSAM(FedSAM, FedCM)", "class MoFedSAM(FedSAM)"),
 )
 
 _FEDEXP = _of(
