@@ -28,6 +28,8 @@ from flbench.engine.trainer import Trainer
 from flbench.methods.base import Method, ServerContext, Tree
 from flbench.models.convolutions import CONVOLUTIONS
 from flbench.registry import METHODS
+from tests.hook_methods import METHODS as HOOK_METHODS
+from tests.hook_methods import label
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
 pytestmark = [
@@ -121,6 +123,15 @@ def test_a_graph_computes_what_single_kernels_compute(method: str, norm: str) ->
     eager, graph = without_graphs(**fields), federated(**fields)
     train(eager, graph)
     assert largest_difference(everything(eager), everything(graph)) < 1e-9
+
+
+@pytest.mark.parametrize("norm", ["none", "bn"])
+@pytest.mark.parametrize("method", HOOK_METHODS, ids=label)
+def test_every_hook_in_a_graph(method: Method, norm: str) -> None:
+    settings: dict[str, Any] = {"norm": norm, "sgd": Sgd(1e-2, 0.5, 0.01), "participation": 0.67}
+    graph, loop = toy(method, **settings), toy_trainer(method, **settings)
+    train(graph, loop)
+    assert largest_difference(everything(graph), everything(loop)) < 1e-9
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fednova"])

@@ -136,7 +136,7 @@ def _state(value: Any, x: Tree, buffers: Tree | None = None) -> str | None:
 
 def _broadcast(value: Any, x: Tree, state: Tree) -> str | None:
     return (
-        _pair(value, "clients' initial parameters", "what else they receive")
+        _pair(value, "clients' initial parameters", "tree of what else they receive")
         or _like(value[0], x, " in the parameters")
         or _tree(value[1], " in what else is sent")
     )

@@ -31,6 +31,8 @@ from flbench.models.convolutions import CONVOLUTIONS
 from flbench.models.layers import Conv, StackedProduct
 from flbench.registry import METHODS
 from tests.engine.test_cuda_graph import group
+from tests.hook_methods import METHODS as HOOK_METHODS
+from tests.hook_methods import label, varied
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
 
 IMAGE = (2, 8, 8)
@@ -182,6 +184,19 @@ def test_every_method_stays_on_the_device(method: str, participation: float, mon
 @pytest.mark.parametrize("method", METHODS.classes)
 def test_runs_trained_together_stay_on_the_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainers = group(method, norm="ln")
+    expect(round_on_gpu(trainers, monkeypatch, chunk=4), trainers)
+
+
+@pytest.mark.parametrize("method", HOOK_METHODS, ids=label)
+def test_every_hook_stays_on_the_device(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = toy_trainer(method, executor="stacked", sgd=Sgd(0.1, 0.9, 0.01), norm="bn", participation=0.67)
+    expect(round_on_gpu([trainer], monkeypatch, chunk=2), [trainer])
+
+
+@pytest.mark.parametrize("method", HOOK_METHODS, ids=label)
+def test_hooks_of_runs_trained_together_stay_on_the_device(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = [varied(method, factor) for factor in (1.0, 0.5)]
+    trainers = [toy_trainer(one, executor="stacked", seed=seed, norm="ln") for seed, one in enumerate(own)]
     expect(round_on_gpu(trainers, monkeypatch, chunk=4), trainers)
 
 

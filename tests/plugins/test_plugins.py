@@ -37,9 +37,12 @@ def install(name: str, target: Path) -> None:
 
 
 def flbench(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return python(site, "from flbench.cli import main; main()", *arguments)
+
+
+def python(site: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    program = "from flbench.cli import main; main()"
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=site.parent, check=False)
 
@@ -60,6 +63,25 @@ def test_a_method_and_a_norm_of_another_package_reach_the_leaderboard(tmp_path: 
     results = (tmp_path / "runs").rglob("results/*.json")
     accuracies = {json.loads(path.read_text())["final"]["acc"] for path in results}
     assert len(accuracies) > 2  # the components have an effect
+
+
+CHECK = "from flbench.testing import check_method; import {0}; check_method({0}.{1})"
+
+
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        ("flbench_demo.SignSgd", None),
+        ("flbench_mistaken.Forgetful", "the hook server_step of the method 'forgetful' returned dict; expected a pair"),
+        ("flbench_mistaken.Misspelt", "the hook penalty of the method 'misspelt' raised KeyError: 'haed.weight'"),
+    ],
+)
+def test_authors_can_check_a_method(method: str, problem: str | None, tmp_path: Path) -> None:
+    package, name = method.split(".")
+    install(package, tmp_path)
+    done = python(tmp_path, CHECK.format(package, name))
+    assert (done.returncode == 0) == (problem is None), done.stderr
+    assert (problem or "") in done.stderr
 
 
 @pytest.mark.slow
