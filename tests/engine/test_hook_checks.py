@@ -184,7 +184,7 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     (
         "aggregate",
         lambda self, changes, weights: changes,
-        "as 'trunk.dense1.weight'; expected a tensor of shape (8, 64)",
+        "as 'trunk.dense2.weight'; expected a tensor of shape (6, 8)",
     ),
     ("aggregate", lambda self, changes, weights: {}, "returned no 'trunk.dense1.weight'; expected the names"),
     ("evaluated", lambda self, x, state: state, "returned no 'trunk.dense1.weight'; expected the names"),
