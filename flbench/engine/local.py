@@ -176,7 +176,7 @@ def local_train(
         # Which clients (N,) take this step; None if all do.
         training = step < start.steps if isinstance(start.steps, Tensor) else None
         buffers_before = buffers if training is None else _clone(buffers)
-        batch = images, labels, _taught(passes, lifted, task, images)
+        batch = images, labels, _taught(passes, lifted, task, images) if lifted.teachers else {}
         loss, grads = _gradient(passes, lifted, task, params, buffers, batch)
         if lifted.perturbs:
             with torch.no_grad():
@@ -206,8 +206,6 @@ def local_train(
 
 def _taught(passes: Passes, lifted: _LiftedHooks, task: ClientTask, images: Tensor) -> dict[str, Outputs]:
     """The teachers' outputs on a batch."""
-    if not lifted.teachers:
-        return {}
     with autocast(images.device, task.autocast):
         outputs = passes.evaluate(lifted.teachers.values(), images)
     return {name: Outputs(*map(at_least_float, each)) for name, each in zip(lifted.teachers, outputs, strict=True)}
@@ -226,9 +224,7 @@ def _gradient(
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
     with autocast(images.device, task.autocast):
         features, logits = passes.forward(leaves, buffers, images)
-    seen = Batch(labels, at_least_float(features), at_least_float(logits), teachers)
-    loss = lifted.loss(leaves, seen)
-    objective = lifted.add_penalty(loss, leaves, seen)
+    loss, objective = lifted.loss_terms(leaves, labels, features, logits, teachers)
     grads = torch.autograd.grad(
         objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
     )
@@ -274,6 +270,10 @@ def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
     return each.mean(-1).view(labels_B.shape[:-1])
 
 
+#: The hooks that are applied to one client or mapped over a stack.
+_LIFTED = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "finish")
+
+
 class _LiftedHooks:
     """The method's hooks, applied to one client or a stack; default hooks are skipped.
 
@@ -310,11 +310,9 @@ class _LiftedHooks:
             self._own_context["steps"] = start.steps
         #: Whether the numbers that hooks compute with are the same for the whole stack.
         self._uniform = not (task.each or isinstance(start.steps, Tensor))
-        self.perturbs = self._own("perturbed")
-        self.teachers = self._teachers(start) if self._own("teachers") else {}
-
-    def _own(self, hook: str) -> bool:
-        return overrides(type(self._method), hook)
+        self._own = {hook for hook in _LIFTED if overrides(type(method), hook)}
+        self.perturbs = "perturbed" in self._own
+        self.teachers = self._teachers(start) if "teachers" in self._own else {}
 
     def _apply(self, hook: str, *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context and hyperparameters."""
@@ -362,31 +360,37 @@ class _LiftedHooks:
 
         return {teacher: (part(tree, start.params), part(tree, start.buffers)) for teacher, tree in given.items()}
 
-    def loss(self, leaves: Tree, batch: Batch) -> Tensor:
-        if self._own("loss"):
-            return self._apply_to_batch("loss", leaves, batch)
-        z = batch.logits_BY
-        return cross_entropy(self._apply("logits", z) if self._own("logits") else z, batch.labels_B)
+    def loss_terms(
+        self, leaves: Tree, labels: Tensor, features: Tensor, logits: Tensor, teachers: Mapping[str, Outputs]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the data term and the whole loss."""
+        z = at_least_float(logits)
+        if not self._own & {"loss", "penalty"}:
+            loss = self._cross_entropy(z, labels)
+            return loss, loss
+        batch = Batch(labels, at_least_float(features), z, teachers)
+        loss = self._apply_to_batch("loss", leaves, batch) if "loss" in self._own else self._cross_entropy(z, labels)
+        return loss, loss + self._apply_to_batch("penalty", leaves, batch) if "penalty" in self._own else loss
 
-    def add_penalty(self, loss: Tensor, leaves: Tree, batch: Batch) -> Tensor:
-        return loss + self._apply_to_batch("penalty", leaves, batch) if self._own("penalty") else loss
+    def _cross_entropy(self, z: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(self._apply("logits", z) if "logits" in self._own else z, labels)
 
     def perturbed(self, params: Tree, grads: Tree) -> Tree:
         out: Tree = self._apply("perturbed", params, grads)
         return out
 
     def direction(self, params: Tree, grads: Tree) -> Tree:
-        if not self._own("direction"):
+        if "direction" not in self._own:
             return grads
         out: Tree = self._apply_to_trees("direction", params, grads)
         return out
 
     def kept(self, direction: Tree) -> Tree:
         """The direction as a velocity; a copy, because a method may return the weights, which move in place."""
-        return _clone(direction) if self._own("direction") else direction
+        return _clone(direction) if "direction" in self._own else direction
 
     def finish(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
-        if not self._own("finish"):
+        if "finish" not in self._own:
             return self._context.client, {}
         self._own_context["buffers"] = buffers
         self._context = replace(self._context, buffers=buffers)
