@@ -110,6 +110,7 @@ def toy_trainer(
     chunk: int | None = None,
     record: Recorder | None = None,
     tuner: ConvTuner | None = None,
+    drop_last: bool = True,
 ) -> FederatedTrainer:
     """Return a trainer of a small federated problem."""
 
@@ -132,6 +133,7 @@ def toy_trainer(
         buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},
         seed=seed,
         record=record,
+        drop_last=drop_last,
     )
     every = [steps] * len(clients.train) if isinstance(steps, int) else steps
     return FederatedTrainer(

@@ -44,6 +44,12 @@ def _one_length(local_steps: int | None, local_epochs: int | None) -> str | None
     return None
 
 
+def _partial_batches_end_epochs(drop_last: bool, local_epochs: int | None) -> str | None:
+    if drop_last or local_epochs is not None:
+        return None
+    return "false needs local_epochs: a number of local_steps has no last batch of an epoch"
+
+
 def _probes_meet_evaluations(probes: tuple[Any, ...], eval_every: int) -> str | None:
     for probe in probes:
         if probe.every is not None and probe.every % eval_every:
@@ -141,6 +147,7 @@ class Federated(_Training):
         Check(("dataset", "partition", "clients"), "partition", _partition_fits),
         Check(("partition", "min_size"), "min_size", _min_size_is_reached),
         Check(("method", "batch_size"), "batch_size", _batch_fits),
+        Check(("drop_last", "local_epochs"), "drop_last", _partial_batches_end_epochs),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),
@@ -157,6 +164,11 @@ class Federated(_Training):
     clients: Whole = Field(default=10, ge=1, description="number of clients")
     participation: float = Field(
         default=1.0, gt=0, le=1, description="share of the clients that train in a round, to a whole number of them"
+    )
+    drop_last: bool = Field(
+        default=True,
+        description="whether local epochs drop the samples that do not fill a batch; false: they are a partial batch, "
+        "as in torch's DataLoader, and a client smaller than a batch takes one step an epoch",
     )
 
     @property

@@ -20,15 +20,20 @@ Rows = NDArray[np.int64]
 CROP_PADDING = 4
 
 
-def steps_of_epochs(size: int, *, epochs: int, batch_size: int) -> int:
+def steps_of_epochs(size: int, *, epochs: int, batch_size: int, drop_last: bool = True) -> int:
     """Return the local steps of ``epochs`` passes through ``size`` samples; at least one.
 
     An epoch of floor(size / batch_size) batches drops the remainder. Fewer samples than a batch fill it from one pass
-    after another: they take as many steps as all their passes together fill, the last one rounded up.
+    after another: they take as many steps as all their passes together fill, the last one rounded up. Without
+    ``drop_last`` the remainder of every epoch is a batch of its own.
 
     >>> steps_of_epochs(100, epochs=2, batch_size=32), steps_of_epochs(10, epochs=2, batch_size=32)
     (6, 1)
+    >>> steps_of_epochs(100, epochs=2, batch_size=32, drop_last=False)
+    8
     """
+    if not drop_last:
+        return -(-size // batch_size) * epochs
     if size >= batch_size:
         return size // batch_size * epochs
     return max(1, -(-size * epochs // batch_size))
@@ -46,6 +51,24 @@ def federated_rows(rows: Rows, *, seed: int, client: int, round: int, steps: int
     permutations = rows[np.newaxis].repeat(-(-need // usable), axis=0)
     generator.permuted(permutations, axis=1, out=permutations)
     return permutations[:, :usable].reshape(-1)[:need].reshape(steps, batch_size)
+
+
+def partial_rows(
+    rows: Rows, *, seed: int, client: int, round: int, steps: int, batch_size: int
+) -> tuple[Rows, NDArray[np.int64]]:
+    """Return the rows (E, B) of a client in a round whose epochs end with a partial batch, and each batch's size (E,).
+
+    Every epoch is a fresh permutation of all ``rows``. A partial batch is filled up with copies of its first row, which
+    do not count. Where ``batch_size`` divides the number of rows, the batches are those of ``federated_rows``.
+    """
+    generator = stream(seed, "batches", client, round)
+    per_epoch = -(-len(rows) // batch_size)
+    permutations = rows[np.newaxis].repeat(-(-steps // per_epoch), axis=0)
+    generator.permuted(permutations, axis=1, out=permutations)
+    batches = np.pad(permutations, [(0, 0), (0, per_epoch * batch_size - len(rows))], constant_values=-1)
+    batches = batches.reshape(-1, batch_size)[:steps]
+    present = batches >= 0
+    return np.where(present, batches, batches[:, :1]), present.sum(1)
 
 
 def consecutive_rows(rows: Rows, *, seed: int, first_step: int, steps: int, batch_size: int) -> Rows:

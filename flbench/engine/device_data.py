@@ -22,10 +22,14 @@ from flbench.methods.base import Tree
 
 @dataclass(frozen=True)
 class ClientBatches:
-    """What one client sees in one round: training rows, and whether each is mirrored and where it is cropped."""
+    """What one client sees in one round: training rows, and whether each is mirrored and where it is cropped.
+
+    ``sizes_E`` is the number of samples of each batch, of which further rows are no part; None if all batches are full.
+    """
 
     rows_EB: Rows
     crops_EB3: Rows | None
+    sizes_E: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -34,18 +38,22 @@ class StackedBatches:
 
     Attributes:
         prepare: converts raw pixels into the network's input.
+        sizes_EN: samples of each batch, which come first in it; None if all batches are full.
     """
 
     raw_ENBCHW: Tensor
     labels_ENB: Tensor
     prepare: Callable[[Tensor], Tensor]
+    sizes_EN: Tensor | None = None
 
-    def steps(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return for each local step the network's input (N, B, C, H, W) and labels (N, B).
+    def steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Return for each local step the network's input (N, B, C, H, W), labels (N, B), and batch sizes (N,) or None.
 
         Converted step by step: the converted pixels of a whole round would not stay in a core's cache.
         """
-        return ((self.prepare(raw), labels) for raw, labels in zip(self.raw_ENBCHW, self.labels_ENB, strict=True))
+        sizes = [None] * len(self.raw_ENBCHW) if self.sizes_EN is None else self.sizes_EN
+        every = zip(self.raw_ENBCHW, self.labels_ENB, sizes, strict=True)
+        return ((self.prepare(raw), labels, size) for raw, labels, size in every)
 
 
 @dataclass(frozen=True)
@@ -76,12 +84,12 @@ class DeviceData:
         train, test = _tensors(data.train, device), _tensors(data.test, device)
         return cls(*train, *test, data.classes, data.white, dtype, augment)
 
-    def draw(self, rows_EB: Rows, *, seed: int, client: int, round: int) -> ClientBatches:
+    def draw(self, rows_EB: Rows, sizes_E: Rows | None = None, *, seed: int, client: int, round: int) -> ClientBatches:
         """Return these rows with the augmentation of the client's round."""
         if not self.augment:
-            return ClientBatches(rows_EB, None)
+            return ClientBatches(rows_EB, None, sizes_E)
         crops_M3 = draw_crops(rows_EB.size, seed=seed, client=client, round=round)
-        return ClientBatches(rows_EB, crops_M3.reshape(*rows_EB.shape, 3))
+        return ClientBatches(rows_EB, crops_M3.reshape(*rows_EB.shape, 3), sizes_E)
 
     def stack(self, drawn: Tree) -> StackedBatches:
         """Gather and augment the batches that ``side_by_side`` describes, on the device."""
@@ -91,7 +99,8 @@ class DeviceData:
         if "crops_NEB3" in drawn:
             pixels = crop_and_flip(pixels, drawn["crops_NEB3"].transpose(0, 1).reshape(-1, 3))
         labels = self.train_labels_M.index_select(0, index).view(rows_ENB.shape)
-        return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, self.prepare)
+        sizes_EN = drawn["sizes_NE"].T if "sizes_NE" in drawn else None
+        return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, self.prepare, sizes_EN)
 
     def prepare(self, images_MCHW: Tensor) -> Tensor:
         """Convert raw images into the network's input."""
@@ -102,13 +111,16 @@ def side_by_side(batches: Sequence[ClientBatches]) -> Tree:
     """Return the batches of N clients as tensors on the CPU.
 
     Returns:
-        ``rows_NEB``; if images are augmented also ``crops_NEB3``: mirrored or not, row and column of the crop. E is the
-        largest number of steps; the steps that a client does not take are zero, and leave no trace in its training.
+        ``rows_NEB``; if images are augmented also ``crops_NEB3``: mirrored or not, row and column of the crop; if there
+        are partial batches also ``sizes_NE``. E is the largest number of steps; the steps that a client does not take
+        are zero, and leave no trace in its training.
     """
     steps = max(len(batch.rows_EB) for batch in batches)
     arrays = {"rows_NEB": np.stack([_padded(batch.rows_EB, steps) for batch in batches])}
     if crops := [_padded(batch.crops_EB3, steps) for batch in batches if batch.crops_EB3 is not None]:
         arrays["crops_NEB3"] = np.stack(crops)
+    if sizes := [_padded(batch.sizes_E, steps) for batch in batches if batch.sizes_E is not None]:
+        arrays["sizes_NE"] = np.stack(sizes)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

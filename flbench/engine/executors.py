@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
@@ -83,7 +83,11 @@ class LoopExecutor:
             images = _pixels_last(work.batches.prepare(pixels.flatten(0, 1))).unflatten(0, labels.shape)
             init = map_tensors(work.init, lambda leaf: leaf[0])
             init = replace(init, params=tmap(_pixels_last, init.params))
-            result = local_train(seat, lambda hook: hook, work.task, init, zip(images, labels, strict=True))
+            steps: Iterable[tuple[Tensor, Tensor]] = zip(images, labels, strict=True)
+            if work.batches.sizes_EN is not None:
+                sizes = work.batches.sizes_EN[:, 0].tolist()
+                steps = [(x[:size], y[:size]) for (x, y), size in zip(steps, sizes, strict=True)]
+            result = local_train(seat, lambda hook: hook, work.task, init, ((x, y, None) for x, y in steps))
             return map_tensors(result, lambda leaf: leaf.unsqueeze(0))
 
         for position, result in enumerate(self._map(one, range(clients))):

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flbench.engine.device_data import StackedBatches
+from flbench.engine.optimizers import Sgd as Sgd
+from flbench.engine.optimizers import descend, where
 from flbench.errors import UserError
 from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides
 from flbench.models.layers import at_least_float
@@ -25,15 +27,6 @@ from flbench.models.network import Forward
 
 #: Turns a function of one client's tensors into one of a client's, or of a stack's.
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """Plain SGD as ``torch.optim.SGD`` defines it; the learning rate is constant."""
-
-    lr: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,7 +142,11 @@ class Passes:
 
 
 def local_train(
-    passes: Passes, lift: Lift, task: ClientTask, start: ClientInit, batches: Iterable[tuple[Tensor, Tensor]]
+    passes: Passes,
+    lift: Lift,
+    task: ClientTask,
+    start: ClientInit,
+    batches: Iterable[tuple[Tensor, Tensor, Tensor | None]],
 ) -> ClientResult:
     """Run the local steps.
 
@@ -160,7 +157,9 @@ def local_train(
         start: the state of this client (or stack) before training.
         batches: for each of E steps the network's input (B, C, H, W) or (N, B, C, H, W), and labels (B,) or (N, B). For
             a stack with unequal steps, E is the largest number; the batches of the steps that a client does not take
-            do not affect its result.
+            do not affect its result. Third, for a stack with partial batches, the number of samples (N,) of each batch.
+            The samples beyond it do not affect the result if the network and the method treat each sample by itself
+            (``partial_batches``).
 
     Returns:
         The state after training; for a stack every tensor has the leading axis N.
@@ -172,11 +171,11 @@ def local_train(
     lifted = _LiftedHooks(method, lift, task, start)
     lr = task.each.get("lr", sgd.lr)
     losses = []
-    for step, (images, labels) in enumerate(batches):
+    for step, (images, labels, sizes) in enumerate(batches):
         # Which clients (N,) take this step; None if all do.
         training = step < start.steps if isinstance(start.steps, Tensor) else None
         buffers_before = buffers if training is None else _clone(buffers)
-        batch = images, labels, _taught(passes, lifted, task, images) if lifted.teachers else {}
+        batch = images, labels, sizes, _taught(passes, lifted, task, images) if lifted.teachers else {}
         loss, grads = _gradient(passes, lifted, task, params, buffers, batch)
         if lifted.perturbs:
             with torch.no_grad():
@@ -193,11 +192,11 @@ def local_train(
                     moved = {name: sgd.momentum * velocity[name] + leaf for name, leaf in direction.items()}
                 else:
                     moved = lifted.kept(direction)
-                velocity = direction = _where(training, moved, velocity)
-            steps = _where(training, direction)
-            _descend(weights, [steps[name] for name in names], lr)  # a method may give them another order
-            buffers = _where(training, buffers, buffers_before)
-        losses.append(_where(training, {"loss": loss.detach()})["loss"])
+                velocity = direction = where(training, moved, velocity)
+            steps = where(training, direction)
+            descend(weights, [steps[name] for name in names], lr)  # a method may give them another order
+            buffers = where(training, buffers, buffers_before)
+        losses.append(where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():
         state, message = lifted.finish(params, buffers)
     loss = reduce(torch.add, losses) / start.steps  # one by one: zeros of steps not taken change no bit
@@ -217,14 +216,14 @@ def _gradient(
     task: ClientTask,
     params: Tree,
     buffers: Tree,
-    batch: tuple[Tensor, Tensor, Mapping[str, Outputs]],
+    batch: tuple[Tensor, Tensor, Tensor | None, Mapping[str, Outputs]],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The data term of the loss, and the gradient of the whole loss; updates the buffers in place."""
-    images, labels, teachers = batch
+    images, labels, sizes, teachers = batch
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
     with autocast(images.device, task.autocast):
         features, logits = passes.forward(leaves, buffers, images)
-    loss, objective = lifted.loss_terms(leaves, labels, features, logits, teachers)
+    loss, objective = lifted.loss_terms(leaves, (labels, sizes), features, logits, teachers)
     grads = torch.autograd.grad(
         objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
     )
@@ -243,31 +242,18 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
 
-def _descend(weights: list[Tensor], direction: list[Tensor], lr: float | Tensor) -> None:
-    """Subtract the rate, common or of each client (N,), times the direction, in place; on a CPU with the same bits."""
-    if isinstance(lr, Tensor):
-        rates = [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in weights]
-        torch._foreach_addcmul_(weights, direction, rates, value=-1)
-    else:
-        torch._foreach_add_(weights, direction, alpha=-lr)
+def cross_entropy(logits_BY: Tensor, labels_B: Tensor, sizes: Tensor | None = None) -> Tensor:
+    """Return the mean cross-entropy over the batch: 0-d for one client, (N,) for a stack.
 
-
-def _where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
-    """``new`` for the clients that take this step, ``old`` (or zero) for those that have taken all of theirs."""
-    if training is None:
-        return new
-    return {
-        name: torch.where(training.view(-1, *[1] * (leaf.dim() - 1)), leaf, old[name] if old else 0)
-        for name, leaf in new.items()
-    }
-
-
-def cross_entropy(logits_BY: Tensor, labels_B: Tensor) -> Tensor:
-    """Return the mean cross-entropy over the batch: 0-d for one client, (N,) for a stack."""
+    ``sizes`` (N,): only so many samples of each client's batch, the first ones, are there.
+    """
     batch = labels_B.shape[-1]
     # Classes before samples: with the few classes last, torch takes three times as long.
     each = F.cross_entropy(logits_BY.view(-1, *logits_BY.shape[-2:]).mT, labels_B.view(-1, batch), reduction="none")
-    return each.mean(-1).view(labels_B.shape[:-1])
+    if sizes is None:
+        return each.mean(-1).view(labels_B.shape[:-1])
+    there = torch.arange(batch, device=sizes.device) < sizes[:, None]
+    return torch.where(there, each, 0).sum(-1) / sizes.clamp(min=1)
 
 
 #: The hooks that are applied to one client or mapped over a stack.
@@ -361,19 +347,24 @@ class _LiftedHooks:
         return {teacher: (part(tree, start.params), part(tree, start.buffers)) for teacher, tree in given.items()}
 
     def loss_terms(
-        self, leaves: Tree, labels: Tensor, features: Tensor, logits: Tensor, teachers: Mapping[str, Outputs]
+        self,
+        leaves: Tree,
+        target: tuple[Tensor, Tensor | None],
+        features: Tensor,
+        logits: Tensor,
+        teachers: Mapping[str, Outputs],
     ) -> tuple[Tensor, Tensor]:
-        """Return the data term and the whole loss."""
+        """Return the data term and the whole loss; ``target`` are the labels and the sizes of a stack's batches."""
         z = at_least_float(logits)
         if not self._own & {"loss", "penalty"}:
-            loss = self._cross_entropy(z, labels)
+            loss = self._cross_entropy(z, *target)
             return loss, loss
-        batch = Batch(labels, at_least_float(features), z, teachers)
-        loss = self._apply_to_batch("loss", leaves, batch) if "loss" in self._own else self._cross_entropy(z, labels)
+        batch = Batch(target[0], at_least_float(features), z, teachers)
+        loss = self._apply_to_batch("loss", leaves, batch) if "loss" in self._own else self._cross_entropy(z, *target)
         return loss, loss + self._apply_to_batch("penalty", leaves, batch) if "penalty" in self._own else loss
 
-    def _cross_entropy(self, z: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(self._apply("logits", z) if "logits" in self._own else z, labels)
+    def _cross_entropy(self, z: Tensor, labels: Tensor, sizes: Tensor | None) -> Tensor:
+        return cross_entropy(self._apply("logits", z) if "logits" in self._own else z, labels, sizes)
 
     def perturbed(self, params: Tree, grads: Tree) -> Tree:
         out: Tree = self._apply("perturbed", params, grads)

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flbench.data.batches import Rows, federated_rows
+from flbench.data.batches import Rows, federated_rows, partial_rows
 from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import ClientBatches, DeviceData, on_device, side_by_side
 from flbench.engine.executors import Executor
@@ -44,6 +44,7 @@ class TrainingSetup:
         executor: trains clients and evaluates models.
         params: initial parameters, in the network's order. ``buffers``: likewise.
         seed: of all random choices.
+        drop_last: whether the remainder of an epoch is dropped; otherwise it is a partial batch.
         record: records a round as one CUDA graph; None: rounds are computed operation by operation, as on a CPU.
     """
 
@@ -56,6 +57,7 @@ class TrainingSetup:
     buffers: Tree
     seed: int
     record: Recorder | None = None
+    drop_last: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +92,11 @@ class Run:
     def batch(self, client: int, round: int) -> ClientBatches:
         """Return what a client sees in a round."""
         key = {"seed": self.setup.seed, "client": client, "round": round}
-        size, steps = self.setup.batch_size, self.steps[client]
-        return self.setup.images.draw(federated_rows(self.rows[client], **key, steps=steps, batch_size=size), **key)
+        shape = {"steps": self.steps[client], "batch_size": self.setup.batch_size}
+        if self.setup.drop_last:
+            return self.setup.images.draw(federated_rows(self.rows[client], **key, **shape), None, **key)
+        rows_EB, sizes_E = partial_rows(self.rows[client], **key, **shape)
+        return self.setup.images.draw(rows_EB, sizes_E, **key)
 
     def weights(self, cohort: Rows) -> NDArray[np.float64]:
         """Return the participants' numbers (5, n).
@@ -124,7 +129,7 @@ class RoundInputs:
         weights_5N: their ``Run.weights``.
         round_N: the number of the round, of each participant's run; float64.
         steps_N: the numbers of steps, where the host knows who takes part. ``rounds``: the round of each run, likewise.
-        batches: for the positions of a chunk, ``rows_NEB`` and ``crops_NEB3`` as ``device_data.side_by_side`` has them.
+        batches: for the positions of a chunk, the tensors of ``device_data.side_by_side``.
     """
 
     cohort_N: Tensor

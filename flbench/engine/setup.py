@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -23,6 +23,7 @@ from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
 from flbench.engine.local import Sgd
+from flbench.engine.partial_batches import smallest_batch, stacks_partial_batches
 from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer
@@ -77,7 +78,8 @@ def make_trainer(
         neighbours: processes that share the GPU, including this one.
 
     Raises:
-        flbench.errors.UserError: the model or the norm does not fit the images, or the partition cannot be drawn.
+        flbench.errors.UserError: the model or the norm does not fit the images, the partition cannot be drawn, or a
+            partial batch is too small for the norm or the method.
     """
     model, norm, image = cast(Model, experiment.model), cast(Norm, experiment.norm), _image(data)
     # Planning checks this only where the shape of the images is known.
@@ -106,6 +108,7 @@ def make_trainer(
         buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},
         seed=experiment.seed,
         record=record,
+        drop_last=_drops_last(experiment),
     )
     numerics = Numerics(device, runner.name, experiment.precision, str(torch.__version__))
     return _trainer(experiment, data, first, setup), numerics
@@ -137,7 +140,14 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
 
 
 def executor_for(experiment: Training, data: Data, *, device: str, wanted: Executor) -> UsedExecutor:
-    """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step."""
+    """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step.
+
+    Partial batches that a stack cannot compute exactly are always trained by the loop.
+    """
+    if isinstance(experiment, Federated) and not experiment.drop_last:
+        network = make_network(experiment, data, device)
+        if not stacks_partial_batches(cast(Method, experiment.method), network, _image(data)):
+            return "loop"
     if wanted != "auto":
         return wanted
     if device != "cpu":
@@ -145,6 +155,10 @@ def executor_for(experiment: Training, data: Data, *, device: str, wanted: Execu
     forward = sample_flops(make_network(experiment, data, device), _image(data), backward=False)
     flops = 3 * forward * experiment.batch_size  # the backward pass counted as two forward passes
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
+
+
+def _drops_last(experiment: Training) -> bool:
+    return not isinstance(experiment, Federated) or experiment.drop_last
 
 
 def _dtype(experiment: Training) -> torch.dtype:
@@ -159,6 +173,7 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
     match experiment:
         case Federated():
             shards = shards_of(experiment, data)
+            _check_partial_batches(experiment, [len(rows) for rows in shards.train])
             return FederatedTrainer(
                 setup,
                 method=cast(Method, experiment.method),
@@ -180,7 +195,22 @@ def _steps(experiment: Training, rows: Rows) -> int:
     """Local steps in a round of a client with these rows."""
     if experiment.local_steps is not None:
         return experiment.local_steps
-    return steps_of_epochs(len(rows), epochs=cast(int, experiment.local_epochs), batch_size=experiment.batch_size)
+    epochs = cast(int, experiment.local_epochs)
+    return steps_of_epochs(
+        len(rows), epochs=epochs, batch_size=experiment.batch_size, drop_last=_drops_last(experiment)
+    )
+
+
+def _check_partial_batches(experiment: Federated, sizes: Sequence[int]) -> None:
+    if experiment.drop_last:
+        return
+    found = smallest_batch(sizes, experiment.batch_size)
+    for component in (experiment.norm, experiment.method):
+        if found < (needed := component.smallest_batch):  # type: ignore[attr-defined]
+            raise UserError(
+                f"drop_last: {component.label()} needs at least {needed} samples in a batch, and the last batch of a "
+                f"client has {found}; use drop_last: true or another batch_size than {experiment.batch_size}"
+            )
 
 
 def set_matmul_precision(precision: str) -> None:

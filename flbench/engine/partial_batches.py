@@ -1,0 +1,41 @@
+"""Which runs with partial batches can be trained as stacks, and the smallest batch that a run has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from flbench.methods.base import Method, overrides
+
+
+def stacks_partial_batches(method: Method, network: nn.Module, image: tuple[int, int, int]) -> bool:
+    """Return whether clients whose batches have unequal sizes can be a stack, with samples that do not count.
+
+    Those must not reach the others: neither in the network, as they do through batch normalization, nor in the method's
+    own terms of the loss, which see whole batches. The first is found out by the gradient of one sample's logits with
+    respect to other samples. The network is in training mode afterwards, and its buffers are as before.
+    """
+    if any(overrides(type(method), hook) for hook in ("logits", "loss", "penalty")):
+        return False
+    buffers = {name: leaf.clone() for name, leaf in network.named_buffers()}
+    like = next(network.parameters())
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.rand(4, *image, generator=generator, dtype=torch.float64).to(like).requires_grad_()
+    network.train()
+    logits = network(pixels)[1][0]
+    (gradient,) = torch.autograd.grad(logits @ torch.linspace(-1, 2, len(logits)).to(like), pixels)
+    with torch.no_grad():
+        for name, leaf in network.named_buffers():
+            leaf.copy_(buffers[name])
+    return not gradient[1:].any()
+
+
+def smallest_batch(sizes: Iterable[int], batch_size: int) -> int:
+    """Return the smallest batch of an epoch of clients with these numbers of samples, partial batches included.
+
+    >>> smallest_batch([64, 70], 32), smallest_batch([64, 96], 32)
+    (6, 32)
+    """
+    return min((size - 1) % batch_size + 1 for size in sizes)
