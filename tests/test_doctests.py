@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     "name",
     [
-        "config.base", "config.evaluations", "config.training", "data.batches", "data.partition", "data.shards",
+        "config.base", "config.evaluations", "config.training", "data.batches", "data.partition.base", "data.shards",
         "messages", "metrics", "registry", "streams", "sweeps.source", "sweeps.spec", "theory.fisher", "theory.fits",
         "theory.gaussian", "theory.order", "theory.rank",
     ],

@@ -40,7 +40,7 @@ axes:
   model: [tiny-cnn, {name: mlp, widths: [8]}]
   method: [fedavg, {name: clipped, limit: 0.1}]
   norm: [none, max]
-  partition: ["quantity:4"]
+  partition: ["geometric:4"]
 report: {rows: [method, norm], cols: [partition]}
 """
 

@@ -159,7 +159,9 @@ class Federated(_Training):
         default="classes:1", validate_default=True, description="how the data are split across clients"
     )
     min_size: Whole = Field(
-        default=1, ge=1, description="fewest training samples a client may have; dirichlet only: redrawn until it holds"
+        default=1,
+        ge=1,
+        description="fewest training samples a client may have; dirichlet and quantity: redrawn until it holds",
     )
     clients: Whole = Field(default=10, ge=1, description="number of clients")
     participation: float = Field(

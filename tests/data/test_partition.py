@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,16 @@ from flbench.registry import PARTITIONS
 
 TRAIN = np.repeat(np.arange(10), 143)
 TEST = np.repeat(np.arange(10), 35)
-ALL = ("iid", "classes:1", "classes:2", "classes:3", "dirichlet:0.1", "dirichlet:0.01", "dirichlet:100", "shards:2")
+ALL: tuple[Any, ...] = (
+    *("iid", "classes:1", "classes:2", "classes:3", "dirichlet:0.1", "dirichlet:0.01", "dirichlet:100", "shards:2"),
+    *("quantity:0.5", "balanced-dirichlet:0.3"),
+    {"name": "classes", "n": 2, "variant": "niid-bench"},
+    {"name": "dirichlet", "beta": 0.5, "variant": "niid-bench"},
+)
 
 
 def parted(
-    text: str,
+    text: str | dict[str, Any],
     *,
     seed: int = 0,
     clients: int = 10,
