@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import flbench as flbench_package
+
 HERE = Path(__file__).parent
 
 SWEEP = """
@@ -65,6 +67,18 @@ def test_a_method_and_a_norm_of_another_package_reach_the_leaderboard(tmp_path: 
     assert len(accuracies) > 2  # the components have an effect
 
 
+METHODS_FOLDER = Path(flbench_package.__file__).parent / "methods"
+
+CHECK_REGISTERED = """
+import my_{0}
+from flbench.registry import METHODS
+from flbench.testing import check_method
+
+method = METHODS.parse("my-{0}")
+assert type(method).__module__ == "my_{0}"
+check_method(method)
+"""
+
 CHECK = "from flbench.testing import check_method; import {0}; check_method({0}.{1})"
 
 
@@ -82,6 +96,17 @@ def test_authors_can_check_a_method(method: str, problem: str | None, tmp_path: 
     done = python(tmp_path, CHECK.format(package, name))
     assert (done.returncode == 0) == (problem is None), done.stderr
     assert (problem or "") in done.stderr
+
+
+@pytest.mark.parametrize("name", ["feddyn", "fedsam", "moon"])
+def test_a_method_of_flbench_works_in_another_package(name: str, tmp_path: Path) -> None:
+    """Its file in at most 60 lines, with another name of the method."""
+    source = (METHODS_FOLDER / f"{name}.py").read_text()
+    assert len(source.splitlines()) <= 60
+    module = tmp_path / f"my_{name}.py"
+    module.write_text(source.replace('register("', 'register("my-'))
+    done = python(tmp_path, CHECK_REGISTERED.format(name))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
