@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from flbench.engine.setup import Numerics, make_trainer
 from flbench.engine.trainer import Trainer
 from flbench.execution import SYNC_ROUNDS, Runner
 from flbench.execution_types import Outcome, Settings
+from flbench.registry import METHODS
 from flbench.store import Attempt, Lease, Store
+from tests.hook_methods import Everything
 from tests.recording import rerun
 
 SMALL: dict[str, Any] = {"model": {"name": "mlp", "widths": [8]}, "clients": 4, "E": 1, "batch_size": 8}
@@ -80,6 +83,23 @@ def test_a_group_of_graphs_writes_what_runs_alone_write(tmp_path: Path, monkeypa
                 assert one.pop(name) == pytest.approx(other.pop(name), abs=1e-9)
             assert one == other
     assert waits[0][:4] == [True, False, True, False], "the first round, and one to be evaluated"
+
+
+def test_every_hook_in_a_group_that_is_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = dataclass(frozen=True)(type("Registered", (Everything,), {"name": "everything"}))
+    monkeypatch.setitem(METHODS.classes, "everything", method)
+    runs = [experiment(seed=seed, lr=lr, method="everything") for seed, lr in [(0, 0.05), (1, 0.02)]]
+    go(Store(tmp_path / "alone"), runs)
+    by_graph(monkeypatch)
+    store = Store(tmp_path / "graphs")
+    answers = iter([False, False, False, True])  # stops after the fourth round
+    go(store, runs, lambda: next(answers, True))
+    go(store, runs)
+    for run in runs:
+        for found, expected in zip(records(store, run), records(Store(tmp_path / "alone"), run), strict=True):
+            for name in ("loss", "train_loss"):
+                assert found.pop(name) == pytest.approx(expected.pop(name), abs=1e-9)
+            assert found == expected
 
 
 def test_a_diverged_run_names_its_round_and_is_found_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ class Observation:
     Attributes:
         round: number of the round; 0: before the first.
         before: shared parameters at its start.
-        after: shared parameters at its end.
-        client_params: what the participants sent (leading axis S), if the probe asks for it.
+        after: shared parameters at its end; ``access.model`` has those that are evaluated, which may be others.
+        client_params: ``before`` plus each participant's change (leading axis S), if the probe asks for it.
         weights_S: their weights, which sum to 1.
         access: the run's network and data.
     """
