@@ -22,6 +22,9 @@ UsedExecutor = Literal["loop", "stacked"]
 #: Arithmetic of training.
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
+#: Optimizer of local steps.
+LocalOptimizer = Literal["sgd", "adam", "adamw"]
+
 #: Training augmentation.
 Augmentation = Literal["none", "flip-crop"]
 

@@ -7,14 +7,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from flbench.choices import Augmentation, Precision
+from flbench.choices import Augmentation, LocalOptimizer, Precision
 from flbench.config.base import Check, Derived, Experiment, Rounds, Spelling, Whole
 from flbench.config.kinds import KINDS
+from flbench.config.schedules import CONSTANT, LrSchedule, schedule_problem
 from flbench.errors import UserError
 from flbench.registry import Component
 
 #: Fields in which runs that are trained together may differ, apart from request fields and the method's numbers.
-FUSABLE = frozenset({"seed", "lr", "partition", "min_size", "clients", "participation"})
+FUSABLE = frozenset({"seed", "lr", "lr_schedule", "partition", "min_size", "clients", "participation"})
 
 
 def _image_fits(dataset: Any, model: Any) -> str | None:
@@ -48,6 +49,23 @@ def _partial_batches_end_epochs(drop_last: bool, local_epochs: int | None) -> st
     if drop_last or local_epochs is not None:
         return None
     return "false needs local_epochs: a number of local_steps has no last batch of an epoch"
+
+
+def _nesterov_has_momentum(nesterov: bool, momentum: float) -> str | None:
+    return "needs momentum above 0" if nesterov and not momentum else None
+
+
+def _adam_has_no_momentum(optimizer: str, momentum: float) -> str | None:
+    if optimizer == "sgd" or not momentum:
+        return None
+    return f"{optimizer} has its own momentum; expected 0, got {momentum}"
+
+
+def _weights_know_the_optimizer(method: Any, optimizer: str, nesterov: bool) -> str | None:
+    if not method.assumes_plain_momentum or (optimizer == "sgd" and not nesterov):
+        return None
+    found = "nesterov" if optimizer == "sgd" else f"optimizer: {optimizer}"
+    return f"{method.label()} weighs the changes by the steps of SGD with plain momentum, not with {found}"
 
 
 def _probes_meet_evaluations(probes: tuple[Any, ...], eval_every: int) -> str | None:
@@ -93,6 +111,7 @@ class _Training(Experiment):
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
         Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
+        Check(("nesterov", "momentum"), "nesterov", _nesterov_has_momentum),
     )
 
     derived: ClassVar[tuple[Derived, ...]] = (
@@ -105,8 +124,14 @@ class _Training(Experiment):
     model: Component = Field(default="mlp", validate_default=True, description="network")
     norm: Component = Field(default="none", validate_default=True, description="normalization")
     bias: bool = Field(default=False, description="bias terms in dense and convolution layers")
-    lr: float = Field(default=0.01, gt=0, description="learning rate of local SGD, constant")
+    lr: float = Field(default=0.01, gt=0, description="learning rate of local steps, in the first round of lr_schedule")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of local SGD")
+    nesterov: bool = Field(default=False, description="Nesterov's form of the momentum, as in torch.optim.SGD")
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="largest norm of a client's gradient over all parameters, before weight decay, the method's "
+        "correction and momentum, as torch.nn.utils.clip_grad_norm_ has it; default: not clipped",
+    )
     weight_decay: float = Field(default=0.0, ge=0, description="L2 coefficient added to the gradient")
     batch_size: Whole = Field(default=32, ge=1, description="samples in a mini-batch")
     local_steps: Annotated[Whole, Field(ge=1)] | None = Field(
@@ -148,6 +173,9 @@ class Federated(_Training):
         Check(("partition", "min_size"), "min_size", _min_size_is_reached),
         Check(("method", "batch_size"), "batch_size", _batch_fits),
         Check(("drop_last", "local_epochs"), "drop_last", _partial_batches_end_epochs),
+        Check(("rounds", "lr_schedule"), "lr_schedule", schedule_problem),
+        Check(("optimizer", "momentum"), "momentum", _adam_has_no_momentum),
+        Check(("method", "optimizer", "nesterov"), "method", _weights_know_the_optimizer),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),
@@ -166,6 +194,16 @@ class Federated(_Training):
     clients: Whole = Field(default=10, ge=1, description="number of clients")
     participation: float = Field(
         default=1.0, gt=0, le=1, description="share of the clients that train in a round, to a whole number of them"
+    )
+    lr_schedule: LrSchedule = Field(
+        default=CONSTANT,
+        description="learning rate over rounds: constant, decay:FACTOR (times FACTOR after every round), or "
+        "cosine:ROUNDS (half a cosine to zero; of its own length, because rounds can be extended)",
+    )
+    optimizer: LocalOptimizer = Field(
+        default="sgd",
+        description="optimizer of local steps; adam and adamw are torch's, with its betas and eps, and start every "
+        "round with zero moments; weight_decay is decoupled for adamw",
     )
     drop_last: bool = Field(
         default=True,

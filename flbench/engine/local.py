@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from flbench.engine.device_data import StackedBatches
 from flbench.engine.optimizers import Sgd as Sgd
-from flbench.engine.optimizers import descend, where
+from flbench.engine.optimizers import clipped, descend, where
 from flbench.errors import UserError
 from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides
 from flbench.models.layers import at_least_float
@@ -63,7 +63,7 @@ class ClientInit:
     Attributes:
         params: all parameters, including those that stay on the client.
         buffers: all buffers.
-        velocity: momentum, or an empty tree for zero.
+        velocity: state of the optimizer, or an empty tree for zero.
         state: the method's client state.
         counts_Y: training samples of each class.
         steps: number of local steps; a tensor (N,) of floats for a stack whose clients take unequal numbers.
@@ -184,15 +184,16 @@ def local_train(
             _, grads = _gradient(passes, lifted, task, there, _clone(buffers), batch)
         with torch.no_grad():
             weights = list(params.values())
-            if sgd.weight_decay:
-                grads = torch._foreach_add(grads, weights, alpha=sgd.weight_decay)
+            if sgd.clip_norm is not None:
+                short = lift(partial(clipped, clip_norm=sgd.clip_norm))(dict(zip(names, grads, strict=True)))
+                grads = tuple(short[name] for name in names)
+            if sgd.coupled_decay:
+                grads = torch._foreach_add(grads, weights, alpha=sgd.coupled_decay)
             direction = lifted.direction(params, dict(zip(names, grads, strict=True)))
-            if sgd.momentum:
-                if velocity:
-                    moved = {name: sgd.momentum * velocity[name] + leaf for name, leaf in direction.items()}
-                else:
-                    moved = lifted.kept(direction)
-                velocity = direction = where(training, moved, velocity)
+            if sgd.has_state:
+                direction = direction if velocity else lifted.kept(direction)
+                direction, moved = sgd.advance(direction, velocity, params, step)
+                velocity = where(training, moved, velocity)
             steps = where(training, direction)
             descend(weights, [steps[name] for name in names], lr)  # a method may give them another order
             buffers = where(training, buffers, buffers_before)

@@ -30,12 +30,19 @@ class ModelAccess:
     Attributes:
         trainer: the trainer.
         network: a network of the same structure; its own tensors are not used.
-        lr: learning rate of local training.
+        lr: learning rate of the first round.
     """
 
     trainer: Trainer
     network: nn.Module
     lr: float
+
+    @property
+    def current_lr(self) -> float:
+        """Learning rate of the last round, or of the first before any."""
+        if isinstance(self.trainer, FederatedTrainer):
+            return self.trainer.run.setup.sgd.lr_in(max(self.trainer.round - 1, 0))
+        return self.lr
 
     @property
     def clients(self) -> int:

@@ -5,21 +5,112 @@ Shape suffixes: N clients (absent for one).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from flbench.config.schedules import CONSTANT, rate_factor
 from flbench.methods.base import Tree
+
+#: Decay rates and epsilon of Adam, the defaults of torch.
+BETAS, EPS = (0.9, 0.999), 1e-8
 
 
 @dataclass(frozen=True)
 class Sgd:
-    """Plain SGD as ``torch.optim.SGD`` defines it; the learning rate is constant."""
+    """SGD as ``torch.optim.SGD`` defines it.
+
+    A step clips the gradient, as ``torch.nn.utils.clip_grad_norm_`` does before ``step``, adds weight decay, applies
+    the method's ``direction``, then momentum.
+
+    Attributes:
+        lr: learning rate of the first round; ``schedule``: how it changes from round to round.
+        clip_norm: largest norm of a client's gradient over all parameters; None: not clipped.
+    """
 
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+    nesterov: bool = False
+    clip_norm: float | None = None
+    schedule: str = CONSTANT
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a step depends on those before it."""
+        return self.momentum > 0
+
+    @property
+    def coupled_decay(self) -> float:
+        """The coefficient of the weights that are added to the gradient."""
+        return self.weight_decay
+
+    def lr_in(self, round: int) -> float:
+        """Return the learning rate in a round, from 0."""
+        return self.lr if self.schedule == CONSTANT else self.lr * rate_factor(self.schedule, round)
+
+    def in_round(self, round: int) -> Sgd:
+        """Return the optimizer with the constant rate of a round."""
+        return self if self.schedule == CONSTANT else replace(self, lr=self.lr_in(round), schedule=CONSTANT)
+
+    def advance(self, direction: Tree, state: Tree, w: Tree, step: int) -> tuple[Tree, Tree]:
+        """Return what is subtracted from the weights ``w`` at the learning rate 1, and the next state.
+
+        Args:
+            direction: the method's direction.
+            state: the velocity, empty for zero.
+            w: the weights.
+            step: steps taken with this state, not counting this one.
+        """
+        moved = {name: self.momentum * state[name] + leaf for name, leaf in direction.items()} if state else direction
+        if self.nesterov:
+            return {name: leaf + self.momentum * moved[name] for name, leaf in direction.items()}, moved
+        return moved, moved
+
+
+@dataclass(frozen=True)
+class Adam(Sgd):
+    """Adam as ``torch.optim.Adam`` defines it, or, ``decoupled``, ``torch.optim.AdamW``; with torch's betas and eps.
+
+    The method's direction takes the place of the gradient. The state is a tree of both moments, ``first/name`` and
+    ``second/name``.
+    """
+
+    decoupled: bool = False
+
+    @property
+    def has_state(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def coupled_decay(self) -> float:
+        """Nothing for AdamW, which shrinks the weights themselves."""
+        return 0.0 if self.decoupled else self.weight_decay
+
+    def advance(self, direction: Tree, state: Tree, w: Tree, step: int) -> tuple[Tree, Tree]:
+        """Return the first moment over the root of the second, both without bias, and the moments."""
+        beta1, beta2 = BETAS
+        out: Tree = {}
+        after: Tree = {}
+        for name, leaf in direction.items():
+            first, second = (1 - beta1) * leaf, (1 - beta2) * leaf.square()
+            if state:
+                first, second = beta1 * state[f"first/{name}"] + first, beta2 * state[f"second/{name}"] + second
+            after |= {f"first/{name}": first, f"second/{name}": second}
+            unbiased = (second / (1 - beta2 ** (step + 1))).sqrt()
+            out[name] = first / (1 - beta1 ** (step + 1)) / (unbiased + EPS)
+            if self.decoupled and self.weight_decay:
+                out[name] = out[name] + self.weight_decay * w[name]
+        return out, after
+
+
+def clipped(grads: Tree, clip_norm: float) -> Tree:
+    """Return one client's gradient scaled to at most a norm, as ``torch.nn.utils.clip_grad_norm_`` scales it."""
+    norm = torch.stack([leaf.square().sum() for leaf in grads.values()]).sum().sqrt()
+    scale = (clip_norm / (norm + 1e-6)).clamp(max=1)
+    return {name: leaf * scale for name, leaf in grads.items()}
 
 
 def descend(weights: list[Tensor], direction: list[Tensor], lr: float | Tensor) -> None:

@@ -128,6 +128,7 @@ class RoundInputs:
         cohort_N: each participant's number in its run.
         weights_5N: their ``Run.weights``.
         round_N: the number of the round, of each participant's run; float64.
+        lr_N: their local learning rate in that round; float64.
         steps_N: the numbers of steps, where the host knows who takes part. ``rounds``: the round of each run, likewise.
         batches: for the positions of a chunk, the tensors of ``device_data.side_by_side``.
     """
@@ -135,6 +136,7 @@ class RoundInputs:
     cohort_N: Tensor
     weights_5N: Tensor
     round_N: Tensor
+    lr_N: Tensor
     steps_N: Sequence[int] | None
     rounds: Sequence[int] | None
     batches: Callable[[slice], Tree]
@@ -157,6 +159,7 @@ class RoundInputs:
             "cohort_N": torch.from_numpy(np.concatenate(cohorts)),
             "weights_5N": torch.from_numpy(weights_5N),
             "round_N": torch.from_numpy(np.array([round for _, round, _ in members], dtype=np.float64)),
+            "lr_N": torch.from_numpy(np.array([run.setup.sgd.lr_in(round) for run, round, _ in members])),
         }
 
         def batches(positions: slice) -> Tree:
@@ -170,14 +173,14 @@ class RoundInputs:
     def of_tree(cls, tree: Tree) -> RoundInputs:
         """The inverse of ``tree``; numbers stay on the device."""
         drawn = dict(tree)
-        cohort_N, weights_5N, round_N = (drawn.pop(name) for name in ("cohort_N", "weights_5N", "round_N"))
+        small = {name: drawn.pop(name) for name in ("cohort_N", "weights_5N", "round_N", "lr_N")}
         return cls(
-            cohort_N, weights_5N, round_N, None, None, lambda at: {name: leaf[at] for name, leaf in drawn.items()}
+            **small, steps_N=None, rounds=None, batches=lambda at: {name: leaf[at] for name, leaf in drawn.items()}
         )
 
     def tree(self) -> Tree:
         """Everything as tensors by name, the batches of all participants drawn."""
-        small = {"cohort_N": self.cohort_N, "weights_5N": self.weights_5N, "round_N": self.round_N}
+        small = {name: getattr(self, name) for name in ("cohort_N", "weights_5N", "round_N", "lr_N")}
         return {**small, **self.batches(slice(0, len(self.cohort_N)))}
 
 

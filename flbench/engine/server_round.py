@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flbench.config.schedules import CONSTANT
 from flbench.engine.local import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
 from flbench.engine.run import RoundInputs, Run
 from flbench.methods.base import ServerContext, Tree, overrides
@@ -104,11 +105,6 @@ class RunGroup:
     def all_steps(self) -> frozenset[int]:
         """The numbers of local steps that any client of any run takes."""
         return frozenset(steps for run in self.runs for steps in run.steps)
-
-    @cached_property
-    def lr_N(self) -> Tensor:
-        """Each participant's learning rate."""
-        return self._of_participants([run.setup.sgd.lr for run in self.runs])
 
     @cached_property
     def hyperparameters(self) -> dict[str, Tensor]:
@@ -229,22 +225,27 @@ def _task(
     rounds = [_round_of(group, inputs, part.run) for part in parts]
     each: dict[str, Any] = {}
     hyperparameters = {}
+    setup = run.setup
+    sgd, lr_n = setup.sgd, inputs.lr_N[positions].to(setup.images.dtype)
+    if inputs.rounds is not None:
+        sgd = sgd.in_round(inputs.rounds[parts[0].run])
+    elif sgd.schedule != CONSTANT:
+        each = {"lr": lr_n}
     if len(parts) > 1:
         servers = [
             {name: leaf.expand(len(part), *leaf.shape) for name, leaf in sent[part.run].server.items()}
             for part in parts
         ]
         x = {name: init.params[name] for name in broadcast.x}
-        each = {"x": x, "server": _cat(servers), "lr": group.lr_N[positions]}
+        each = {"x": x, "server": _cat(servers), "lr": lr_n}
         if inputs.rounds is None or len(set(rounds)) > 1:
             each["round"] = inputs.round_N[positions].to(group.runs[0].setup.images.dtype)
         for name, leaf in group.hyperparameters.items():
             if len({getattr(group.runs[part.run].method, name) for part in parts}) > 1:
                 hyperparameters[name] = leaf[positions]
-    setup = run.setup
     return ClientTask(
         method=run.method,
-        sgd=setup.sgd,
+        sgd=sgd,
         x=broadcast.x,
         server=broadcast.server,
         autocast=setup.autocast,

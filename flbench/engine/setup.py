@@ -22,7 +22,7 @@ from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import smallest_batch, stacks_partial_batches
 from flbench.engine.run import TrainingSetup
 from flbench.engine.stack_size import clients_that_fit
@@ -99,7 +99,7 @@ def make_trainer(
         tuner, chunk = _gpu_tuner(), clients_that_fit(first, image, experiment.batch_size, neighbours)
         runner, record = StackedExecutor(network(), autocast, chunk, tuner.record, tuner), tuner.record
     setup = TrainingSetup(
-        sgd=Sgd(experiment.lr, experiment.momentum, experiment.weight_decay),
+        sgd=_optimizer(experiment),
         autocast=autocast,
         batch_size=experiment.batch_size,
         images=DeviceData.of(data, device, _dtype(experiment), augment=experiment.augment == "flip-crop"),
@@ -155,6 +155,19 @@ def executor_for(experiment: Training, data: Data, *, device: str, wanted: Execu
     forward = sample_flops(make_network(experiment, data, device), _image(data), backward=False)
     flops = 3 * forward * experiment.batch_size  # the backward pass counted as two forward passes
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
+
+
+def _optimizer(experiment: Training) -> Sgd:
+    """The local optimizer; centralized training has SGD at a constant rate."""
+    plain: dict[str, Any] = {
+        name: getattr(experiment, name) for name in ("lr", "momentum", "weight_decay", "nesterov", "clip_norm")
+    }
+    if isinstance(experiment, Centralized):
+        return Sgd(**plain)
+    plain["schedule"] = experiment.lr_schedule
+    if experiment.optimizer == "sgd":
+        return Sgd(**plain)
+    return Adam(**plain, decoupled=experiment.optimizer == "adamw")
 
 
 def _drops_last(experiment: Training) -> bool:

@@ -14,7 +14,8 @@ One round (x: server parameters, m_k: training samples of client k, S: the parti
                    x, server state <- server_step(x, delta, message, server state)
     reported:      evaluated(x, server state)
 
-loss = CE(logits(z)); p = ``delta_weights``, by default the shares of the samples, m_k / sum_j m_j; q =
+With ``clip_norm`` g is clipped before weight decay is added; with ``optimizer: adam`` Adam's step takes the place of
+momentum. loss = CE(logits(z)); p = ``delta_weights``, by default the shares of the samples, m_k / sum_j m_j; q =
 ``message_weights``, by default uniform. Buffers (running statistics) are always averaged by the shares, and bypass
 ``server_step``. The engine skips hooks that a method does not override: they cost nothing.
 
@@ -129,6 +130,9 @@ class Method(Component):
 
     #: Fewest samples in a training batch that the method can work with.
     smallest_batch: ClassVar[int] = 1
+
+    #: Whether ``delta_weights`` is derived for SGD with plain momentum; other optimizers are then refused.
+    assumes_plain_momentum: ClassVar[bool] = False
 
     server_lr: Annotated[float, Field(gt=0)] = 1.0
 

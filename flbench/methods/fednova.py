@@ -25,6 +25,8 @@ class FedNova(Method):
     equation: ClassVar[str] = "x <- x + server_lr (sum_k p_k a_k) sum_k p_k (w_k - x) / a_k, a_k = K_k (no momentum)"
     source: ClassVar[str] = "Wang et al. 2020, Tackling the Objective Inconsistency Problem, eq. 10 and Algorithm 1"
 
+    assumes_plain_momentum: ClassVar[bool] = True
+
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
         """Return p_k / a_k times the effective number of steps."""
         a = [(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum) for k in steps]

@@ -39,7 +39,7 @@ class Sharpness(Probe):
         return {
             "lambda_max": _finite(largest),
             "rate": 2 / largest if largest > 0 else None,
-            "lr": access.lr,
+            "lr": access.current_lr,
             "lambda_outputs": _finite(self._largest(access, images, softmax=False)),
             "local": [
                 _finite(self._largest(access, access.train_samples(self.samples, client), softmax=True, client=client))
