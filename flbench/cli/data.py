@@ -165,7 +165,7 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
         if row["found"]:
             place = f"{row['found']} ({row['layout']})"
         else:
-            place = "missing" if _is_missing(row) else "give its path: folder:PATH"
+            place = "missing" if _is_missing(row) else f"give its path: {row['name']}:PATH"
         table.add_row(row["name"], str(row["classes"] or ""), shape, counts, decoded, escape(place), row["terms"])
     wide_console().print(table)
 

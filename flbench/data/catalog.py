@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from pydantic import Field
 from flbench.data.datasets import Dataset, Source
 from flbench.data.layouts.base import Expected
 from flbench.data.layouts.digits import Digits
-from flbench.data.layouts.image_folder import ImageFolder
+from flbench.data.layouts.image_folder import ImageFolder, UnsplitFolder
+from flbench.data.layouts.numpy_archive import NumpyArchive
 from flbench.data.layouts.parquet import Parquet
 from flbench.data.layouts.tinyimagenet import TinyImageNetZip
 from flbench.data.layouts.torchvision_files import CifarBatches, Idx
@@ -206,49 +208,84 @@ class Mnist(Dataset):
     )
 
 
-@DATASETS.register("folder")
 @dataclass(frozen=True)
-class Folder(Dataset):
-    """Any parquet set or image folder on this machine.
+class LocalFiles(Dataset):
+    """Base of the sets that a path names, absolute or relative to the working directory, and not the data root.
 
-    ``path`` is absolute or relative to the working directory; it does not depend on the data root. ``size`` resizes
-    every image to that many pixels squared (bilinear with antialiasing); without it all must be of one size. Images
-    that are all grey have one channel, otherwise three. Shorthand: ``folder:path``. A run on it is identified by the
-    content: the folder may move, and other images are another run.
+    A run on one is identified by the content: the files may move, and other images are another run.
     """
 
     shorthand = "path"
     terms = "yours"
 
     path: Annotated[str, Field(min_length=1)]
-    size: Annotated[int, Field(ge=1, le=4096)] | None = None
 
     def identity(self) -> dict[str, Any]:
-        """Leave out path and size once the content is named: they no longer define the numbers."""
+        """Leave out where and how the files are read once the content is named: that no longer defines the numbers."""
         settings = super().identity()
-        if self.content is not None:
-            for location in {"path", "size"} & settings.keys():
-                del settings[location]
-        return settings
+        if self.content is None:
+            return settings
+        return {name: settings[name] for name in ("name", "version", "content")}
 
     def same_place(self, other: Dataset) -> bool:
         """Compare paths as absolute ones, so that ``img``, ``./img`` and ``img/`` are one place."""
 
-        def place(dataset: Folder) -> tuple[str, int | None]:
-            return os.path.abspath(Path(dataset.path).expanduser()), dataset.size  # noqa: PTH100  follow no links
+        def place(dataset: LocalFiles) -> LocalFiles:
+            absolute = os.path.abspath(Path(dataset.path).expanduser())  # noqa: PTH100  follow no links
+            return dataclasses.replace(dataset, path=absolute, content=None)
 
-        return isinstance(other, Folder) and place(self) == place(other)
+        return isinstance(other, LocalFiles) and place(self) == place(other)
 
     def places(self, root: Path) -> Iterator[Source]:
-        """Yield the path itself, in either layout."""
+        """Yield the path itself, in every layout."""
         for layout in self.layouts:
             yield Source(layout, Path(self.path).expanduser())
-
-    def expected(self) -> Expected:
-        """Accept any shape, or resize to the given size."""
-        return Expected(size=self.size)
 
     def advice(self, root: Path) -> str:
         """Name the path as it was resolved."""
         path = Path(self.path).expanduser().absolute()
-        return f"Check 'path': it is read as {path}, which {'is a folder' if path.is_dir() else 'is no folder'}."
+        kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no folder and no file"
+        return f"Check 'path': it is read as {path}, which is {kind}."
+
+
+@DATASETS.register("folder")
+@dataclass(frozen=True)
+class Folder(LocalFiles):
+    """Any parquet set or image folder on this machine.
+
+    ``size`` resizes every image to that many pixels squared (bilinear with antialiasing); without it all must be of one
+    size. Images that are all grey have one channel, otherwise three. ``test_fraction`` is the share of each class that
+    becomes the test set of an image folder without test images. Shorthand: ``folder:path``.
+    """
+
+    size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    def places(self, root: Path) -> Iterator[Source]:
+        """Yield the path itself, in either layout, or as a folder that is to be split."""
+        if self.test_fraction is None:
+            yield from super().places(root)
+        else:
+            yield Source(UnsplitFolder(), Path(self.path).expanduser())
+
+    def expected(self) -> Expected:
+        """Accept any shape, or resize to the given size."""
+        return Expected(size=self.size, test_fraction=self.test_fraction)
+
+    def advice(self, root: Path) -> str:
+        """Also name the way to use images without a test set."""
+        split = "" if self.test_fraction else " Images without a test set need 'test_fraction', such as 0.2."
+        return super().advice(root) + split
+
+
+@DATASETS.register("arrays")
+@dataclass(frozen=True)
+class ArraysFile(LocalFiles):
+    """Images and labels in a numpy archive: ``x_train``, ``y_train``, ``x_test`` and ``y_test`` in one ``.npz`` file.
+
+    MedMNIST's names (``train_images`` ...) are read too. Images have one channel or three, as uint8 or as floats in
+    [0, 1], which are rounded to 256 levels; the number of classes is one more than the largest label. Pickled arrays
+    are refused. Shorthand: ``arrays:path``.
+    """
+
+    layouts = (NumpyArchive(),)

@@ -158,9 +158,10 @@ def recipe(dataset: Dataset, source: Source) -> cache.Recipe:
     """Return the recipe by which a found data set becomes an entry of the decoded cache."""
     expected = dataset.expected()
     folder = source.folder.resolve()
+    held_out = {} if expected.test_fraction is None else {"test_fraction": expected.test_fraction}
     return cache.Recipe(
         name=dataset.name,
-        source={"layout": source.layout.title, "folder": str(folder), "size": expected.size},
+        source={"layout": source.layout.title, "folder": str(folder), "size": expected.size, **held_out},
         signature=source.layout.signature(folder),
         white=dataset.white,
         names=dataset.names_of,

@@ -12,6 +12,7 @@ Shapes: K clients, D domains, C classes, G = D * C groups of samples (G = C wher
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -65,15 +66,24 @@ def split(partition: Partition, data: Data, *, clients: int, min_size: int, val_
         for half in (data.train, data.test)
     )
     train_G, test_G = (np.bincount(groups, minlength=sizes[0] * sizes[1]) for groups in (train_N, test_M))
-    counts_KG = _draw_counts(partition, train_G.reshape(sizes), clients, min_size, val_fraction, seed)
-    tested_KG = matching_test_counts(counts_KG, train_G, test_G)
+    if given := partition.rows(data, clients):
+        dealt: Sequence[Ints] = given.train
+        counts_KG = np.stack([np.bincount(train_N[rows], minlength=len(train_G)) for rows in dealt])
+        if (smallest := _smallest(counts_KG, val_fraction)) < min_size:
+            raise UserError(_too_small(partition, clients, smallest, min_size, val_fraction))
+    else:
+        counts_KG = _draw_counts(partition, train_G.reshape(sizes), clients, min_size, val_fraction, seed)
+        dealt = _deal_rows(train_N, counts_KG, seed, _TRAIN)
+    tested = given.test if given else None
+    if tested is None:
+        tested = tuple(_deal_rows(test_M, matching_test_counts(counts_KG, train_G, test_G), seed, _TEST))
     train, val = [], []
-    for client, rows in enumerate(_deal_rows(train_N, counts_KG, seed, _TRAIN)):
+    for client, rows in enumerate(dealt):
         shuffled = stream(seed, "partition", _VALIDATION, client).permutation(rows)
         cut = int(_held_out(np.array(len(rows)), val_fraction))
         train.append(np.sort(shuffled[cut:]))
         val.append(np.sort(shuffled[:cut]))
-    return Shards(tuple(train), tuple(val), tuple(_deal_rows(test_M, tested_KG, seed, _TEST)))
+    return Shards(tuple(train), tuple(val), tested)
 
 
 def matching_test_counts(counts_KG: Ints, train_G: Ints, test_G: Ints) -> Ints:
@@ -117,14 +127,22 @@ def _draw_counts(
         for domain, sizes_C in enumerate(sizes_DC):
             counts_KDC[domain * each : (domain + 1) * each, domain] = partition.counts(sizes_C, each, draw)
         counts_KG = counts_KDC.reshape(clients, -1)
-        sizes_K = counts_KG.sum(axis=1)
-        smallest = int((sizes_K - _held_out(sizes_K, val_fraction)).min())
+        smallest = _smallest(counts_KG, val_fraction)
         if smallest >= min_size:
             return counts_KG
         best = max(best, smallest)
+    raise UserError(_too_small(partition, clients, best, min_size, val_fraction))
+
+
+def _smallest(counts_KG: Ints, val_fraction: float) -> int:
+    sizes_K = counts_KG.sum(axis=1)
+    return int((sizes_K - _held_out(sizes_K, val_fraction)).min())
+
+
+def _too_small(partition: Partition, clients: int, smallest: int, min_size: int, val_fraction: float) -> str:
     times = f" in {partition.draws:,} draws" if partition.draws > 1 else ""
-    raise UserError(
-        f"{partition.label()} among {clients} clients: the smallest client has {best} training samples{times}, "
+    return (
+        f"{partition.label()} among {clients} clients: the smallest client has {smallest} training samples{times}, "
         f"min_size is {min_size}; {partition.remedy()}" + (", or lower 'val_fraction'" if val_fraction else "")
     )
 

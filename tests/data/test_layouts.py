@@ -251,3 +251,27 @@ def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], ob
     make(shard)
     with time_limit(60), pytest.raises(UserError):
         load(folder_set(tmp_path / "shards"))
+
+
+@pytest.mark.parametrize("below", ["", "train/"])
+def test_a_folder_without_test_images_is_split(tmp_path: Path, below: str) -> None:
+    images = {name.removeprefix("train/"): image for name, image in tree(cat=11, dog=4).items() if "train" in name}
+    write_folder(tmp_path, {f"{below}{name}": image for name, image in images.items()})
+    with pytest.raises(DataMissing, match="Images without a test set need 'test_fraction'"):
+        load(folder_set(tmp_path))
+    data = load(folder_set(tmp_path, test_fraction=0.2))
+    assert data.test.labels.tolist() == [0, 0]  # of 11 and 4: the fifth and the tenth cat
+    assert (data.test.images == np.stack([images["cat/04.png"], images["cat/09.png"]])).all()
+    assert data.train.labels.tolist() == [0] * 9 + [1] * 4
+    halved = load(folder_set(tmp_path, test_fraction=0.5))
+    assert (len(halved.train.labels), len(halved.test.labels)) == (8, 7)
+    assert load(folder_set(tmp_path, test_fraction=0.2, size=4)).test.images.shape == (2, 3, 4, 4)
+
+
+def test_a_useless_test_fraction_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, tree(cat=3))
+    with pytest.raises(UserError, match="has test images in test/; leave out 'test_fraction'"):
+        load(folder_set(tmp_path, test_fraction=0.5))
+    write_folder(tmp_path / "b", {"cat/0.png": IMAGES[0], "cat/1.png": IMAGES[1]})
+    with pytest.raises(UserError, match=r"test_fraction 0\.3 of each class are no images; raise it"):
+        load(folder_set(tmp_path / "b", test_fraction=0.3))

@@ -30,11 +30,13 @@ class FoundFiles:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the data set expects: its images' shape if known, or a size to resize to, and its domains' names."""
+    """What the data set expects of its files: their shape if known, or a size to resize to, and the domains' names."""
 
     shape: Shape | None = None
     size: int | None = None
     domains: tuple[str, ...] = ()
+    #: The share of each class that is the test set, where the files have none.
+    test_fraction: float | None = None
 
     @property
     def resize(self) -> bool:

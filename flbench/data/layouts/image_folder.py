@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar
 
 from flbench.data.images import SUFFIXES
 from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, names_in, splits_of_files
+from flbench.errors import UserError
 
 
 class ImageFolder(Layout):
@@ -36,12 +40,51 @@ class ImageFolder(Layout):
             [(path, path.relative_to(folder).parts[1]) for path in _images_below(folder / half)]
             for half in ("train", "test")
         ]
-        names = names_in(folder / "classes.txt")
-        if not names:
-            found = {name for _, name in listings[0]}
-            names = tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
-        train, test = splits_of_files(listings, names, "classes.txt or train/", expected)
-        return RawData(train, test, names)
+        return _read(listings, folder, expected)
+
+
+class UnsplitFolder(Layout):
+    """Images in ``<class>/`` or ``train/<class>/`` and no test images, of which ``test_fraction`` becomes the test set.
+
+    The split is fixed and stratified: of n images of a class, in the order of their names, floor(n * test_fraction) at
+    even distances are test images (0.2: every fifth). Labels are as in ``ImageFolder``.
+    """
+
+    title: ClassVar[str] = "image folder without test images"
+
+    def find(self, folder: Path) -> FoundFiles:
+        """Return every image, and the file of names."""
+        files, names = _images_below(_home(folder)), folder / "classes.txt"
+        found = (*files, names) if files and names.is_file() else tuple(files)
+        return FoundFiles(found, () if files else ("<class>/<image>",))
+
+    def read(self, folder: Path, expected: Expected) -> RawData:
+        """List the files now; decode pixels in batches later."""
+        if _images_below(folder / "test"):
+            raise UserError(f"{folder} has test images in test/; leave out 'test_fraction'")
+        share, home = Fraction(str(expected.test_fraction)), _home(folder)
+        listings: tuple[list[tuple[Path, str]], list[tuple[Path, str]]] = ([], [])
+        seen: Counter[str] = Counter()
+        for path in _images_below(home):
+            name = path.relative_to(home).parts[0]
+            seen[name] += 1
+            listings[int(seen[name] * share) - int((seen[name] - 1) * share)].append((path, name))
+        if not listings[1]:
+            raise UserError(f"{folder}: test_fraction {expected.test_fraction} of each class are no images; raise it")
+        return _read(listings, folder, expected)
+
+
+def _home(folder: Path) -> Path:
+    return folder / "train" if (folder / "train").is_dir() else folder
+
+
+def _read(listings: Sequence[list[tuple[Path, str]]], folder: Path, expected: Expected) -> RawData:
+    names = names_in(folder / "classes.txt")
+    if not names:
+        found = {name for _, name in listings[0]}
+        names = tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
+    train, test = splits_of_files(listings, names, "classes.txt or train/", expected)
+    return RawData(train, test, names)
 
 
 def _images_below(folder: Path) -> list[Path]:

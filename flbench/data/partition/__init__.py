@@ -6,6 +6,7 @@ Most say how many samples of each class each client gets, and ``shards.py`` deal
 from flbench.data.partition.base import Partition
 from flbench.data.partition.counts import BalancedDirichlet, Classes, Dirichlet, Iid, LabelShards, Quantity
 from flbench.data.partition.domains import DomainClasses, DomainDirichlet
+from flbench.data.partition.given import Given
 
 __all__ = [
     "BalancedDirichlet",
@@ -13,6 +14,7 @@ __all__ = [
     "Dirichlet",
     "DomainClasses",
     "DomainDirichlet",
+    "Given",
     "Iid",
     "LabelShards",
     "Partition",

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flbench.data.arrays import Ints
+from flbench.data.arrays import Data, Ints
 from flbench.registry import Component
 
 Floats = NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """The rows of each client, ascending; ``test`` is None where the test set is divided as the training set is."""
+
+    train: tuple[Ints, ...]
+    test: tuple[Ints, ...] | None
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,14 @@ class Partition(Component):
 
     def problem(self, classes: int, clients: int) -> str | None:
         """Return why these numbers of classes and clients do not fit (with ``by_domain``: the clients of a domain)."""
+        return None
+
+    def rows(self, data: Data, clients: int) -> Rows | None:
+        """Return the rows of each client where they are given; None: they are dealt by ``counts``.
+
+        Raises:
+            UserError: they do not fit the data.
+        """
         return None
 
     @abstractmethod
