@@ -1,4 +1,4 @@
-"""Named components: methods, norms, models, data sets, partitions and probes.
+"""Named components: methods, norms, heads, models, data sets, partitions and probes.
 
 A component is a frozen dataclass whose fields are its YAML hyperparameters. It registers under a name::
 
@@ -9,7 +9,8 @@ A component is a frozen dataclass whose fields are its YAML hyperparameters. It 
 
 and is written in YAML as ``fedprox``, as ``{name: fedprox, mu: 0.1}``, or, where the class names a ``shorthand`` field,
 as ``name:value`` (``dirichlet:0.1``). Other packages add components through the entry-point groups ``flbench.methods``,
-``flbench.norms``, ``flbench.models``, ``flbench.datasets``, ``flbench.partitions`` and ``flbench.probes``.
+``flbench.norms``, ``flbench.heads``, ``flbench.models``, ``flbench.datasets``, ``flbench.partitions`` and
+``flbench.probes``.
 
 Nothing here, and no module that only defines components, imports torch: a sweep of 100,000 runs is checked, hashed and
 planned without it.
@@ -271,6 +272,7 @@ def _type_of(value: Any) -> str:
 # The registries themselves. Each loads lazily, by module name, because those modules import this one.
 METHODS: Registry[Any] = Registry("method", "flbench.methods", "flbench.methods")
 NORMS: Registry[Any] = Registry("norm", "flbench.models.norms", "flbench.norms")
+HEADS: Registry[Any] = Registry("head", "flbench.models.heads", "flbench.heads")
 MODELS: Registry[Any] = Registry("model", "flbench.models", "flbench.models")
 DATASETS: Registry[Any] = Registry("dataset", "flbench.data.catalog", "flbench.datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "flbench.data.partition", "flbench.partitions")

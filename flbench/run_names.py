@@ -15,7 +15,19 @@ from flbench.store import Entry
 _PREFIXES = {"kind": "", "normalized": "", "activation": "", "seed": "s", "local_steps": "E="}
 
 #: Fields that come first in a name, in this order; the seed comes last.
-_FIRST = ("kind", "method", "norm", "normalized", "activation", "partition", "dataset", "model", "lr", "local_steps")
+_FIRST = (
+    "kind",
+    "method",
+    "norm",
+    "normalized",
+    "activation",
+    "head",
+    "partition",
+    "dataset",
+    "model",
+    "lr",
+    "local_steps",
+)
 
 #: Fields that a name always shows.
 _ALWAYS = ("method", "norm", "normalized", "seed")

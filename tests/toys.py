@@ -24,7 +24,7 @@ from flbench.models.base import Model
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
 from flbench.models.stages import Conv, Dense, Stage
-from flbench.registry import MODELS, NORMS
+from flbench.registry import HEADS, MODELS, NORMS
 
 torch.set_num_threads(1)  # toy problems are too small for several threads
 
@@ -88,7 +88,8 @@ def toy_network(
     """Return an initialized network in float64."""
     spec = toy_model(model)
     normalization: Norm = NORMS.parse(norm)
-    return build(spec, image, 3, normalization, kwargs.pop("bias", False), seed=3, dtype=torch.float64)
+    head = HEADS.parse(kwargs.pop("head", "linear"))
+    return build(spec, image, 3, normalization, kwargs.pop("bias", False), seed=3, dtype=torch.float64, head=head)
 
 
 def toy_trainer(
@@ -98,6 +99,7 @@ def toy_trainer(
     pool: int = 1,
     model: str = "mlp",
     norm: str = "none",
+    head: Any = "linear",
     image: tuple[int, int, int] = (1, 8, 8),
     network: nn.Module | None = None,
     images: DeviceData | None = None,
@@ -115,7 +117,7 @@ def toy_trainer(
     """Return a trainer of a small federated problem."""
 
     def make() -> nn.Module:
-        return toy_network(model, norm, image) if network is None else network
+        return toy_network(model, norm, image, head=head) if network is None else network
 
     first = make()
     clients = clients or toy_clients()

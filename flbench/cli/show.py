@@ -26,10 +26,10 @@ from flbench.sweeps import load_sweep
 #: Fields that hold components, and the command that lists these.
 _PLURALS = {
     **{"dataset": "show datasets", "model": "show models", "norm": "show norms", "method": "show methods"},
-    **{"partition": "show partitions", "probes": "show probes"},
+    **{"head": "show heads", "partition": "show partitions", "probes": "show probes"},
 }
 
-What = Literal["methods", "norms", "models", "datasets", "partitions", "probes", "kinds", "sweeps"]
+What = Literal["methods", "norms", "heads", "models", "datasets", "partitions", "probes", "kinds", "sweeps"]
 
 
 def show(
@@ -37,7 +37,7 @@ def show(
     as_json: JsonOption = False,
     folder: Annotated[Path, typer.Option("--folder", help="Folder with the sweep files.")] = Path("sweeps"),
 ) -> None:
-    """List methods, norms, models, data sets, partitions, probes, kinds of experiments, or sweep files.
+    """List methods, norms, heads, models, data sets, partitions, probes, kinds of experiments, or sweep files.
 
     Example: flbench show norms
 

@@ -9,6 +9,7 @@ from typing import Any
 from flbench.errors import InvalidComponent
 from flbench.registry import (
     DATASETS,
+    HEADS,
     METHODS,
     MODELS,
     NORMS,
@@ -22,6 +23,7 @@ _REGISTRY_OF: Mapping[str, Registry[Any]] = {
     "dataset": DATASETS,
     "model": MODELS,
     "norm": NORMS,
+    "head": HEADS,
     "method": METHODS,
     "partition": PARTITIONS,
     "probes": PROBES,

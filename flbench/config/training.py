@@ -30,6 +30,19 @@ def _norm_fits(dataset: Any, model: Any, norm: Any) -> str | None:
     return f"{norm.label()} in {model.label()}: {problem}" if problem else None
 
 
+def _head_fits(dataset: Any, model: Any, head: Any) -> str | None:
+    if dataset.image is None or model.problem(dataset.image):
+        return None
+    problem = model.head_problem(head, dataset.image, dataset.classes or 2)
+    return f"{head.label()} on {model.label()}: {problem}" if problem else None
+
+
+def _head_is_trained(method: Any, head: Any) -> str | None:
+    if head.trained or not method.trains_head:
+        return None
+    return f"{method.label()} trains the rows of the head, and those of head: {head.label()} are fixed"
+
+
 def _batch_fits(component: Any, batch_size: int) -> str | None:
     smallest = component.smallest_batch
     return (
@@ -108,6 +121,7 @@ class _Training(Experiment):
         *Experiment.checks,
         Check(("dataset", "model"), "model", _image_fits),
         Check(("dataset", "model", "norm"), "norm", _norm_fits),
+        Check(("dataset", "model", "head"), "head", _head_fits),
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
         Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
@@ -123,6 +137,9 @@ class _Training(Experiment):
     dataset: Component = Field(default="digits", validate_default=True, description="data set")
     model: Component = Field(default="mlp", validate_default=True, description="network")
     norm: Component = Field(default="none", validate_default=True, description="normalization")
+    head: Component = Field(
+        default="linear", validate_default=True, description="what leads from the features to the logits"
+    )
     bias: bool = Field(default=False, description="bias terms in dense and convolution layers")
     lr: float = Field(default=0.01, gt=0, description="learning rate of local steps, in the first round of lr_schedule")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of local SGD")
@@ -157,6 +174,8 @@ class _Training(Experiment):
         Version 1 of epochs gave a client smaller than a batch a single step. Version 1 of bf16 rounded statistics of
         normalizations and penalties of methods to it.
         """
+        if field == "head" and value.identity() == {"name": "linear", "version": 1}:
+            return {}  # a field that came later: the ids of earlier runs stay
         own = super().identity_of(field, value)
         if field == "precision" and value == "bf16":
             return {field: {"name": value, "version": 2}}
@@ -176,6 +195,7 @@ class Federated(_Training):
         Check(("rounds", "lr_schedule"), "lr_schedule", schedule_problem),
         Check(("optimizer", "momentum"), "momentum", _adam_has_no_momentum),
         Check(("method", "optimizer", "nesterov"), "method", _weights_know_the_optimizer),
+        Check(("method", "head"), "head", _head_is_trained),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),

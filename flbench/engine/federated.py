@@ -24,7 +24,7 @@ from flbench.engine.run import RoundInputs, Run, TrainingSetup
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Method, Tree
-from flbench.models.network import head_weight
+from flbench.models.network import constant_names, head_weight
 
 
 class FederatedTrainer(Trainer):
@@ -53,7 +53,8 @@ class FederatedTrainer(Trainer):
         counts = [torch.bincount(labels[torch.from_numpy(r)], minlength=setup.images.classes) for r in shards.train]
         counts_NY = torch.stack(counts).to(self.device)
         size, head = cohort_size(count, participation), head_weight(network)
-        self.run = Run(setup, method, shards.train, steps, size, counts_NY, head)
+        constants = constant_names(network)
+        self.run = Run(setup, method, shards.train, steps, size, counts_NY, head, constants)
         local_names = method.local_names(network)
         self.x = {name: leaf for name, leaf in setup.params.items() if name not in local_names}
         self.buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in local_names}
@@ -63,7 +64,8 @@ class FederatedTrainer(Trainer):
         self.local = _repeat(own, count)
         self._shards = shards
         self._test_rows = [self._to_device(rows) for rows in shards.test]
-        self._bytes_model = tree_bytes(self.x) + tree_bytes(self.buffers)
+        moving = {name: leaf for name, leaf in self.buffers.items() if name not in constants}
+        self._bytes_model = tree_bytes(self.x) + tree_bytes(moving)
         self._bytes_down = self._bytes_model + tree_bytes(method.broadcast(self.x, self.server)[1])
         self.group = RunGroup((self.run,))
         self._recorded: RecordedRounds | None = None

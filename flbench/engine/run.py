@@ -71,6 +71,7 @@ class Run:
         cohort_size: participants of a round.
         counts_NY: training samples of each client by class, of all clients.
         head: name of the head's weight.
+        constants: names of the buffers that never change.
     """
 
     setup: TrainingSetup
@@ -80,6 +81,7 @@ class Run:
     cohort_size: int
     counts_NY: Tensor
     head: str
+    constants: frozenset[str] = frozenset()
 
     def cohort(self, round: int) -> Rows:
         """Return the participants of a round, in ascending order."""

@@ -268,7 +268,8 @@ class _Tally:
         self._changes: list[Tree] = []
         self._weights: list[Tensor] = []
         self._delta = {name: torch.zeros_like(leaf) for name, leaf in state.x.items()}
-        self._buffers = {name: torch.zeros_like(leaf) for name, leaf in state.buffers.items()}
+        moving = {name: leaf for name, leaf in state.buffers.items() if name not in run.constants}
+        self._buffers = {name: torch.zeros_like(leaf) for name, leaf in moving.items()}
         self._message: Tree = {}
         self._losses: list[Tensor] = []
 
@@ -304,9 +305,13 @@ class _Tally:
         loss_N = torch.cat(self._losses)
         # On a CPU from the first to the last, as ``add_weighted`` adds.
         loss = loss_N.new_full((), reduce(add, loss_N.tolist(), 0.0)) if loss_N.is_cpu else loss_N.sum()
+        # A weighted mean of equal numbers may differ from them in the last bit, so constants are copied.
+        buffers = {
+            name: self._buffers[name] if name in self._buffers else leaf.clone() for name, leaf in state.buffers.items()
+        }
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)
         return RoundOutcome(
-            state=RunState(x, self._buffers, server, state.states, state.local, watch),
+            state=RunState(x, buffers, server, state.states, state.local, watch),
             loss=loss,
             message_bytes=tree_bytes(self._message),
             client_params={name: state.x[name] + leaf for name, leaf in changes.items()} if self._keep else None,

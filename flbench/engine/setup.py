@@ -31,6 +31,7 @@ from flbench.errors import UserError
 from flbench.methods.base import Method
 from flbench.models.base import Model
 from flbench.models.flops import sample_flops
+from flbench.models.heads import Head
 from flbench.models.initial_weights import build
 from flbench.models.norms import Norm
 from flbench.streams import stream
@@ -78,13 +79,16 @@ def make_trainer(
         neighbours: processes that share the GPU, including this one.
 
     Raises:
-        flbench.errors.UserError: the model or the norm does not fit the images, the partition cannot be drawn, or a
-            partial batch is too small for the norm or the method.
+        flbench.errors.UserError: the model, the norm or the head does not fit the images, the partition cannot be
+            drawn, or a partial batch is too small for the norm or the method.
     """
     model, norm, image = cast(Model, experiment.model), cast(Norm, experiment.norm), _image(data)
+    head = cast(Head, experiment.head)
     # Planning checks this only where the shape of the images is known.
     if problem := model.problem(image) or model.norm_problem(norm, image, data.classes):
         raise UserError(f"{experiment.dataset.label()}, model {model.label()}, norm {norm.label()}: {problem}")
+    if problem := model.head_problem(head, image, data.classes):
+        raise UserError(f"{experiment.dataset.label()}, model {model.label()}, head {head.label()}: {problem}")
     set_matmul_precision(experiment.precision)
     autocast = torch.bfloat16 if experiment.precision == "bf16" else None
     network = partial(make_network, experiment, data, device)
@@ -123,7 +127,7 @@ def _gpu_tuner() -> ConvTuner:
 def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
     """Return the experiment's network with its initial weights."""
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
-    options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment)}
+    options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment), "head": experiment.head}
     return build(model, _image(data), data.classes, norm, experiment.bias, **options).to(device)
 
 

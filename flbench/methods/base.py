@@ -128,6 +128,9 @@ class Method(Component):
     #: differ.
     elementwise: ClassVar[bool] = False
 
+    #: Whether its hooks read or move the head's weight among the parameters, so that a fixed head is refused.
+    trains_head: ClassVar[bool] = False
+
     #: Fewest samples in a training batch that the method can work with.
     smallest_batch: ClassVar[int] = 1
 

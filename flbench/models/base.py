@@ -1,4 +1,4 @@
-"""The contract of a model: a row of stages and a linear head, or a ``build`` of its own."""
+"""The contract of a model: a row of stages and a head, or a ``build`` of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from flbench.models.heads.base import Head
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
 from flbench.models.stages import Stage, Step
@@ -72,6 +73,14 @@ class Model(Component):
             return None
         return "no layer of the network has a place for it, so that it would change nothing: use norm: none"
 
+    def head_problem(self, head: Head, image: Shape, classes: int) -> str | None:
+        """Return why a head cannot be used in this network, or None."""
+        if type(head) is Head:
+            return None
+        if self._builds_itself():
+            return "the model builds its own head: use head: linear"
+        return head.problem(head.width(math.prod(self.output(image))), classes)
+
     def _builds_itself(self) -> bool:
         return type(self).build is not Model.build
 
@@ -85,12 +94,15 @@ class Model(Component):
         return None
 
     def build(self, image: Shape, classes: int, norm: Norm, bias: bool) -> nn.Module:
-        """The torch module: images (B, C, H, W) to (features (B, D), logits (B, classes))."""
+        """The torch module: images (B, C, H, W) to (features (B, D), logits (B, classes)), with a linear head."""
+        return self.network(image, classes, norm, bias, Head())
+
+    def network(self, image: Shape, classes: int, norm: Norm, bias: bool, head: Head) -> nn.Module:
+        """The torch module of the stages with any head."""
         from flbench.models.network import Network
 
-        return Network(
-            tuple(self.steps(image)), self.output(image), classes, norm, bias=bias, head_bias=self.head_has_bias(bias)
-        )
+        steps, head_bias = tuple(self.steps(image)), self.head_has_bias(bias)
+        return Network(steps, self.output(image), classes, norm, head, bias=bias, head_bias=head_bias)
 
 
 @lru_cache(1000)  # requested for every experiment of a sweep

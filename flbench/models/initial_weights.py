@@ -6,24 +6,36 @@ import torch
 from torch import nn
 
 from flbench.models.base import Model
+from flbench.models.heads.base import Head
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape
 from flbench.streams import stream
 
 
 def build(
-    model: Model, image: Shape, classes: int, norm: Norm, bias: bool, *, seed: int, dtype: torch.dtype = torch.float32
+    model: Model,
+    image: Shape,
+    classes: int,
+    norm: Norm,
+    bias: bool,
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    head: Head | None = None,
 ) -> nn.Module:
     """Return a network whose initial weights depend only on the seed and on the network itself.
 
     Each module runs torch's own ``reset_parameters`` with torch's CPU generator keyed by (seed, module name), so layers
     that two networks share have equal initial weights, whatever norms are between them. Weights that no module resets
     (a parameter that the model itself creates) keep what ``model.build`` drew, with a key of its own. The generator's
-    state is restored at the end.
+    state is restored at the end. Without a ``head`` it is linear.
     """
     with torch.random.fork_rng(devices=[]):
         _seed_torch(seed, "build")
-        network = model.build(image, classes, norm.canonical(), bias)
+        if head is None or type(head) is Head:  # a model that builds itself knows no other
+            network = model.build(image, classes, norm.canonical(), bias)
+        else:
+            network = model.network(image, classes, norm.canonical(), bias, head)
         for name, module in network.named_modules():
             # Attention and transformers of torch have only the private form.
             reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)

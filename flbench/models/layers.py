@@ -8,7 +8,7 @@ H, W pixels, D features. A module is built for one client; when its parameters a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,13 @@ FEW_OUTPUTS = 32
 
 
 class StackableLayer(nn.Module):
-    """Marks a layer whose forward handles the leading client axis itself; any other is mapped with ``vmap``."""
+    """Marks a layer whose forward handles the leading client axis itself; any other is mapped with ``vmap``.
+
+    Attributes:
+        constants: names of its buffers that never change; the engine neither sends nor averages them.
+    """
+
+    constants: ClassVar[frozenset[str]] = frozenset()
 
 
 class Dense(nn.Linear, StackableLayer):
@@ -29,10 +35,15 @@ class Dense(nn.Linear, StackableLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply by the weight (out, D), or by (N, out, D) client by client."""
-        if self.weight.dim() == 2:
-            return F.linear(x, self.weight, self.bias)
-        product: Tensor = StackedProduct.apply(*_as_autocast_would(x, self.weight))
-        return product if self.bias is None else product + self.bias.unsqueeze(-2)
+        return product(x, self.weight, self.bias)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x_BD times the weight (out, D), transposed, plus the bias; or the same client by client."""
+    if weight.dim() == 2:
+        return F.linear(x, weight, bias)
+    out: Tensor = StackedProduct.apply(*_as_autocast_would(x, weight))
+    return out if bias is None else out + bias.unsqueeze(-2)
 
 
 def at_least_float(x: Tensor) -> Tensor:
@@ -64,11 +75,11 @@ class StackedProduct(torch.autograd.Function):
         return torch.bmm(x_NBD, weight.mT)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of both, in the layouts of both."""
         x_NBD, weight = ctx.saved_tensors
         of_x = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
-        return of_x, torch.bmm(gradient.mT, x_NBD)
+        return of_x, torch.bmm(gradient.mT, x_NBD) if ctx.needs_input_grad[1] else None
 
 
 class Conv(nn.Conv2d, StackableLayer):

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import vmap
 
-from flbench.models.layers import Dense, Flatten, StackableLayer
+from flbench.models.heads.base import Head
+from flbench.models.layers import Flatten, StackableLayer
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
 from flbench.models.stages import Step
@@ -21,18 +22,27 @@ Forward = Callable[[Tree, Tree, Tensor], tuple[Tensor, Tensor]]
 
 
 class Network(StackableLayer):
-    """Stages in order and a linear head; returns (features, logits).
+    """Stages in order and a head; returns (the input of its last layer, logits).
 
     Args:
         steps: the stages, each with the shape of its input.
         output: shape of one sample after the last stage; flattened, it is the head's input.
         classes: outputs of the head.
+        head: from the features to the logits.
         norm: the normalization at every site.
         bias: whether the stages' weight layers have a bias; ``head_bias``: whether the head has one.
     """
 
     def __init__(
-        self, steps: Sequence[Step], output: Shape, classes: int, norm: Norm, *, bias: bool, head_bias: bool
+        self,
+        steps: Sequence[Step],
+        output: Shape,
+        classes: int,
+        norm: Norm,
+        head: Head,
+        *,
+        bias: bool,
+        head_bias: bool,
     ) -> None:
         super().__init__()
         self.trunk = nn.Sequential()
@@ -43,12 +53,13 @@ class Network(StackableLayer):
             self.trunk.add_module("flatten", Flatten())
         features = math.prod(output)
         self.feature = norm.layer(Site("feature", (features,))) or nn.Sequential()
-        self.head = Dense(features, classes, bias=head_bias)
+        self.projection = head.projection(features, bias) or nn.Sequential()
+        self.head = head.layer(head.width(features), classes, head_bias)
         self.logits = norm.layer(Site("logits", (classes,))) or nn.Sequential()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """images_BCHW to (features_BD, logits_BY)."""
-        features = self.feature(self.trunk(images))
+        features = self.projection(self.feature(self.trunk(images)))
         return features, self.logits(self.head(features))
 
 
@@ -82,6 +93,16 @@ def head_weight(network: nn.Module) -> str:
     """Return the name of the weight (Y, D) of the module ``head``; an empty string if the network has none."""
     names = {*dict(network.named_parameters()), *dict(network.named_buffers())}
     return "head.weight" if "head.weight" in names else ""
+
+
+def constant_names(network: nn.Module) -> frozenset[str]:
+    """Return the names of the buffers that never change."""
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, module in network.named_modules()
+        if isinstance(module, StackableLayer)
+        for name in module.constants
+    )
 
 
 def _places(network: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:

@@ -10,9 +10,10 @@ from flbench.cli import app
 from flbench.cli.show import components
 from flbench.config import KINDS as EXPERIMENTS
 from flbench.methods import Method
-from flbench.registry import DATASETS, METHODS, MODELS, NORMS, PARTITIONS, Registry
+from flbench.registry import DATASETS, HEADS, METHODS, MODELS, NORMS, PARTITIONS, Registry
 
-KINDS = {"methods": METHODS, "norms": NORMS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS}
+KINDS = {"methods": METHODS, "norms": NORMS, "heads": HEADS, "models": MODELS, "datasets": DATASETS}
+KINDS |= {"partitions": PARTITIONS}
 
 
 def flbench(*arguments: str) -> str:
@@ -61,8 +62,11 @@ def test_methods_and_norms_show_their_equation_and_source() -> None:
     assert "McMahan" in methods["fedavg"]["source"]
     assert methods["fedavg"]["equation"] in flbench("methods")
     norms = {row["name"]: row for row in json.loads(flbench("norms", "--json"))}
+    heads = {row["name"]: row for row in json.loads(flbench("heads", "--json"))}
     assert norms["ln-before"]["equation"] == norms["ln"]["equation"]  # a variation of it
-    assert [name for name, row in {**methods, **norms}.items() if not (row["equation"] and row["source"])] == []
+    assert [
+        name for name, row in {**methods, **norms, **heads}.items() if not (row["equation"] and row["source"])
+    ] == []
 
 
 def test_components_do_not_inherit_the_source_of_their_base() -> None:

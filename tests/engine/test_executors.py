@@ -17,7 +17,7 @@ from flbench.engine.local import Passes, Sgd
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree
 from flbench.models.network import pure_forward
-from flbench.registry import METHODS, NORMS
+from flbench.registry import HEADS, METHODS, NORMS
 from flbench.registry import MODELS as REGISTERED_MODELS
 from tests.recording import rerun
 from tests.toys import (
@@ -95,6 +95,25 @@ def agree(method: str, settings: dict[str, Any]) -> None:
     for key in ("loss", "train_loss"):
         assert loop_record.pop(key) == pytest.approx(stacked_record.pop(key), abs=1e-10)
     assert loop_record == stacked_record
+
+
+#: Every head, with each of its variants and with a learned scale.
+HEAD_FORMS: list[Any] = [
+    *HEADS.classes,
+    {"name": "cosine", "learned": True},
+    {"name": "frozen", "variant": "spherefed"},
+    {"name": "etf", "learned": True},
+]
+
+
+@pytest.mark.parametrize("head", HEAD_FORMS, ids=str)
+@pytest.mark.parametrize(("method", "norm"), [*product(METHOD_NAMES, ["none"]), ("fedavg", "fn"), ("fedbn", "bn")])
+def test_loop_and_stacked_agree_on_every_head(method: str, norm: str, head: Any) -> None:
+    form = HEADS.parse(head)
+    if METHODS.classes[method].trains_head and not form.trained:
+        pytest.skip("refused at planning")
+    rate = 1e-3 if norm in STEEP else 1e-2
+    agree(method, {"head": form, "norm": norm, "sgd": Sgd(rate, momentum=0.5), "steps": [3, 1, 4]})
 
 
 @pytest.mark.parametrize("norm", ["none", "bn"])

@@ -13,7 +13,7 @@ from flbench.engine import executors
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
-from flbench.registry import METHODS, NORMS
+from flbench.registry import HEADS, METHODS, NORMS
 from tests.toys import record_of, same_bits, toy_trainer
 
 #: What differs between the runs of a group: seeds, rates, partitions, cohorts, and each method's hyperparameters.
@@ -90,6 +90,14 @@ def test_images_to_the_bit(norm: str) -> None:
         for _ in range(2)
     )
     train_both(together, alone, rounds=2)
+    assert all(map(same_bits, together, alone))
+
+
+@pytest.mark.parametrize("head", sorted(HEADS.classes))
+def test_every_head_to_the_bit(head: str) -> None:
+    """Each run has its own rows, drawn from its seed."""
+    together, alone = (group("fedavg", "bn", head=head) for _ in range(2))
+    train_both(together, alone)
     assert all(map(same_bits, together, alone))
 
 

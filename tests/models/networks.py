@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flbench.models.initial_weights import build
 from flbench.models.network import Network
-from flbench.registry import MODELS, NORMS
+from flbench.registry import HEADS, MODELS, NORMS
 
 #: Small versions of every kind of network, with the images they take.
 SMALL: dict[str, tuple[Any, tuple[int, int, int]]] = {
@@ -34,11 +34,14 @@ FITTING = [
 ]
 
 
-def small(model: str, norm: Any = "none", *, bias: bool = False, seed: int = 0, classes: int = 3) -> Network:
-    """A small network; ``norm`` is a YAML form or a norm."""
+def small(
+    model: str, norm: Any = "none", *, head: Any = "linear", bias: bool = False, seed: int = 0, classes: int = 3
+) -> Network:
+    """A small network; ``norm`` is a YAML form or a norm, ``head`` a YAML form."""
     spec, image = SMALL[model]
     normalization = NORMS.parse(norm) if isinstance(norm, (str, dict)) else norm
-    network = build(MODELS.parse(spec), image, classes, normalization, bias, seed=seed, dtype=torch.float64)
+    options: dict[str, Any] = {"seed": seed, "dtype": torch.float64, "head": HEADS.parse(head)}
+    network = build(MODELS.parse(spec), image, classes, normalization, bias, **options)
     assert isinstance(network, Network)
     return network
 

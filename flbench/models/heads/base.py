@@ -1,0 +1,47 @@
+"""The contract of a head, from the features to the logits, and the linear one, its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from flbench.registry import HEADS, Component
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@HEADS.register("linear")
+@dataclass(frozen=True)
+class Head(Component):
+    """A linear map of the features; the base of all others."""
+
+    equation: ClassVar[str] = "z = W f + b"
+    source: ClassVar[str] = "label-skew paper (Zhang et al. 2024, arXiv 2308.09565), section 2"
+
+    #: Whether training moves the weight; if not, it is a buffer that the engine never averages.
+    trained: ClassVar[bool] = True
+
+    def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
+        """Return the last layer, f_BD to z_BY, whose ``weight`` is (Y, D); ``bias``: whether a linear one has a bias.
+
+        Args:
+            features: D, what ``width`` returned.
+            classes: Y.
+            bias: whether the model gives its head a bias.
+        """
+        from flbench.models.layers import Dense
+
+        return Dense(features, classes, bias=bias)
+
+    def width(self, features: int) -> int:
+        """Return the number of inputs D of the last layer."""
+        return features
+
+    def projection(self, features: int, bias: bool) -> nn.Module | None:
+        """Return what stands between the features and the last layer, or None; its output has ``width`` elements."""
+        return None
+
+    def problem(self, features: int, classes: int) -> str | None:
+        """Why this head does not fit a network with so many features and classes, or None."""
+        return None

@@ -1,0 +1,117 @@
+"""Heads of unit rows: cosine, orthonormal and simplex classifiers.
+
+f is the input of the last layer, w_y the row of class y. With a scale s and unit features every logit is in [-s, s].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from flbench.models.heads.base import Head
+from flbench.registry import HEADS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_Scale = Annotated[float, Field(gt=0)]
+
+
+@HEADS.register("cosine")
+@dataclass(frozen=True)
+class Cosine(Head):
+    """Scaled cosines between the features and trained rows, without a bias.
+
+    Its rows start as those of the linear head. The scale is fixed, as in NormFace and CosFace, or learned from its
+    initial value, as in Gidaris and Komodakis, who start at 10.
+
+    Attributes:
+        scale: s, or its initial value.
+        learned: whether training moves the scale, which then is a parameter like all others.
+    """
+
+    equation: ClassVar[str] = "z_y = s cos(w_y, f), norms at least 1e-5"
+    source: ClassVar[str] = (
+        "Gidaris & Komodakis 2018, Dynamic Few-Shot Learning (learned s); Wang et al. 2018, CosFace (fixed s)"
+    )
+
+    scale: _Scale = 10.0
+    learned: bool = False
+
+    def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
+        """Return cosines."""
+        from flbench.models.head_layers import CosineHead
+
+        return CosineHead(features, classes, self.scale, learned=self.learned)
+
+
+@dataclass(frozen=True)
+class _Fixed(Head):
+    """Base of the heads whose rows are drawn once, from the seed, and never trained, sent or averaged."""
+
+    trained: ClassVar[bool] = False
+
+    def problem(self, features: int, classes: int) -> str | None:
+        """There must be as many features as classes."""
+        if classes <= features:
+            return None
+        return f"{classes} classes need at least as many features as rows, and the last layer has {features}"
+
+
+@HEADS.register("frozen")
+@dataclass(frozen=True)
+class Frozen(_Fixed):
+    """Orthonormal rows that are never trained, without a bias.
+
+    Variants: ``fedbabu`` takes the features as they are; ``spherefed`` divides them by their norm, so that the logits
+    are bounded. FedBABU draws its rows as torch does, nearly orthogonal, and trains them for personalization
+    after the last round, which flbench does not; SphereFed fits one-hot targets by squared error, where flbench uses
+    the method's loss.
+
+    Attributes:
+        scale: s, common to all rows.
+    """
+
+    equation: ClassVar[str] = "z = s W f, W W^T = 1 (spherefed: z = s W f / max(||f||, 1e-5)), W never trained"
+    source: ClassVar[str] = "Oh et al. 2022, FedBABU; Dong et al. 2022, SphereFed"
+
+    variant: Literal["fedbabu", "spherefed"] = "fedbabu"
+    scale: _Scale = 1.0
+
+    def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
+        """Return a product with orthonormal rows."""
+        from flbench.models.head_layers import FixedHead
+
+        return FixedHead(features, classes, self.scale, simplex=False, unit_features=self.variant == "spherefed")
+
+
+@HEADS.register("etf")
+@dataclass(frozen=True)
+class Etf(_Fixed):
+    """Scaled cosines between the features and a simplex equiangular tight frame that is never trained.
+
+    All rows have norm 1 and all pairs of them the cosine -1/(Y - 1). FedETF learns the scale, uses it with a balanced
+    softmax (here the method ``fedlc`` or ``fedrs``) and puts a projection in front; none of these is part of this head.
+
+    Attributes:
+        scale: s, or its initial value.
+        learned: whether training moves the scale, which then is a parameter like all others.
+    """
+
+    equation: ClassVar[str] = "z_y = s v_y f / max(||f||, 1e-5), V = sqrt(Y/(Y-1)) (1 - 11^T/Y) U, U U^T = 1"
+    source: ClassVar[str] = "Li et al. 2023, No Fear of Classifier Biases (FedETF); Papyan et al. 2020"
+
+    scale: _Scale = 10.0
+    learned: bool = False
+
+    def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
+        """Return cosines with the frame."""
+        from flbench.models.head_layers import FixedHead
+
+        return FixedHead(features, classes, self.scale, simplex=True, unit_features=True, learned=self.learned)
+
+    def problem(self, features: int, classes: int) -> str | None:
+        """A frame has two rows at least, and there must be as many features as rows."""
+        return "a simplex needs at least 2 classes" if classes < 2 else super().problem(features, classes)

@@ -1,0 +1,194 @@
+"""Heads: their formulas, their invariants, what stays fixed in training, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flbench.config import InvalidExperiment, parse_experiment
+from flbench.models.network import constant_names, head_weight
+from flbench.registry import HEADS, METHODS, MODELS, NORMS
+from tests.models.networks import SMALL, images_for, small
+from tests.toys import everything, toy_trainer, train
+
+FIXED: list[Any] = ["frozen", {"name": "frozen", "variant": "spherefed"}, "etf", {"name": "etf", "learned": True}]
+BOUNDED: list[tuple[Any, float]] = [
+    ("cosine", 10.0),
+    ({"name": "cosine", "scale": 4}, 4.0),
+    ({"name": "frozen", "variant": "spherefed", "scale": 3}, 3.0),
+    ({"name": "etf", "scale": 2.5}, 2.5),
+]
+
+
+def arrays(network: torch.nn.Module) -> dict[str, Any]:
+    tensors = [*network.named_parameters(), *network.named_buffers()]
+    return {name: leaf.detach().numpy() for name, leaf in tensors}
+
+
+def unit_rows(x: Any) -> Any:
+    return x / np.maximum(np.sqrt((x * x).sum(-1, keepdims=True)), 1e-5)
+
+
+def expected_logits(head: Any, weights: dict[str, Any], features: Any) -> Any:
+    """The formulas, in numpy."""
+    name, rows = (head if isinstance(head, str) else head["name"]), weights["head.weight"]
+    scale = 1.0 if isinstance(head, str) else head.get("scale", 1.0)
+    if name == "linear":
+        return features @ rows.T + weights.get("head.bias", 0.0)
+    if name == "projection":
+        hidden = np.maximum(features @ weights["projection.0.weight"].T + weights["projection.0.bias"], 0)
+        out = hidden @ weights["projection.2.weight"].T + weights["projection.2.bias"]
+        return out @ rows.T + weights["head.bias"]
+    if head == "frozen":
+        return features @ rows.T
+    return scale * unit_rows(features) @ unit_rows(rows).T
+
+
+@pytest.mark.parametrize("model", SMALL)
+@pytest.mark.parametrize(
+    "head",
+    [
+        "linear",
+        {"name": "projection", "hidden": 5, "out": 4},
+        "projection",
+        "frozen",
+        {"name": "cosine", "scale": 7},
+        {"name": "cosine", "scale": 2, "learned": True},
+        {"name": "frozen", "variant": "spherefed", "scale": 3},
+        {"name": "etf", "scale": 5},
+        {"name": "etf", "scale": 5, "learned": True},
+    ],
+    ids=str,
+)
+def test_formula(head: Any, model: str) -> None:
+    network, plain = small(model, head=head, bias=True), small(model, bias=True)
+    images = images_for(model, 4)
+    features = plain(images)[0].detach().numpy()  # the trunk's weights do not depend on the head
+    seen, logits = network(images)
+    np.testing.assert_allclose(
+        logits.detach().numpy(), expected_logits(head, arrays(network), features), rtol=1e-7, atol=1e-9
+    )
+    assert head_weight(network) == "head.weight"
+    rows = dict(network.named_parameters()) | dict(network.named_buffers())
+    assert rows["head.weight"].shape == (3, seen.shape[1]), "features are the input of the last layer"
+
+
+def test_a_cosine_head_starts_with_the_rows_of_the_linear_one() -> None:
+    assert torch.equal(small("mlp").head.weight, small("mlp", head="cosine").head.weight)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rows_of_a_simplex(classes: int, seed: int) -> None:
+    rows = arrays(small("mlp", head="etf", classes=classes, seed=seed))["head.weight"]
+    cosines = rows @ rows.T
+    expected = np.full((classes, classes), -1 / (classes - 1))
+    np.fill_diagonal(expected, 1.0)
+    np.testing.assert_allclose(cosines, expected, atol=1e-6)
+    np.testing.assert_allclose(rows.sum(0), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [1, 3, 6])
+def test_frozen_rows_are_orthonormal_and_drawn_from_the_seed(classes: int) -> None:
+    rows = [arrays(small("mlp", head="frozen", classes=classes, seed=seed))["head.weight"] for seed in (0, 0, 1)]
+    np.testing.assert_allclose(rows[0] @ rows[0].T, np.eye(classes), atol=1e-6)
+    assert (rows[0] == rows[1]).all() and (rows[0] != rows[2]).any()
+
+
+@pytest.mark.parametrize(("head", "bound"), BOUNDED, ids=str)
+def test_logits_are_bounded_and_blind_to_the_length_of_the_features(head: Any, bound: float) -> None:
+    layer = small("mlp", head=head).head
+    features = 100 * torch.randn(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logits = layer(features)
+    assert logits.abs().max() <= bound * (1 + 1e-9)
+    torch.testing.assert_close(layer(features * torch.rand(50, 1, dtype=torch.float64).add(0.1)), logits)
+    parallel = layer(arrays_to_tensor(layer.weight))
+    assert parallel.diagonal().allclose(torch.full((3,), bound, dtype=torch.float64), rtol=1e-6)
+
+
+def arrays_to_tensor(weight: Any) -> Tensor:
+    return torch.as_tensor(weight).detach()
+
+
+def test_a_frozen_head_of_free_features_is_not_bounded() -> None:
+    layer = small("mlp", head={"name": "frozen", "scale": 2}).head
+    x = torch.randn(4, 6, dtype=torch.float64)
+    torch.testing.assert_close(layer(3 * x), 3 * layer(x))
+    torch.testing.assert_close(layer(x), 2 * x @ arrays_to_tensor(layer.weight).T)
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "executor"),
+    [
+        *[("fedavg", head, executor) for head in FIXED for executor in ("loop", "stacked")],
+        *[(name, FIXED[-1], "stacked") for name, cls in METHODS.classes.items() if not cls.trains_head],
+    ],
+    ids=str,
+)
+def test_fixed_rows_do_not_move_by_a_bit(method: str, head: Any, executor: str) -> None:
+    """Not by averaging over clients of unequal sizes, nor on the clients of methods that keep parts."""
+    trainer = toy_trainer(METHODS.parse(method), head=HEADS.parse(head), norm="bn", executor=executor)
+    before = {name: leaf.clone() for name, leaf in everything(trainer).items()}
+    train(3, trainer)
+    after = everything(trainer)
+    rows = [name for name in after if name.endswith("/head.weight")]
+    assert rows and all(torch.equal(before[name], after[name]) for name in rows)
+    if method != "local-only":
+        moved = [name for name in after if name.startswith("x/trunk") and not torch.equal(before[name], after[name])]
+        assert moved and "x/head.weight" not in after
+    if not isinstance(head, str) and head.get("learned"):
+        scales = [name for name in after if name.endswith("/head.scale") and name.split("/")[0] in ("x", "local")]
+        assert scales and all(not torch.equal(before[name], after[name]) for name in scales)
+
+
+def test_fixed_rows_are_neither_sent_nor_counted() -> None:
+    assert constant_names(small("mlp", head="etf")) == {"head.weight"}
+    assert not constant_names(small("mlp", "bn", head="cosine"))
+    linear, frozen = (toy_trainer(METHODS.parse("fedavg"), head=head) for head in ("linear", "frozen"))
+    train(1, linear, frozen)
+    rows = 3 * 6 * 8  # of the head, in float64
+    assert linear.bytes_up - frozen.bytes_up == linear.bytes_down - frozen.bytes_down == 3 * rows
+
+
+def test_a_linear_head_is_not_part_of_the_run_id() -> None:
+    plain = parse_experiment({})
+    for head in ("linear", {"name": "linear"}):
+        assert parse_experiment({"head": head}).run_id == plain.run_id
+    ids = {parse_experiment({"head": head}).run_id for head in ("linear", "cosine", "etf", "frozen", "projection")}
+    assert len(ids) == 5
+    assert parse_experiment(parse_experiment({"head": "etf"}).to_json()) == parse_experiment({"head": "etf"})
+
+
+@pytest.mark.parametrize("head", ["frozen", "etf"])
+@pytest.mark.parametrize("kind", ["federated", "centralized"])
+def test_more_classes_than_features_are_refused(head: str, kind: str) -> None:
+    with pytest.raises(InvalidExperiment, match=r"10 classes need at least as many features as rows, and .* has 8"):
+        parse_experiment({"kind": kind, "head": head, "model": {"name": "mlp", "widths": [8]}})
+
+
+def test_an_unknown_head_names_the_nearest() -> None:
+    with pytest.raises(InvalidExperiment, match=r"unknown head 'cosin'.*cosine"):
+        parse_experiment({"head": "cosin"})
+    with pytest.raises(InvalidExperiment, match=r"greater than 0|> 0"):
+        parse_experiment({"head": {"name": "cosine", "scale": 0}})
+
+
+def test_a_method_that_trains_the_rows_refuses_fixed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS.classes["fedavg"], "trains_head", True)
+    assert parse_experiment({"head": "cosine"})
+    with pytest.raises(InvalidExperiment, match="fedavg trains the rows of the head, and those of head: etf are fixed"):
+        parse_experiment({"head": "etf"})
+
+
+@pytest.mark.parametrize(
+    ("head", "norm"), [*[("etf", norm) for norm in NORMS.classes], *[(head, "fn") for head in HEADS.classes]]
+)
+def test_every_norm_has_every_head(head: str, norm: str) -> None:
+    for model, (spec, image) in SMALL.items():
+        if NORMS.parse(norm).problem(tuple(MODELS.parse(spec).sites(image))) is None:
+            features, logits = small(model, norm, head=head)(images_for(model, 4))
+            assert logits.shape == (4, 3) and torch.isfinite(features).all() and torch.isfinite(logits).all()
