@@ -177,11 +177,16 @@ def test_an_unknown_head_names_the_nearest() -> None:
         parse_experiment({"head": {"name": "cosine", "scale": 0}})
 
 
-def test_a_method_that_trains_the_rows_refuses_fixed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(METHODS.classes["fedavg"], "trains_head", True)
-    assert parse_experiment({"head": "cosine"})
-    with pytest.raises(InvalidExperiment, match="fedavg trains the rows of the head, and those of head: etf are fixed"):
-        parse_experiment({"head": "etf"})
+def test_a_method_that_trains_the_rows_refuses_fixed_ones() -> None:
+    assert parse_experiment({"method": "fedaws", "head": "cosine"})
+    with pytest.raises(InvalidExperiment, match="fedaws trains the rows of the head, and those of head: etf are fixed"):
+        parse_experiment({"method": "fedaws", "head": "etf"})
+
+
+def test_a_model_that_builds_itself_has_a_head_of_its_own() -> None:
+    assert parse_experiment({"model": "simple-vit"})
+    with pytest.raises(InvalidExperiment, match="the model builds its own head: use head: linear"):
+        parse_experiment({"model": "simple-vit", "head": "cosine"})
 
 
 @pytest.mark.parametrize(
