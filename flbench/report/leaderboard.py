@@ -10,6 +10,7 @@ from flbench.config import KINDS, Training, normal_path
 from flbench.errors import UserError
 from flbench.messages import by_similarity
 from flbench.metric_specs import METRICS, value_of
+from flbench.registry import Component
 from flbench.report.board import Details, Leaderboard, Options, Section
 from flbench.report.cells import Cell, cells_of, gap_of, grouped
 from flbench.report.costs import costs_of, targets_of
@@ -159,7 +160,8 @@ def _constants(cells: Sequence[Cell]) -> str:
     shown = []
     for axis in axes_of(cell.experiment for cell in federated):
         value = axis_value(federated[0].experiment, axis)
-        usual = axis in schema and (value is None or (axis not in ALWAYS_NAMED and value == schema[axis].default))
+        named = value.label() if isinstance(value, Component) else value
+        usual = axis in schema and (value is None or (axis not in ALWAYS_NAMED and named == schema[axis].default))
         if not usual and not varies(federated, axis):
             shown.append(axis_label(axis, federated[0].tick(axis)))
     return ", ".join(shown)
