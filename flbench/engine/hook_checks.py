@@ -187,11 +187,12 @@ def _finish(value: Any, w: Tree, ctx: Context) -> str | None:
     state, message = value
     if problem := _like(state, ctx.client, " in the client's state") or _tree(message, " in the message"):
         return problem
-    stacked = next((len(w[name]) for name, leaf in ctx.x.items() if w[name].dim() > leaf.dim()), None)
+    size = ctx.relative_size
+    stacked = len(size) if isinstance(size, Tensor) and size.dim() else None
     for name, leaf in message.items():
-        if stacked is not None and leaf.shape[:1] != (stacked,):
+        if stacked is not None and leaf.shape[-1:] != (stacked,):
             return (
-                f"{_what(leaf)} as {name!r} in the message of a stack of {stacked} clients; expected ({stacked}, ...): "
+                f"{_what(leaf)} as {name!r} in the message of a stack of {stacked} clients; expected (..., {stacked}): "
                 "with elementwise = True every value must depend on the client's own"
             )
     return None

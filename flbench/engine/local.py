@@ -278,8 +278,7 @@ class _LiftedHooks:
             counts_Y=start.counts_Y,
             lr=task.sgd.lr,
             steps=start.steps,
-            # Elementwise hooks of a stack get none: it would be broadcast along the wrong axis.
-            relative_size=start.relative_size if start.relative_size.dim() == 0 else None,
+            relative_size=start.relative_size,
             round=task.round,
             head=task.head,
             buffers=start.buffers,
@@ -292,11 +291,11 @@ class _LiftedHooks:
             "buffers": start.buffers,
             **task.each,
         }
-        self._hyperparameters = dict(task.hyperparameters)
+        self._hyperparameters: dict[str, Any] = dict(task.hyperparameters)
         if isinstance(start.steps, Tensor):
             self._own_context["steps"] = start.steps
-        #: Whether the numbers that hooks compute with are the same for the whole stack.
-        self._uniform = not (task.each or isinstance(start.steps, Tensor))
+        self._stacked = start.relative_size.dim() == 1
+        self._all_clients: tuple[Method, Context] | None = None
         self._own = {hook for hook in _LIFTED if overrides(type(method), hook)}
         self.perturbs = "perturbed" in self._own
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
@@ -325,10 +324,21 @@ class _LiftedHooks:
         return term
 
     def _apply_to_trees(self, hook: str, *trees: Tree) -> Any:
-        """The same for a hook that may be elementwise."""
-        if self._method.elementwise and self._uniform:
-            return getattr(self._method, hook)(*trees, self._context)
-        return self._apply(hook, *trees)
+        """The same for a hook that may be elementwise: of a stack it sees all clients, along the last axis."""
+        if not (self._method.elementwise and self._stacked):
+            return self._apply(hook, *trees)
+        if self._all_clients is None:
+            self._all_clients = self._context_of_all()
+        out = getattr(self._all_clients[0], hook)(*map(_clients_last, trees), self._all_clients[1])
+        return _clients_first(out) if isinstance(out, dict) else tuple(map(_clients_first, out))
+
+    def _context_of_all(self) -> tuple[Method, Context]:
+        """Method and context of a whole stack: numbers of each client (N,) broadcast along the last axis of leaves."""
+        own = dict(self._own_context)
+        for name in ("x", "server", "client", "buffers"):
+            shared = {key: leaf.unsqueeze(-1) for key, leaf in getattr(self._context, name).items()}
+            own[name] = _clients_last(own[name]) if name in own else shared
+        return replace(self._method, **self._hyperparameters), replace(self._context, **own)
 
     def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
         with torch.no_grad():
@@ -385,9 +395,17 @@ class _LiftedHooks:
         if "finish" not in self._own:
             return self._context.client, {}
         self._own_context["buffers"] = buffers
-        self._context = replace(self._context, buffers=buffers)
+        self._all_clients = None
         out: tuple[Tree, Tree] = self._apply_to_trees("finish", params)
         return out
+
+
+def _clients_last(tree: Tree) -> Tree:
+    return {name: leaf.movedim(0, -1) for name, leaf in tree.items()}
+
+
+def _clients_first(tree: Tree) -> Tree:
+    return {name: leaf.movedim(-1, 0) for name, leaf in tree.items()}
 
 
 def _laid_out(leaf: Tensor, like: Tensor) -> Tensor:

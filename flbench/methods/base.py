@@ -122,10 +122,9 @@ class Method(Component):
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x)"
     source: ClassVar[str] = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks, Algorithm 1"
 
-    #: Whether ``direction`` and ``finish`` combine leaves element by element only, and read no number of a single
-    #: client (``counts_Y``, ``relative_size``), so that they serve a stack of clients as they are, by broadcasting.
-    #: Anything else is mapped over the clients, which costs more; so are these where the clients' numbers of steps
-    #: differ.
+    #: Whether ``direction`` and ``finish`` combine leaves element by element only, with numbers of the context but
+    #: without ``counts_Y``. They are then called once for a stack of clients, which is the last axis of all leaves.
+    #: Anything else is mapped over the clients, which costs more.
     elementwise: ClassVar[bool] = False
 
     #: Whether its hooks read or move the head's weight among the parameters, so that a fixed head is refused.

@@ -318,7 +318,7 @@ def test_a_message_without_the_axis_of_the_clients_is_found() -> None:
     method = with_hook("finish", finish, Elementwise)
     train(method, WAYS["loop"])
     with pytest.raises(
-        UserError, match=r"the message of a stack of 3 clients; expected \(3, \.\.\.\): with elementwise"
+        UserError, match=r"the message of a stack of 3 clients; expected \(\.\.\., 3\): with elementwise"
     ):
         train(method, WAYS["stacked"])
 

@@ -278,17 +278,26 @@ def test_the_context_names_round_head_size_and_buffers(way: str) -> None:
 SIZES = {f"after/{name}": leaf.shape for name, leaf in toy_trainer(Method(), norm="bn").buffers.items()}
 
 
-def test_an_elementwise_method_cannot_read_the_size_of_a_client_of_a_stack() -> None:
+def test_numbers_of_single_clients_broadcast_in_elementwise_hooks() -> None:
     @dataclass(frozen=True)
-    class Careless(Method):
+    class Scaled(Method):
         elementwise = True
 
-        def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-            return tmap(lambda leaf: leaf / ctx.relative_size, g)
+        def init_client(self, x: Tree, buffers: Tree) -> Tree:
+            return tmap(lambda leaf: 0.1 * leaf, x)
 
-    toy_trainer(Careless()).step()
-    with pytest.raises(UserError, match="the hook direction of the method 'Careless' raised TypeError"):
-        toy_trainer(Careless(), executor="stacked").step()
+        def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+            pulled = tmap(lambda g, w, x, c: g + 0.1 / ctx.relative_size * (w - x + c), g, w, ctx.x, ctx.client)
+            return tmap(lambda leaf: leaf / ctx.steps, pulled)
+
+        def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+            return tmap(lambda c, w, x: c + (w - x) / ctx.relative_size, ctx.client, w, ctx.x), {}
+
+    for settings in ({}, {"steps": [3, 1, 4]}, {"model": "square", "clients": toy_clients((9,) * 6 + (6,))}):
+        loop = after(Scaled(), **settings)
+        for chunk in (None, 2):
+            stacked = after(Scaled(), executor="stacked", chunk=chunk, **settings)
+            assert largest_difference(everything(loop), everything(stacked)) < 1e-12
 
 
 def test_a_direction_may_be_the_weights_themselves() -> None:
