@@ -631,7 +631,8 @@ def test_a_feed_gives_every_round_as_it_is_drawn() -> None:
     for rounds in [(0, 5, 2), (1, 6, 3), (2, 7, 4), (40, 7, 0), (41, 8, 1)]:
         expected = RoundInputs.draw(runs, rounds, torch.device("cpu")).tree()
         found = feed.next(rounds)
-        assert found.keys() == expected.keys() == {"cohort_N", "rows_NEB", "weights_5N", "round_N", "crops_NEB3"}
+        names = {"cohort_N", "rows_NEB", "weights_5N", "round_N", "lr_N", "crops_NEB3"}
+        assert found.keys() == expected.keys() == names
         assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert len(feed._drawn) == ROUNDS_AHEAD
     assert expected["cohort_N"].tolist()[:5] == [0, 1, 2, 0, 1]
