@@ -164,9 +164,13 @@ def _cell_table(cells: Sequence[Probed]) -> Grid:
 
 
 def _axes(cells: Sequence[Probed]) -> tuple[str, ...]:
-    """The partition and other columns first, so that cells that may be compared stand together."""
+    """Return the columns: the partition and others first, so that cells that may be compared stand together.
+
+    A field that centralized training lacks is a column only if federated cells differ in it.
+    """
     columns = [dict(one.column) for one in cells]
-    differing = [name for name in columns[0] if name != "data" and len({column.get(name) for column in columns}) > 1]
+    names = dict.fromkeys(name for column in columns for name in column if name != "data")
+    differing = [name for name in names if len({column[name] for column in columns if name in column}) > 1]
     return (*differing, *(["method"] if any(one.is_federated for one in cells) else []), "norm")
 
 
