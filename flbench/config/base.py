@@ -155,6 +155,12 @@ class Experiment(BaseModel):
         """The id that all seeds of one cell share."""
         return digest({name: value for name, value in self.identity().items() if name != "seed"})
 
+    def has_default(self, field: str) -> bool:
+        """Return whether a field has its default; that of a component is the name of one."""
+        value = getattr(self, field)
+        own = value.label() if isinstance(value, Component) else value
+        return bool(own == type(self).model_fields[field].default)
+
     def on(self, dataset: Component) -> Self:
         """Return the same experiment on another data set."""
         changed = self.model_copy(update={"dataset": dataset})

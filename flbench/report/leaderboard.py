@@ -10,7 +10,6 @@ from flbench.config import KINDS, Training, normal_path
 from flbench.errors import UserError
 from flbench.messages import by_similarity
 from flbench.metric_specs import METRICS, value_of
-from flbench.registry import Component
 from flbench.report.board import Details, Leaderboard, Options, Section
 from flbench.report.cells import Cell, cells_of, gap_of, grouped
 from flbench.report.costs import costs_of, targets_of
@@ -156,12 +155,12 @@ def _details(table: Table, collection: Collection, layout: Layout) -> Details:
 def _constants(cells: Sequence[Cell]) -> str:
     """Return the settings that all federated (or else all) cells of a section share, without usual defaults."""
     federated = [cell for cell in cells if cell.experiment.kind == "federated"] or list(cells)
-    schema = type(federated[0].experiment).model_fields
+    first = federated[0].experiment
     shown = []
     for axis in axes_of(cell.experiment for cell in federated):
-        value = axis_value(federated[0].experiment, axis)
-        named = value.label() if isinstance(value, Component) else value
-        usual = axis in schema and (value is None or (axis not in ALWAYS_NAMED and named == schema[axis].default))
+        value = axis_value(first, axis)
+        is_field = axis in type(first).model_fields
+        usual = is_field and (value is None or (axis not in ALWAYS_NAMED and first.has_default(axis)))
         if not usual and not varies(federated, axis):
             shown.append(axis_label(axis, federated[0].tick(axis)))
     return ", ".join(shown)

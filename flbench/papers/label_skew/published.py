@@ -99,10 +99,9 @@ def configuration_of(experiment: Training) -> Configuration | None:
     """
     if not isinstance(experiment, Federated) or experiment.local_steps is None:
         return None
-    fields = type(experiment).model_fields
     known = {*Configuration._fields, *_FREE}
     dataset: Any = experiment.dataset
-    others = (getattr(experiment, name) == field.default for name, field in fields.items() if name not in known)
+    others = (experiment.has_default(name) for name in type(experiment).model_fields if name not in known)
     components = [experiment.dataset, experiment.model, experiment.method, experiment.norm]
     if experiment.augment != dataset.augment or not all(others):
         return None
