@@ -17,7 +17,7 @@ from flbench.data.shards import Shards
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.engine.run import TrainingSetup
 from flbench.methods.base import Method, Tree
 from flbench.models.initial_weights import build

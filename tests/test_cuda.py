@@ -21,7 +21,7 @@ from flbench.engine.conv_tuner import ConvTuner, cuda_clock
 from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.engine.setup import make_trainer, matmul_precision_restored, set_matmul_precision
 from flbench.engine.stack_size import clients_that_fit
 from flbench.engine.trainer import Trainer

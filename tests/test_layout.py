@@ -69,6 +69,11 @@ def test_no_circles() -> None:
         pytest.fail(" <- ".join(error.args[1]))
 
 
+def test_no_module_is_longer_than_400_lines() -> None:
+    lines = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in MODULES}
+    assert {path: count for path, count in lines.items() if count > 400} == {}
+
+
 @pytest.mark.parametrize(
     "module",
     [

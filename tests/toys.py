@@ -16,7 +16,7 @@ from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.engine.run import TrainingSetup
 from flbench.engine.trainer import Trainer
 from flbench.methods.base import Context, Method

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from flbench import metrics
 from flbench.data.batches import Rows, consecutive_rows
+from flbench.engine.clients import ChunkJob, ClientInit, ClientTask, Train
 from flbench.engine.cuda_graph import GraphedFunction
 from flbench.engine.device_data import DeviceData, on_device, side_by_side
 from flbench.engine.executors import StackedExecutor
-from flbench.engine.local import ChunkJob, ClientInit, ClientTask, Train
 from flbench.engine.run import TrainingSetup
 from flbench.engine.server_round import watched
 from flbench.engine.trainer import RoundReport, Trainer

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from flbench.choices import UsedExecutor
+from flbench.engine.clients import ClientResult, JobAt, Results, map_tensors
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import GraphedFunction, Recorder
-from flbench.engine.local import ClientResult, JobAt, Passes, Results, autocast, local_train, map_tensors
+from flbench.engine.local import Passes, autocast, local_train
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
 from flbench.models.network import pure_forward, stacked_forward

@@ -23,7 +23,7 @@ from flbench.data.batches import Rows, federated_rows, partial_rows
 from flbench.engine.cuda_graph import Recorder
 from flbench.engine.device_data import ClientBatches, DeviceData, on_device, side_by_side
 from flbench.engine.executors import Executor
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method, Tree
 from flbench.streams import stream
 

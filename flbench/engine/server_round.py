@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from flbench.config.schedules import CONSTANT
-from flbench.engine.local import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
+from flbench.engine.clients import ChunkJob, ClientInit, ClientResult, ClientTask, Train, map_tensors
 from flbench.engine.run import RoundInputs, Run
 from flbench.methods.base import ServerContext, Tree, overrides
 

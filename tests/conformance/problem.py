@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from flbench.data.batches import federated_rows
 from flbench.engine.device_data import DeviceData
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method
 from flbench.models.layers import Dense, StackableLayer
 from flbench.models.norm_layers import BatchNorm

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flbench.engine.device_data import DeviceData
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.errors import InvalidComponent
 from flbench.methods.base import Batch, Context, Method, Tree
 from flbench.methods.fedbn import FedBN

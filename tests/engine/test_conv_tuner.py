@@ -10,7 +10,7 @@ import torch
 
 from flbench.engine import conv_tuner
 from flbench.engine.conv_tuner import ConvShape, ConvTuner
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method
 from flbench.models.layers import Conv
 from tests.recording import rerun

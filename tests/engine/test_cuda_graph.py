@@ -24,7 +24,7 @@ from flbench.engine.cuda_graph import SHAPES, CudaRecorder, GraphedFunction
 from flbench.engine.cuda_round import RoundFunction
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.engine.run import ROUNDS_AHEAD, Prefetcher, RoundInputs
 from flbench.engine.server_round import RunGroup, add_weighted, weighted_sum
 from flbench.engine.setup import make_trainer

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from flbench.engine.cuda_round import RoundFunction
 from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.engine.run import RoundInputs, Run
 from flbench.engine.server_round import RunGroup
 from flbench.errors import UserError

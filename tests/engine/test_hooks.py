@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.local import Passes, Sgd
+from flbench.engine.local import Passes
+from flbench.engine.optimizers import Sgd
 from flbench.errors import UserError
 from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tmap
 from flbench.models.network import head_weight

@@ -12,7 +12,7 @@ from flbench.config import Federated, InvalidExperiment, parse_experiment
 from flbench.data.arrays import Arrays, Data
 from flbench.data.batches import federated_rows, partial_rows, steps_of_epochs
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.local import Sgd
+from flbench.engine.optimizers import Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
 from flbench.engine.setup import executor_for, make_trainer
 from flbench.errors import UserError

@@ -1,0 +1,112 @@
+"""What the local training of clients starts from, and what it returns: one client's, or a stack's.
+
+Shape suffixes: N clients (absent for one), Y classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from flbench.engine.device_data import StackedBatches
+from flbench.engine.optimizers import Sgd
+from flbench.methods.base import Method, Tree
+
+
+@dataclass(frozen=True)
+class ClientTask:
+    """What the clients of a chunk share in a round.
+
+    Attributes:
+        method: the federated method.
+        sgd: the local optimizer.
+        x: shared parameters at the start of the round.
+        server: what else the server broadcasts.
+        autocast: dtype of mixed precision, or None.
+        round: number of the round, plain or 0-d. ``head``: name of the head's weight.
+        each: empty for clients of one run. For a stack of clients of several runs, what differs between them, with the
+            leading axis N: ``x``, ``server``, ``lr`` and, unless it is a plain number, ``round``.
+        hyperparameters: the method's fields that differ between the runs, likewise.
+    """
+
+    method: Method
+    sgd: Sgd
+    x: Tree
+    server: Tree
+    autocast: torch.dtype | None = None
+    round: int | Tensor = 0
+    head: str = ""
+    each: Mapping[str, Any] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClientInit:
+    """The state of a client (or of a stack of clients) before training, which does not change it.
+
+    Attributes:
+        params: all parameters, including those that stay on the client.
+        buffers: all buffers.
+        velocity: state of the optimizer, or an empty tree for zero.
+        state: the method's client state.
+        counts_Y: training samples of each class.
+        steps: number of local steps; a tensor (N,) of floats for a stack whose clients take unequal numbers.
+        relative_size: number of training samples over the mean of all clients of the run.
+    """
+
+    params: Tree
+    buffers: Tree
+    velocity: Tree
+    state: Tree
+    counts_Y: Tensor
+    steps: int | Tensor
+    relative_size: Tensor
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What ``ClientInit`` holds, after training; the message; the mean training loss of the steps."""
+
+    params: Tree
+    buffers: Tree
+    velocity: Tree
+    state: Tree
+    message: Tree
+    loss: Tensor
+
+
+@dataclass(frozen=True)
+class ChunkJob:
+    """The local training of one chunk of clients: what they share, how they start, and their batches."""
+
+    task: ClientTask
+    init: ClientInit
+    batches: StackedBatches
+
+
+#: Returns the job of the clients at these positions. It may be called in any thread, ahead of the chunk that is
+#: yielded, and again where a chunk has to be repeated.
+JobAt = Callable[[slice], ChunkJob]
+
+#: Positions and results of one chunk after another, in order; the results have the leading axis N.
+Results = Iterator[tuple[slice, ClientResult]]
+
+#: Trains a number of clients chunk by chunk.
+Train = Callable[[int, JobAt], Results]
+
+InitOrResult = TypeVar("InitOrResult", ClientInit, ClientResult)
+
+
+def map_tensors(value: InitOrResult, function: Callable[[Tensor], Tensor]) -> InitOrResult:
+    """Return a copy with ``function`` applied to every tensor."""
+
+    def mapped(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: function(leaf) for name, leaf in part.items()}
+        return function(part) if isinstance(part, Tensor) else part
+
+    return replace(value, **{each.name: mapped(getattr(value, each.name)) for each in fields(value)})
