@@ -8,7 +8,6 @@ Shapes: K clients, D domains, C classes.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -59,12 +58,13 @@ class Partition(Component):
         """
         return None
 
-    @abstractmethod
     def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
         """Return how many training samples of each class a client gets, (K, C), given the sizes of the classes.
 
-        With ``by_domain``, it is called once per domain, for that domain's clients.
+        With ``by_domain``, it is called once per domain, for that domain's clients. It is not called where ``rows`` are
+        given.
         """
+        raise NotImplementedError(f"{type(self).__name__} must define counts() or rows()")
 
     def remedy(self) -> str:
         """Return advice for a client that stays too small."""

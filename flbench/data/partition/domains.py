@@ -31,7 +31,7 @@ class DomainClasses(Partition):
 
     The label-skew paper's PACS (appendix C.2): four domains, three clients each, of which the first two hold two
     classes and the third holds three (figure 9), with all the domain's samples of these classes. Which classes is drawn
-    anew for each domain.
+    separately for each domain.
     """
 
     shorthand = "sizes"

@@ -73,10 +73,6 @@ class Given(Partition):
                 raise UserError(f"{self.path}: {name} has row {last}, the set ends at {len(half.labels) - 1}")
         return Rows(_arrays(lists["train"]), _arrays(lists["test"]) if "test" in lists else None)
 
-    def counts(self, sizes_C: Ints, clients: int, draw: np.random.Generator) -> Ints:
-        """Raise: the rows are given."""
-        raise NotImplementedError
-
     def remedy(self) -> str:
         """Name the file."""
         return f"give every client rows in {self.path}"
