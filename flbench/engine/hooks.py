@@ -25,7 +25,7 @@ Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
 def cross_entropy(logits_BY: Tensor, labels_B: Tensor, sizes: Tensor | None = None) -> Tensor:
     """Return the mean cross-entropy over the batch: 0-d for one client, (N,) for a stack.
 
-    ``sizes`` (N,): only so many samples of each client's batch, the first ones, are there.
+    ``sizes`` (N,): the mean is over the first ``sizes[n]`` samples of client n's batch; None: over all samples.
     """
     batch = labels_B.shape[-1]
     # Classes before samples: with the few classes last, torch takes three times as long.

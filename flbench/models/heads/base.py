@@ -43,5 +43,5 @@ class Head(Component):
         return None
 
     def problem(self, features: int, classes: int) -> str | None:
-        """Why this head does not fit a network with so many features and classes, or None."""
+        """Return why the head does not fit a network with these numbers of features and classes, or None."""
         return None
