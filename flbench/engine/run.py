@@ -122,6 +122,10 @@ class Run:
         return np.array([share, deltas, self.method.message_weights(share), steps, relative], dtype=np.float64)
 
 
+#: The tensors of ``RoundInputs`` with a number for each participant.
+_NUMBERS = ("cohort_N", "weights_5N", "round_N", "lr_N")
+
+
 @dataclass(frozen=True)
 class RoundInputs:
     """What is drawn for one round of each run, the participants of all runs side by side.
@@ -175,14 +179,14 @@ class RoundInputs:
     def of_tree(cls, tree: Tree) -> RoundInputs:
         """The inverse of ``tree``; numbers stay on the device."""
         drawn = dict(tree)
-        small = {name: drawn.pop(name) for name in ("cohort_N", "weights_5N", "round_N", "lr_N")}
+        small = {name: drawn.pop(name) for name in _NUMBERS}
         return cls(
             **small, steps_N=None, rounds=None, batches=lambda at: {name: leaf[at] for name, leaf in drawn.items()}
         )
 
     def tree(self) -> Tree:
         """Everything as tensors by name, the batches of all participants drawn."""
-        small = {name: getattr(self, name) for name in ("cohort_N", "weights_5N", "round_N", "lr_N")}
+        small = {name: getattr(self, name) for name in _NUMBERS}
         return {**small, **self.batches(slice(0, len(self.cohort_N)))}
 
 
