@@ -241,7 +241,7 @@ def test_a_killed_service_costs_no_run(tmp_path: Path, env: dict[str, str], serv
     def kill() -> None:
         while not over.wait(0.02) and len(killed) < 2:
             sent = len(synced(toys))
-            if sent > 5 * len(killed) + 2 and (service := service_of(KEY)) is not None:
+            if sent > 5 * len(killed) + 2 and (service := service_of(env["HOME"])) is not None:
                 os.kill(service, signal.SIGKILL)
                 killed.append(service)
 
@@ -290,11 +290,13 @@ def assert_whole(toys: Planned, env: dict[str, str], server: FakeServer, mode: s
         assert_on(server, toys)
 
 
-def service_of(text: str) -> int | None:
-    """The wandb-core with this text in its environment."""
+def service_of(home: str) -> int | None:
+    """The wandb-core of this home; other tests have theirs at the same time."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (process / "comm").read_text().strip() == "wandb-core" and text in (process / "environ").read_text():
+            if (process / "comm").read_text().strip() == "wandb-core" and f"HOME={home}\0" in (
+                process / "environ"
+            ).read_text():
                 return int(process.name)
         except OSError:
             continue
