@@ -124,6 +124,29 @@ class Smoothed(Method):
 
 
 @dataclass(frozen=True)
+class Stepping(Method):
+    """A change of the step after momentum, by the weights and each client's state and size."""
+
+    mu: float = 0.1
+
+    def init_client(self, x: Tree, buffers: Tree) -> Tree:
+        return x
+
+    def step(self, w: Tree, moved: Tree, ctx: Context) -> Tree:
+        return tmap(lambda m, w, own: m / ctx.relative_size + self.mu * (w - own), moved, w, ctx.client)
+
+    def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+        return w, {}
+
+
+@dataclass(frozen=True)
+class SteppingElementwise(Stepping):
+    """The same for all clients of a stack."""
+
+    elementwise: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class Everything(Taught, Sharp, Median, Ahead, Smoothed):
     """All hooks at once."""
 
@@ -138,11 +161,20 @@ class Everything(Taught, Sharp, Median, Ahead, Smoothed):
 
 
 METHODS: list[Method] = [
-    Taught(), Sharp(), Median(), Ahead(), Averaged(), Decaying(), DecayingElementwise(), Smoothed(), Everything(),
+    Taught(), Sharp(), Median(), Ahead(), Averaged(), Decaying(), DecayingElementwise(), Smoothed(),
+    Stepping(), SteppingElementwise(), Everything(),
 ]  # fmt: skip
 
 #: For each method a field of which runs trained together have different values.
-FIELDS = {Taught: "mu", Sharp: "rho", Ahead: "beta", Decaying: "decay", DecayingElementwise: "decay"}
+FIELDS = {
+    Taught: "mu",
+    Sharp: "rho",
+    Ahead: "beta",
+    Decaying: "decay",
+    DecayingElementwise: "decay",
+    Stepping: "mu",
+    SteppingElementwise: "mu",
+}
 
 
 def label(method: Method) -> str:

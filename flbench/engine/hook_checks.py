@@ -236,6 +236,7 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
     "penalty": _penalty,
     "perturbed": _like_first,
     "direction": _like_first,
+    "step": _like_first,
     "finish": _finish,
     "delta_weights": _weights,
     "message_weights": _weights,

@@ -37,7 +37,7 @@ def cross_entropy(logits_BY: Tensor, labels_B: Tensor, sizes: Tensor | None = No
 
 
 #: The hooks that are applied to one client or mapped over a stack.
-_LIFTED = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "finish")
+_LIFTED = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "finish")
 
 
 class LiftedHooks:
@@ -166,6 +166,13 @@ class LiftedHooks:
         if "direction" not in self._own:
             return grads
         out: Tree = self._apply_to_trees("direction", params, grads)
+        return out
+
+    def step(self, params: Tree, moved: Tree) -> Tree:
+        """Return what is subtracted from the weights, by default the direction after momentum."""
+        if "step" not in self._own:
+            return moved
+        out: Tree = self._apply_to_trees("step", params, moved)
         return out
 
     def kept(self, direction: Tree) -> Tree:

@@ -93,7 +93,7 @@ def local_train(
                 direction = direction if velocity else lifted.kept(direction)
                 direction, moved = sgd.advance(direction, velocity, params, step)
                 velocity = where(training, moved, velocity)
-            steps = where(training, direction)
+            steps = where(training, lifted.step(params, direction))
             descend(weights, [steps[name] for name in names], lr)  # a method may give them another order
             buffers = where(training, buffers, buffers_before)
         losses.append(where(training, {"loss": loss.detach()})["loss"])

@@ -8,7 +8,7 @@ One round (x: server parameters, m_k: training samples of client k, S: the parti
 
     the server:    x0, server tree = broadcast(x, server state)
     every k in S:  w = x0, then K steps of  g = grad [loss(w) + penalty(w)], or the same at perturbed(w, g)
-                                            w <- w - lr momentum(direction(w, g + weight_decay w))
+                                            w <- w - lr step(w, momentum(direction(w, g + weight_decay w)))
                    client state, message = finish(w)
     the server:    delta = aggregate(w_k - x0) = sum_k p_k (w_k - x0),   message = sum_k q_k message_k
                    x, server state <- server_step(x, delta, message, server state)
@@ -122,9 +122,9 @@ class Method(Component):
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x)"
     source: ClassVar[str] = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks, Algorithm 1"
 
-    #: Whether ``direction`` and ``finish`` combine leaves element by element only, with numbers of the context but
-    #: without ``counts_Y``. They are then called once for a stack of clients, which is the last axis of all leaves.
-    #: Anything else is mapped over the clients, which costs more.
+    #: Whether ``direction``, ``step`` and ``finish`` combine leaves element by element only, with numbers of the
+    #: context but without ``counts_Y``. They are then called once for a stack of clients, which is the last axis of
+    #: all leaves. Anything else is mapped over the clients, which costs more.
     elementwise: ClassVar[bool] = False
 
     #: Whether its hooks read or move the head's weight among the parameters, so that a fixed head is refused.
@@ -188,6 +188,10 @@ class Method(Component):
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Return the descent direction at ``w`` from the gradient (weight decay included), before momentum."""
         return g
+
+    def step(self, w: Tree, moved: Tree, ctx: Context) -> Tree:
+        """Return what is subtracted from ``w`` at the learning rate 1, from the direction after momentum or Adam."""
+        return moved
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Return the client's next state and its message to the server, after the last local step at ``w``."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 from flbench.methods.base import Context, Method, ServerContext, Tree, Variant, tmap
 from flbench.registry import METHODS
+
+#: Variants that correct the step after momentum instead of the gradient.
+AFTER_MOMENTUM = ("niid-bench", "flower")
+
+
+def _corrected(g: Any, ci: Any, c: Any) -> Any:
+    return g - ci + c
 
 
 @METHODS.register("scaffold")
@@ -19,13 +26,19 @@ class Scaffold(Method):
     Server:     x <- x + server_lr * delta,   c <- c + |S|/N * mean_i (c_i' - c_i)
 
     All controls start at zero, so round one is FedAvg's up to the weights. The correction enters the gradient, before
-    momentum: applied after it, (x - w) / (K lr) would be about 1 / (1 - momentum) times a gradient. The clients'
-    weights:
+    momentum, except where a variant says otherwise. With momentum, (x - w) / (K lr) is about 1 / (1 - momentum) times
+    a gradient. A correction of that size fits the step after momentum. Before it, each round of many
+    steps multiplies c_i - c by about 1 - 1 / (1 - momentum): above momentum 0.5 the original can diverge.
+
+    The variants differ in the clients' weights as well:
 
     - ``original``: all equally, in delta and in the mean of controls, so that under full participation mean_i c_i = c;
     - ``text``, the label-skew paper's text (option II, and otherwise FedAvg): delta by samples, controls equally;
     - ``code``, the label-skew paper's code: both by samples. As published its controls stay 0 by a mistake (the new
-      ones are bound to a loop variable), so that its SCAFFOLD is FedAvg; the paper's rows of both agree to 2 points.
+      ones are bound to a loop variable), so that its SCAFFOLD is FedAvg; the paper's rows of both agree to 2 points;
+    - ``niid-bench``, the code of NIID-Bench (Li et al. 2022): w <- w - lr (momentum(g) - c_i + c), delta by samples,
+      controls equally;
+    - ``flower``, the reproduction of NIID-Bench in Flower's baselines: the same, with both by samples.
 
     Version 2: version 1 was ``text``.
     """
@@ -38,7 +51,7 @@ class Scaffold(Method):
     source: ClassVar[str] = "Karimireddy et al. 2020, SCAFFOLD, Algorithm 1 with option II"
     elementwise: ClassVar[bool] = True
 
-    variant: Variant = "original"
+    variant: Literal[Variant, "niid-bench", "flower"] = "original"
 
     def init_server(self, x: Tree) -> Tree:
         """Return c = 0."""
@@ -54,7 +67,11 @@ class Scaffold(Method):
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Correct the gradient: g - c_i + c."""
-        return tmap(lambda g, ci, c: g - ci + c, g, ctx.client, ctx.server)
+        return g if self.variant in AFTER_MOMENTUM else tmap(_corrected, g, ctx.client, ctx.server)
+
+    def step(self, w: Tree, moved: Tree, ctx: Context) -> Tree:
+        """Correct the step, where the variant does so after momentum."""
+        return tmap(_corrected, moved, ctx.client, ctx.server) if self.variant in AFTER_MOMENTUM else moved
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Return option II's new control, and its change as the message."""
@@ -67,8 +84,8 @@ class Scaffold(Method):
         return [1 / len(share)] * len(share) if self.variant == "original" else share
 
     def message_weights(self, share: Sequence[float]) -> Sequence[float]:
-        """Return equal weights, except for the code."""
-        return share if self.variant == "code" else super().message_weights(share)
+        """Return equal weights, except for the code and Flower's."""
+        return share if self.variant in ("code", "flower") else super().message_weights(share)
 
     def server_step(self, x: Tree, delta: Tree, message: Tree, state: Tree, ctx: ServerContext) -> tuple[Tree, Tree]:
         """Take FedAvg's step, and move c by the participants' share of the mean change."""

@@ -85,7 +85,7 @@ def test_every_registered_method_is_tested_here() -> None:
     assert set(METHOD_NAMES) == set(METHODS.classes)
 
 
-@pytest.mark.parametrize("variant", ["text", "code"])
+@pytest.mark.parametrize("variant", ["text", "code", "niid-bench", "flower"])
 def test_scaffold_is_fedavg_in_round_one_and_never_again(variant: str) -> None:
     scaffold = METHODS.parse({"name": "scaffold", "variant": variant})
     assert largest_difference(after(scaffold, rounds=1), after(Method(), rounds=1)) == 0
@@ -243,6 +243,18 @@ def test_scaffold_controls_average_to_the_servers() -> None:
         means = {name: leaf.mean(0) for name, leaf in trainer.states.items()}
         assert largest_difference(means, trainer.server) < 1e-14
     assert max(float(leaf.abs().max()) for leaf in trainer.server.values()) > 1e-3
+
+
+def test_scaffold_with_momentum_is_stable_only_with_the_correction_after_it() -> None:
+    """A control is about 1 / (1 - momentum) gradients: before momentum each round multiplies it by that again."""
+
+    def largest_control(variant: str) -> float:
+        method = METHODS.parse({"name": "scaffold", "variant": variant})
+        trainer = toy_trainer(method, model="square", executor="stacked", sgd=Sgd(0.001, 0.9), steps=60)
+        train(4, trainer)
+        return max(float(leaf.abs().max()) for leaf in trainer.states.values())
+
+    assert largest_control("niid-bench") < 1 < 20 < largest_control("original")
 
 
 def test_scaffold_control_is_the_mean_gradient_along_the_path() -> None:

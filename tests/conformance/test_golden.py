@@ -132,6 +132,29 @@ def test_scaffold_corrects_before_momentum(executor: str) -> None:
 
 
 @both_executors
+@pytest.mark.parametrize(("variant", "of_controls"), [("niid-bench", EQUAL), ("flower", SHARE)])
+def test_scaffold_corrects_after_momentum_as_niid_bench_does(executor: str, variant: str, of_controls: Array) -> None:
+    x, c, controls = W0.copy(), np.zeros_like(W0), [np.zeros_like(W0) for _ in SIZES]
+    for round in range(ROUNDS):
+        ends = []
+        for k in range(3):
+            weights, velocity = x.copy(), np.zeros_like(x)
+            for pixels, labels in batches(k, round, UNEQUAL[k]):
+                velocity = 0.9 * velocity + gradient(weights, pixels, labels)
+                weights = weights - LR * velocity
+                weights = weights - LR * (c - controls[k])
+            ends.append(weights)
+        fresh = [controls[k] - c + (x - ends[k]) / (UNEQUAL[k] * LR) for k in range(3)]
+        c = c + mean(of_controls, [fresh[k] - controls[k] for k in range(3)])
+        controls = fresh
+        x = mean(SHARE, ends)
+    trainer = trained({"name": "scaffold", "variant": variant}, executor, steps=UNEQUAL, momentum=0.9)
+    assert_close(trainer.x["head.weight"], x)
+    assert_close(trainer.server["head.weight"], c)
+    assert_close(trainer.states["head.weight"], np.stack(controls))
+
+
+@both_executors
 def test_scaffold_with_two_of_three_clients(executor: str) -> None:
     trainer = trainer_of("scaffold", executor, participation=2 / 3)
     x, c, controls = W0.copy(), np.zeros_like(W0), [np.zeros_like(W0) for _ in SIZES]

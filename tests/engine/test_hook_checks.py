@@ -65,6 +65,9 @@ class Every(Method):
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         return dict(reversed(tmap(lambda leaf: leaf + 0 * ctx.server["c"].sum(), g).items()))
 
+    def step(self, w: Tree, moved: Tree, ctx: Context) -> Tree:
+        return dict(reversed(moved.items()))
+
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         return tmap(lambda old, new: new, ctx.client, w), {"sum": sum(leaf.sum() for leaf in w.values())}
 
@@ -204,6 +207,7 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
         lambda self, w, g, ctx: tmap(lambda leaf: leaf.float(), g),
         "and torch.float32 as 'trunk.dense1.weight'; expected a tensor of shape ",
     ),
+    ("step", lambda self, w, moved, ctx: {}, "returned no 'head.weight'; expected the names 'trunk"),
     ("finish", lambda self, w, ctx: ctx.client, "dict; expected a pair: (the client's next state, the message to the"),
     (
         "finish",
