@@ -6,7 +6,7 @@ Shape suffixes: N clients (absent for one), Y classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import torch
@@ -109,4 +109,4 @@ def map_tensors(value: InitOrResult, function: Callable[[Tensor], Tensor]) -> In
             return {name: function(leaf) for name, leaf in part.items()}
         return function(part) if isinstance(part, Tensor) else part
 
-    return replace(value, **{each.name: mapped(getattr(value, each.name)) for each in fields(value)})
+    return type(value)(**{each.name: mapped(getattr(value, each.name)) for each in fields(value)})

@@ -9,8 +9,10 @@ Shape suffixes: N clients (absent for one), E local steps, B batch, Y classes, D
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -134,9 +136,9 @@ def _clone(tree: Tree) -> Tree:
     return {name: leaf.clone() for name, leaf in tree.items()}
 
 
-def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
-    """Return the context of mixed precision, or of none.
+def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Return the context of mixed precision, or an empty one.
 
     The cache of cast weights is off: each is used once, and a recorded graph must not read one made outside of it.
     """
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype, cache_enabled=False)

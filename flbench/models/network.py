@@ -52,15 +52,21 @@ class Network(StackableLayer):
         if len(output) == 3:
             self.trunk.add_module("flatten", Flatten())
         features = math.prod(output)
-        self.feature = norm.layer(Site("feature", (features,))) or nn.Sequential()
-        self.projection = head.projection(features, bias) or nn.Sequential()
+        # None where there is no layer: calling an empty module takes a noticeable part of a small network's step.
+        self.feature = norm.layer(Site("feature", (features,)))
+        self.projection = head.projection(features, bias)
         self.head = head.layer(head.width(features), classes, head_bias)
-        self.logits = norm.layer(Site("logits", (classes,))) or nn.Sequential()
+        self.logits = norm.layer(Site("logits", (classes,)))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """images_BCHW to (features_BD, logits_BY)."""
-        features = self.projection(self.feature(self.trunk(images)))
-        return features, self.logits(self.head(features))
+        features = self.trunk(images)
+        if self.feature is not None:
+            features = self.feature(features)
+        if self.projection is not None:
+            features = self.projection(features)
+        logits = self.head(features)
+        return features, logits if self.logits is None else self.logits(logits)
 
 
 def pure_forward(network: nn.Module) -> Forward:
