@@ -6,6 +6,7 @@ Shape suffixes: M samples, C channels, H, W pixels.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -67,7 +68,7 @@ def check_method(
         settings = _PROBLEMS["momentum and weight decay"]
         fedavg = _trained(Method(), settings)
         _same(_trained(replace(chosen, **off), settings), fedavg, f"with {dict(off)} it is not FedAvg", tolerance)
-        _, difference = _largest_difference(_trained(chosen, settings), fedavg)
+        _, difference = largest_difference(_trained(chosen, settings), fedavg)
         assert difference > tolerance, f"it is FedAvg without {dict(off)} as well"
 
 
@@ -111,17 +112,20 @@ def _state(trainer: FederatedTrainer) -> Tree:
 
 
 def _same(found: Tree, expected: Tree, why: str, tolerance: float) -> None:
-    name, difference = _largest_difference(found, expected)
+    name, difference = largest_difference(found, expected)
     assert difference <= tolerance, f"{why}: by {difference:.2g} in {name}"
 
 
-def _largest_difference(found: Tree, expected: Tree) -> tuple[str, float]:
-    """The leaf of ``expected`` that differs most, and by how much; NaN counts as infinite."""
+def largest_difference(found: Tree, expected: Tree) -> tuple[str, float]:
+    """Return the leaf of ``expected`` that differs most, and by how much; NaN is the largest difference.
+
+    Raises:
+        AssertionError: a leaf is missing in ``found``.
+    """
     assert expected.keys() <= found.keys(), f"{sorted(expected.keys() - found.keys())[0]} is missing"
     sizes = {name: float((found[name] - leaf).abs().max()) for name, leaf in expected.items() if leaf.numel()}
-    finite = {name: size if size == size else float("inf") for name, size in sizes.items()}
-    name = max(finite, key=finite.__getitem__, default="")
-    return name, finite.get(name, 0.0)
+    name = max(sizes, key=lambda name: (math.isnan(sizes[name]), sizes[name]), default="")
+    return name, sizes.get(name, 0.0)
 
 
 def _varied(method: Method) -> Method:

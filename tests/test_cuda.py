@@ -288,7 +288,7 @@ def test_out_of_memory_halves_the_stack(caplog: pytest.LogCaptureFixture) -> Non
 def test_some_clients_fit() -> None:
     network = toy_network("cnn", image=(3, 32, 32)).cuda()
     free = torch.cuda.mem_get_info()[0]
-    assert 1 < clients_that_fit(network, (3, 32, 32), 32) < free / (32 * 3 * 32 * 32 * 8)
+    assert 1 < clients_that_fit(network, (3, 32, 32), 32, Method()) < free / (32 * 3 * 32 * 32 * 8)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

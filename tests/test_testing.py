@@ -87,7 +87,7 @@ WRONG: list[tuple[Callable[[], Method], type[Exception], str]] = [
     (Overwriting, AssertionError, "a hook modifies its inputs, with momentum and weight decay: by"),
     (Counting, AssertionError, "differ"),
     (Forgetful, UserError, "the hook server_step of the method 'Forgetful' returned dict; expected a pair"),
-    (Diverging, AssertionError, "by inf in "),
+    (Diverging, AssertionError, "by nan in "),
 ]
 
 

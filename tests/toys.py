@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flbench import testing
 from flbench.data.shards import Shards
 from flbench.engine.conv_tuner import ConvTuner
 from flbench.engine.cuda_graph import Recorder
@@ -153,7 +154,7 @@ def toy_context(**given: Any) -> Context:
 def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     """Return the largest absolute difference between leaves of the same names."""
     assert a.keys() == b.keys()
-    return max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)
+    return testing.largest_difference(a, b)[1]
 
 
 def everything(trainer: Trainer) -> dict[str, Tensor]:

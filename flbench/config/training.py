@@ -37,6 +37,15 @@ def _head_fits(dataset: Any, model: Any, head: Any) -> str | None:
     return f"{head.label()} on {model.label()}: {problem}" if problem else None
 
 
+def _head_sees_lengths(norm: Any, head: Any) -> str | None:
+    if not (norm.only_scales_features and head.unit_features):
+        return None
+    return (
+        f"{norm.label()} only scales the features, and head: {head.label()} divides them by their norm; "
+        "use norm: none, whose logits are the same"
+    )
+
+
 def _head_is_trained(method: Any, head: Any) -> str | None:
     if head.trained or not method.trains_head:
         return None
@@ -122,6 +131,7 @@ class _Training(Experiment):
         Check(("dataset", "model"), "model", _image_fits),
         Check(("dataset", "model", "norm"), "norm", _norm_fits),
         Check(("dataset", "model", "head"), "head", _head_fits),
+        Check(("norm", "head"), "norm", _head_sees_lengths),
         Check(("norm", "batch_size"), "batch_size", _batch_fits),
         Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),

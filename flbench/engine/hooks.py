@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from flbench.engine.clients import ClientInit, ClientTask
 from flbench.errors import UserError
-from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides
+from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides, tmap
 from flbench.models.layers import at_least_float
 
 #: Turns a function of one client's tensors into one of a client's, or of a stack's.
@@ -177,7 +177,7 @@ class LiftedHooks:
 
     def kept(self, direction: Tree) -> Tree:
         """The direction as a velocity; a copy, because a method may return the weights, which move in place."""
-        return {name: leaf.clone() for name, leaf in direction.items()} if "direction" in self._own else direction
+        return tmap(torch.clone, direction) if "direction" in self._own else direction
 
     def finish(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
         """Return the next state and the message, after the last step."""

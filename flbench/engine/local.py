@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from flbench.engine.clients import ClientInit, ClientResult, ClientTask
 from flbench.engine.hooks import Lift, LiftedHooks
 from flbench.engine.optimizers import clipped, descend, where
-from flbench.methods.base import Outputs, Tree
+from flbench.methods.base import Outputs, Tree, tmap
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
 
@@ -67,22 +67,22 @@ def local_train(
     """
     method, sgd = task.method, task.sgd
     names = list(start.params)
-    params, velocity = _clone(start.params), _clone(start.velocity)
-    buffers = _clone(start.buffers)  # batch normalization updates them in place
+    params, velocity = tmap(torch.clone, start.params), tmap(torch.clone, start.velocity)
+    buffers = tmap(torch.clone, start.buffers)  # batch normalization updates them in place
     lifted = LiftedHooks(method, lift, task, start)
     lr = task.each.get("lr", sgd.lr)
     losses = []
     for step, (images, labels, sizes) in enumerate(batches):
         # Which clients (N,) take this step; None if all do.
         training = step < start.steps if isinstance(start.steps, Tensor) else None
-        buffers_before = buffers if training is None else _clone(buffers)
+        buffers_before = buffers if training is None else tmap(torch.clone, buffers)
         batch = images, labels, sizes, _taught(passes, lifted, task, images) if lifted.teachers else {}
         loss, grads = _gradient(passes, lifted, task, params, buffers, batch)
         if lifted.perturbs:
             with torch.no_grad():
                 there = lifted.perturbed(params, dict(zip(names, grads, strict=True)))
             there = {name: there[name] for name in names}  # a method may give them another order
-            _, grads = _gradient(passes, lifted, task, there, _clone(buffers), batch)
+            _, grads = _gradient(passes, lifted, task, there, tmap(torch.clone, buffers), batch)
         with torch.no_grad():
             weights = list(params.values())
             if sgd.clip_norm is not None:
@@ -130,10 +130,6 @@ def _gradient(
         objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
     )
     return loss, grads
-
-
-def _clone(tree: Tree) -> Tree:
-    return {name: leaf.clone() for name, leaf in tree.items()}
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:

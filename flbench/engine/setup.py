@@ -95,12 +95,13 @@ def make_trainer(
     first = network()
     runner: LoopExecutor | StackedExecutor
     record = None
-    if executor_for(experiment, data, device=device, wanted=executor) == "loop":
+    if executor_for(experiment, data, device=device, wanted=executor, network=first) == "loop":
         runner = LoopExecutor([network() for _ in range(pool)], autocast)
     elif device == "cpu":
         runner = StackedExecutor(network(), autocast)
     else:
-        tuner, chunk = _gpu_tuner(), clients_that_fit(first, image, experiment.batch_size, neighbours)
+        tuner, method = _gpu_tuner(), _method(experiment)
+        chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
         runner, record = StackedExecutor(network(), autocast, chunk, tuner.record, tuner), tuner.record
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
@@ -139,24 +140,29 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
     most = CHUNK
     if device != "cpu":
         network = make_network(experiment, data, device)
-        most = min(SATURATED, clients_that_fit(network, _image(data), experiment.batch_size, neighbours))
+        fitting = clients_that_fit(network, _image(data), experiment.batch_size, _method(experiment), neighbours)
+        most = min(SATURATED, fitting)
     return max(1, most // experiment.cohort_size)
 
 
-def executor_for(experiment: Training, data: Data, *, device: str, wanted: Executor) -> UsedExecutor:
+def executor_for(
+    experiment: Training, data: Data, *, device: str, wanted: Executor, network: nn.Module | None = None
+) -> UsedExecutor:
     """Return the executor for this experiment; ``auto`` selects by the device and the FLOPs of a local step.
 
-    Partial batches that a stack cannot compute exactly are always trained by the loop.
+    Partial batches that a stack cannot compute exactly are always trained by the loop. ``network`` is the experiment's,
+    on the device, if there is one already; its weights and buffers stay as they are.
     """
-    if isinstance(experiment, Federated) and not experiment.drop_last:
-        network = make_network(experiment, data, device)
-        if not stacks_partial_batches(cast(Method, experiment.method), network, _image(data)):
-            return "loop"
+    if wanted == "auto" and device != "cpu":
+        wanted = "stacked"
+    if wanted != "auto" and _drops_last(experiment):
+        return wanted
+    network, image = make_network(experiment, data, device) if network is None else network, _image(data)
+    if not _drops_last(experiment) and not stacks_partial_batches(_method(experiment), network, image):
+        return "loop"
     if wanted != "auto":
         return wanted
-    if device != "cpu":
-        return "stacked"
-    forward = sample_flops(make_network(experiment, data, device), _image(data), backward=False)
+    forward = sample_flops(network, image, backward=False)
     flops = 3 * forward * experiment.batch_size  # the backward pass counted as two forward passes
     return "stacked" if flops < STACK_BELOW_FLOPS else "loop"
 
@@ -172,6 +178,11 @@ def _optimizer(experiment: Training) -> Sgd:
     if experiment.optimizer == "sgd":
         return Sgd(**plain)
     return Adam(**plain, decoupled=experiment.optimizer == "adamw")
+
+
+def _method(experiment: Training) -> Method:
+    """The method; centralized training has the hooks of FedAvg."""
+    return cast(Method, experiment.method) if isinstance(experiment, Federated) else Method()
 
 
 def _drops_last(experiment: Training) -> bool:

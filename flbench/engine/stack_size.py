@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from flbench.engine.hook_checks import checked
+from flbench.methods.base import Context, Method, overrides
+from flbench.models.network import head_weight
 
 #: Share of a GPU's free memory that a stack of clients may use. Recorded graphs keep that much in a pool of their own;
 #: computations beside them (a trial of the next recording, a round whose clients a probe needs) use as much again
@@ -14,17 +20,18 @@ from torch import Tensor, nn
 SHARE = 0.35
 
 #: Tensors as large as all of a client's weights that exist at once: initial weights, weights, gradients, direction,
-#: velocity, state, message, result.
+#: velocity, state, message, result. Each teacher adds one.
 COPIES = 8
 
 #: Activations that exist at once, in units of those that the backward pass keeps: themselves and their gradients.
 KEPT = 2
 
 
-def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: int) -> int:
+def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: int, method: Method) -> int:
     """Return an estimate of the bytes that the local training of one client needs.
 
-    Counts what torch keeps for the backward pass of two images, scaled to a batch.
+    Counts what torch keeps for the backward pass of two images, scaled to a batch. Of each teacher it counts the
+    weights and the outputs: its pass keeps nothing for a backward pass, and ends before the student's begins.
     """
     network = copy.deepcopy(network)  # batch normalization updates its statistics
     weights = [*network.parameters(), *network.buffers()]
@@ -43,24 +50,45 @@ def client_bytes(network: nn.Module, image: tuple[int, int, int], batch_size: in
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = network(torch.zeros(samples, *image, dtype=like.dtype, device=like.device))
     activations = sum(kept.values()) / samples * batch_size
+    model, taught = _bytes(weights), _bytes(outputs) / samples * batch_size
     del outputs
-    model = sum(leaf.numel() * leaf.element_size() for leaf in weights)
-    return int(KEPT * activations + COPIES * model)
+    return int(KEPT * activations + COPIES * model + teacher_count(method, network) * (model + taught))
 
 
-def clients_that_fit(network: nn.Module, image: tuple[int, int, int], batch_size: int, neighbours: int = 1) -> int:
+def teacher_count(method: Method, network: nn.Module) -> int:
+    """Return how many teachers a client of the method has in its first round."""
+    if not overrides(type(method), "teachers"):
+        return 0
+    method = checked(method)
+    x, buffers = dict(network.named_parameters()), dict(network.named_buffers())
+    start, server = method.broadcast(x, method.init_server(x))
+    one = torch.ones((), device=next(network.parameters()).device)
+    numbers: dict[str, Any] = {"lr": 1.0, "steps": 1, "relative_size": one, "round": 0}
+    client, head = method.init_client(x, buffers), head_weight(network)
+    counts_Y = one.expand(len({**x, **buffers}[head])) if head else one.view(1)
+    return len(method.teachers(Context(start, server, client, counts_Y, **numbers, head=head, buffers=buffers)))
+
+
+def clients_that_fit(
+    network: nn.Module, image: tuple[int, int, int], batch_size: int, method: Method, neighbours: int = 1
+) -> int:
     """Return how many clients fit into one stack on the current GPU, at least one.
 
     Args:
         network: a client's network, on the GPU.
         image: (C, H, W).
         batch_size: samples in a batch.
+        method: the clients' method.
         neighbours: processes that share the GPU, this one among them.
     """
-    each = client_bytes(network, image, batch_size)
+    each = client_bytes(network, image, batch_size, method)
     # Return unused memory to the driver. What torch still holds is in use or belongs to the pool of existing graphs,
     # where no stack could be allocated, so it does not count as free.
     gc.collect()
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     return max(1, int(SHARE * free / neighbours) // each)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in tensors)

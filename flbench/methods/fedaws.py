@@ -21,8 +21,9 @@ class FedAwS(Method):
     Server:     row c <- mean over the clients that hold class c, by samples; then, with all rows of length 1,
                 rows <- rows - spread grad sum_{c != d} max(0, nu - 1 + cos(w_c, w_d))^2, and to length 1 again
 
-    ``spread`` is the paper's lambda times its learning rate; a bias of the head is 0. No setting is FedAvg. Some public
-    codes have cross-entropy on the clients, half of this distance, or a mean over pairs.
+    ``spread`` is the paper's lambda times its learning rate; a bias of the head is 0. No setting is FedAvg. Not part of
+    it is the paper's form for very many classes, which spreads only the nearest rows. Public codes, none of them its
+    authors', have cross-entropy on the clients, half of this distance, a mean over pairs, or many server steps.
     """
 
     equation: ClassVar[str] = "local loss: max(0, margin - cos(f, w_y))^2, then the server spreads the head's rows out"

@@ -21,7 +21,8 @@ class FedDyn(Method):
     Server:     h <- h + |S|/N delta,   x <- x + server_lr (delta + h),   delta = mean_k (w_k - x)
 
     c_k is -1/alpha_k times the paper's gradient; h, the mean of all c_k, is -1/alpha times its h. Both start at 0. At a
-    fixed point no client moves: grad f_k(x) = -alpha_k c_k with sum_k c_k = 0, so sum_k grad f_k(x) / alpha_k = 0.
+    fixed point no client moves: grad f_k(x) = -alpha_k c_k with sum_k c_k = 0, so sum_k grad f_k(x) / alpha_k = 0. x is
+    evaluated; the authors' code evaluates the mean of all clients' last models, too, and plots that one.
 
     - ``samples``: alpha_k = alpha M / (N m_k), as in the authors' code, gives FedAvg's loss sum_k m_k/M f_k;
     - ``equal``: alpha_k = alpha, as in the paper's text and in most other codes, gives mean_k f_k.

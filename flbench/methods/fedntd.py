@@ -23,11 +23,14 @@ class FedNTD(Method):
     p = softmax_{c != y}(z / tau)
 
     The server's model is in evaluation mode and gets no gradient. beta = 0 is FedAvg. The authors' code multiplies the
-    term by tau^2, which the paper does not; at their tau = 1 both are the same. With two classes the term is 0.
+    term by tau^2, which the paper does not; at their tau = 1 both are the same, and beta takes the factor elsewhere.
+    With two classes the term is 0.
     """
 
     equation: ClassVar[str] = "local loss: CE(z, y) + beta KL(softmax(z_server/tau) || softmax(z/tau)) without class y"
-    source: ClassVar[str] = "Lee et al. 2022, Preservation of the Global Knowledge by Not-True Distillation in FL"
+    source: ClassVar[str] = (
+        "Lee et al. 2022, Preservation of the Global Knowledge by Not-True Distillation in Federated Learning"
+    )
 
     beta: Annotated[float, Field(ge=0)] = 1.0
     tau: Annotated[float, Field(gt=0)] = 1.0

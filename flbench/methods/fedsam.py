@@ -26,7 +26,7 @@ class FedSAM(Method):
 
     The norm is one per client, over all parameters. Weight decay is not part of the perturbation. Batch statistics move
     in the first pass only, as in Foret et al. (2021), whose rho is the default; in most federated codes both passes
-    move them.
+    move them, and rho is 0.02 to 0.1. Caldarola et al. (2022) propose the same method under this name.
     """
 
     equation: ClassVar[str] = "w <- w - lr g(w + rho g(w) / ||g(w)||)"

@@ -22,10 +22,11 @@ class Moon(Method):
     local loss: CE(z, y) + mu mean_B -log(e^(s/tau) / (e^(s/tau) + e^(p/tau))),   s = cos(f, f_server),
     p = cos(f, f_previous)
 
-    f is the input of the head; the paper and its code put a projection before it (two linear layers). f_previous are
+    f is the input of the head; the paper and its code put a projection before it (``head: projection``). f_previous are
     the features of the client's own weights and running statistics after the last round in which it took part, and of
-    the initial ones before. Both teachers are in evaluation mode and do not change during a round. In the first round
-    of a run they are equal and the term has no gradient. mu = 0 is FedAvg. The paper's mu is 5 or 1, by data set.
+    the server's initial ones before (in the authors' code, of initial weights of its own). Both teachers are in
+    evaluation mode and do not change during a round. In the first round of a run they are equal and the term has no
+    gradient, as in the code, which then has no previous one. mu = 0 is FedAvg. The paper's mu is 5 or 1, by data set.
     """
 
     equation: ClassVar[str] = "local loss: CE(z, y) + mu log(1 + exp((cos(f, f_previous) - cos(f, f_server)) / tau))"

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -684,11 +685,11 @@ def test_what_is_raised_instead_of_an_error_of_memory_is_none() -> None:
 def test_a_stack_holds_as_many_clients_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     network, image = toy_network("toy-cnn", "bn", image=(2, 8, 8)), (2, 8, 8)
     statistics = {name: leaf.clone() for name, leaf in network.named_buffers()}
-    each = client_bytes(network, image, 5)
+    each, fit = client_bytes(network, image, 5, Method()), partial(clients_that_fit, network, image, method=Method())
     FakeMemory(monkeypatch, total=400 * each, allocated=10 * each, cached=50 * each, in_pool=240 * each)
-    assert clients_that_fit(network, image, 5) == 52, "0.35 of the 150 that are free once torch's cache is handed back"
-    assert clients_that_fit(network, image, 5, neighbours=2) == 26, "half of that where two workers share the GPU"
-    assert clients_that_fit(network, image, 50_000) == 1
+    assert fit(batch_size=5) == 52, "0.35 of the 150 that are free once torch's cache is handed back"
+    assert fit(batch_size=5, neighbours=2) == 26, "half of that where two workers share the GPU"
+    assert fit(batch_size=50_000) == 1
     assert largest_difference(statistics, dict(network.named_buffers())) == 0
 
 
@@ -711,8 +712,18 @@ class FakeMemory:
 
 def test_memory_of_a_client_grows_with_its_batch() -> None:
     image = (2, 8, 8)
-    small, large = (client_bytes(toy_network("toy-cnn", image=image), image, batch) for batch in (10, 20))
+    small, large = (client_bytes(toy_network("toy-cnn", image=image), image, batch, Method()) for batch in (10, 20))
     weights = sum(leaf.numel() for leaf in toy_network("toy-cnn", image=image).parameters()) * 8
     assert small > 8 * weights
     # At least what the first convolution and its ReLU keep: the images, and 4 channels of 6x6 pixels before pooling.
     assert (large - small) / 10 > 2 * 8 * (2 * 64 + 4 * 36)
+
+
+@pytest.mark.parametrize(("method", "teachers"), [("fedavg", 0), ("fedprox", 0), ("fedntd", 1), ("moon", 2)])
+def test_memory_of_teachers_is_counted(method: str, teachers: int) -> None:
+    """Their weights, running statistics and outputs, in float64; a pass without gradients keeps no activations."""
+    network, image, batch = toy_network("toy-cnn", "bn", image=(2, 8, 8)), (2, 8, 8), 10
+    plain, found = (client_bytes(network, image, batch, METHODS.parse(name)) for name in ("fedavg", method))
+    tensors = [*network.parameters(), *network.buffers()]
+    outputs = batch * (6 + 3)  # the features and the logits
+    assert found - plain == teachers * 8 * (sum(leaf.numel() for leaf in tensors) + outputs)

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from flbench.config import Federated, InvalidExperiment, parse_experiment
 from flbench.data.arrays import Arrays, Data
 from flbench.data.batches import federated_rows, partial_rows, steps_of_epochs
+from flbench.engine import setup
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.optimizers import Sgd
 from flbench.engine.partial_batches import stacks_partial_batches
-from flbench.engine.setup import executor_for, make_trainer
+from flbench.engine.setup import executor_for, make_network, make_trainer
 from flbench.errors import UserError
 from flbench.registry import METHODS
 from tests.conformance.problem import (
@@ -151,6 +153,24 @@ def test_what_sees_whole_batches_is_trained_by_the_loop(method: str, norm: str, 
     buffers = {name: leaf.clone() for name, leaf in before.named_buffers()}
     stacks_partial_batches(METHODS.parse(method), before, (1, 8, 8))
     assert all(torch.equal(leaf, buffers[name]) for name, leaf in before.named_buffers())
+
+
+@pytest.mark.parametrize("batches", [{"local_epochs": 1, "drop_last": False}, {"local_epochs": 1}])
+def test_choosing_the_executor_builds_no_network_of_its_own(
+    batches: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def counted(experiment: Federated, data: Data, device: str) -> nn.Module:
+        built.append(device)
+        return make_network(experiment, data, device)
+
+    monkeypatch.setattr(setup, "make_network", counted)
+    experiment = parse_experiment({"model": {"name": "mlp", "widths": [4]}, "batch_size": 4, **batches})
+    assert isinstance(experiment, Federated)
+    trainer, _ = make_trainer(experiment, _digits(), device="cpu", executor="auto", pool=1)
+    assert trainer.executor.name == "stacked"
+    assert built == ["cpu"] * 2, "for the initial weights, and for the executor"
 
 
 def _digits() -> Data:

@@ -101,7 +101,7 @@ def test_on_a_gpu_as_many_runs_are_fused_as_fit(monkeypatch: pytest.MonkeyPatch)
     neighbours: list[int] = []
 
     def fitting(*given: Any) -> int:
-        neighbours.append(given[3])
+        neighbours.append(given[4])
         return fits
 
     monkeypatch.setattr(setup, "clients_that_fit", fitting)
@@ -126,7 +126,7 @@ def test_a_worker_takes_its_share_of_a_gpu(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(setup, "make_network", lambda experiment, data, _: make_network(experiment, data, "cpu"))
     monkeypatch.setattr(device_data, "_copies", lambda same, _: device_data._tensors(same.arrays, "cpu"))
     monkeypatch.setattr(setup, "_gpu_tuner", lambda: SimpleNamespace(record=None))
-    monkeypatch.setattr(setup, "clients_that_fit", lambda network, image, batch_size, neighbours: 12 // neighbours)
+    monkeypatch.setattr(setup, "clients_that_fit", lambda network, image, batch, method, neighbours: 12 // neighbours)
 
     def made(*given: Any, **wanted: Any) -> tuple[Trainer, Numerics]:
         trainer, numerics = make_trainer(*given, **wanted)

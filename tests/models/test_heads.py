@@ -183,6 +183,18 @@ def test_a_method_that_trains_the_rows_refuses_fixed_ones() -> None:
         parse_experiment({"method": "fedaws", "head": "etf"})
 
 
+@pytest.mark.parametrize("head", ["cosine", {"name": "frozen", "variant": "spherefed"}, "etf"], ids=str)
+def test_a_norm_that_only_scales_features_is_refused_where_the_head_does_not_see_lengths(head: Any) -> None:
+    images = images_for("mlp", 4)
+    logits = [small("mlp", norm, head=head)(images)[1] for norm in ("none", "fn")]
+    torch.testing.assert_close(*logits, rtol=1e-12, atol=1e-12)
+    for kind in ("federated", "centralized"):
+        with pytest.raises(InvalidExperiment, match=r"fn only scales the features, .* use norm: none"):
+            parse_experiment({"kind": kind, "norm": "fn", "head": head})
+    accepted = [("fn", "linear"), ("fn", "frozen"), ("fn", "projection"), ("fn-layerwise", head), ("ln", head)]
+    assert all(parse_experiment({"norm": norm, "head": seeing}) for norm, seeing in accepted)
+
+
 def test_a_model_that_builds_itself_has_a_head_of_its_own() -> None:
     assert parse_experiment({"model": "simple-vit"})
     with pytest.raises(InvalidExperiment, match="the model builds its own head: use head: linear"):

@@ -22,6 +22,11 @@ class Head(Component):
     #: Whether training moves the weight; if not, it is a buffer that the engine never averages.
     trained: ClassVar[bool] = True
 
+    @property
+    def unit_features(self) -> bool:
+        """Whether it divides each sample's features by their norm, so that their length does not matter."""
+        return False
+
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
         """Return the last layer, f_BD to z_BY, whose ``weight`` is (Y, D); ``bias``: whether a linear one has a bias.
 

@@ -24,8 +24,8 @@ _Scale = Annotated[float, Field(gt=0)]
 class Cosine(Head):
     """Scaled cosines between the features and trained rows, without a bias.
 
-    Its rows start as those of the linear head. The scale is fixed, as in NormFace and CosFace, or learned from its
-    initial value, as in Gidaris and Komodakis, who start at 10.
+    Its rows start as those of the linear head. The scale is fixed, as in CosFace (whose margin is not part of this
+    head), or learned from its initial value, as in Gidaris and Komodakis, who start at 10.
 
     Attributes:
         scale: s, or its initial value.
@@ -34,11 +34,17 @@ class Cosine(Head):
 
     equation: ClassVar[str] = "z_y = s cos(w_y, f), norms at least 1e-5"
     source: ClassVar[str] = (
-        "Gidaris & Komodakis 2018, Dynamic Few-Shot Learning (learned s); Wang et al. 2018, CosFace (fixed s)"
+        "Gidaris & Komodakis 2018, Dynamic Few-Shot Visual Learning without Forgetting (learned s); "
+        "Wang et al. 2018, CosFace: Large Margin Cosine Loss for Deep Face Recognition (fixed s)"
     )
 
     scale: _Scale = 10.0
     learned: bool = False
+
+    @property
+    def unit_features(self) -> bool:
+        """Always."""
+        return True
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
         """Return cosines."""
@@ -66,25 +72,34 @@ class Frozen(_Fixed):
     """Orthonormal rows that are never trained, without a bias.
 
     Variants: ``fedbabu`` takes the features as they are; ``spherefed`` divides them by their norm, so that the logits
-    are bounded. FedBABU draws its rows as torch does, nearly orthogonal, and trains them for personalization
-    after the last round, which flbench does not; SphereFed fits one-hot targets by squared error, where flbench uses
-    the method's loss.
+    are bounded. FedBABU's code freezes the rows that torch draws, nearly orthogonal and of norm about 0.58 (``scale:
+    0.58``), with a bias, and trains them for personalization after the last round, which flbench does not. SphereFed
+    fits one-hot targets by squared error, where flbench uses the method's loss, and solves for the rows after the last
+    round.
 
     Attributes:
         scale: s, common to all rows.
     """
 
     equation: ClassVar[str] = "z = s W f, W W^T = 1 (spherefed: z = s W f / max(||f||, 1e-5)), W never trained"
-    source: ClassVar[str] = "Oh et al. 2022, FedBABU; Dong et al. 2022, SphereFed"
+    source: ClassVar[str] = (
+        "Oh et al. 2022, FedBABU: Toward Enhanced Representation for Federated Image Classification; "
+        "Dong et al. 2022, SphereFed: Hyperspherical Federated Learning"
+    )
 
     variant: Literal["fedbabu", "spherefed"] = "fedbabu"
     scale: _Scale = 1.0
+
+    @property
+    def unit_features(self) -> bool:
+        """In SphereFed."""
+        return self.variant == "spherefed"
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
         """Return a product with orthonormal rows."""
         from flbench.models.head_layers import FixedHead
 
-        return FixedHead(features, classes, self.scale, simplex=False, unit_features=self.variant == "spherefed")
+        return FixedHead(features, classes, self.scale, simplex=False, unit_features=self.unit_features)
 
 
 @HEADS.register("etf")
@@ -92,8 +107,10 @@ class Frozen(_Fixed):
 class Etf(_Fixed):
     """Scaled cosines between the features and a simplex equiangular tight frame that is never trained.
 
-    All rows have norm 1 and all pairs of them the cosine -1/(Y - 1). FedETF learns the scale, uses it with a balanced
-    softmax (here the method ``fedlc`` or ``fedrs``) and puts a projection in front; none of these is part of this head.
+    All rows have norm 1 and all pairs of them the cosine -1/(Y - 1). FedETF's code learns the scale from 10 or 1, by
+    model, has a balanced softmax as its loss (CE(z_c + log n_c), n_c the client's samples of class c) and puts a linear
+    layer in front; loss and layer are not part of this head. It draws the frame in the span of a uniform matrix's
+    columns; here that span is uniformly distributed, too.
 
     Attributes:
         scale: s, or its initial value.
@@ -101,10 +118,18 @@ class Etf(_Fixed):
     """
 
     equation: ClassVar[str] = "z_y = s v_y f / max(||f||, 1e-5), V = sqrt(Y/(Y-1)) (1 - 11^T/Y) U, U U^T = 1"
-    source: ClassVar[str] = "Li et al. 2023, No Fear of Classifier Biases (FedETF); Papyan et al. 2020"
+    source: ClassVar[str] = (
+        "Li et al. 2023, No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and "
+        "Fixed Classifier (FedETF); Papyan et al. 2020"
+    )
 
     scale: _Scale = 10.0
     learned: bool = False
+
+    @property
+    def unit_features(self) -> bool:
+        """Always."""
+        return True
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
         """Return cosines with the frame."""

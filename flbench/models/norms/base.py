@@ -35,6 +35,9 @@ class Norm(Component):
     #: Fewest samples in a training batch that the norm can work with.
     smallest_batch: ClassVar[int] = 1
 
+    #: Whether it does nothing but multiply each sample's features by a positive number.
+    only_scales_features: ClassVar[bool] = False
+
     def layer(self, site: Site) -> nn.Module | None:
         """Return the module at ``site``, or None if this norm has none there."""
         return None

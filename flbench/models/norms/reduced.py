@@ -25,6 +25,7 @@ class FeatureNorm(Norm):
 
     equation: ClassVar[str] = "sqrt(d) x / max(||x||, eps) at the feature; eps 1e-5 (text) or 1e-12 (code)"
     source: ClassVar[str] = f"{PAPER}, eq. 7 (Prop. 1) and Table 3 (last layer)"
+    only_scales_features: ClassVar[bool] = True
 
     variant: ScaleVariant = "text"
 
@@ -49,6 +50,7 @@ class LayerwiseFeatureNorm(FeatureNorm):
 
     equation: ClassVar[str] = "n(x) = sqrt(d) x / max(||x||, eps) after each activation"
     source: ClassVar[str] = f"{PAPER}, eq. 6 and Table 3 (layerwise)"
+    only_scales_features: ClassVar[bool] = False
 
     def sits(self, site: Site) -> bool:
         """After every activation but the last, and at the feature."""
