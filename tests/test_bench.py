@@ -17,6 +17,7 @@ from flbench.bench import compare as compare_module
 from flbench.bench import measure
 from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
 from flbench.bench.measure import Spread, Variant, take_turns
+from flbench.bench.methods import method_costs
 from flbench.bench.plain_pytorch import PlainLoop, Training, augment
 from flbench.bench.probes import EVERY, probe_costs
 from flbench.bench.workloads import WORKLOADS, Workload, data_for, random_data
@@ -293,6 +294,38 @@ def test_results_are_plain_data() -> None:
         "ln",
         data_for(TINY.experiment(), None).fingerprint,
     )
+
+
+def test_methods_relative_to_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rounds of 2 s of FedAvg and 5 s of another method, its factor is 2.5."""
+    timed: list[Variant] = []
+
+    def turns(variants: list[Variant], **_: Any) -> dict[str, list[float]]:
+        for variant in variants:
+            variant.work()  # every variant can be executed
+        timed.extend(variants)
+        return {variant.name: [2.0 if "fedavg" in variant.name else 5.0] for variant in variants}
+
+    monkeypatch.setattr("flbench.bench.methods.take_turns", turns)
+    done = method_costs(TINY, Settings(), ["feddyn", "fedavg"], note=silent)
+    pairs = [("loop", "fedavg"), ("loop", "feddyn"), ("stacked", "fedavg"), ("stacked", "feddyn")]
+    assert [variant.name for variant in timed] == [", ".join(pair) for pair in pairs]
+    assert [(row.executor, row.method) for row in done.rows] == pairs
+    assert [row.factor for row in done.rows] == [Spread(f, f, f, 1) for f in (1.0, 2.5, 1.0, 2.5)]
+    assert (done.auto, done.rounds) == ("stacked", 1)
+
+
+def test_methods_run_in_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    methods: list[str] = []
+    step = FederatedTrainer.step
+
+    def watched(trainer: FederatedTrainer, **options: Any) -> Any:
+        methods.append(trainer.run.method.name)
+        return step(trainer, **options)
+
+    monkeypatch.setattr(FederatedTrainer, "step", watched)
+    method_costs(TINY, Settings(repeats=1), ["fedprox"], note=silent)
+    assert methods == ["fedavg", "fedprox"] * 4  # both executors, after a warm-up
 
 
 @pytest.mark.cuda

@@ -29,13 +29,14 @@ from flbench.worker import environment
 if TYPE_CHECKING:
     from flbench.bench.compare import Comparison, Settings
     from flbench.bench.measure import Note, Spread
+    from flbench.bench.methods import MethodCosts
     from flbench.bench.probes import ProbeCosts
 
 #: Seconds between two lines of progress without a terminal.
 QUIET = 2.0
 
-#: Workloads on which probes are timed by default.
-PROBED = ("digits", "cifar10")
+#: Workloads on which probes and methods are timed by default.
+SMALLER = ("digits", "cifar10")
 
 #: Load per usable core at the start above which the user is warned.
 BUSY = 0.25
@@ -78,6 +79,10 @@ def bench(
     probes: Annotated[
         bool, typer.Option("--probes", help="Time the probes instead; default workloads: digits and cifar10.")
     ] = False,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Time these methods instead; default workloads: digits and cifar10."),
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,6 +96,8 @@ def bench(
     With --probes: the time of a measurement of each probe, also in rounds of training, and its share of the time of a
     run that measures every 50 rounds. Rounds between two measurements cost as much as without probes.
 
+    With --methods: the time of a round of each method, also in rounds of FedAvg, per executor on one core.
+
     Example: flbench bench digits --threads 1
 
     Example: flbench bench cifar10 --norm ln --precision bf16 --repeats 9
@@ -98,10 +105,15 @@ def bench(
     Example: flbench bench digits cifar10 --scaling --json > speed.json
 
     Example: flbench bench digits --probes
+
+    Example: flbench bench digits cifar10 --methods feddyn,fedsam,moon
     """
     from flbench.bench.compare import Settings, compare  # imports torch, which takes seconds
+    from flbench.bench.methods import MethodCosts, method_costs
     from flbench.bench.probes import ProbeCosts, probe_costs
 
+    if probes and methods is not None:
+        raise UserError("--probes and --methods are two measurements: give one of them")
     for name in workloads or ():
         if name not in WORKLOADS:
             raise UserError(unknown("workload", name, WORKLOADS))
@@ -120,23 +132,30 @@ def bench(
     machine, console = _machine(settings), wide_console()
     if not as_json:
         console.print("\n".join(_header(machine, settings)), markup=False, highlight=False)
+    kind = "probes" if probes else "workloads" if methods is None else "methods"
     measured: list[dict[str, Any]] = []
-    for name in dict.fromkeys(workloads or (PROBED if probes else WORKLOADS)):
+    for name in dict.fromkeys(workloads or (WORKLOADS if kind == "workloads" else SMALLER)):
         workload = WORKLOADS[name]
         with _progress() as note:
-            done: ProbeCosts | Comparison
+            done: ProbeCosts | MethodCosts | Comparison
             if probes:
                 done = probe_costs(workload, settings, note=note)
+            elif methods is not None:
+                done = method_costs(workload, settings, methods.split(","), note=note)
             else:
                 done = compare(workload, settings, scaling=scaling, note=note)
         measured.append(asdict(done))
         if not as_json:
-            _print_probes(console, done) if isinstance(done, ProbeCosts) else _print_comparison(console, done)
+            if isinstance(done, ProbeCosts):
+                _print_probes(console, done)
+            elif isinstance(done, MethodCosts):
+                _print_methods(console, done)
+            else:
+                _print_comparison(console, done)
     machine["load_after"] = _load()
     if as_json:
         used = {name: value for name, value in asdict(settings).items() if name != "data_root"}
-        results = {"probes" if probes else "workloads": measured}
-        print_json({"schema": 1, "machine": machine, "settings": used, **results})
+        print_json({"schema": 1, "machine": machine, "settings": used, kind: measured})
     else:
         console.print(f"\nload at the end: {_load_text(machine['load_after'])}", markup=False, highlight=False)
 
@@ -240,6 +259,14 @@ def _print_probes(console: Console, done: ProbeCosts) -> None:
     ]
     columns = ["ms per measurement (min to max)", "in rounds", "every", "share of the time"]
     _print_table(console, plain_table(["probe"], columns), [*rows, ["all", "", "", "", f"{done.share:.2%}"]])
+
+
+def _print_methods(console: Console, done: MethodCosts) -> None:
+    say(console, f"\n{done.what}, norm {done.norm}, data {done.data}")
+    n, rounds = done.rows[0].factor.n, f"{done.rounds} round{'s' * (done.rounds > 1)}"
+    say(console, f"n = {n} turns of {rounds}, medians; executor auto selects {done.auto} here")
+    rows = ([row.executor, row.method, _spread(row.round_s.times(1000)), _spread(row.factor)] for row in done.rows)
+    _print_table(console, plain_table(["executor", "method"], ["ms a round (min to max)", "x fedavg"]), rows)
 
 
 def _print_table(console: Console, table: Table, rows: Iterable[Sequence[str]]) -> None:

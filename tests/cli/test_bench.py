@@ -109,3 +109,20 @@ def test_probes_in_tables_and_in_json() -> None:
     }  # fmt: skip
     assert [set(look) for look in costs["looks"]] == [{"probe", "every", "seconds", "rounds", "share"}] * 4
     assert costs["share"] == pytest.approx(sum(look["share"] for look in costs["looks"]))
+
+
+def test_methods_in_tables_and_in_json() -> None:
+    out = bench("digits", "--methods", "feddyn").stdout
+    assert "n = 1 turns of 1 round, medians; executor auto selects stacked here" in out
+    for row in ("loop      fedavg ", "loop      feddyn ", "stacked   fedavg ", "stacked   feddyn "):
+        assert f"\n{row}" in out
+    summary = json.loads(bench("digits", "--methods", "feddyn", "--json").stdout)
+    assert set(summary) == {"schema", "machine", "settings", "methods"}
+    (costs,) = summary["methods"]
+    assert set(costs) == {"workload", "what", "norm", "data", "device", "auto", "rounds", "rows"}
+    assert [set(row) for row in costs["rows"]] == [{"method", "executor", "round_s", "factor"}] * 4
+
+
+def test_methods_that_cannot_be_timed_are_one_message() -> None:
+    assert "did you mean 'feddyn'?" in str(bench("digits", "--methods", "fedavg,feddin").exception)
+    assert "give one of them" in str(bench("digits", "--methods", "feddyn", "--probes").exception)
