@@ -9,6 +9,8 @@ from flbench.papers.label_skew import figures, figures_one_class
 from flbench.papers.label_skew.chapter import synthesize
 from flbench.papers.label_skew.claims_published import TOLERANCE, compare
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
+from flbench.papers.niid_bench import claims as niid_bench_claims
+from flbench.papers.niid_bench.supplement import NiidBenchSupplement
 from flbench.papers.rank_collapse.chapter import deep_chapter, rank_chapter
 from flbench.papers.rank_collapse.figures import deep, rank
 from flbench.papers.sharpness.chapter import chapter as sharpness_chapter
@@ -32,6 +34,9 @@ RANK_COLLAPSE = Paper(
         FigureKind("deep", "ranks and accuracy of deep networks over depth and epochs", deep),
     ),
 )
+
+#: Li et al. 2022.
+NIID_BENCH = Paper(supplement=lambda _, collection: NiidBenchSupplement(niid_bench_claims.compare(collection)))
 
 
 def papers(*, published: bool = False, tolerance: float = TOLERANCE, why: bool = False) -> tuple[Paper, ...]:
@@ -62,4 +67,4 @@ def papers(*, published: bool = False, tolerance: float = TOLERANCE, why: bool =
         ),
         supplement=label_skew_supplement,
     )
-    return label_skew, SHARPNESS, RANK_COLLAPSE
+    return label_skew, NIID_BENCH, SHARPNESS, RANK_COLLAPSE

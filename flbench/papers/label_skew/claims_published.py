@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
 
 from flbench.papers.label_skew.published import (
     Configuration,
@@ -14,56 +13,14 @@ from flbench.papers.label_skew.published import (
     other_data,
     published_rows,
 )
-from flbench.report.cells import Cell, Summary, cells_of, grouped
-from flbench.report.claims import VERDICTS, Claim, Verdict
+from flbench.papers.published_numbers import Comparison, Judgement, judgements, without_comparison
+from flbench.report.cells import Cell, cells_of, grouped
+from flbench.report.claims import VERDICTS, Verdict
 from flbench.report.runs import Run
 from flbench.report.stats import kendall_tau
 
-#: Why our number cannot be compared with a published one: it is of fewer rounds, or of other data or more rounds.
-Obstacle = Literal["", "not comparable", "shorter"]
-OBSTACLES: tuple[Obstacle, ...] = get_args(Obstacle)
-
 #: Percentage points; the paper's own repetitions of a number differ by up to 4.
 TOLERANCE = 1.0
-
-
-class Judgement(NamedTuple):
-    """The verdict on a published number, the obstacle to it if any, and why."""
-
-    verdict: Verdict
-    why: str = ""
-    obstacle: Obstacle = ""
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """The position among judgements, the most decisive first."""
-        return VERDICTS.index(self.verdict), OBSTACLES.index(self.obstacle)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A published number, and one of our cells of its configuration if there is any."""
-
-    row: PublishedRow
-    cell: Cell | None
-    judgement: Judgement
-
-    @property
-    def claim(self) -> Claim:
-        """The number as a claim with its verdict."""
-        verdict, why, obstacle = self.judgement
-        evidence = f"{obstacle}: {why}" if obstacle else why
-        return Claim(f"{self.row.label}: {self.row.text} %", f"table {self.row.table}", verdict, evidence)
-
-    @property
-    def ours(self) -> Summary | None:
-        """Our accuracy, a fraction; None where no seed has one."""
-        return self.cell.summary if self.cell else None
-
-    @property
-    def difference(self) -> float | None:
-        """Ours minus published, in percentage points."""
-        return 100 * self.ours.mean - self.row.value if self.ours else None
 
 
 @dataclass(frozen=True)
@@ -86,7 +43,7 @@ class Published:
 
     tolerance: float  # percentage points
     everything: bool  # whether published numbers without a requested run are listed too
-    comparisons: tuple[Comparison, ...]  # one a published number and cell of ours
+    comparisons: tuple[Comparison[PublishedRow], ...]  # one a published number and cell of ours
     orders: tuple[Order, ...]  # one a column of a table
 
     @property
@@ -98,23 +55,7 @@ class Published:
     @property
     def judgements(self) -> Sequence[Judgement]:
         """A judgement for each published number, by the most decisive of our cells."""
-        best: dict[int, Judgement] = {}
-        for one in self.comparisons:
-            known = best.get(id(one.row), one.judgement)
-            best[id(one.row)] = min(known, one.judgement, key=lambda found: found.order)
-        return list(best.values())
-
-
-def tally(judgements: Iterable[Judgement]) -> str:
-    """Return the number of judgements of each verdict: ``holds 3, inconclusive 70 (shorter 66), not run 96``."""
-    known = list(judgements)
-    verdicts, obstacles = Counter(one.verdict for one in known), Counter(one.obstacle for one in known)
-    reasons = ", ".join(f"{one} {obstacles[one]}" for one in OBSTACLES if one and obstacles[one])
-    return ", ".join(
-        f"{verdict} {verdicts[verdict]}" + (f" ({reasons})" if verdict == "inconclusive" and reasons else "")
-        for verdict in VERDICTS
-        if verdicts[verdict]
-    )
+        return judgements(self.comparisons)
 
 
 def compare(runs: Iterable[Run], *, tolerance: float = TOLERANCE, everything: bool = False) -> Published | None:
@@ -151,21 +92,11 @@ def judge(row: PublishedRow, cell: Cell | None, tolerance: float) -> Judgement:
     """
     if cell is None:
         return Judgement("not run")
-    gap = "" if cell.complete else ", ".join(f"{count} {why}" for why, count in cell.gaps.items())
-    if not cell.values and cell.gaps.keys() != {"diverged"}:
-        return Judgement("not run", "" if cell.gaps.keys() == {"pending"} else gap)
-    if why := other_data(cell.training, cell.fingerprint, cell.samples):
-        return Judgement("inconclusive", why, "not comparable")
-    if (rounds := cell.runs[0].rounds) != row.rounds:
-        obstacle: Obstacle = "shorter" if rounds < row.rounds else "not comparable"
-        return Judgement("inconclusive", f"{rounds:,} of {row.rounds:,} rounds", obstacle)
-    if not cell.values:
-        return Judgement("does not hold", gap)
-    if gap:
-        return Judgement("inconclusive", gap)
+    other = other_data(cell.training, cell.fingerprint, cell.samples)
+    if judgement := without_comparison(cell, row.rounds, other):
+        return judgement
     summary = cell.summary
-    if summary is None or summary.half_width is None:
-        return Judgement("inconclusive", "one seed has no interval")
+    assert summary is not None and summary.half_width is not None
     # Numbers are compared as printed, to a hundredth of a point.
     distance, half_width = round(abs(100 * summary.mean - row.value), 2), round(100 * summary.half_width, 2)
     if distance <= tolerance and half_width <= tolerance:
@@ -182,7 +113,7 @@ def _settings(cell: Cell) -> tuple[int, str, str]:
     return len(given), method.label() if method else "", norm.label()
 
 
-def _orders(comparisons: Sequence[Comparison]) -> list[Order]:
+def _orders(comparisons: Sequence[Comparison[PublishedRow]]) -> list[Order]:
     """Kendall's tau of every column in which at least two methods ran for equally many rounds on the same data."""
     columns: dict[tuple[str, object, int, str | None], dict[tuple[str, str], tuple[PublishedRow, float]]] = {}
     for one in comparisons:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flbench.papers.label_skew.chapter import Synthesis, synthesize
-from flbench.papers.label_skew.claims_published import Comparison, tally
 from flbench.papers.label_skew.probe_cells import Probed
+from flbench.papers.label_skew.published import PublishedRow
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
+from flbench.papers.published_numbers import Comparison, tally
 from flbench.report.board import Leaderboard
 from flbench.report.cells import Summary
 from flbench.report.figures.drawing import Drawing, file_name
@@ -172,7 +173,9 @@ def published(board: Leaderboard) -> Iterator[Drawing]:
             yield _published(place, pairs, found.tolerance)
 
 
-def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison, Summary]], tolerance: float) -> Drawing:
+def _published(
+    place: tuple[str, str], pairs: Sequence[tuple[Comparison[PublishedRow], Summary]], tolerance: float
+) -> Drawing:
     figure, (panel,) = panels(1, panel=(4.0, 3.8))
     values = [value for one, ours in pairs for value in (one.row.value, 100 * ours.mean)]
     low, high = max(0.0, min(values) - 5), min(100.0, max(values) + 5)

@@ -6,11 +6,10 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from flbench.messages import format_scalar
-from flbench.papers.evidence import number_entry
-from flbench.papers.label_skew.claims_published import Comparison, Order, Published
-from flbench.papers.label_skew.published import Configuration, remarks
+from flbench.papers.label_skew.claims_published import Order, Published
+from flbench.papers.label_skew.published import Configuration, PublishedRow, remarks
+from flbench.papers.published_numbers import HEADS, Comparison
 from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
-from flbench.report.cells import mean_text
 
 #: Settings that head a column where they differ between the rows of a section.
 _SETTINGS: Mapping[str, str] = {
@@ -85,7 +84,7 @@ def place_blocks(published: Published, place: tuple[str, str], heading: Heading)
     )
     heads = ["published as", "table", "ours", *(_SETTINGS[name] for name in settings)]
     rows = tuple(_row(same, settings) for same in _merged(shown))
-    numbers = Grid((*heads, "published", "mean", "rounds", "difference", "verdict"), rows, len(heads), remarks=1)
+    numbers = Grid((*heads, *HEADS), rows, len(heads), remarks=1)
     blocks += [Paragraph(f"Everywhere: {everywhere}."), numbers]
     if notes := _remarks(shown):
         blocks.append(Items(tuple(notes)))
@@ -98,7 +97,7 @@ def place_blocks(published: Published, place: tuple[str, str], heading: Heading)
     return blocks
 
 
-def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
+def _merged(comparisons: Sequence[Comparison[PublishedRow]]) -> list[list[Comparison[PublishedRow]]]:
     """Return comparisons with the same number and cell together: a number may be published in several tables.
 
     Configurations come in the order of the paper, the numbers of one configuration together.
@@ -106,16 +105,16 @@ def _merged(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     first: dict[Configuration, int] = {}
     for one in comparisons:
         first.setdefault(one.row.configuration, len(first))
-    merged: dict[tuple[Any, ...], list[Comparison]] = {}
+    merged: dict[tuple[Any, ...], list[Comparison[PublishedRow]]] = {}
     for one in comparisons:
         row = one.row
         merged.setdefault((first[row.configuration], row.text, row.sd, row.seeds, id(one.cell)), []).append(one)
     return sorted(merged.values(), key=lambda same: first[same[0].row.configuration])
 
 
-def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ...]:
+def _row(same: Sequence[Comparison[PublishedRow]], settings: Sequence[str]) -> tuple[Entry, ...]:
     one = same[0]
-    row, cell, ours, claim = one.row, one.cell, one.ours, one.claim
+    row, cell = one.row, one.cell
     return (
         *words(
             " / ".join(dict.fromkeys(other.row.label for other in same)),
@@ -123,15 +122,11 @@ def _row(same: Sequence[Comparison], settings: Sequence[str]) -> tuple[Entry, ..
             ", ".join(cell.tick(axis).label for axis in ("method", "norm")) if cell else _named(row.configuration),
             *(format_scalar(getattr(row.configuration, name)) for name in settings),
         ),
-        Entry(f"{row.text} ± {row.sd}" if row.sd else row.text, order=row.value),
-        Entry(mean_text(cell), (f"n={ours.n}",), order=ours.mean) if cell and ours else Entry("–"),
-        number_entry(cell.runs[0].rounds if cell else None, "{:,}".format),
-        number_entry(one.difference, "{:+.2f}".format),
-        Entry(f"{claim.verdict} ({claim.evidence})" if claim.evidence else claim.verdict),
+        *one.entries(),
     )
 
 
-def _remarks(comparisons: Sequence[Comparison]) -> list[str]:
+def _remarks(comparisons: Sequence[Comparison[PublishedRow]]) -> list[str]:
     """Each remark once, after the configurations that it concerns; not where it concerns all of them."""
     concerned: dict[str, dict[str, None]] = {}
     for one in comparisons:
@@ -159,24 +154,7 @@ def _order_table(orders: Sequence[Order], settings: Sequence[str]) -> Grid:
     return Grid((*heads, "rounds", "n", "tau"), rows, len(heads))
 
 
-def _row_fields(one: Comparison) -> dict[str, Any]:
-    row, cell, ours, claim = one.row, one.cell, one.ours, one.claim
-    half_width = ours.half_width if ours else None
-    return {
-        "table": row.table,
-        "label": row.label,
-        **row.configuration._asdict(),
-        "published": row.value,
-        "published_sd": float(row.sd) if row.sd else None,
-        "published_seeds": row.seeds,
-        "published_rounds": row.rounds,
-        "cell_id": cell.experiment.cell_id if cell else None,
-        "rounds": cell.runs[0].rounds if cell else None,
-        "ours": 100 * ours.mean if ours else None,
-        "ci_half_width": None if half_width is None else 100 * half_width,
-        "n": len(cell.values) if cell else 0,
-        "difference": one.difference,
-        "verdict": claim.verdict,
-        "why": claim.evidence,
-        "remarks": remarks(row),
-    }
+def _row_fields(one: Comparison[PublishedRow]) -> dict[str, Any]:
+    row = one.row
+    settings = {"table": row.table, "label": row.label, **row.configuration._asdict()}
+    return {**settings, **one.fields(), "remarks": remarks(row)}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flbench.config import Federated, Training
+from flbench.papers.published_numbers import other_content
 from flbench.registry import PARTITIONS
 
 #: Fields that may differ from the paper's; all others that are not in ``Configuration`` must be its defaults.
@@ -58,6 +59,11 @@ class PublishedRow:
     sd: str
     seeds: int
     note: str
+
+    @property
+    def source(self) -> str:
+        """The paper's table."""
+        return f"table {self.table}"
 
     @property
     def value(self) -> float:
@@ -127,24 +133,9 @@ OTHER_DATA: dict[str, str] = {"pacs": "64 pixels, the paper's code has 224"}
 
 
 def other_data(experiment: Training, fingerprint: str | None, samples: str | None) -> str | None:
-    """Return why an experiment's data are not those of the paper, or None.
-
-    Args:
-        experiment: of the run.
-        fingerprint: of its data.
-        samples: the images in train and test, as the result has them (``50000/10000``); None: not recorded.
-    """
+    """Return why an experiment's data are not those of the paper, or None; arguments as for ``other_content``."""
     dataset: Any = experiment.dataset
-    if known := OTHER_DATA.get(dataset.name) or dataset.parts.get(fingerprint):
-        return str(known)
-    if fingerprint == dataset.official or dataset.counts is None:
-        return None
-    whole = "/".join(map(str, dataset.counts))
-    if samples is None and dataset.official is None:
-        return "how many images there were is not recorded"
-    if samples not in (None, whole):
-        return f"{samples} images in train and test, not {whole}"
-    return "not the official images" if dataset.official and dataset.content else None
+    return OTHER_DATA.get(dataset.name) or other_content(experiment, fingerprint, samples)
 
 
 #: Remarks, each with the published numbers that it concerns.

@@ -9,7 +9,8 @@ from typing import Any
 from flbench.papers.label_skew import chapter as why_chapter
 from flbench.papers.label_skew import page_published
 from flbench.papers.label_skew.chapter import KINDS, Synthesis
-from flbench.papers.label_skew.claims_published import Published, tally
+from flbench.papers.label_skew.claims_published import Published
+from flbench.papers.published_numbers import tally
 from flbench.report.blocks import Block, Figure, Heading, Paragraph
 from flbench.report.supplement import Place, Supplement
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from flbench.config import Experiment, parse_experiment
-from flbench.papers.label_skew.claims_published import Comparison, Published, compare
+from flbench.papers.label_skew.claims_published import Published, compare
+from flbench.papers.label_skew.published import PublishedRow
+from flbench.papers.published_numbers import Comparison
 from flbench.report.board import Leaderboard
 from flbench.report.runs import StoreSource, collect
 from flbench.report.write.json import to_json
@@ -37,7 +39,7 @@ def published(store: Store, requests: Sequence[Experiment] | None, **options: An
     return found
 
 
-def by_table(found: Published, **fields: Any) -> dict[str, Comparison]:
+def by_table(found: Published, **fields: Any) -> dict[str, Comparison[PublishedRow]]:
     """Comparisons of one configuration by table; by default those of FedAvg, one class a client."""
     wanted = {"partition": "classes:1", "method": "fedavg", "norm": "none", "local_steps": 10, "bias": False, **fields}
     return {
