@@ -88,8 +88,8 @@ class Component:
         """
         settings = {**{name: plain(getattr(self, name)) for name in always}, **self.settings()}
         head = self.name
-        if self.shorthand is not None:
-            head = f"{head}:{format_scalar(getattr(self, self.shorthand))}"
+        if self.shorthand is not None and (value := getattr(self, self.shorthand)) is not None:
+            head = f"{head}:{format_scalar(value)}"
             settings.pop(self.shorthand, None)
         return head + (f"({', '.join(f'{k}={format_scalar(v)}' for k, v in settings.items())})" if settings else "")
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from flbench.data.datasets import Dataset, Source
 from flbench.data.layouts.base import Expected
 from flbench.data.layouts.digits import Digits
-from flbench.data.layouts.image_folder import ImageFolder, UnsplitFolder
+from flbench.data.layouts.image_folder import ClientFolder, ImageFolder, UnsplitFolder
 from flbench.data.layouts.numpy_archive import NumpyArchive
 from flbench.data.layouts.parquet import Parquet
 from flbench.data.layouts.tinyimagenet import TinyImageNetZip
@@ -255,15 +255,26 @@ class Folder(LocalFiles):
 
     ``size`` resizes every image to that many pixels squared (bilinear with antialiasing); without it all must be of one
     size. Images that are all grey have one channel, otherwise three. ``test_fraction`` is the share of each class that
-    becomes the test set of an image folder without test images. Shorthand: ``folder:path``.
+    becomes the test set of an image folder without test images. With ``clients``, an image folder has a folder for each
+    client, which has those of the classes; ``partition: given`` then deals each client its own images. Shorthand:
+    ``folder:path``.
     """
 
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
     test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    clients: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse folders of clients without test images."""
+        if self.clients and self.test_fraction is not None:
+            raise ValueError("folders of clients have test images of their own; leave out test_fraction or clients")
+        super().__post_init__()
 
     def places(self, root: Path) -> Iterator[Source]:
-        """Yield the path itself, in either layout, or as a folder that is to be split."""
-        if self.test_fraction is None:
+        """Yield the path itself, in either layout, or as a folder of clients, or as one that is to be split."""
+        if self.clients:
+            yield Source(ClientFolder(), Path(self.path).expanduser())
+        elif self.test_fraction is None:
             yield from super().places(root)
         else:
             yield Source(UnsplitFolder(), Path(self.path).expanduser())
@@ -284,8 +295,9 @@ class ArraysFile(LocalFiles):
     """Images and labels in a numpy archive: ``x_train``, ``y_train``, ``x_test`` and ``y_test`` in one ``.npz`` file.
 
     MedMNIST's names (``train_images`` ...) are read too. Images have one channel or three, as uint8 or as floats in
-    [0, 1], which are rounded to 256 levels; the number of classes is one more than the largest label. Pickled arrays
-    are refused. Shorthand: ``arrays:path``.
+    [0, 1], which are rounded to 256 levels; the number of classes is one more than the largest label. The arrays
+    ``train_client`` and ``test_client`` name the client of each sample, for ``partition: given``. Pickled arrays are
+    refused. Shorthand: ``arrays:path``.
     """
 
     layouts = (NumpyArchive(),)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar
+
+import numpy as np
 
 from flbench.data.images import SUFFIXES
 from flbench.data.layouts.base import Expected, FoundFiles, Layout, RawData, names_in, splits_of_files
@@ -41,6 +44,36 @@ class ImageFolder(Layout):
             for half in ("train", "test")
         ]
         return _read(listings, folder, expected)
+
+
+class ClientFolder(ImageFolder):
+    """Images in ``train/<client>/<class>/`` and ``test/<client>/<class>/``, at any depth below.
+
+    Clients are the sorted names of the folders in ``train`` (by number if all are numbers); one may have no test
+    images. Labels follow ``classes.txt`` or, without it, the sorted names of the folders of classes in ``train``.
+    """
+
+    title: ClassVar[str] = "image folder by client"
+
+    def read(self, folder: Path, expected: Expected) -> RawData:
+        """List the files now; decode pixels in batches later."""
+        listings: list[list[tuple[Path, str]]] = []
+        owners: list[list[str]] = []
+        for half in ("train", "test"):
+            parts = [(path, path.relative_to(folder / half).parts) for path in _images_below(folder / half)]
+            if wrong := next((path for path, names in parts if len(names) < 3), None):
+                raise UserError(f"{wrong}: expected {half}/<client>/<class>/<image>")
+            listings.append([(path, names[1]) for path, names in parts])
+            owners.append([names[0] for _, names in parts])
+        clients = _sorted(owners[0])
+        if unknown := sorted({*owners[1]} - {*clients}):
+            raise UserError(f"{folder / 'test' / unknown[0]}: the client has no images in train/")
+        raw, place = _read(listings, folder, expected), {name: number for number, name in enumerate(clients)}
+        train, test = (
+            replace(half, domains=np.array([place[name] for name in own], dtype=np.int64))
+            for half, own in zip((raw.train, raw.test), owners, strict=True)
+        )
+        return replace(raw, train=train, test=test, domain_names=clients)
 
 
 class UnsplitFolder(Layout):
@@ -81,10 +114,14 @@ def _home(folder: Path) -> Path:
 def _read(listings: Sequence[list[tuple[Path, str]]], folder: Path, expected: Expected) -> RawData:
     names = names_in(folder / "classes.txt")
     if not names:
-        found = {name for _, name in listings[0]}
-        names = tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
+        names = _sorted(name for _, name in listings[0])
     train, test = splits_of_files(listings, names, "classes.txt or train/", expected)
     return RawData(train, test, names)
+
+
+def _sorted(names: Iterable[str]) -> tuple[str, ...]:
+    found = {*names}
+    return tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
 
 
 def _images_below(folder: Path) -> list[Path]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +21,8 @@ _SPELLINGS = (
     (("x_train", "y_train"), ("x_test", "y_test")),
     (("train_images", "train_labels"), ("test_images", "test_labels")),
 )
+#: The names of the arrays that say whose each sample is, in train and test.
+_CLIENTS = ("train_client", "test_client")
 #: Bytes that an array may have; an archive of a few megabytes can claim any number.
 _MOST_BYTES = 16 * 2**30
 
@@ -27,8 +31,8 @@ class NumpyArchive(Layout):
     """``x_train``, ``y_train``, ``x_test``, ``y_test``, or MedMNIST's ``train_images`` ...; other arrays are not read.
 
     Images are (N, H, W), (N, H, W, C) or (N, C, H, W) with one channel or three, as uint8, or as floats in [0, 1],
-    which are rounded to the nearest of 256 levels. Labels are whole numbers from 0, (N,) or (N, 1). Pickled arrays are
-    refused.
+    which are rounded to the nearest of 256 levels. Labels are whole numbers from 0, (N,) or (N, 1). So are
+    ``train_client`` and ``test_client``, the client of each sample, which may be missing. Pickled arrays are refused.
     """
 
     title: ClassVar[str] = "numpy archive"
@@ -45,9 +49,11 @@ class NumpyArchive(Layout):
                 decoded_split(_images(images, f"{folder}, {name}"), _labels(labels, f"{folder}, labels"), folder, None)
                 for name, images, labels in arrays
             ]
+            clients, names = _clients(archive, [half.labels for half in halves], folder)
         if halves[0].shape != halves[1].shape:
             raise UserError(f"{folder}: training images are {halves[0].shape}, test images {halves[1].shape}")
-        return RawData(halves[0], halves[1])
+        train, test = (replace(half, domains=own) for half, own in zip(halves, clients, strict=True))
+        return RawData(train, test, domain_names=names)
 
 
 def _arrays(archive: zipfile.ZipFile, path: Path) -> list[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
@@ -58,6 +64,25 @@ def _arrays(archive: zipfile.ZipFile, path: Path) -> list[tuple[str, np.ndarray[
             return [(image, _array(archive, image, path), _array(archive, label, path)) for image, label in spelling]
     wanted = " or ".join(", ".join(name for pair in spelling for name in pair) for spelling in _SPELLINGS)
     raise UserError(f"{path}: expected the arrays {wanted}; it holds {', '.join(sorted(names)[:20]) or 'none'}")
+
+
+def _clients(
+    archive: zipfile.ZipFile, labels: Sequence[Ints], path: Path
+) -> tuple[Sequence[Ints | None], tuple[str, ...]]:
+    """Return the client of each sample in train and test, counted from 0 in sorted order, and the clients' names."""
+    there = [name for name in _CLIENTS if f"{name}.npy" in archive.namelist()]
+    if not there:
+        return (None, None), ()
+    if len(there) == 1:
+        raise UserError(f"{path}: expected both or none of {' and '.join(_CLIENTS)}; it holds {there[0]}")
+    numbers = [_labels(_array(archive, name, path), f"{path}, {name}") for name in _CLIENTS]
+    for name, own, of in zip(_CLIENTS, numbers, labels, strict=True):
+        if len(own) != len(of):
+            raise UserError(f"{path} is damaged: {len(of)} labels and {len(own)} numbers in {name}")
+    known = np.unique(numbers[0])
+    if len(unknown := np.setdiff1d(numbers[1], known)):
+        raise UserError(f"{path}: client {unknown[0]} is in test_client and not in train_client")
+    return [np.searchsorted(known, own) for own in numbers], tuple(map(str, known))
 
 
 def _array(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""The partition ``given``: a file names the rows of each client."""
+"""The partition ``given``: a file, or the data set itself, names the rows of each client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from flbench.config.base import digest
-from flbench.data.arrays import Data, Ints
+from flbench.data.arrays import Arrays, Data, Ints
 from flbench.data.partition.base import Partition, Rows
 from flbench.errors import UserError
 from flbench.registry import PARTITIONS
@@ -22,23 +22,28 @@ from flbench.regular import read_text
 @PARTITIONS.register("given")
 @dataclass(frozen=True)
 class Given(Partition):
-    """The rows of each client are in a JSON file: ``{"train": [[0, 7, ...], ...], "test": [[...], ...]}``.
+    """The rows of each client are given, in a JSON file or by the data set itself.
 
-    A list a client of row numbers in the training set, from 0; rows that are in no list are not used. Without ``test``,
-    the test set is divided in the same proportions per class as with other partitions. ``path`` is absolute or relative
-    to the working directory; the file must be there wherever the sweep file is read, unless that names ``content``. A
-    run is identified by ``content``, a hash of the lists: the file may move, and other lists are another run.
-    Shorthand: ``given:path``.
+    The file is ``{"train": [[0, 7, ...], ...], "test": [[...], ...]}``: a list a client of row numbers in the training
+    set, from 0; rows that are in no list are not used. Without ``test``, the test set is divided in the same
+    proportions per class as with other partitions. ``path`` is absolute or relative to the working directory; the file
+    must be there wherever the sweep file is read, unless that names ``content``. A run is identified by ``content``, a
+    hash of the lists: the file may move, and other lists are another run. Shorthand: ``given:path``.
+
+    Without ``path``, the clients are the data set's own: its domains (PACS), the arrays ``train_client`` and
+    ``test_client`` of an archive, or the folders of ``folder`` with ``clients: true``.
     """
 
     shorthand = "path"
 
-    path: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1)] | None = None
     content: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Name the content, so that it enters the run id."""
-        if self.content is None:
+        if self.path is None and self.content is not None:
+            raise ValueError("content is that of a file: expected path beside it")
+        if self.path is not None and self.content is None:
             try:
                 object.__setattr__(self, "content", _lists_at(self.path)[1])
             except UserError as error:
@@ -48,8 +53,12 @@ class Given(Partition):
         """Leave out the path: it does not define the numbers."""
         return {name: value for name, value in super().identity().items() if name != "path"}
 
-    def problem(self, classes: int, clients: int) -> str | None:
-        """Return why, if the file is here and has another number of clients."""
+    def misfit(self, classes: int, clients: int, domains: int) -> str | None:
+        """Return why, if the file is here, or the data set itself, and has another number of clients."""
+        if self.path is None:
+            if not domains:
+                return "the data set does not name its clients; name a file: given:PATH.json"
+            return None if domains == clients else f"the data set has {domains} clients; use clients: {domains}"
         try:
             lists, content = _lists_at(self.path)
         except UserError:
@@ -59,7 +68,9 @@ class Given(Partition):
         return f"the file has {len(lists['train'])} clients; use clients: {len(lists['train'])}"
 
     def rows(self, data: Data, clients: int) -> Rows:
-        """Return the rows in the file."""
+        """Return the rows in the file, or those of the data set's own clients."""
+        if self.path is None:
+            return Rows(_of_domains(data.train, clients), _of_domains(data.test, clients))
         lists, content = _lists_at(self.path)
         if content != self.content:
             raise UserError(
@@ -74,8 +85,13 @@ class Given(Partition):
         return Rows(_arrays(lists["train"]), _arrays(lists["test"]) if "test" in lists else None)
 
     def remedy(self) -> str:
-        """Name the file."""
-        return f"give every client rows in {self.path}"
+        """Name the file, or the data set."""
+        return f"give every client rows in {self.path or 'the data set'}"
+
+
+def _of_domains(half: Arrays, clients: int) -> tuple[Ints, ...]:
+    assert half.domains is not None
+    return tuple(np.flatnonzero(half.domains == client) for client in range(clients))
 
 
 def _arrays(lists: list[list[int]]) -> tuple[Ints, ...]:
