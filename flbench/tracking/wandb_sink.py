@@ -109,7 +109,7 @@ class WandbSink:
         table.bind_to_run(run, "leaderboard", 0)  # type: ignore[no-untyped-call]
         images = {f"figures/{path.stem}": self._wandb.Image(str(path)) for path in view.figures}
         run.log({"leaderboard": table, **images})
-        return WandbRun(self, run).end(0)
+        return WandbRun(self, run, rows=1).end(0)
 
     def restart(self) -> None:
         """Reset wandb after a failure; its service starts again when it is needed."""
@@ -164,10 +164,11 @@ class WandbSink:
 
 
 class WandbRun:
-    """A run that is being sent."""
+    """A run that is being sent; ``rows`` of its history were logged before."""
 
-    def __init__(self, sink: WandbSink, run: wandb.Run, view: RunView | None = None) -> None:
+    def __init__(self, sink: WandbSink, run: wandb.Run, view: RunView | None = None, *, rows: int = 0) -> None:
         self._sink, self._run, self._view = sink, run, view
+        self._rows = rows
         self._sent: list[Mapping[str, Any]] = []
         with suppress(Exception):
             sink.url = run.project_url or sink.url
@@ -182,6 +183,7 @@ class WandbRun:
             # Without `commit`, wandb holds the last record back until the next one.
             self._run.log(dict(record), step=record["round"], commit=True)
             self._sent.append(record)
+            self._rows += 1
 
     def finish(self, view: RunView) -> str:
         """Send the run's result and end the run; return as ``end`` does."""
@@ -201,7 +203,7 @@ class WandbRun:
         staged = Path(settings.sync_dir)
         self._run.finish(exit_code=exit_code)
         try:
-            _wait_until_closed(Path(settings.sync_file))
+            _wait_until_complete(Path(settings.sync_file), self._rows)
             if self._sink.mode == "offline":
                 return self._sink.keep(staged, str(settings.run_id))
             _check_upload(Path(settings.log_internal))
@@ -210,32 +212,33 @@ class WandbRun:
             shutil.rmtree(staged, ignore_errors=True)
 
 
-def _wait_until_closed(path: Path) -> None:
-    """Wait for the last record of a run's file: wandb's ``finish`` returns earlier, and as usual on a full disk.
+def _wait_until_complete(path: Path, rows: int) -> None:
+    """Wait until a run's file has its rows and its last record: wandb's ``finish`` returns earlier.
 
-    After a failed write wandb writes nothing more, so that a file with its last record has all of them. wandb's log
-    cannot replace this check: the full disk has no room for its errors either.
+    It also returns as usual on a full disk. wandb's log cannot replace this check: the full disk has no room for its
+    errors either.
 
     Raises:
-        SendFailed: the record did not come within ``CLOSE_TIMEOUT``.
+        SendFailed: the records did not come within ``CLOSE_TIMEOUT``.
     """
     deadline = time.monotonic() + CLOSE_TIMEOUT
-    while not _ends_with_exit(path):
+    while (kinds := _records(path)).count("history") < rows or kinds[-1:] != ["exit"]:
         if time.monotonic() > deadline:
             raise SendFailed(f"{path.name} is incomplete after {CLOSE_TIMEOUT:.0f} s: is the disk full?")
         time.sleep(0.02)
 
 
-def _ends_with_exit(path: Path) -> bool:
-    """Return whether the last record of wandb's file is that of a run's end.
+def _records(path: Path) -> list[str | None]:
+    """Return the types of the records of wandb's file, in order; None for one that is damaged or not all there.
 
     After a header of 7 bytes, records are cut into chunks (full 1, first 2, middle 3, last 4) that do not cross blocks
     of 32 KiB; each follows its checksum (4 bytes), length (2) and kind (1). wandb has no reader in Python.
     """
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     data = path.read_bytes() if path.exists() else b""
-    at, record = 7, b""
+    at, record, types = 7, b"", []
     while at + 7 <= len(data):
         if (rest := -at % BLOCK) < 7 and rest:
             at += rest  # too short for a chunk
@@ -243,9 +246,12 @@ def _ends_with_exit(path: Path) -> bool:
         size, kind = struct.unpack_from("<HB", data, at + 4)
         at += 7 + size
         record = data[at - size : at] if kind < 3 else record + data[at - size : at]
-    with suppress(Exception):  # protobuf's DecodeError
-        return at == len(data) and Record.FromString(record).WhichOneof("record_type") == "exit"
-    return False
+        if kind in (1, 4):
+            try:
+                types.append(Record.FromString(record).WhichOneof("record_type"))
+            except DecodeError:
+                types.append(None)
+    return types if at == len(data) else [*types, None]
 
 
 def _check_upload(log: Path) -> None:
