@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ class SentRun:
 
 class FakeServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # the default of 5 is less than what wandb opens at once
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -39,13 +41,16 @@ class FakeServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.deleted: set[str] = set()
         self.refusing: set[str] = set()
+        self.faults: list[str] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore connections that wandb closes early."""
+        """Record what the server could not do, but for connections that wandb closes early."""
+        if not isinstance(error := sys.exception(), ConnectionError):
+            self.faults.append(repr(error))
 
     def graphql(self, operation: str, variables: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.operations.add(operation)
@@ -81,6 +86,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Record requests that cannot be read."""
+        self.server.faults.append(f"{code} {message}: {self.raw_requestline[:200]!r}")
+        super().send_error(code, message, explain)
+
     def do_POST(self) -> None:
         body = self._body()
         with self.server.lock:
@@ -106,7 +116,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {})
 
     def _body(self) -> bytes:
-        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            data = b""
+            while size := int(self.rfile.readline(), 16):
+                data += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         return gzip.decompress(data) if self.headers.get("Content-Encoding") == "gzip" else data
 
     def _answer(self, code: int, answer: dict[str, Any]) -> None:

@@ -63,7 +63,8 @@ def uploaded(store: Store, env: dict[str, str]) -> FakeServer:
     command = [sys.executable, "-m", "wandb", "sync", *map(str, paths)]
     quiet: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL}
     with serving() as server:
-        subprocess.run(command, env=online(env, server), cwd=store.root.parent, check=True, timeout=240, **quiet)
+        done = subprocess.run(command, env=online(env, server), cwd=store.root.parent, check=True, timeout=240, **quiet)
+    assert sorted(marker.parent for marker in store.root.glob("wandb/*/*.synced")) == paths, done.stderr.decode()
     for marker in store.root.glob("wandb/*/*.synced"):
         marker.unlink()  # wandb would skip these files the next time
     return server
@@ -71,6 +72,7 @@ def uploaded(store: Store, env: dict[str, str]) -> FakeServer:
 
 def assert_on(server: FakeServer, toys: Planned) -> None:
     """Every run is there once, with all its metrics."""
+    assert server.faults == []
     for run in toys.experiments:
         sent = server.runs[run.run_id]
         assert bare(sent.history) == toys.metrics(run)
