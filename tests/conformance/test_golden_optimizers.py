@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from flbench.config import InvalidExperiment, parse_experiment
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.optimizers import Adam, Sgd
+from flbench.engine.optimizers import Adam, Sgd, clipped
 from flbench.methods.base import Method
 from flbench.registry import METHODS
 from tests.conformance.problem import CLIENTS, SHARE, W0, SoftmaxRegression, batches, both_executors, images
@@ -143,6 +143,18 @@ def test_runs_of_one_stack_differ_in_rate_and_schedule(record: Any) -> None:
 def test_off_is_sgd_to_the_bit() -> None:
     plain, off = _trained(Sgd(0.1, 0.5), "scaffold"), _trained(Sgd(0.1, 0.5, clip_norm=1e9), "scaffold")
     assert same_bits(plain, off)
+
+
+@pytest.mark.parametrize("limit", [0.3, 30.0])
+def test_the_norm_is_over_all_parameters(limit: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    leaves = {name: torch.randn(3, 2, generator=generator, dtype=torch.float64) for name in "abc"}
+    theirs = [leaf.clone().requires_grad_() for leaf in leaves.values()]
+    for leaf, grad in zip(theirs, leaves.values(), strict=True):
+        leaf.grad = grad.clone()
+    clip_grad_norm_(theirs, limit)
+    expected = {name: leaf.grad for name, leaf in zip(leaves, theirs, strict=True) if leaf.grad is not None}
+    assert largest_difference(clipped(leaves, limit), expected) < 1e-15
 
 
 def test_methods_learn_the_rate_of_the_round() -> None:

@@ -133,25 +133,30 @@ def test_without_partial_batches_nothing_changes(executor: str) -> None:
     assert largest_difference(everything(usual), everything(partial_ones)) < 1e-12
 
 
+#: Method, norm, head, and whether clients with partial batches can be a stack.
+WHOLE_BATCHES = [
+    ("fedavg", "none", "linear", True),
+    ("scaffold", "ln", "linear", True),
+    ("fedavg", "bn", "linear", False),
+    ("fedavg", "bn-static", "etf", False),  # the sum of its logits is 0
+    ("feddecorr", "none", "linear", False),  # has a penalty
+    ("fedlc", "none", "linear", False),  # changes the logits
+    ("fedaws", "none", "linear", False),  # has a loss of its own
+]
+
+
 @pytest.mark.parametrize(
-    ("method", "norm", "stacks"),
-    [
-        ("fedavg", "none", True),
-        ("scaffold", "ln", True),
-        ("fedavg", "bn", False),
-        ("fedavg", "bn-static", False),
-        ("feddecorr", "none", False),
-        ("fedlc", "none", False),
-    ],
+    ("method", "norm", "head", "stacks"),
+    WHOLE_BATCHES,
 )
-def test_what_sees_whole_batches_is_trained_by_the_loop(method: str, norm: str, stacks: bool) -> None:
-    raw = {"local_epochs": 1, "batch_size": 4, "drop_last": False, "model": {"name": "mlp", "widths": [4]}}
-    experiment = parse_experiment({**raw, "method": method, "norm": norm})
+def test_what_sees_whole_batches_is_trained_by_the_loop(method: str, norm: str, head: str, stacks: bool) -> None:
+    raw = {"local_epochs": 1, "batch_size": 4, "drop_last": False, "model": {"name": "mlp", "widths": [12]}}
+    experiment = parse_experiment({**raw, "method": method, "norm": norm, "head": head})
     assert isinstance(experiment, Federated)
     assert executor_for(experiment, _digits(), device="cpu", wanted="stacked") == ("stacked" if stacks else "loop")
-    before = toy_network(norm=norm)
+    before = toy_network(norm=norm, head=head).eval()
     buffers = {name: leaf.clone() for name, leaf in before.named_buffers()}
-    stacks_partial_batches(METHODS.parse(method), before, (1, 8, 8))
+    assert stacks_partial_batches(METHODS.parse(method), before, (1, 8, 8)) == stacks
     assert all(torch.equal(leaf, buffers[name]) for name, leaf in before.named_buffers())
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flbench.config import InvalidExperiment, parse_experiment
+from flbench.models.head_layers import FixedHead
 from flbench.models.network import constant_names, head_weight
 from flbench.registry import HEADS, METHODS, MODELS, NORMS
 from tests.models.networks import SMALL, images_for, small
@@ -21,6 +22,7 @@ BOUNDED: list[tuple[Any, float]] = [
     ({"name": "cosine", "scale": 4}, 4.0),
     ({"name": "frozen", "variant": "spherefed", "scale": 3}, 3.0),
     ({"name": "etf", "scale": 2.5}, 2.5),
+    ("etf", 10.0),
 ]
 
 
@@ -75,6 +77,7 @@ def test_formula(head: Any, model: str) -> None:
     assert head_weight(network) == "head.weight"
     rows = dict(network.named_parameters()) | dict(network.named_buffers())
     assert rows["head.weight"].shape == (3, seen.shape[1]), "features are the input of the last layer"
+    assert ("head.scale" in rows) == (not isinstance(head, str) and "learned" in head)
 
 
 def test_a_cosine_head_starts_with_the_rows_of_the_linear_one() -> None:
@@ -97,6 +100,46 @@ def test_frozen_rows_are_orthonormal_and_drawn_from_the_seed(classes: int) -> No
     rows = [arrays(small("mlp", head="frozen", classes=classes, seed=seed))["head.weight"] for seed in (0, 0, 1)]
     np.testing.assert_allclose(rows[0] @ rows[0].T, np.eye(classes), atol=1e-6)
     assert (rows[0] == rows[1]).all() and (rows[0] != rows[2]).any()
+
+
+def test_orthonormal_rows_have_no_preferred_sign() -> None:
+    """A decomposition alone has its signs from the algorithm: in one dimension always +1."""
+    generator = torch.random.get_rng_state()
+    layer = FixedHead(1, 1, 1.0, simplex=False, unit_features=False)
+    signs = set()
+    for seed in range(12):
+        torch.manual_seed(seed)
+        layer.reset_parameters()
+        signs.add(float(layer.weight))
+    torch.random.set_rng_state(generator)
+    assert signs == {-1.0, 1.0}
+
+
+@pytest.mark.parametrize("head", ["cosine", "etf"])
+def test_features_almost_without_length(head: str) -> None:
+    """Their norm counts as 1e-5, and is computed in float32 at least."""
+    layer = small("mlp", head=head).head
+    unit = torch.nn.functional.normalize(torch.randn(4, 6, dtype=torch.float64), dim=1)
+    torch.testing.assert_close(layer(1e-6 * unit), layer(unit) / 10)
+    coarse = unit.to(torch.bfloat16)
+    found = layer.float()(coarse)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, layer(coarse.float()), rtol=0, atol=0)
+
+
+#: A projection of 6 features, the width of its first layer and that of its second; by default as in MOON's code.
+PROJECTIONS: list[tuple[Any, int, int]] = [
+    ("projection", 6, 256),
+    ({"name": "projection", "hidden": 5, "out": 4}, 5, 4),
+]
+
+
+@pytest.mark.parametrize(("spec", "hidden", "out"), PROJECTIONS, ids=str)
+def test_the_sizes_of_a_projection(spec: Any, hidden: int, out: int) -> None:
+    head = HEADS.parse(spec)
+    layers = head.projection(6, bias=False)
+    assert head.width(6) == out
+    assert [tuple(leaf.shape) for leaf in layers.parameters()] == [(hidden, 6), (out, hidden)]
 
 
 @pytest.mark.parametrize(("head", "bound"), BOUNDED, ids=str)
@@ -168,6 +211,14 @@ def test_a_linear_head_is_not_part_of_the_run_id() -> None:
 def test_more_classes_than_features_are_refused(head: str, kind: str) -> None:
     with pytest.raises(InvalidExperiment, match=r"10 classes need at least as many features as rows, and .* has 8"):
         parse_experiment({"kind": kind, "head": head, "model": {"name": "mlp", "widths": [8]}})
+
+
+@pytest.mark.parametrize("head", ["frozen", "etf"])
+def test_as_many_classes_as_features_are_accepted(head: str) -> None:
+    assert parse_experiment({"head": head, "model": {"name": "mlp", "widths": [10]}})
+    assert HEADS.parse("etf").problem(6, 2) is None
+    assert HEADS.parse("etf").problem(6, 1) == "a simplex needs at least 2 classes"
+    assert HEADS.parse("frozen").problem(6, 1) is None
 
 
 def test_an_unknown_head_names_the_nearest() -> None:

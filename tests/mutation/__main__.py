@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from tests.mutation import engine_harness
+from tests.mutation.engine_mutations import ENGINE_MUTATIONS
 from tests.mutation.harness import killer_of
 from tests.mutation.mutations import MUTATIONS
 
 
 def main() -> None:
     survivors = 0
-    print(f"{'file':<12}{'mutation':<40}killed by")
-    for mutation in MUTATIONS:
-        killer = killer_of(mutation)
+    print(f"{'file':<24}{'mutation':<48}killed by")
+    for mutation in (*MUTATIONS, *ENGINE_MUTATIONS):
+        killer = killer_of(mutation) if mutation in MUTATIONS else engine_harness.killer_of(mutation)
         survivors += killer is None
         fate = killer or f"SURVIVES: {mutation.equivalent or 'unexplained'}"
-        print(f"{mutation.file:<12}{mutation.what:<40}{fate}", flush=True)
-    print(f"{len(MUTATIONS)} mutations, {len(MUTATIONS) - survivors} killed")
+        print(f"{mutation.file:<24}{mutation.what:<48}{fate}", flush=True)
+    total = len(MUTATIONS) + len(ENGINE_MUTATIONS)
+    print(f"{total} mutations, {total - survivors} killed")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ class Mutation:
     """One plausible mistake.
 
     Attributes:
-        file: the module in ``flbench.methods``.
+        file: the module in ``flbench.methods``, or the module in ``flbench`` with its folder.
         what: the mistake in words.
         old: source text. It occurs once in the file, or ``nth`` selects one occurrence.
         new: its replacement.
@@ -35,11 +35,12 @@ class Mutation:
         return self.old.join(parts[:cut]) + self.new + self.old.join(parts[cut:])
 
 
-def _of(file: str, *mutations: tuple[str, str, str] | tuple[str, str, str, int]) -> tuple[Mutation, ...]:
+def mutations_of(file: str, *mutations: tuple[str, str, str] | tuple[str, str, str, int]) -> tuple[Mutation, ...]:
+    """Return the mutations of one module."""
     return tuple(Mutation(file, *mutation) for mutation in mutations)
 
 
-_BASE = _of(
+_BASE = mutations_of(
     "base",
     ("server learning rate dropped", "a + self.server_lr * d", "a + d"),
     ("server steps backwards", "a + self.server_lr * d", "a - self.server_lr * d"),
@@ -53,7 +54,7 @@ _BASE = _of(
     ("direction negated", "        return g\n", "        return {name: -leaf for name, leaf in g.items()}\n"),
 )
 
-_FEDPROX = _of(
+_FEDPROX = mutations_of(
     "fedprox",
     ("not halved", "self.mu / 2 * squared", "self.mu * squared"),
     ("sign flipped", "self.mu / 2 * squared", "-self.mu / 2 * squared"),
@@ -66,7 +67,7 @@ _FEDPROX = _of(
     ("mu ignored", "self.mu / 2 * squared", "squared / 2"),
 )
 
-_FEDLC = _of(
+_FEDLC = mutations_of(
     "fedlc",
     ("sign of the margin", "z_BY - margin_Y", "z_BY + margin_Y"),
     ("square root for fourth", "** -0.25", "** -0.5"),
@@ -80,7 +81,7 @@ _FEDLC = _of(
     ("shares for counts", "ctx.counts_Y.to(z_BY.dtype)", "(ctx.counts_Y.to(z_BY.dtype) / ctx.counts_Y.sum())"),
 )
 
-_FEDRS = _of(
+_FEDRS = mutations_of(
     "fedrs",
     ("held and missing swapped", "held_Y + self.alpha * (1 - held_Y)", "(1 - held_Y) + self.alpha * held_Y"),
     ("missing logits at 0", "held_Y + self.alpha * (1 - held_Y)", "held_Y"),
@@ -92,7 +93,7 @@ _FEDRS = _of(
 )
 
 _FEDDECORR = (
-    *_of(
+    *mutations_of(
         "feddecorr",
         ("not centred", "batch.features_BD - batch.features_BD.mean(0)", "batch.features_BD"),
         ("centred by sample", "batch.features_BD.mean(0)", "batch.features_BD.mean(1, keepdim=True)"),
@@ -139,7 +140,7 @@ _FEDDECORR = (
 )
 
 _A = "(k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum)"
-_FEDNOVA = _of(
+_FEDNOVA = mutations_of(
     "fednova",
     ("momentum ignored", _A, "k"),
     ("momentum not summed over steps", _A, "k / (1 - momentum)"),
@@ -157,7 +158,7 @@ _FEDNOVA = _of(
 _AVGM = "tmap(lambda a, v: a + self.server_lr * v, x, v), v"
 _M = 'self.beta1 * state[f"m/{name}"] + (1 - self.beta1) * d'
 _YOGI = "v - (1 - self.beta2) * squared * (v - squared).sign()"
-_FEDOPT = _of(
+_FEDOPT = mutations_of(
     "fedopt",
     ("avgm: no momentum", "self.beta * v + d", "d"),
     ("avgm: sign of delta", "self.beta * v + d", "self.beta * v - d"),
@@ -203,7 +204,7 @@ _FEDOPT = _of(
 )
 
 _CONTROL = "ci - c + (x - w) / ctx.steps / ctx.lr"
-_SCAFFOLD = _of(
+_SCAFFOLD = mutations_of(
     "scaffold",
     ("correction's sign", "g - ci + c\n", "g + ci - c\n"),
     ("without the server's control", "g - ci + c\n", "g - ci\n"),
@@ -246,7 +247,7 @@ _SCAFFOLD = _of(
 )
 
 _BOTH = "[*dict(module.named_parameters()), *dict(module.named_buffers())]"
-_FEDBN = _of(
+_FEDBN = mutations_of(
     "fedbn",
     ("statistics are averaged", _BOTH, "dict(module.named_parameters())"),
     ("affine maps are averaged", _BOTH, "dict(module.named_buffers())"),
@@ -255,14 +256,14 @@ _FEDBN = _of(
     ("found by name", "isinstance(module, (BatchNorm, _BatchNorm))", '"bn" in path'),
 )
 
-_LOCAL_ONLY = _of(
+_LOCAL_ONLY = mutations_of(
     "local_only",
     ("statistics are averaged", ", *dict(model.named_buffers())", ""),
     ("weights are averaged", "*dict(model.named_parameters()), ", ""),
 )
 
 _REGULARIZER = "g + self.alpha * (w - x + c)"
-_FEDDYN = _of(
+_FEDDYN = mutations_of(
     "feddyn",
     ("alpha not scaled by samples", 'ctx.relative_size if self.weighting == "samples" else', ""),
     ("alpha times the samples", "(w - x + c) / size", "(w - x + c) * size"),
@@ -290,7 +291,7 @@ _FEDDYN = _of(
 )
 
 _MIXED = "self.alpha * g + (d - self.alpha * d)"
-_FEDCM = _of(
+_FEDCM = mutations_of(
     "fedcm",
     ("weights swapped", _MIXED, "(1 - self.alpha) * g + self.alpha * d"),
     ("sign of D", _MIXED, "self.alpha * g - (1 - self.alpha) * d"),
@@ -315,7 +316,7 @@ _FEDCM = _of(
 )
 
 _ASCENT = "w + self.rho * (g / length)"
-_FEDSAM = _of(
+_FEDSAM = mutations_of(
     "fedsam",
     ("descent", _ASCENT, "w - self.rho * (g / length)"),
     ("not normalized", _ASCENT, "w + self.rho * g"),
@@ -332,7 +333,7 @@ _FEDSAM = _of(
     ("MoFedSAM without FedCM", "class MoFedSAM(FedSAM, FedCM)", "class MoFedSAM(FedSAM)"),
 )
 
-_FEDEXP = _of(
+_FEDEXP = mutations_of(
     "fedexp",
     ("not halved", "(2 * (of_mean + self.eps))", "(of_mean + self.eps)"),
     ("doubled for halved", "(2 * (of_mean + self.eps))", "(of_mean + self.eps) * 2"),
@@ -355,7 +356,7 @@ _FEDEXP = _of(
     ("sum is evaluated", "(a + before) / 2", "a + before"),
 )
 
-_FEDACG = _of(
+_FEDACG = mutations_of(
     "fedacg",
     ("starts behind", "a + self.server_lr * self.lam * m", "a - self.server_lr * self.lam * m"),
     ("starts at x", "a + self.server_lr * self.lam * m", "a"),
@@ -378,7 +379,7 @@ _FEDACG = _of(
     ("m starts at x", "lambda a: 0 * a", "lambda a: a"),
 )
 
-_MOON = _of(
+_MOON = mutations_of(
     "moon",
     ("pulled to the previous", "(previous_B - server_B)", "(server_B - previous_B)"),
     ("tau multiplied", "/ self.tau", "* self.tau"),
@@ -407,7 +408,7 @@ _MOON = _of(
     ("both are the previous", '"server": ctx.x', '"server": ctx.client'),
 )
 
-_FEDNTD = _of(
+_FEDNTD = mutations_of(
     "fedntd",
     ("true class stays", '.masked_fill(true_BY, float("-inf"))', ""),
     ("true class gets 0", 'float("-inf")', "0.0"),
@@ -425,7 +426,7 @@ _FEDNTD = _of(
     ("tau by default", "tau: Annotated[float, Field(gt=0)] = 1.0", "tau: Annotated[float, Field(gt=0)] = 3.0"),
 )
 
-_FEDAWS = _of(
+_FEDAWS = mutations_of(
     "fedaws",
     ("hinge not squared", "((self.margin - cos_B).clamp_min(0) ** 2)", "(self.margin - cos_B).clamp_min(0)"),
     ("no hinge", "(self.margin - cos_B).clamp_min(0)", "(self.margin - cos_B)"),

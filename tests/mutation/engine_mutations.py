@@ -1,0 +1,153 @@
+"""Mutations of the local optimizers, the heads, and the choice of the executor for partial batches."""
+
+from __future__ import annotations
+
+from tests.mutation.mutations import Mutation, mutations_of
+
+_OPTIMIZERS = mutations_of(
+    "engine.optimizers",
+    ("no state", "return self.momentum > 0", "return False"),
+    ("momentum dropped", "self.momentum * state[name] + leaf", "state[name] + leaf"),
+    ("dampened", "self.momentum * state[name] + leaf", "self.momentum * state[name] + (1 - self.momentum) * leaf"),
+    ("gradient dropped", "self.momentum * state[name] + leaf", "self.momentum * state[name]"),
+    ("Nesterov is plain momentum", "        if self.nesterov:\n", "        if False:\n"),
+    ("Nesterov always", "        if self.nesterov:\n", "        if True:\n"),
+    ("Nesterov adds the velocity in full", "leaf + self.momentum * moved[name]", "leaf + moved[name]"),
+    ("Nesterov drops the gradient", "leaf + self.momentum * moved[name]", "self.momentum * moved[name]"),
+    (
+        "Nesterov's step is its velocity",
+        "for name, leaf in direction.items()}, moved\n",
+        "for name, leaf in direction.items()}, direction\n",
+    ),
+    ("weight decay dropped", "return self.weight_decay\n", "return 0.0\n"),
+    ("constant rate", "self.lr * rate_factor(self.schedule, round)", "self.lr"),
+    ("schedule a round late", "rate_factor(self.schedule, round)", "rate_factor(self.schedule, max(0, round - 1))"),
+    ("schedule a round early", "rate_factor(self.schedule, round)", "rate_factor(self.schedule, round + 1)"),
+    ("the round's rate is the first", "lr=self.lr_in(round), schedule", "lr=self.lr, schedule"),
+    ("Adam without state", '        """Always."""\n        return True', '        """Always."""\n        return False'),
+    ("AdamW's decay is coupled", "return 0.0 if self.decoupled else self.weight_decay", "return self.weight_decay"),
+    ("Adam without weight decay", "return 0.0 if self.decoupled else self.weight_decay", "return 0.0"),
+    ("betas swapped", "beta1, beta2 = BETAS", "beta2, beta1 = BETAS"),
+    ("another beta1", "(0.9, 0.999)", "(0.95, 0.999)"),
+    ("another beta2", "(0.9, 0.999)", "(0.9, 0.99)"),
+    ("another epsilon", "1e-8", "1e-6"),
+    ("first moment not weighed", "(1 - beta1) * leaf", "leaf"),
+    ("second moment not squared", "(1 - beta2) * leaf.square()", "(1 - beta2) * leaf.abs()"),
+    ("first moment forgets", 'beta1 * state[f"first/{name}"] + first', "first"),
+    ("second moment forgets", 'beta2 * state[f"second/{name}"] + second', "second"),
+    ("first moment biased", "first / (1 - beta1 ** (step + 1)) /", "first /"),
+    ("second moment biased", "(second / (1 - beta2 ** (step + 1))).sqrt()", "second.sqrt()"),
+    ("first bias a step late", "(1 - beta1 ** (step + 1))", "(1 - beta1 ** (step + 2))"),
+    ("second bias a step late", "(1 - beta2 ** (step + 1))", "(1 - beta2 ** (step + 2))"),
+    ("no root", "(step + 1))).sqrt()", "(step + 1)))"),
+    ("epsilon in the root", "(unbiased + EPS)", "(unbiased**2 + EPS).sqrt()"),
+    ("AdamW without decay", "out[name] + self.weight_decay * w[name]", "out[name]"),
+    ("AdamW grows", "out[name] + self.weight_decay * w[name]", "out[name] - self.weight_decay * w[name]"),
+    ("AdamW decays the direction", "self.weight_decay * w[name]", "self.weight_decay * leaf"),
+    ("not clipped", ".clamp(max=1)", ".clamp(max=1, min=1)"),
+    ("short gradients are stretched", ".clamp(max=1)", ""),
+    ("clipped to length 1", "(clip_norm / (norm + 1e-6))", "(1 / (norm + 1e-6))"),
+    ("squared norm", ".sum().sqrt()\n", ".sum()\n"),
+    ("largest leaf", "for leaf in grads.values()]).sum().sqrt()", "for leaf in grads.values()]).max().sqrt()"),
+    ("nothing added to the norm", "(norm + 1e-6)", "norm"),
+    ("ascent", "alpha=-lr", "alpha=lr"),
+    ("ascent with each client's rate", "value=-1", "value=1"),
+    ("the first client's rate", "lr.to(leaf.dtype).view(-1,", "lr[:1].to(leaf.dtype).view(-1,"),
+    ("clients go on after their steps", "    if training is None:\n        return new", "    return new"),
+    ("clients that are done lose their statistics", "old[name] if old else 0", "0"),
+)
+
+_BASE = mutations_of(
+    "models.heads.base",
+    ("no bias", "bias=bias)", "bias=False)"),
+    ("always a bias", "bias=bias)", "bias=True)"),
+    ("rows count as fixed", "trained: ClassVar[bool] = True", "trained: ClassVar[bool] = False"),
+    ("features count as unit", '"""\n        return False', '"""\n        return True'),
+)
+
+_PROJECTION = mutations_of(
+    "models.heads.projection",
+    ("no ReLU", "Dense(features, hidden, bias=bias), Relu(), ", "Dense(features, hidden, bias=bias), nn.Identity(), "),
+    ("width of the features", "        return self.out\n", "        return 6\n"),
+    ("hidden ignored", "self.hidden or features", "features"),
+    ("hidden like the output", "self.hidden or features", "self.hidden or self.out"),
+    ("first layer without bias", "Dense(features, hidden, bias=bias)", "Dense(features, hidden, bias=False)"),
+    ("second layer without bias", "Dense(hidden, self.out, bias=bias)", "Dense(hidden, self.out, bias=False)"),
+    ("another width by default", "= 256", "= 128"),
+    ("another hidden width by default", "| None = None", "| None = 84"),
+)
+
+_UNIT = mutations_of(
+    "models.heads.unit",
+    ("cosine's scale by default", "scale: _Scale = 10.0", "scale: _Scale = 16.0", 0),
+    ("the frame's scale by default", "scale: _Scale = 10.0", "scale: _Scale = 16.0", 1),
+    ("frozen's scale by default", "scale: _Scale = 1.0", "scale: _Scale = 2.0"),
+    ("cosine's scale learned by default", "learned: bool = False", "learned: bool = True", 0),
+    ("the frame's scale learned by default", "learned: bool = False", "learned: bool = True", 1),
+    ("cosine's scale never learned", "self.scale, learned=self.learned)", "self.scale, learned=False)"),
+    ("the frame's scale never learned", "unit_features=True, learned=self.learned)", "unit_features=True)"),
+    ("cosine ignores its scale", "CosineHead(features, classes, self.scale,", "CosineHead(features, classes, 10.0,"),
+    ("frozen ignores its scale", "classes, self.scale, simplex=False", "classes, 1.0, simplex=False"),
+    ("the frame ignores its scale", "classes, self.scale, simplex=True", "classes, 10.0, simplex=True"),
+    ("orthonormal for the frame", "simplex=True", "simplex=False"),
+    ("the frame for orthonormal", "simplex=False", "simplex=True"),
+    ("the frame of free features", "unit_features=True, learned", "unit_features=False, learned"),
+    ("variants swapped", 'self.variant == "spherefed"', 'self.variant == "fedbabu"'),
+    ("SphereFed by default", '= "fedbabu"', '= "spherefed"'),
+    ("fixed rows count as trained", "trained: ClassVar[bool] = False", "trained: ClassVar[bool] = True"),
+    ("as many classes as features refused", "classes <= features", "classes < features"),
+    ("more classes than features accepted", "classes <= features", "classes <= 2 * features"),
+    ("a frame of one row", "classes < 2 else", "classes < 1 else"),
+    ("a frame of two rows refused", "classes < 2 else", "classes < 3 else"),
+    ("cosine sees lengths", '"""Always."""\n        return True', '"""Always."""\n        return False', 0),
+    ("the frame sees lengths", '"""Always."""\n        return True', '"""Always."""\n        return False', 1),
+)
+
+_LAYERS = mutations_of(
+    "models.head_layers",
+    ("no scale", "return logits * (", "return logits + 0 * ("),
+    ("initial scale 1", "nn.init.constant_(self.scale, self.initial_scale)", "nn.init.constant_(self.scale, 1.0)"),
+    ("learned scale ignored", "self.initial_scale if self.scale is None else", "self.initial_scale if True else"),
+    ("scales of a stack by class", "self.scale.unsqueeze(-1)", "self.scale"),
+    ("other initial rows", "a=math.sqrt(5)", "a=1.0"),
+    ("a cosine head of free features", "product(_unit(x), _unit(self.weight))", "product(x, _unit(self.weight))"),
+    ("a cosine head of free rows", "product(_unit(x), _unit(self.weight))", "product(_unit(x), self.weight)"),
+    ("fixed rows are averaged", 'frozenset({"weight"})', "frozenset()"),
+    ("signs of the algorithm", " * upper_YY.diagonal().sign()", ""),
+    ("rows not orthogonal", "rows_YD = (basis_DY *", "rows_YD = (basis_DY.cumsum(1) *"),
+    ("the frame's rows are short", "math.sqrt(classes / (classes - 1)) *", ""),
+    ("the frame's rows are long", "classes / (classes - 1)", "(classes + 1) / (classes - 1)"),
+    ("the frame is not centred", "(rows_YD - rows_YD.mean(0))", "rows_YD"),
+    ("the frame is centred by feature", "rows_YD.mean(0)", "rows_YD.mean(1, keepdim=True)"),
+    ("never a frame", "        if self.simplex:\n", "        if False:\n"),
+    ("always unit features", "_unit(x) if self.unit_features else x", "_unit(x)"),
+    ("never unit features", "_unit(x) if self.unit_features else x", "x"),
+    ("no floor of the norm", "eps=EPS", "eps=1e-12"),
+    ("norms of the batch", "dim=-1, eps=EPS", "dim=-2, eps=EPS"),
+    ("norms in the features' precision", "at_least_float(x)", "x"),
+)
+
+_PARTIAL = mutations_of(
+    "engine.partial_batches",
+    ("losses are overlooked", '"loss", ', ""),
+    ("changed logits are overlooked", '"logits", "loss"', '"loss"'),
+    ("penalties are overlooked", ', "penalty"', ""),
+    ("the network is not looked at", "return not gradient[1:].any()", "return True"),
+    ("the own pixels count", "gradient[1:]", "gradient"),
+    ("only one other sample counts the other way", "return not gradient[1:].any()", "return bool(gradient[1:].any())"),
+    ("in the mode at hand", "    network.train()\n", ""),
+    ("black images", "torch.rand(4, *image, generator=generator, dtype=torch.float64)", "torch.zeros(4, *image)"),
+    ("statistics move", "leaf.copy_(buffers[name])", "pass"),
+    ("full batches count as empty", "(size - 1) % batch_size + 1", "size % batch_size"),
+    ("the largest of the last batches", "return min(", "return max("),
+)
+
+_SUM = Mutation(
+    "engine.partial_batches",
+    "the sum of the logits",
+    "torch.linspace(-1, 2, len(logits))",
+    "torch.ones(len(logits))",
+    equivalent="where the sum is constant, as with head: etf, its gradient is rounding, and not exactly 0",
+)
+
+ENGINE_MUTATIONS: tuple[Mutation, ...] = (*_OPTIMIZERS, *_BASE, *_PROJECTION, *_UNIT, *_LAYERS, *_PARTIAL, _SUM)
