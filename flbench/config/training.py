@@ -52,6 +52,16 @@ def _head_is_trained(method: Any, head: Any) -> str | None:
     return f"{method.label()} trains the rows of the head, and those of head: {head.label()} are fixed"
 
 
+def _policy_has_clients(norm: Any) -> str | None:
+    return f"{norm.label()} is bn among clients; use bn for centralized training" if norm.is_policy else None
+
+
+def _statistics_are_left_to_the_norm(method: Any, norm: Any) -> str | None:
+    if not (norm.is_policy and method.keeps_statistics):
+        return None
+    return f"{method.label()} keeps batch statistics on the clients, {norm.label()} has another policy for them; use bn"
+
+
 def _batch_fits(component: Any, batch_size: int) -> str | None:
     smallest = component.smallest_batch
     return (
@@ -206,6 +216,7 @@ class Federated(_Training):
         Check(("optimizer", "momentum"), "momentum", _adam_has_no_momentum),
         Check(("method", "optimizer", "nesterov"), "method", _weights_know_the_optimizer),
         Check(("method", "head"), "head", _head_is_trained),
+        Check(("method", "norm"), "norm", _statistics_are_left_to_the_norm),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),
@@ -254,6 +265,8 @@ class Centralized(_Training):
     A round is ``local_steps`` consecutive steps of SGD through ever new permutations of the whole training set;
     momentum is carried from round to round.
     """
+
+    checks: ClassVar[tuple[Check, ...]] = (*_Training.checks, Check(("norm",), "norm", _policy_has_clients))
 
     kind: Literal["centralized"] = "centralized"
 

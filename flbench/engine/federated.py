@@ -24,7 +24,7 @@ from flbench.engine.run import RoundInputs, Run, TrainingSetup
 from flbench.engine.server_round import RoundOutcome, RunGroup, RunState, server_round, tree_bytes
 from flbench.engine.trainer import RoundReport, Trainer
 from flbench.methods.base import Method, Tree
-from flbench.models.network import constant_names, head_weight
+from flbench.models.network import buffer_updates, buffers_that_are, head_weight
 
 
 class FederatedTrainer(Trainer):
@@ -53,13 +53,26 @@ class FederatedTrainer(Trainer):
         counts = [torch.bincount(labels[torch.from_numpy(r)], minlength=setup.images.classes) for r in shards.train]
         counts_NY = torch.stack(counts).to(self.device)
         size, head = cohort_size(count, participation), head_weight(network)
-        constants = constant_names(network)
-        self.run = Run(setup, method, shards.train, steps, size, counts_NY, head, constants)
-        local_names = method.local_names(network)
+        constants, receive_shares = buffers_that_are("constants", network), buffers_that_are("shares", network)
+        self.run = Run(
+            setup,
+            method,
+            shards.train,
+            steps,
+            size,
+            counts_NY,
+            head,
+            constants,
+            receive_shares,
+            buffer_updates(network),
+        )
+        kept_by_method = method.local_names(network)
+        local_names = kept_by_method | buffers_that_are("local", network)
         self.x = {name: leaf for name, leaf in setup.params.items() if name not in local_names}
         self.buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in local_names}
         self.server = method.init_server(self.x)
-        self.states = _repeat(method.init_client(self.x, self.buffers), count)
+        first_buffers = {name: leaf for name, leaf in setup.buffers.items() if name not in kept_by_method}
+        self.states = _repeat(method.init_client(self.x, first_buffers), count)
         own = {name: leaf for name, leaf in {**setup.params, **setup.buffers}.items() if name in local_names}
         self.local = _repeat(own, count)
         self._shards = shards

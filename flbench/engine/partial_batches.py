@@ -15,7 +15,8 @@ def stacks_partial_batches(method: Method, network: nn.Module, image: tuple[int,
 
     Those must not reach the others: neither in the network, as they do through batch normalization, nor in the method's
     own terms of the loss, which see whole batches. The first is found out by the gradient of one sample's logits with
-    respect to other samples. The network is in training mode afterwards, and its buffers are as before.
+    respect to other samples, and by buffers that training changes: they hold statistics of whole batches. The network
+    is in training mode afterwards, and its buffers are as before.
     """
     if any(overrides(type(method), hook) for hook in ("logits", "loss", "penalty")):
         return False
@@ -26,10 +27,11 @@ def stacks_partial_batches(method: Method, network: nn.Module, image: tuple[int,
     network.train()
     logits = network(pixels)[1][0]
     (gradient,) = torch.autograd.grad(logits @ torch.linspace(-1, 2, len(logits)).to(like), pixels)
+    moved = not all(torch.equal(leaf, buffers[name]) for name, leaf in network.named_buffers())
     with torch.no_grad():
         for name, leaf in network.named_buffers():
             leaf.copy_(buffers[name])
-    return not gradient[1:].any()
+    return not moved and not gradient[1:].any()
 
 
 def smallest_batch(sizes: Iterable[int], batch_size: int) -> int:

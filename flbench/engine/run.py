@@ -25,6 +25,7 @@ from flbench.engine.device_data import ClientBatches, DeviceData, on_device, sid
 from flbench.engine.executors import Executor
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method, Tree
+from flbench.models.network import BufferUpdate
 from flbench.streams import stream
 
 #: Rounds drawn ahead of the requested one, and the threads that draw them.
@@ -71,7 +72,9 @@ class Run:
         cohort_size: participants of a round.
         counts_NY: training samples of each client by class, of all clients.
         head: name of the head's weight.
-        constants: names of the buffers that never change.
+        constants: names of the buffers that clients do not change. ``shares``: of those that hold a client's share of
+            the cohort's samples.
+        buffer_updates: what the layers make of the averaged buffers.
     """
 
     setup: TrainingSetup
@@ -82,6 +85,8 @@ class Run:
     counts_NY: Tensor
     head: str
     constants: frozenset[str] = frozenset()
+    shares: frozenset[str] = frozenset()
+    buffer_updates: tuple[BufferUpdate, ...] = ()
 
     def cohort(self, round: int) -> Rows:
         """Return the participants of a round, in ascending order."""

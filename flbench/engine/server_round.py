@@ -209,6 +209,8 @@ def _init(
     else:
         steps = inputs.weights_5N[3, positions].to(dtype)
     relative_size = inputs.weights_5N[4, positions].to(dtype)
+    for name in group.runs[0].shares:
+        joined["buffers"][name] = inputs.weights_5N[0, positions].to(dtype)
     return ClientInit(**joined, velocity={}, counts_Y=counts_Y, steps=steps, relative_size=relative_size)
 
 
@@ -309,6 +311,8 @@ class _Tally:
         buffers = {
             name: self._buffers[name] if name in self._buffers else leaf.clone() for name, leaf in state.buffers.items()
         }
+        for update in run.buffer_updates:
+            buffers |= update(state.buffers, buffers)
         watch = watched(state.watch, [*x.values(), *state.local.values()], loss)
         return RoundOutcome(
             state=RunState(x, buffers, server, state.states, state.local, watch),

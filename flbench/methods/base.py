@@ -130,6 +130,9 @@ class Method(Component):
     #: Whether its hooks read or move the head's weight among the parameters, so that a fixed head is refused.
     trains_head: ClassVar[bool] = False
 
+    #: Whether batch statistics stay on the clients, so that norms with another policy for them are refused.
+    keeps_statistics: ClassVar[bool] = False
+
     #: Fewest samples in a training batch that the method can work with.
     smallest_batch: ClassVar[int] = 1
 

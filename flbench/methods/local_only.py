@@ -25,6 +25,7 @@ class LocalOnly(Method):
 
     equation: ClassVar[str] = "w_k <- K steps of SGD on client k's data, from its own last w_k"
     source: ClassVar[str] = "baseline: no communication"
+    keeps_statistics: ClassVar[bool] = True
 
     #: There is no server step to scale.
     server_lr: Annotated[float, Field(ge=1, le=1)] = 1.0

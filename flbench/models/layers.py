@@ -24,10 +24,25 @@ class StackableLayer(nn.Module):
     """Marks a layer whose forward handles the leading client axis itself; any other is mapped with ``vmap``.
 
     Attributes:
-        constants: names of its buffers that never change; the engine neither sends nor averages them.
+        constants: names of its buffers with which every client starts a round as the server has them; the engine
+            neither averages them nor counts them as sent.
+        local: names of its buffers that stay on each client.
+        shares: names of its 0-d buffers that receive each client's share of the cohort's samples at the start of a
+            round. A layer that has any combines the clients of a stack, which then is always a run's whole cohort.
     """
 
     constants: ClassVar[frozenset[str]] = frozenset()
+    local: ClassVar[frozenset[str]] = frozenset()
+    shares: ClassVar[frozenset[str]] = frozenset()
+
+    def after_round(self, before: Mapping[str, Tensor], averaged: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the buffers that the server has after a round, where they differ from the averaged ones.
+
+        Args:
+            before: the server's own buffers of this layer, by their names in it, as they were during the round.
+            averaged: the same after the round: the means of the clients', and ``constants`` as before.
+        """
+        return {}
 
 
 class Dense(nn.Linear, StackableLayer):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.func import vmap
@@ -19,6 +20,9 @@ Tree = dict[str, Tensor]
 
 #: (parameters, buffers, images (B, C, H, W)) to (features (B, D), logits (B, Y)); stacked: a leading axis everywhere.
 Forward = Callable[[Tree, Tree, Tensor], tuple[Tensor, Tensor]]
+
+#: The server's buffers during a round and after averaging, to those that differ in the next round.
+BufferUpdate = Callable[[Tree, Tree], Tree]
 
 
 class Network(StackableLayer):
@@ -101,14 +105,32 @@ def head_weight(network: nn.Module) -> str:
     return "head.weight" if "head.weight" in names else ""
 
 
-def constant_names(network: nn.Module) -> frozenset[str]:
-    """Return the names of the buffers that never change."""
+def buffers_that_are(kind: Literal["constants", "local", "shares"], network: nn.Module) -> frozenset[str]:
+    """Return the names of the buffers that the layers list under this attribute."""
     return frozenset(
         f"{path}.{name}" if path else name
         for path, module in network.named_modules()
         if isinstance(module, StackableLayer)
-        for name in module.constants
+        for name in getattr(module, kind)
     )
+
+
+def buffer_updates(network: nn.Module) -> tuple[BufferUpdate, ...]:
+    """Return the ``after_round`` of every layer that has one, as functions of the network's buffers."""
+    return tuple(
+        partial(_updated, f"{path}." if path else "", module)
+        for path, module in network.named_modules()
+        if isinstance(module, StackableLayer) and type(module).after_round is not StackableLayer.after_round
+    )
+
+
+def _updated(prefix: str, layer: StackableLayer, before: Tree, averaged: Tree) -> Tree:
+    """One layer's part; nothing where its buffers stay on the clients."""
+    names = [name for name, _ in layer.named_buffers(recurse=False)]
+    if any(prefix + name not in before for name in names):
+        return {}
+    own = ({name: tree[prefix + name] for name in names} for tree in (before, averaged))
+    return {prefix + name: leaf for name, leaf in layer.after_round(*own).items()}
 
 
 def _places(network: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:

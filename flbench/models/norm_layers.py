@@ -169,14 +169,18 @@ class BatchNorm(Normalization):
         Torch's own batch norm, over clients folded into channels, would make a client's bits depend on the stack.
         """
         shape = (x.shape[0], 1, x.shape[2], *[1] * (x.dim() - 3))  # (N, 1, C) and ones for the pixels
-        mean, var = self.running_mean.view(shape), self.running_var.view(shape)
+        mean, var = self.running_mean, self.running_var
         if self.training:
             var, mean = torch.var_mean(x, dim=(1, *range(3, x.dim())), keepdim=True, correction=0)
             count = x[0, :, 0].numel()
             with torch.no_grad():
                 self.running_mean.lerp_(mean.view_as(self.running_mean), self.momentum)
                 self.running_var.lerp_(var.view_as(self.running_var) * (count / (count - 1)), self.momentum)
-        normalized = (x - mean) * torch.rsqrt(var + self.eps)
+        return self.scaled(x, mean, var, shape)
+
+    def scaled(self, x: Tensor, mean: Tensor, var: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return x with this mean and variance removed, then the affine map; ``shape`` broadcasts (C,) or (N, C)."""
+        normalized = (x - mean.view(shape)) * torch.rsqrt(var.view(shape) + self.eps)
         if self.weight is None or self.bias is None:
             return normalized
         return torch.addcmul(self.bias.view(shape), normalized, self.weight.view(shape))

@@ -47,7 +47,7 @@ MODELS = {
 }
 #: Norms over the batch or over few elements. On tiny activations they divide by next to nothing, which makes gradients
 #: of 100, in which rounding grows: a gentle rate is due.
-STEEP = {"bn", "bn-static", "bn-last", "gn", "gn-static"}
+STEEP = {"bn", "bn-static", "bn-last", "silobn", "fixbn", "gn", "gn-static"}
 
 
 def every_combination() -> list[ParameterSet]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flbench.config import InvalidExperiment, parse_experiment
 from flbench.models.head_layers import FixedHead
-from flbench.models.network import constant_names, head_weight
+from flbench.models.network import buffers_that_are, head_weight
 from flbench.registry import HEADS, METHODS, MODELS, NORMS
 from tests.models.networks import SMALL, images_for, small
 from tests.toys import everything, toy_trainer, train
@@ -189,8 +189,8 @@ def test_fixed_rows_do_not_move_by_a_bit(method: str, head: Any, executor: str) 
 
 
 def test_fixed_rows_are_neither_sent_nor_counted() -> None:
-    assert constant_names(small("mlp", head="etf")) == {"head.weight"}
-    assert not constant_names(small("mlp", "bn", head="cosine"))
+    assert buffers_that_are("constants", small("mlp", head="etf")) == {"head.weight"}
+    assert not buffers_that_are("constants", small("mlp", "bn", head="cosine"))
     linear, frozen = (toy_trainer(METHODS.parse("fedavg"), head=head) for head in ("linear", "frozen"))
     train(1, linear, frozen)
     rows = 3 * 6 * 8  # of the head, in float64

@@ -38,6 +38,10 @@ class Norm(Component):
     #: Whether it does nothing but multiply each sample's features by a positive number.
     only_scales_features: ClassVar[bool] = False
 
+    #: Whether it says what clients and server do with batch statistics. Then it exists in federated training only, and
+    #: with methods that leave batch statistics to it.
+    is_policy: ClassVar[bool] = False
+
     def layer(self, site: Site) -> nn.Module | None:
         """Return the module at ``site``, or None if this norm has none there."""
         return None

@@ -1,0 +1,104 @@
+"""Batch normalization with other policies for its statistics: what clients and server do with them.
+
+``bn`` averages the running statistics and trains with those of the batch at hand. Methods decide what stays on the
+clients of a plain ``bn`` (FedBN: all of it); here the norm decides, so any other method can be used with each policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from flbench.models.norms.base import EPS
+from flbench.models.norms.layerwise import BatchNorm
+from flbench.models.sites import Shape
+from flbench.registry import NORMS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@NORMS.register("silobn")
+@dataclass(frozen=True)
+class SiloBatchNorm(BatchNorm):
+    """SiloBN (Andreux et al. 2020): running statistics stay on each client, gamma and beta are averaged.
+
+    The statistics are used at evaluation only, so all clients train as with ``bn``. There is no shared model: as with
+    FedBN, the accuracy is the mean over the clients' models on the whole test set, and ``acc_personal`` that on the own
+    shards.
+    """
+
+    equation: ClassVar[str] = "bn; gamma and beta are averaged, running mean and variance never leave the client"
+    source: ClassVar[str] = "Andreux et al. 2020, Siloed Federated Learning for Multi-Centric Histopathology Datasets"
+    is_policy: ClassVar[bool] = True
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over the batch and the pixels, a channel."""
+        from flbench.models.batch_norm_layers import LocalStatisticsBatchNorm
+
+        return LocalStatisticsBatchNorm(shape[0], eps=EPS)
+
+
+@NORMS.register("fixbn")
+@dataclass(frozen=True)
+class FixedBatchNorm(BatchNorm):
+    """FixBN (Zhong et al. 2023): ``bn`` in the first rounds, then the averaged running statistics are fixed.
+
+    From then on training, too, normalizes by them, without a gradient through them; gamma and beta are still trained
+    and averaged. The paper's other proposal, a momentum that lasts over rounds, is not part of a normalization.
+
+    Attributes:
+        rounds: how many rounds train with batch statistics. The paper fixes them in the middle of the training; the
+            default is the middle of 200 rounds.
+    """
+
+    shorthand: ClassVar[str] = "rounds"
+    equation: ClassVar[str] = "bn in the first rounds, then mu and sigma are the running ones, fixed"
+    source: ClassVar[str] = "Zhong et al. 2023, Making Batch Normalization Great in Federated Deep Learning (FixBN)"
+    is_policy: ClassVar[bool] = True
+
+    rounds: Annotated[int, Field(ge=1)] = 100
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over the batch and the pixels, a channel."""
+        from flbench.models.batch_norm_layers import FixedBatchNorm
+
+        return FixedBatchNorm(shape[0], EPS, self.rounds)
+
+
+@NORMS.register("fbn")
+@dataclass(frozen=True)
+class GlobalBatchNorm(BatchNorm):
+    """FBN (Guerraoui et al. 2024): training, too, normalizes by the global running statistics of the round's start.
+
+    No gradient passes the statistics. Clients send the moments of their batches, each step's weighted equally; at the
+    end of a round the server computes mean M and variance V of all batches together, the variance between clients
+    included, and moves the running ones towards them. The first round has mean 0 and variance 1: no normalization.
+
+    The paper has no public code. The re-implementation by Chen et al. 2025 (HybridBN) is what this follows. There V is
+    taken around the new running mean in place of M and divided by the samples minus one.
+
+    Attributes:
+        momentum: rate of the running statistics, once a round.
+    """
+
+    equation: ClassVar[str] = (
+        "gamma_c (x_c - mu_c) / sqrt(s_c + 1e-5) + beta_c; once a round mu <- mu + momentum (M - mu), "
+        "s <- s + momentum (V - s), M and V of the round's batches of all clients"
+    )
+    source: ClassVar[str] = (
+        "Guerraoui et al. 2024, Overcoming the Challenges of Batch Normalization in Federated Learning; "
+        "steps as in the code of Chen et al. 2025, Hybrid Batch Normalisation"
+    )
+    smallest_batch: ClassVar[int] = 1
+    is_policy: ClassVar[bool] = True
+
+    momentum: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over the batch and the pixels, a channel."""
+        from flbench.models.batch_norm_layers import GlobalBatchNorm
+
+        return GlobalBatchNorm(shape[0], EPS, self.momentum)

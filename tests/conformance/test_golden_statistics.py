@@ -1,0 +1,134 @@
+"""Policies of batch statistics against a numpy program: features V p, batch normalization, logits H a."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flbench.engine.federated import FederatedTrainer
+from flbench.models.layers import Dense, StackableLayer
+from flbench.registry import NORMS
+from tests.conformance.problem import (
+    H0,
+    LR,
+    ROUNDS,
+    SHARE,
+    V0,
+    Array,
+    Labels,
+    assert_close,
+    batches,
+    both_executors,
+    mean,
+    softmax_error,
+    trained,
+)
+
+EPS, FIXED_FROM, FBN_RATE = 1e-5, 1, 0.3
+Weights = dict[str, Array]
+
+
+class Normalized(StackableLayer):
+    """Features V p, normalized, and logits H a."""
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.hidden, self.head = Dense(2, 3, bias=False), Dense(3, 3, bias=False)
+        self.norm = NORMS.parse(norm).module((3,))  # type: ignore[attr-defined]
+        self.norm.reset_parameters()
+        self.double()
+        with torch.no_grad():
+            for layer, value in ((self.hidden, V0), (self.head, H0)):
+                layer.weight.copy_(torch.from_numpy(value))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.norm(self.hidden(images.flatten(-3)))
+        return features, self.head(features)
+
+
+@dataclass
+class Statistics:
+    """Running mean and variance, and the moments of the batches that a client saw in a round."""
+
+    mean: Array = field(default_factory=lambda: np.zeros(3))
+    var: Array = field(default_factory=lambda: np.ones(3))
+    means: list[Array] = field(default_factory=list)
+    squares: list[Array] = field(default_factory=list)
+
+
+def local_round(start: Weights, own: Statistics, client: int, round: int, policy: str) -> Weights:
+    """A client's weights after a round; ``own`` holds its statistics after it."""
+    weights = {name: leaf.copy() for name, leaf in start.items()}
+    fixed = policy == "fbn" or (policy == "fixbn" and round >= FIXED_FROM)
+    for pixels, labels in batches(client, round):
+        hidden = pixels @ weights["hidden.weight"].T
+        centre, var = (own.mean, own.var) if fixed else (hidden.mean(0), hidden.var(0))
+        for name, leaf in gradients(weights, pixels, labels, centre, var, fixed).items():
+            weights[name] = weights[name] - LR * leaf
+        own.means.append(hidden.mean(0))
+        own.squares.append((hidden**2).mean(0))
+        if not fixed:
+            own.mean = 0.9 * own.mean + 0.1 * centre
+            own.var = 0.9 * own.var + 0.1 * hidden.var(0, ddof=1)
+    return weights
+
+
+def gradients(weights: Weights, pixels: Array, labels: Labels, centre: Array, var: Array, fixed: bool) -> Weights:
+    unit = (pixels @ weights["hidden.weight"].T - centre) / np.sqrt(var + EPS)
+    out = weights["norm.weight"] * unit + weights["norm.bias"]
+    error = softmax_error(out @ weights["head.weight"].T, labels)
+    of_out = error @ weights["head.weight"]
+    of_unit = of_out * weights["norm.weight"]
+    if not fixed:  # the batch's statistics move with the features
+        of_unit = of_unit - of_unit.mean(0) - unit * (of_unit * unit).mean(0)
+    return {
+        "hidden.weight": (of_unit / np.sqrt(var + EPS)).T @ pixels,
+        "norm.weight": (of_out * unit).sum(0),
+        "norm.bias": of_out.sum(0),
+        "head.weight": error.T @ out,
+    }
+
+
+def rounds_of(policy: str) -> tuple[Weights, list[Statistics]]:
+    """The weights after all rounds, and the statistics: of the server, or of each client."""
+    x: Weights = {"hidden.weight": V0, "norm.weight": np.ones(3), "norm.bias": np.zeros(3), "head.weight": H0}
+    kept = [Statistics() for _ in SHARE]
+    for round in range(ROUNDS):
+        every = [Statistics(own.mean, own.var) for own in kept]
+        ends = [local_round(x, own, client, round, policy) for client, own in enumerate(every)]
+        x = {name: mean(SHARE, [end[name] for end in ends]) for name in x}
+        if policy == "silobn":
+            kept = every
+        elif policy == "fbn":
+            first = mean(SHARE, [np.mean(own.means, 0) for own in every])
+            second = mean(SHARE, [np.mean(own.squares, 0) for own in every])
+            new = kept[0].mean + FBN_RATE * (first - kept[0].mean)
+            kept = [Statistics(new, kept[0].var + FBN_RATE * (second - first**2 - kept[0].var))] * len(SHARE)
+        else:
+            averaged = (mean(SHARE, [getattr(own, name) for own in every]) for name in ("mean", "var"))
+            kept = [Statistics(*averaged)] * len(SHARE)
+    return x, kept
+
+
+def check(trainer: FederatedTrainer, x: Weights, kept: list[Statistics]) -> None:
+    assert trainer.x.keys() == x.keys()
+    for name, leaf in trainer.x.items():
+        assert_close(leaf, x[name])
+    for client, own in enumerate(kept):
+        _, buffers = trainer.model(client)
+        assert_close(buffers["norm.running_mean"], own.mean)
+        assert_close(buffers["norm.running_var"], own.var)
+
+
+@both_executors
+@pytest.mark.parametrize(
+    "norm", ["bn", "silobn", {"name": "fixbn", "rounds": FIXED_FROM}, {"name": "fbn", "momentum": FBN_RATE}], ids=str
+)
+def test_golden_numbers(norm: Any, executor: str) -> None:
+    policy = norm if isinstance(norm, str) else norm["name"]
+    check(trained("fedavg", executor, network=Normalized(norm)), *rounds_of(policy))

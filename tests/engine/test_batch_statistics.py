@@ -1,0 +1,132 @@
+"""Policies of batch statistics: their invariants, with every executor, resumed, fused and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flbench.config import InvalidExperiment, parse_experiment
+from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.optimizers import Sgd
+from flbench.registry import METHODS, NORMS
+from tests.recording import rerun
+from tests.toys import everything, largest_difference, record_of, same_bits, toy_clients, toy_trainer, train
+
+POLICIES: list[Any] = ["silobn", {"name": "fixbn", "rounds": 2}, "fbn"]
+
+
+def trainer_of(norm: Any, executor: str = "stacked", method: str = "fedavg", **kwargs: Any) -> FederatedTrainer:
+    settings: dict[str, Any] = {"sgd": Sgd(0.01, 0.5, 0.01), "norm": norm, "executor": executor}
+    return toy_trainer(METHODS.parse(method), **(settings | kwargs))
+
+
+def statistics(trainer: FederatedTrainer) -> dict[str, Tensor]:
+    return {name: leaf.clone() for name, leaf in trainer.model(0)[1].items() if "running" in name}
+
+
+def test_fixed_statistics_are_those_of_bn_and_then_never_move() -> None:
+    plain, fixed = trainer_of("bn"), trainer_of({"name": "fixbn", "rounds": 2}, participation=1.0)
+    train(2, plain, fixed)
+    assert largest_difference(plain.x, fixed.x) < 1e-14
+    before = statistics(fixed)
+    assert largest_difference(statistics(plain), before) < 1e-14
+    train(3, plain, fixed)
+    assert all(torch.equal(leaf, before[name]) for name, leaf in statistics(fixed).items())
+    assert largest_difference(plain.x, fixed.x) > 1e-4
+    assert float(fixed.buffers["trunk.after1.round"]) == 5
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_local_statistics_train_as_bn_and_are_evaluated_by_client(executor: str) -> None:
+    plain, silo = trainer_of("bn", executor), trainer_of("silobn", executor)
+    train(3, plain, silo)
+    assert all(torch.equal(leaf, silo.x[name]) for name, leaf in plain.x.items())  # used at evaluation only
+    assert {name.rpartition(".")[2] for name in silo.local} == {"running_mean", "running_var"} and not silo.buffers
+    assert not torch.equal(*(silo.model(client)[1]["trunk.after1.running_mean"] for client in (0, 1)))
+    assert "acc_personal" in record_of(silo) and "acc_personal" not in record_of(plain)
+    assert silo.bytes_up < plain.bytes_up
+
+
+def test_local_statistics_of_one_client_are_bns() -> None:
+    one = {"clients": toy_clients((60,))}
+    plain, silo = trainer_of("bn", **one), trainer_of("silobn", **one)
+    train(3, plain, silo)
+    assert largest_difference(statistics(plain), statistics(silo)) < 1e-15
+    assert record_of(plain)["acc"] == record_of(silo)["acc"]
+
+
+def test_a_client_that_does_not_take_part_keeps_its_statistics() -> None:
+    trainer = trainer_of("silobn", participation=0.34)
+    (chosen,) = trainer.run.cohort(0)
+    train(1, trainer)
+    moved = [float(leaf.abs().sum()) > 0 for leaf in trainer.local["trunk.after1.running_mean"]]
+    assert moved == [client == chosen for client in range(3)]
+
+
+def test_global_statistics_start_without_normalization_and_reach_the_moments_of_all_data() -> None:
+    """With momentum 1 and one step of all data, the running moments are those of all clients' features together."""
+    whole = {"steps": 1, "batch_size": 20, "clients": toy_clients((20, 20, 20)), "sgd": Sgd(1e-12)}
+    trainer = trainer_of({"name": "fbn", "momentum": 1.0}, **whole)
+    params, buffers = trainer.model(0)
+    images = trainer.images.prepare(trainer.images.train_MCHW)
+    features = torch.relu(images.flatten(1) @ params["trunk.dense1.weight"].T)
+    assert float(buffers["trunk.after1.running_var"].min()) == 1  # the first round does not normalize
+    train(1, trainer)
+    found = statistics(trainer)
+    torch.testing.assert_close(found["trunk.after1.running_mean"], features.mean(0), rtol=0, atol=1e-9)
+    torch.testing.assert_close(found["trunk.after1.running_var"], features.var(0, correction=0), rtol=0, atol=1e-9)
+
+
+def test_global_statistics_do_not_depend_on_the_rest_of_the_batch() -> None:
+    network = trainer_of("fbn", "loop").executor._idle.get().network.train()  # type: ignore[attr-defined]
+    images = torch.rand(4, 1, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(network(images)[1][:1], network(images[:1])[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", POLICIES, ids=str)
+@pytest.mark.parametrize("method", ["scaffold", "fedsam", "moon"])
+def test_executors_recordings_and_resumed_runs_agree(norm: Any, method: str) -> None:
+    """Also where the statistics become fixed in between."""
+    kinds: list[dict[str, Any]] = [{"executor": "loop"}, {}, {"chunk": 2}, {"record": rerun}]
+    trainers = [trainer_of(norm, method=method, steps=[3, 1, 4], **kind) for kind in kinds]
+    train(2, *trainers)
+    resumed = trainer_of(norm, method=method, steps=[3, 1, 4])
+    resumed.load(trainers[1].state())
+    train(2, resumed, *trainers)
+    for other in (resumed, *trainers[1:]):
+        assert largest_difference(everything(trainers[0]), everything(other)) < 1e-10
+    assert same_bits(resumed, trainers[1])
+
+
+@pytest.mark.parametrize("norm", POLICIES, ids=str)
+def test_fused_runs_may_be_in_different_rounds(norm: Any) -> None:
+    together, alone = ([trainer_of(norm, seed=seed) for seed in (0, 1)] for _ in range(2))
+    train(1, together[0], alone[0])
+    for _ in range(3):
+        step_together(together, [False, False])
+        train(1, *alone)
+    assert all(map(same_bits, together, alone))
+
+
+@pytest.mark.parametrize("norm", POLICIES, ids=str)
+def test_batch_statistics_move_once_in_a_step_of_fedsam(norm: Any) -> None:
+    none, some = (trainer_of(norm, method="fedsam", steps=1) for _ in range(2))
+    object.__setattr__(none.run.method, "rho", 0.0)
+    train(1, none, some)
+    assert largest_difference(statistics(none), statistics(some)) == 0
+    assert largest_difference(none.x, some.x) > 1e-9
+
+
+@pytest.mark.parametrize("norm", POLICIES, ids=str)
+def test_where_a_policy_has_no_meaning_it_is_refused(norm: Any) -> None:
+    name = NORMS.parse(norm).label()
+    for method in ("fedbn", "local-only"):
+        with pytest.raises(InvalidExperiment) as caught:
+            parse_experiment({"method": method, "norm": norm})
+        assert f"{method} keeps batch statistics on the clients, {name} has another policy" in str(caught.value)
+    with pytest.raises(InvalidExperiment) as caught:
+        parse_experiment({"kind": "centralized", "norm": norm})
+    assert f"{name} is bn among clients; use bn" in str(caught.value)
