@@ -113,7 +113,7 @@ def report(
     """Write a leaderboard from a store or from exported files: quickstart.md for sweeps/quickstart.yaml.
 
     Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Numbers that the label-skew
-    paper published for a data set and model among the runs are shown beside ours, each with a verdict.
+    paper or NIID-Bench published for a data set and model among the runs are shown beside ours, each with a verdict.
 
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """

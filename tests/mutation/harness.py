@@ -71,6 +71,10 @@ def checks_of(file: str, executor: str) -> list[Check]:
             *scaffold,
             partial(golden.test_scaffold_is_the_original_by_default, executor),
             partial(golden.test_scaffold_with_two_of_three_clients, executor),
+            *(
+                partial(golden.test_scaffold_corrects_after_momentum_as_niid_bench_does, executor, variant, weights)
+                for variant, weights in (("niid-bench", EQUAL), ("flower", SHARE))
+            ),
         ],
         "fedbn": [partial(golden.test_fedbn, executor), conformance.test_fedbn_finds_batch_norm_by_type_not_by_name],
         "local_only": [
