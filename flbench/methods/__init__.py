@@ -1,6 +1,7 @@
 """Federated methods: ``base`` is the contract (and FedAvg); one file a method or family."""
 
 from flbench.methods import (
+    balanced_softmax,
     base,
     fedacg,
     fedaws,
@@ -28,6 +29,7 @@ __all__ = [
     "Method",
     "Outputs",
     "ServerContext",
+    "balanced_softmax",
     "base",
     "fedacg",
     "fedaws",

@@ -20,6 +20,7 @@ from tests.toys import largest_difference, toy_clients, toy_context, toy_images,
 
 METHOD_NAMES = [
     "fedavg",
+    "balanced-softmax",
     "fedacg",
     "fedaws",
     "fedbn",
@@ -166,6 +167,11 @@ def test_fedlc_without_margin_is_a_softmax_over_the_clients_own_classes() -> Non
     off, tiny = (after(METHODS.parse({"name": "fedlc", "tau": tau}), images=images) for tau in (0.0, 1e-9))
     assert 0 < largest_difference(off, tiny) < 1e-7
     assert largest_difference(off, after(Method(), images=images)) > 1e-4
+
+
+def test_balanced_softmax_is_fedavg_on_clients_with_equally_many_samples_of_each_class() -> None:
+    clients, balanced = toy_clients((18, 12, 30)), METHODS.parse("balanced-softmax")
+    assert largest_difference(after(balanced, clients=clients), after(Method(), clients=clients)) < 1e-14
 
 
 def test_fedrs_scales_the_gradient_of_missing_classes() -> None:

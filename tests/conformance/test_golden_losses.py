@@ -76,6 +76,24 @@ def test_fedlc(executor: str, tau: float | None) -> None:
 
 
 @both_executors
+def test_balanced_softmax(executor: str) -> None:
+    """The probability of class c is n_c exp(z_c) over their sum."""
+
+    def balanced(counts: Labels) -> Gradient:
+        def of(weights: Array, pixels: Array, labels: Labels) -> Array:
+            odds = counts * np.exp(pixels @ weights.T)
+            error = odds / odds.sum(axis=1, keepdims=True) - np.eye(3)[labels]
+            return np.asarray((error / len(labels)).T @ pixels)
+
+        return of
+
+    x = W0.copy()
+    for round in range(ROUNDS):
+        x = mean(SHARE, [local_sgd(x, client, round, balanced(COUNTS[client])) for client in range(3)])
+    assert_close(trained("balanced-softmax", executor).x["head.weight"], x)
+
+
+@both_executors
 @pytest.mark.parametrize("alpha", [None, 0.2])
 def test_fedrs(executor: str, alpha: float | None) -> None:
     def restricted(counts: Labels) -> Gradient:

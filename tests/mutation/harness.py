@@ -46,6 +46,7 @@ def checks_of(file: str, executor: str) -> list[Check]:
             *(partial(losses.test_fedlc, executor, tau) for tau in (None, 0.4)),
             conformance.test_fedlc_without_margin_is_a_softmax_over_the_clients_own_classes,
         ],
+        "balanced_softmax": [partial(losses.test_balanced_softmax, executor)],
         "fedrs": [partial(losses.test_fedrs, executor, alpha) for alpha in (None, 0.2)],
         "feddecorr": [
             *(

@@ -459,7 +459,17 @@ _FEDAWS = mutations_of(
     ("a class without holders", ".clamp_min(1e-12)", ""),
 )
 
+_BALANCED = mutations_of(
+    "balanced_softmax",
+    ("counts for their logarithms", ".to(z_BY.dtype).log()", ".to(z_BY.dtype)"),
+    ("inverse counts", "z_BY + ctx", "z_BY - ctx"),
+    ("missing classes stay", ".log()", ".clamp(min=1).log()"),
+    ("one sample more of each class", ".log()", ".log1p()"),
+    ("counts of held classes ignored", "ctx.counts_Y.to", "(ctx.counts_Y > 0).to"),
+    ("logits dropped", "z_BY + ctx", "0 * z_BY + ctx"),
+)
+
 MUTATIONS: tuple[Mutation, ...] = (
-    *_BASE, *_FEDPROX, *_FEDLC, *_FEDRS, *_FEDDECORR, *_FEDNOVA, *_FEDOPT, *_SCAFFOLD, *_FEDBN, *_LOCAL_ONLY,
-    *_FEDDYN, *_FEDCM, *_FEDSAM, *_FEDEXP, *_FEDACG, *_MOON, *_FEDNTD, *_FEDAWS,
+    *_BASE, *_BALANCED, *_FEDPROX, *_FEDLC, *_FEDRS, *_FEDDECORR, *_FEDNOVA, *_FEDOPT, *_SCAFFOLD, *_FEDBN,
+    *_LOCAL_ONLY, *_FEDDYN, *_FEDCM, *_FEDSAM, *_FEDEXP, *_FEDACG, *_MOON, *_FEDNTD, *_FEDAWS,
 )  # fmt: skip

@@ -108,8 +108,8 @@ class Etf(_Fixed):
     """Scaled cosines between the features and a simplex equiangular tight frame that is never trained.
 
     All rows have norm 1 and all pairs of them the cosine -1/(Y - 1). FedETF's code learns the scale from 10 or 1, by
-    model, has a balanced softmax as its loss (CE(z_c + log n_c), n_c the client's samples of class c) and puts a linear
-    layer in front; loss and layer are not part of this head. It draws the frame in the span of a uniform matrix's
+    model, trains with a balanced softmax (the method ``balanced-softmax``) and puts a linear layer in front, which is
+    not part of this head. It draws the frame in the span of a uniform matrix's
     columns; here that span is uniformly distributed, too.
 
     Attributes:
