@@ -62,6 +62,16 @@ def _statistics_are_left_to_the_norm(method: Any, norm: Any) -> str | None:
     return f"{method.label()} keeps batch statistics on the clients, {norm.label()} has another policy for them; use bn"
 
 
+def _lock_step_is_possible(norm: Any, method: Any, local_epochs: int | None) -> str | None:
+    if not norm.lock_step:
+        return None
+    if local_epochs is not None:
+        return f"the clients of {norm.label()} take each step together; give local_steps in place of local_epochs"
+    if method.perturbs:
+        return f"the clients of {norm.label()} share one pass of a step, and {method.label()} takes two"
+    return None
+
+
 def _batch_fits(component: Any, batch_size: int) -> str | None:
     smallest = component.smallest_batch
     return (
@@ -217,6 +227,7 @@ class Federated(_Training):
         Check(("method", "optimizer", "nesterov"), "method", _weights_know_the_optimizer),
         Check(("method", "head"), "head", _head_is_trained),
         Check(("method", "norm"), "norm", _statistics_are_left_to_the_norm),
+        Check(("norm", "method", "local_epochs"), "norm", _lock_step_is_possible),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
         Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),

@@ -9,6 +9,7 @@ Shape suffixes: N clients of a chunk, E local steps, B batch, M images of an eva
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +28,7 @@ from flbench.engine.cuda_graph import GraphedFunction, Recorder
 from flbench.engine.local import Passes, autocast, local_train
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
-from flbench.models.network import pure_forward, stacked_forward
+from flbench.models.network import buffers_that_are, pure_forward, stacked_forward
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class LoopExecutor:
     name: UsedExecutor = "loop"
 
     def __init__(self, networks: Sequence[nn.Module], autocast: torch.dtype | None) -> None:
+        if buffers_that_are("shares", networks[0]):
+            raise ValueError("layers that combine the clients of a step need the stacked executor")
         self._idle: SimpleQueue[Passes] = SimpleQueue()
         for network in networks:
             self._idle.put(Passes(network, pure_forward(network)))
@@ -147,7 +150,8 @@ class StackedExecutor:
         record: Recorder | None = None,
         tuner: ConvTuner | None = None,
     ) -> None:
-        self.chunk = chunk or CHUNK  #: most clients of a stack
+        self._whole_cohorts = bool(buffers_that_are("shares", network))
+        self.chunk = sys.maxsize if self._whole_cohorts else chunk or CHUNK  #: most clients of a stack
         self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once ``tune`` has chosen it
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self._passes = Passes(network, stacked_forward(network))
@@ -180,9 +184,9 @@ class StackedExecutor:
         """Train in stacks of half of ``chunk`` clients from now on, for which memory has run out.
 
         Raises:
-            RuntimeError: the error is another one, or there is a single client.
+            RuntimeError: the error is another one, there is a single client, or the cohort cannot be cut.
         """
-        if chunk == 1 or not out_of_memory(error):
+        if chunk == 1 or self._whole_cohorts or not out_of_memory(error):
             raise error
         self.chunk = chunk // 2
         _log.warning("out of memory with %d clients in a stack; continuing with %d", chunk, self.chunk)

@@ -153,7 +153,12 @@ def step_together(
         trainers: of runs with one method, norm, model, data set and shape of batches.
         keep_clients: for each run, whether its report holds what the participants sent.
         wait: as in ``Trainer.step``.
+
+    Raises:
+        ValueError: layers combine the clients of a step, and would combine those of all runs.
     """
+    if len(trainers) > 1 and trainers[0].run.shares:
+        raise ValueError("runs whose layers combine the clients of a step are trained one by one")
     began = time.perf_counter()
     reports = _train_round(trainers, keep_clients, wait=wait)
     seconds = (time.perf_counter() - began) / len(trainers)

@@ -135,7 +135,7 @@ def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
 def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: Executor, neighbours: int = 1) -> int:
     """Return how many runs like this one to train together: as many as fill a stack and fit into memory."""
     stacked = executor_for(experiment, data, device=device, wanted=executor) == "stacked"
-    if not isinstance(experiment, Federated) or not stacked:
+    if not isinstance(experiment, Federated) or not stacked or cast(Norm, experiment.norm).lock_step:
         return 1
     most = CHUNK
     if device != "cpu":
@@ -152,7 +152,15 @@ def executor_for(
 
     Partial batches that a stack cannot compute exactly are always trained by the loop. ``network`` is the experiment's,
     on the device, if there is one already; its weights and buffers stay as they are.
+
+    Raises:
+        flbench.errors.UserError: the norm needs all clients in one stack, and the loop is wanted.
     """
+    norm = cast(Norm, experiment.norm)
+    if norm.lock_step:
+        if wanted == "loop":
+            raise UserError(f"executor: the clients of {norm.label()} take each step together; use auto or stacked")
+        return "stacked"
     if wanted == "auto" and device != "cpu":
         wanted = "stacked"
     if wanted != "auto" and _drops_last(experiment):

@@ -141,6 +141,11 @@ class Method(Component):
 
     server_lr: Annotated[float, Field(gt=0)] = 1.0
 
+    @property
+    def perturbs(self) -> bool:
+        """Whether a step takes a second gradient, at other weights."""
+        return overrides(type(self), "perturbed")
+
     def init_server(self, x: Tree) -> Tree:
         """Return the server's state before the first round."""
         return {}

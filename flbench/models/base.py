@@ -67,6 +67,8 @@ class Model(Component):
         sites = tuple(self.sites(image))
         if problem := norm.problem(sites):
             return problem
+        if norm.lock_step and self._builds_itself():
+            return "its clients take each step together, in a stack, and the model's own layers know no stack"
         if self._builds_itself():
             return _unchanged_by(self, norm, image, classes)
         if any(map(norm.sits, (*sites, Site("logits", (classes,))))):

@@ -6,7 +6,7 @@ Shape suffixes: N clients (absent for one), C channels. Input as in ``norm_layer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -116,6 +116,72 @@ class GlobalBatchNorm(BatchNorm):
             "running_mean": running_mean.lerp(mean, self.momentum),
             "running_var": before["running_var"].lerp(var, self.momentum),
         }
+
+
+class LockStepBatchNorm(BatchNorm):
+    """FedTAN: statistics, and the gradients with respect to them, are averaged over the clients of the stack.
+
+    The buffer ``share`` (0-d) is each client's weight, ``steps`` (0-d) counts the steps of the round. A client that is
+    not in a stack is alone, as if its share were 1.
+    """
+
+    constants: ClassVar[frozenset[str]] = frozenset({"share", "steps"})
+    shares: ClassVar[frozenset[str]] = frozenset({"share"})
+
+    def __init__(self, channels: int, eps: float, only_first_step: bool) -> None:
+        super().__init__(channels, eps)
+        self.only_first_step = only_first_step
+        self.register_buffer("share", torch.empty(()))
+        self.register_buffer("steps", torch.empty(()))
+        self.share: Tensor
+        self.steps: Tensor
+
+    def reset_parameters(self) -> None:
+        """As batch normalization; a client alone."""
+        super().reset_parameters()
+        self.share.fill_(1)
+        self.steps.zero_()
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """Normalize x_NBC or x_NBCHW by common statistics in training."""
+        if not self.training or self.running_mean.dim() == 1:
+            return super().normalize(x)
+        axes, shape = per_channel(x, self.running_mean)
+        mean = self._common(x.mean(axes))
+        var = self._common((x - mean.view(shape)).square().mean(axes))
+        count = x[0, :, 0].numel()
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(var * (count / (count - 1)), self.momentum)
+            self.steps.add_(1)
+        return self.scaled(x, mean, var, shape)
+
+    def _common(self, own_NC: Tensor) -> Tensor:
+        """The clients' mean of a statistic, or each client's own where the step is not in lock step."""
+        common: Tensor = MeanOverClients.apply(own_NC, self.share)
+        if not self.only_first_step:
+            return common
+        return torch.where((self.steps == 0).unsqueeze(-1), common, own_NC)
+
+
+class MeanOverClients(torch.autograd.Function):
+    """sum_n share_n x_n for every client; backward, the same mean of the clients' gradients.
+
+    Autograd's own backward, with respect to the sum of the losses, is share_k sum_n g_n: at unequal shares the clients'
+    gradients, weighted by the shares again when they are aggregated, would not be the gradient of the mean loss.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_NC: Tensor, share_N: Tensor) -> Tensor:
+        """Average over the clients."""
+        ctx.save_for_backward(share_N)
+        return (share_N.unsqueeze(-1) * x_NC).sum(0, keepdim=True).expand_as(x_NC)
+
+    @staticmethod
+    def backward(ctx: Any, gradient_NC: Tensor) -> tuple[Tensor, None]:
+        """Average the gradients."""
+        (share_N,) = ctx.saved_tensors
+        return (share_N.unsqueeze(-1) * gradient_NC).sum(0, keepdim=True).expand_as(gradient_NC), None
 
 
 def per_channel(x: Tensor, statistics: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -18,6 +18,7 @@ from tests.conformance.problem import (
     LR,
     ROUNDS,
     SHARE,
+    STEPS,
     V0,
     Array,
     Labels,
@@ -132,3 +133,49 @@ def check(trainer: FederatedTrainer, x: Weights, kept: list[Statistics]) -> None
 def test_golden_numbers(norm: Any, executor: str) -> None:
     policy = norm if isinstance(norm, str) else norm["name"]
     check(trained("fedavg", executor, network=Normalized(norm)), *rounds_of(policy))
+
+
+def lock_step(x: Weights, of_server: Statistics, round: int, synchronized: int) -> tuple[list[Weights], Statistics]:
+    """All clients' weights after a round whose first steps share statistics, and the averaged running ones."""
+    ends = [{name: leaf.copy() for name, leaf in x.items()} for _ in SHARE]
+    running = [Statistics(of_server.mean, of_server.var) for _ in SHARE]
+    for step, drawn in enumerate(zip(*(batches(client, round) for client in range(3)), strict=True)):
+        mixing = np.tile(SHARE, (3, 1)) if step < synchronized else np.eye(3)  # row k: what client k averages over
+        hidden = [pixels @ end["hidden.weight"].T for end, (pixels, _) in zip(ends, drawn, strict=True)]
+        centres = mixing @ [one.mean(0) for one in hidden]
+        spreads = mixing @ [((one - centre) ** 2).mean(0) for one, centre in zip(hidden, centres, strict=True)]
+        outputs, grads = [], []
+        for end, one, centre, var, (_, labels) in zip(ends, hidden, centres, spreads, drawn, strict=True):
+            unit = (one - centre) / np.sqrt(var + EPS)
+            out = end["norm.weight"] * unit + end["norm.bias"]
+            error = softmax_error(out @ end["head.weight"].T, labels)
+            of_out = error @ end["head.weight"]
+            outputs.append(of_out * end["norm.weight"] / np.sqrt(var + EPS))  # dF_k/dx at fixed statistics
+            own = {"norm.weight": (of_out * unit).sum(0), "norm.bias": of_out.sum(0), "head.weight": error.T @ out}
+            grads.append(own)
+        shifts = [one - centre for one, centre in zip(hidden, centres, strict=True)]
+        of_centre = mixing @ [-direct.sum(0) for direct in outputs]
+        of_var = mixing @ [
+            -0.5 * (direct * shift).sum(0) / (var + EPS)
+            for direct, shift, var in zip(outputs, shifts, spreads, strict=True)
+        ]
+        for client, (pixels, _) in enumerate(drawn):
+            total = outputs[client] + (of_centre[client] + 2 * of_var[client] * shifts[client]) / len(pixels)
+            grads[client]["hidden.weight"] = total.T @ pixels
+            for name, leaf in grads[client].items():
+                ends[client][name] = ends[client][name] - LR * leaf
+            unbiased = spreads[client] * len(pixels) / (len(pixels) - 1)
+            running[client].mean = 0.9 * running[client].mean + 0.1 * centres[client]
+            running[client].var = 0.9 * running[client].var + 0.1 * unbiased
+    averaged = (mean(SHARE, [getattr(one, name) for one in running]) for name in ("mean", "var"))
+    return ends, Statistics(*averaged)
+
+
+@pytest.mark.parametrize(("steps", "synchronized"), [("first", 1), ("all", STEPS)])
+def test_golden_numbers_in_lock_step(steps: str, synchronized: int) -> None:
+    x: Weights = {"hidden.weight": V0, "norm.weight": np.ones(3), "norm.bias": np.zeros(3), "head.weight": H0}
+    kept = Statistics()
+    for round in range(ROUNDS):
+        ends, kept = lock_step(x, kept, round, synchronized)
+        x = {name: mean(SHARE, [end[name] for end in ends]) for name in x}
+    check(trained("fedavg", "stacked", network=Normalized({"name": "fedtan", "steps": steps})), x, [kept])

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from flbench.config import InvalidExperiment, parse_experiment
+from flbench.data.datasets import load
+from flbench.data.shards import Shards
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.optimizers import Sgd
+from flbench.engine.setup import executor_for, runs_worth_fusing
+from flbench.errors import UserError
 from flbench.registry import METHODS, NORMS
 from tests.recording import rerun
 from tests.toys import everything, largest_difference, record_of, same_bits, toy_clients, toy_trainer, train
+
+RECORDED: dict[str, Any] = {"record": rerun}
 
 POLICIES: list[Any] = ["silobn", {"name": "fixbn", "rounds": 2}, "fbn"]
 
@@ -120,7 +127,7 @@ def test_batch_statistics_move_once_in_a_step_of_fedsam(norm: Any) -> None:
     assert largest_difference(none.x, some.x) > 1e-9
 
 
-@pytest.mark.parametrize("norm", POLICIES, ids=str)
+@pytest.mark.parametrize("norm", [*POLICIES, "fedtan"], ids=str)
 def test_where_a_policy_has_no_meaning_it_is_refused(norm: Any) -> None:
     name = NORMS.parse(norm).label()
     for method in ("fedbn", "local-only"):
@@ -130,3 +137,72 @@ def test_where_a_policy_has_no_meaning_it_is_refused(norm: Any) -> None:
     with pytest.raises(InvalidExperiment) as caught:
         parse_experiment({"kind": "centralized", "norm": norm})
     assert f"{name} is bn among clients; use bn" in str(caught.value)
+
+
+LOCK_STEP: list[Any] = ["fedtan", {"name": "fedtan", "steps": "all"}]
+
+
+def same_rows(clients: int, size: int = 20) -> Shards:
+    """Clients that have the same samples, in batches of all of them."""
+    rows = np.arange(size)
+    return Shards(train=(rows,) * clients, val=(rows[:0],) * clients, test=(rows,) * clients)
+
+
+@pytest.mark.parametrize("norm", LOCK_STEP, ids=str)
+def test_equal_clients_in_lock_step_are_one_client_with_bn(norm: Any) -> None:
+    one = trainer_of("bn", clients=same_rows(1), batch_size=20)
+    three = trainer_of(norm, clients=same_rows(3), batch_size=20)
+    train(2, one, three)
+    assert largest_difference(one.x, three.x) < 1e-12
+    assert largest_difference(statistics(one), statistics(three)) < 1e-12
+
+
+def test_a_step_in_lock_step_is_one_of_all_batches_together() -> None:
+    """The mean of the clients' gradients at equal weights is that of bn on the joined batch."""
+    joined = trainer_of("bn", clients=toy_clients((60,)), steps=1, batch_size=60)
+    apart = trainer_of("fedtan", clients=toy_clients((20, 20, 20)), steps=1, batch_size=20)
+    plain = trainer_of("bn", clients=toy_clients((20, 20, 20)), steps=1, batch_size=20)
+    train(2, joined, apart, plain)
+    assert largest_difference(joined.x, apart.x) < 1e-12
+    assert largest_difference(joined.x, plain.x) > 1e-5
+
+
+def test_only_the_first_step_of_a_round_is_in_lock_step_by_default() -> None:
+    first, every, plain = (trainer_of(norm, steps=2) for norm in (*LOCK_STEP, "bn"))
+    train(2, first, every, plain)
+    assert largest_difference(first.x, every.x) > 1e-6
+    assert min(largest_difference(plain.x, other.x) for other in (first, every)) > 1e-6
+
+
+@pytest.mark.parametrize("norm", LOCK_STEP, ids=str)
+@pytest.mark.parametrize("method", ["scaffold", "moon"])
+def test_a_cohort_in_lock_step_is_never_cut(norm: Any, method: str) -> None:
+    trainers = [trainer_of(norm, method=method, participation=0.67, **kind) for kind in ({}, {"chunk": 1}, RECORDED)]
+    train(2, *trainers)
+    resumed = trainer_of(norm, method=method, participation=0.67)
+    resumed.load(trainers[0].state())
+    train(1, resumed, *trainers)
+    assert same_bits(trainers[0], trainers[1]) and same_bits(trainers[0], resumed)
+    assert largest_difference(everything(trainers[0]), everything(trainers[2])) < 1e-10
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainers[0].executor.halve(2, RuntimeError("CUDA out of memory"))  # type: ignore[attr-defined]
+
+
+def test_lock_step_is_refused_where_clients_train_apart() -> None:
+    for fields, message in (
+        ({"local_epochs": 1}, "fedtan take each step together; give local_steps in place of local_epochs"),
+        ({"method": "fedsam"}, "share one pass of a step, and fedsam takes two"),
+        ({"model": "simple-vit"}, "the model's own layers know no stack"),
+    ):
+        with pytest.raises(InvalidExperiment, match=message):
+            parse_experiment({"norm": "fedtan", **fields})
+    experiment: Any = parse_experiment({"norm": "fedtan"})
+    digits = load(experiment.dataset)
+    assert executor_for(experiment, digits, device="cpu", wanted="auto") == "stacked"
+    assert runs_worth_fusing(experiment, digits, device="cpu", executor="auto") == 1
+    with pytest.raises(UserError, match="use auto or stacked"):
+        executor_for(experiment, digits, device="cpu", wanted="loop")
+    with pytest.raises(ValueError, match="stacked executor"):
+        trainer_of("fedtan", "loop")
+    with pytest.raises(ValueError, match="one by one"):
+        step_together([trainer_of("fedtan") for _ in range(2)], [False, False])

@@ -57,6 +57,8 @@ def every_combination() -> list[ParameterSet]:
     """
     cases = []
     for model, norm, method in product(MODELS, NORMS.classes, METHOD_NAMES):
+        if NORMS[norm].lock_step:
+            continue  # it has no loop
         if NORMS.parse(norm).problem(tuple(toy_model(model).sites(MODELS[model]))) is not None:
             continue
         in_full = model in REGISTERED_MODELS.classes and model != "mlp"

@@ -72,7 +72,11 @@ def test_every_method_to_the_bit(method: str) -> None:
 OF_BLOCKS = ("fn-block-mv", "fn-block-scale")
 
 
-@pytest.mark.parametrize("norm", sorted({*NORMS.classes} - {"in"}))
+#: Norms whose clients can be trained beside those of other runs, on vectors.
+FUSED = sorted(name for name, norm in NORMS.classes.items() if name != "in" and not norm.lock_step)
+
+
+@pytest.mark.parametrize("norm", FUSED)
 def test_every_norm_to_the_bit(norm: str) -> None:
     images = {"model": {"name": "resnet18", "width": 2}, "E": 1, "batch_size": 4}
     together, alone = (group("fedavg", norm, **(images if norm in OF_BLOCKS else {})) for _ in range(2))

@@ -23,7 +23,9 @@ PUBLISHED = {
     "none", "fn", "fn-layerwise", "fn-block-mv", "fn-block-scale", "ln", "ln-static", "ln-before", "ln-reduced", "gn",
     "bn",
 }  # fmt: skip
-FURTHER = {"ln-channel", "gn-static", "bn-static", "in", "rms", "mean-last", "bn-last", "silobn", "fixbn", "fbn"}
+FURTHER = {
+    "ln-channel", "gn-static", "bn-static", "in", "rms", "mean-last", "bn-last", "silobn", "fixbn", "fbn", "fedtan",
+}  # fmt: skip
 
 #: Every norm with every small network that it fits.
 FITTING = [

@@ -254,7 +254,7 @@ def test_affine_maps_begin_as_the_identity_and_weights_stay_the_vanilla_ones(nor
         else:
             assert torch.equal(leaf, torch.full_like(leaf, name.endswith("weight")))
     assert plain.keys() <= dict(network.named_parameters()).keys()
-    affine = {"ln", "ln-before", "ln-channel", "gn", "in", "rms", "bn", "bn-last", "silobn", "fixbn", "fbn"}
+    affine = {"ln", "ln-before", "ln-channel", "gn", "in", "rms", "bn", "bn-last", "silobn", "fixbn", "fbn", "fedtan"}
     assert (len(plain) < len(list(network.parameters()))) == (norm in affine)
 
 
@@ -367,9 +367,8 @@ def test_a_norm_that_would_change_nothing_is_refused(
         if name in fitting:
             assert parse_experiment({"model": "elsewhere", "norm": name}).model == model
             continue
-        with pytest.raises(
-            InvalidExperiment, match=rf"^norm: {name}\S* in elsewhere: .*(change nothing|no residual|no layer)"
-        ):
+        reasons = "change nothing|no residual|no layer|know no stack"
+        with pytest.raises(InvalidExperiment, match=rf"^norm: {name}\S* in elsewhere: .*({reasons})"):
             parse_experiment({"model": "elsewhere", "norm": name})
 
 
@@ -382,7 +381,7 @@ def test_a_norm_with_which_a_model_cannot_build_itself_is_a_mistake() -> None:
 
 def test_statistics_over_a_batch_need_two_samples() -> None:
     needs_two = {name for name in NORMS.classes if NORMS[name].smallest_batch == 2}
-    assert needs_two == {"bn", "bn-static", "mean-last", "bn-last", "silobn", "fixbn"}
+    assert needs_two == {"bn", "bn-static", "mean-last", "bn-last", "silobn", "fixbn", "fedtan"}
 
 
 def test_new_fields_stay_out_of_the_identity_at_their_defaults() -> None:

@@ -42,6 +42,9 @@ class Norm(Component):
     #: with methods that leave batch statistics to it.
     is_policy: ClassVar[bool] = False
 
+    #: Whether its layers combine all participants of a round in every step, which then are always one stack.
+    lock_step: ClassVar[bool] = False
+
     def layer(self, site: Site) -> nn.Module | None:
         """Return the module at ``site``, or None if this norm has none there."""
         return None

@@ -7,7 +7,7 @@ clients of a plain ``bn`` (FedBN: all of it); here the norm decides, so any othe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -102,3 +102,37 @@ class GlobalBatchNorm(BatchNorm):
         from flbench.models.batch_norm_layers import GlobalBatchNorm
 
         return GlobalBatchNorm(shape[0], EPS, self.momentum)
+
+
+@NORMS.register("fedtan")
+@dataclass(frozen=True)
+class LockStepBatchNorm(BatchNorm):
+    """FedTAN (Wang et al. 2023): all participants normalize by the mean of their statistics, layer by layer.
+
+    Means, then variances around the common mean, are averaged in the forward pass, and the gradients with respect to
+    both in the backward pass. While the clients have equal weights, the mean of their gradients is that of centralized
+    training on all their batches. Participants are weighted by their shares of the samples; the authors' code has
+    clients of equal sizes only. All take each step together: it needs ``local_steps`` and the stacked executor.
+
+    Attributes:
+        steps: which local steps of a round are in lock step. ``first``: the first, as in the authors' code, where the
+            others are plain ``bn``. ``all``: every one.
+    """
+
+    equation: ClassVar[str] = (
+        "bn with mu = sum_k m_k/m E_k[x], sigma^2 = sum_k m_k/m E_k[(x - mu)^2], and the same means of the gradients "
+        "with respect to mu and sigma^2"
+    )
+    source: ClassVar[str] = (
+        "Wang et al. 2023, Why Batch Normalization Damage Federated Learning on Non-IID Data?, and the authors' code"
+    )
+    is_policy: ClassVar[bool] = True
+    lock_step: ClassVar[bool] = True
+
+    steps: Literal["first", "all"] = "first"
+
+    def module(self, shape: Shape) -> nn.Module:
+        """Over the batch and the pixels of all clients, a channel."""
+        from flbench.models.batch_norm_layers import LockStepBatchNorm
+
+        return LockStepBatchNorm(shape[0], EPS, only_first_step=self.steps == "first")
