@@ -30,6 +30,10 @@ def _norm_fits(dataset: Any, model: Any, norm: Any) -> str | None:
     return f"{norm.label()} in {model.label()}: {problem}" if problem else None
 
 
+def _norm_in_network(dataset: Any, model: Any, norm: Any) -> Any:
+    return norm if dataset.image is None else norm.canonical_among(model.sites(dataset.image))
+
+
 def _head_fits(dataset: Any, model: Any, head: Any) -> str | None:
     if dataset.image is None or model.problem(dataset.image):
         return None
@@ -97,6 +101,10 @@ def _nesterov_has_momentum(nesterov: bool, momentum: float) -> str | None:
     return "needs momentum above 0" if nesterov and not momentum else None
 
 
+def _clipped_one_way(clip_norm: float | None, agc: float | None) -> str | None:
+    return None if clip_norm is None or agc is None else "give either clip_norm or agc"
+
+
 def _adam_has_no_momentum(optimizer: str, momentum: float) -> str | None:
     if optimizer == "sgd" or not momentum:
         return None
@@ -156,7 +164,10 @@ class _Training(Experiment):
         Check(("local_steps", "local_epochs"), "local_epochs", _one_length),
         Check(("probes", "eval_every"), "probes", _probes_meet_evaluations),
         Check(("nesterov", "momentum"), "nesterov", _nesterov_has_momentum),
+        Check(("clip_norm", "agc"), "agc", _clipped_one_way),
     )
+
+    spellings: ClassVar[tuple[Spelling, ...]] = (Spelling("norm", ("dataset", "model", "norm"), _norm_in_network),)
 
     derived: ClassVar[tuple[Derived, ...]] = (
         # The augmentation that is really used, so that it enters the run id.
@@ -178,6 +189,11 @@ class _Training(Experiment):
         default=None,
         description="largest norm of a client's gradient over all parameters, before weight decay, the method's "
         "correction and momentum, as torch.nn.utils.clip_grad_norm_ has it; default: not clipped",
+    )
+    agc: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="adaptive gradient clipping, in place of clip_norm: largest norm of the gradient of a unit (the "
+        "weights of one output) over the norm of its weights, in all layers but the head; default: not clipped",
     )
     weight_decay: float = Field(default=0.0, ge=0, description="L2 coefficient added to the gradient")
     batch_size: Whole = Field(default=32, ge=1, description="samples in a mini-batch")
@@ -230,6 +246,7 @@ class Federated(_Training):
         Check(("norm", "method", "local_epochs"), "norm", _lock_step_is_possible),
     )
     spellings: ClassVar[tuple[Spelling, ...]] = (
+        *_Training.spellings,
         Spelling("participation", ("clients", "participation"), lambda n, share: cohort_size(n, share) / n),
     )
 

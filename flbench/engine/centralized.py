@@ -59,11 +59,11 @@ class _Round:
 class CentralizedTrainer(Trainer):
     """One model on all the data, ``steps`` steps of SGD a round; momentum continues from round to round."""
 
-    def __init__(self, setup: TrainingSetup, *, train_rows: Rows, val_rows: Rows, steps: int) -> None:
+    def __init__(self, setup: TrainingSetup, *, train_rows: Rows, val_rows: Rows, steps: int, head: str) -> None:
         super().__init__(setup)
         self._setup, self._steps, self._train_rows, self._val_rows = setup, steps, train_rows, val_rows
         counts_Y = torch.bincount(setup.images.train_labels_M, minlength=setup.images.classes)
-        task = ClientTask(Method(), setup.sgd, x={}, server={}, autocast=setup.autocast)
+        task = ClientTask(Method(), setup.sgd, x={}, server={}, autocast=setup.autocast, head=head)
         self._round = _Round(setup.images, task, counts_Y, steps)
         self._graphed: GraphedFunction | None = None
         self.velocity: Tree = {}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from flbench.engine.clients import ClientInit, ClientResult, ClientTask
 from flbench.engine.hooks import Lift, LiftedHooks
-from flbench.engine.optimizers import clipped, descend, where
+from flbench.engine.optimizers import descend, where
 from flbench.methods.base import Outputs, Tree, tmap
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
@@ -85,8 +85,8 @@ def local_train(
             _, grads = _gradient(passes, lifted, task, there, tmap(torch.clone, buffers), batch)
         with torch.no_grad():
             weights = list(params.values())
-            if sgd.clip_norm is not None:
-                short = lift(partial(clipped, clip_norm=sgd.clip_norm))(dict(zip(names, grads, strict=True)))
+            if sgd.clips:
+                short = lift(partial(sgd.clipped, head=task.head))(dict(zip(names, grads, strict=True)), params)
                 grads = tuple(short[name] for name in names)
             if sgd.coupled_decay:
                 grads = torch._foreach_add(grads, weights, alpha=sgd.coupled_decay)

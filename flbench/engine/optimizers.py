@@ -16,17 +16,21 @@ from flbench.methods.base import Tree
 #: Decay rates and epsilon of Adam, the defaults of torch.
 BETAS, EPS = (0.9, 0.999), 1e-8
 
+#: Least norm of a unit's weights in adaptive gradient clipping: zero weights could not move otherwise.
+SHORTEST_UNIT = 1e-3
+
 
 @dataclass(frozen=True)
 class Sgd:
     """SGD as ``torch.optim.SGD`` defines it.
 
-    A step clips the gradient, as ``torch.nn.utils.clip_grad_norm_`` does before ``step``, adds weight decay, applies
-    the method's ``direction``, then momentum.
+    A step clips the gradient, as ``torch.nn.utils.clip_grad_norm_`` does before ``step``, or unit by unit, adds weight
+    decay, applies the method's ``direction``, then momentum.
 
     Attributes:
         lr: learning rate of the first round; ``schedule``: how it changes from round to round.
         clip_norm: largest norm of a client's gradient over all parameters; None: not clipped.
+        agc: largest norm of a unit's gradient over that of its weights (``unitwise_clipped``); None: not clipped.
     """
 
     lr: float
@@ -34,12 +38,18 @@ class Sgd:
     weight_decay: float = 0.0
     nesterov: bool = False
     clip_norm: float | None = None
+    agc: float | None = None
     schedule: str = CONSTANT
 
     @property
     def has_state(self) -> bool:
         """Whether a step depends on those before it."""
         return self.momentum > 0
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped."""
+        return self.clip_norm is not None or self.agc is not None
 
     @property
     def coupled_decay(self) -> float:
@@ -53,6 +63,12 @@ class Sgd:
     def in_round(self, round: int) -> Sgd:
         """Return the optimizer with the constant rate of a round."""
         return self if self.schedule == CONSTANT else replace(self, lr=self.lr_in(round), schedule=CONSTANT)
+
+    def clipped(self, grads: Tree, w: Tree, head: str) -> Tree:
+        """Return one client's gradient at the weights ``w``, clipped; ``head`` is the name of the head's weight."""
+        if self.agc is not None:
+            grads = unitwise_clipped(grads, w, self.agc, head)
+        return grads if self.clip_norm is None else clipped(grads, self.clip_norm)
 
     def advance(self, direction: Tree, state: Tree, w: Tree, step: int) -> tuple[Tree, Tree]:
         """Return what is subtracted from the weights ``w`` at the learning rate 1, and the next state.
@@ -111,6 +127,29 @@ def clipped(grads: Tree, clip_norm: float) -> Tree:
     norm = torch.stack([leaf.square().sum() for leaf in grads.values()]).sum().sqrt()
     scale = (clip_norm / (norm + 1e-6)).clamp(max=1)
     return {name: leaf * scale for name, leaf in grads.items()}
+
+
+def unitwise_clipped(grads: Tree, w: Tree, agc: float, head: str) -> Tree:
+    """Return one client's gradient after adaptive gradient clipping (Brock et al. 2021, arXiv 2102.06171, eq. 3).
+
+    The gradient of a unit has at most ``agc`` times the norm of its weights, or ``agc`` / 1000 if they are shorter. A
+    unit is a slice of the first axis, all weights that lead to one output; a vector (biases, gains) is one unit. As in
+    the paper, the classifier is not clipped: the parameters of the module whose weight is ``head``.
+    """
+    classifier = f"{head.rpartition('.')[0]}." if head else None
+    out: Tree = {}
+    for name, leaf in grads.items():
+        norm, largest = _unit_norms(leaf), agc * _unit_norms(w[name]).clamp_min(SHORTEST_UNIT)
+        shorter = leaf * (largest / norm.clamp_min(1e-6))
+        keep = classifier is not None and name.startswith(classifier)
+        out[name] = leaf if keep else torch.where(norm > largest, shorter, leaf)
+    return out
+
+
+def _unit_norms(leaf: Tensor) -> Tensor:
+    dims = tuple(range(1, leaf.dim())) or None
+    norms: Tensor = torch.linalg.vector_norm(leaf, dim=dims, keepdim=dims is not None)
+    return norms
 
 
 def descend(weights: list[Tensor], direction: list[Tensor], lr: float | Tensor) -> None:

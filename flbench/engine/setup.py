@@ -22,6 +22,7 @@ from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
+from flbench.engine.initial_factors import Start, set_factors
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import smallest_batch, stacks_partial_batches
 from flbench.engine.run import TrainingSetup
@@ -33,6 +34,7 @@ from flbench.models.base import Model
 from flbench.models.flops import sample_flops
 from flbench.models.heads import Head
 from flbench.models.initial_weights import build
+from flbench.models.network import head_weight
 from flbench.models.norms import Norm
 from flbench.streams import stream
 
@@ -126,10 +128,12 @@ def _gpu_tuner() -> ConvTuner:
 
 
 def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
-    """Return the experiment's network with its initial weights."""
+    """Return the experiment's network with its initial weights, and with the factors that are measured on its data."""
     model, norm = cast(Model, experiment.model), cast(Norm, experiment.norm)
     options: dict[str, Any] = {"seed": experiment.seed, "dtype": _dtype(experiment), "head": experiment.head}
-    return build(model, _image(data), data.classes, norm, experiment.bias, **options).to(device)
+    network = build(model, _image(data), data.classes, norm, experiment.bias, **options)
+    set_factors(network, Start(model, norm, experiment.bias, experiment.seed, data.fingerprint, data))
+    return network.to(device)
 
 
 def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor: Executor, neighbours: int = 1) -> int:
@@ -178,7 +182,7 @@ def executor_for(
 def _optimizer(experiment: Training) -> Sgd:
     """The local optimizer; centralized training has SGD at a constant rate."""
     plain: dict[str, Any] = {
-        name: getattr(experiment, name) for name in ("lr", "momentum", "weight_decay", "nesterov", "clip_norm")
+        name: getattr(experiment, name) for name in ("lr", "momentum", "weight_decay", "nesterov", "clip_norm", "agc")
     }
     if isinstance(experiment, Centralized):
         return Sgd(**plain)
@@ -222,8 +226,13 @@ def _trainer(experiment: Training, data: Data, network: nn.Module, setup: Traini
             order = stream(experiment.seed, "held out").permutation(len(data.train.labels))
             held_out = round(len(order) * experiment.val_fraction)
             rows = order[held_out:]
-            steps = _steps(experiment, rows)
-            return CentralizedTrainer(setup, train_rows=rows, val_rows=order[:held_out], steps=steps)
+            return CentralizedTrainer(
+                setup,
+                train_rows=rows,
+                val_rows=order[:held_out],
+                steps=_steps(experiment, rows),
+                head=head_weight(network),
+            )
     assert_never(experiment)
 
 

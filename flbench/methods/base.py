@@ -14,9 +14,9 @@ One round (x: server parameters, m_k: training samples of client k, S: the parti
                    x, server state <- server_step(x, delta, message, server state)
     reported:      evaluated(x, server state)
 
-With ``clip_norm`` g is clipped before weight decay is added; with ``optimizer: adam`` Adam's step takes the place of
-momentum. loss = CE(logits(z)); p = ``delta_weights``, by default the shares of the samples, m_k / sum_j m_j; q =
-``message_weights``, by default uniform. Buffers (running statistics) are always averaged by the shares, and bypass
+With ``clip_norm`` or ``agc`` g is clipped before weight decay is added; with ``optimizer: adam`` Adam's step takes the
+place of momentum. loss = CE(logits(z)); p = ``delta_weights``, by default the shares of the samples, m_k / sum_j m_j;
+q = ``message_weights``, by default uniform. Buffers (running statistics) are always averaged by the shares, and bypass
 ``server_step``. The engine skips hooks that a method does not override: they cost nothing.
 
 This module does not import torch: trees are only combined by their own arithmetic.

@@ -71,7 +71,7 @@ class Model(Component):
             return "its clients take each step together, in a stack, and the model's own layers know no stack"
         if self._builds_itself():
             return _unchanged_by(self, norm, image, classes)
-        if any(map(norm.sits, (*sites, Site("logits", (classes,))))):
+        if norm.changes((*sites, Site("logits", (classes,)))):
             return None
         return "no layer of the network has a place for it, so that it would change nothing: use norm: none"
 

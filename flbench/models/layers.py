@@ -46,11 +46,18 @@ class StackableLayer(nn.Module):
 
 
 class Dense(nn.Linear, StackableLayer):
-    """x_BD to (B, out)."""
+    """x_BD to (B, out); ``reparametrization`` maps the weight before its use."""
+
+    def __init__(
+        self, features: int, out: int, *, bias: bool = True, reparametrization: nn.Module | None = None
+    ) -> None:
+        super().__init__(features, out, bias=bias)
+        self.reparametrization = reparametrization
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply by the weight (out, D), or by (N, out, D) client by client."""
-        return product(x, self.weight, self.bias)
+        weight = self.weight if self.reparametrization is None else self.reparametrization(self.weight)
+        return product(x, weight, self.bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -98,23 +105,33 @@ class StackedProduct(torch.autograd.Function):
 
 
 class Conv(nn.Conv2d, StackableLayer):
-    """x_BCHW to (B, out, H', W')."""
+    """x_BCHW to (B, out, H', W'); ``reparametrization`` maps the weight before its use."""
 
     def __init__(
-        self, channels: int, out: int, kernel: int, stride: int = 1, padding: int = 0, *, bias: bool = True
+        self,
+        channels: int,
+        out: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int = 0,
+        *,
+        bias: bool = True,
+        reparametrization: nn.Module | None = None,
     ) -> None:
         super().__init__(channels, out, kernel, stride, padding, bias=bias)
+        self.reparametrization = reparametrization
         self.window = (stride, stride), (padding, padding)
         self.stacked_as = "grouped"  #: one of ``convolutions.CONVOLUTIONS``
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve; a stack of clients, each with its own weights, in the way that ``stacked_as`` names."""
-        if self.weight.dim() == 4:
-            return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+        weight = self.weight if self.reparametrization is None else self.reparametrization(self.weight)
+        if weight.dim() == 4:
+            return F.conv2d(x, weight, self.bias, self.stride, self.padding)
         stride, padding = self.window
         if self.stacked_as == "grouped":
-            return grouped(x, self.weight, stride, padding, self.bias)
-        x, weight = _as_autocast_would(x, self.weight)
+            return grouped(x, weight, stride, padding, self.bias)
+        x, weight = _as_autocast_would(x, weight)
         out = CONVOLUTIONS[self.stacked_as](x, weight, stride, padding)
         return out if self.bias is None else out + self.bias.to(out.dtype)[:, None, :, None, None]
 

@@ -10,6 +10,7 @@ running statistics would accumulate their errors.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,30 @@ class ScaleNorm(Normalization):
         """Scale every sample to norm sqrt(d)."""
         norm: Tensor = torch.linalg.vector_norm(x, dim=self.dims, keepdim=True)
         return x * (self.scale / norm.clamp_min(self.eps))
+
+
+class Factor(Normalization):
+    """c x, with a number c that never changes: a given one, or 1 until it is measured (``engine.initial_factors``).
+
+    Attributes:
+        length: sqrt(d), d the elements of one sample.
+    """
+
+    constants: ClassVar[frozenset[str]] = frozenset({"factor"})
+
+    def __init__(self, shape: tuple[int, ...], given: float | None) -> None:
+        super().__init__()
+        self.length, self.given = math.sqrt(math.prod(shape)), given
+        self.register_buffer("factor", torch.empty(1))
+        self.factor: Tensor
+
+    def reset_parameters(self) -> None:
+        """The given number, or 1."""
+        self.factor.fill_(1 if self.given is None else self.given)
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """Multiply by the factor, common or of each client."""
+        return x * self.factor.view(-1, *[1] * (x.dim() - 1))
 
 
 class MeanShift(Normalization):

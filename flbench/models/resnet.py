@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -49,15 +49,19 @@ class Block(Stage):
         from flbench.models.layers import Relu, Residual
 
         before1, after1, before2, after2 = (norm.layer(site) for site in self.sites(shape, last))
-        first, second = (
-            ConvLayer(channels, self.out, conv.kernel, conv.stride, conv.padding, bias=bias)
-            for channels, conv in zip((shape[0], self.out), self._convolutions(), strict=True)
-        )
+
+        def layer(channels: int, conv: Conv, bias: bool) -> ConvLayer:
+            weights = norm.weights((self.out, channels, conv.kernel, conv.kernel))
+            options: dict[str, Any] = {"bias": bias, "reparametrization": weights}
+            return ConvLayer(channels, self.out, conv.kernel, conv.stride, conv.padding, **options)
+
+        first, second = self._convolutions()
         branch = {
-            "conv1": first, "before1": before1, "relu1": Relu(), "after1": after1, "conv2": second, "before2": before2
+            "conv1": layer(shape[0], first, bias), "before1": before1, "relu1": Relu(), "after1": after1,
+            "conv2": layer(self.out, second, bias), "before2": before2,
         }  # fmt: skip
         same = self.stride == 1 and shape[0] == self.out
-        shortcut = None if same else ConvLayer(shape[0], self.out, 1, self.stride, bias=False)
+        shortcut = None if same else layer(shape[0], Conv(self.out, kernel=1, stride=self.stride), bias=False)
         yield "block", Residual({name: layer for name, layer in branch.items() if layer is not None}, shortcut)
         yield "relu", Relu()
         if after2 is not None:

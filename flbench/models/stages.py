@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flbench.models.norms.base import Norm
 from flbench.models.sites import Shape, Site
@@ -69,7 +69,9 @@ class Conv(Stage):
         from flbench.models.layers import Conv, Pool, Relu
 
         before, after = (norm.layer(site) for site in self.sites(shape, last))
-        yield "conv", Conv(shape[0], self.out, self.kernel, self.stride, self.padding, bias=bias)
+        weights = norm.weights((self.out, shape[0], self.kernel, self.kernel))
+        options: dict[str, Any] = {"bias": bias, "reparametrization": weights}
+        yield "conv", Conv(shape[0], self.out, self.kernel, self.stride, self.padding, **options)
         if before is not None:
             yield "before", before
         # max commutes with the monotone ReLU, bit for bit, and pooling first leaves a quarter of the work;
@@ -99,7 +101,8 @@ class Dense(Stage):
         before, after = (norm.layer(site) for site in self.sites(shape, last))
         if len(shape) == 3:
             yield "flatten", Flatten()
-        yield "dense", Dense(math.prod(shape), self.out, bias=bias)
+        features = math.prod(shape)
+        yield "dense", Dense(features, self.out, bias=bias, reparametrization=norm.weights((self.out, features)))
         if before is not None:
             yield "before", before
         yield "relu", Relu()

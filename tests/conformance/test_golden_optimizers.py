@@ -14,11 +14,27 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from flbench.config import InvalidExperiment, parse_experiment
+from flbench.data.datasets import load
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.optimizers import Adam, Sgd, clipped
+from flbench.engine.optimizers import Adam, Sgd, clipped, unitwise_clipped
+from flbench.engine.setup import make_trainer
 from flbench.methods.base import Method
 from flbench.registry import METHODS
-from tests.conformance.problem import CLIENTS, SHARE, W0, SoftmaxRegression, batches, both_executors, images
+from tests.conformance.problem import (
+    CLIENTS,
+    H0,
+    SHARE,
+    V0,
+    W0,
+    Array,
+    SoftmaxRegression,
+    TwoLayers,
+    batches,
+    both_executors,
+    images,
+    mean,
+    softmax_error,
+)
 from tests.recording import rerun
 from tests.toys import everything, largest_difference, same_bits, toy_trainer, train
 
@@ -89,9 +105,78 @@ def test_golden_numbers(case: str, executor: str) -> None:
         assert np.abs(expected - golden(theirs, None, factors)).max() > 1e-3, "the limit is reached"
 
 
+def agc_by_rows(gradient: Array, weights: Array, agc: float) -> Array:
+    """Adaptive gradient clipping of a matrix, row by row."""
+    rows = []
+    for g, w in zip(gradient, weights, strict=True):
+        largest, length = agc * max(math.sqrt(sum(w**2)), 1e-3), math.sqrt(sum(g**2))
+        rows.append(g * largest / length if length > largest else g)
+    return np.array(rows)
+
+
+def golden_agc(agc: float, momentum: float, decay: float) -> tuple[Array, Array]:
+    """FedAvg on logits H V p, both gradients by hand; only V is clipped, and before weight decay."""
+    server = V0, H0
+    for round in range(ROUNDS):
+        ends = []
+        for client in range(len(CLIENTS.train)):
+            v, h = server
+            moved_v, moved_h = np.zeros_like(v), np.zeros_like(h)
+            for pixels, labels in batches(client, round, STEPS):
+                error = softmax_error(pixels @ v.T @ h.T, labels)
+                of_v, of_h = (error @ h).T @ pixels, error.T @ (pixels @ v.T)
+                moved_v = momentum * moved_v + agc_by_rows(of_v, v, agc) + decay * v
+                moved_h = momentum * moved_h + of_h + decay * h
+                v, h = v - 0.5 * moved_v, h - 0.5 * moved_h
+            ends.append((v, h))
+        server = mean(SHARE, [end[0] for end in ends]), mean(SHARE, [end[1] for end in ends])
+    return server
+
+
+@both_executors
+def test_adaptive_gradient_clipping(executor: str) -> None:
+    settings: dict[str, Any] = {"network": TwoLayers(), "images": images(), "clients": CLIENTS, "batch_size": 2}
+    sgd = Sgd(0.5, 0.8, 0.1, agc=0.1)
+    trainer = toy_trainer(Method(), executor=executor, sgd=sgd, steps=STEPS, **settings)
+    train(ROUNDS, trainer)
+    v, h = golden_agc(0.1, 0.8, 0.1)
+    np.testing.assert_allclose(trainer.x["hidden.weight"].numpy(), v, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(trainer.x["head.weight"].numpy(), h, rtol=0, atol=1e-12)
+    assert np.abs(v - golden_agc(1e9, 0.8, 0.1)[0]).max() > 1e-3, "the limit is reached"
+
+
+def test_units_of_adaptive_gradient_clipping() -> None:
+    """A unit is a slice of the first axis, or a vector; zero weights count as 1e-3, and the head is not clipped."""
+    w = {
+        "conv.weight": torch.tensor([[[[3.0, 4.0]]], [[[0.3, 0.4]]]]),
+        "conv.bias": torch.tensor([0.0, 0.0]),
+        "head.weight": torch.tensor([[1.0, 0.0]]),
+        "head.bias": torch.tensor([0.0]),
+    }
+    g = {name: torch.full_like(leaf, 6.0) for name, leaf in w.items()} | {"conv.bias": torch.tensor([3.0, 4.0])}
+    out = unitwise_clipped(g, w, 0.5, "head.weight")
+    torch.testing.assert_close(out["conv.weight"].flatten(1).norm(dim=1), torch.tensor([2.5, 0.25]))
+    torch.testing.assert_close(out["conv.bias"], torch.tensor([0.0003, 0.0004]))
+    assert out["head.weight"] is g["head.weight"] and out["head.bias"] is g["head.bias"]
+    everywhere = unitwise_clipped(g, w, 0.5, "")
+    torch.testing.assert_close(everywhere["head.weight"].norm(), torch.tensor(0.5))
+    assert torch.equal(unitwise_clipped(w, w, 1.0, "")["conv.weight"], w["conv.weight"]), "equal to the limit: kept"
+
+
+def test_centralized_training_does_not_clip_the_head() -> None:
+    experiment = parse_experiment({"kind": "centralized", "agc": 1e-9, "E": 1, "lr": 1.0})
+    trainer, _ = make_trainer(experiment, load(experiment.dataset), device="cpu", executor="loop", pool=1)  # type: ignore[arg-type]
+    before = {name: leaf.clone() for name, leaf in trainer.x.items()}
+    trainer.step()
+    moved = {name: float((leaf - before[name]).abs().max()) for name, leaf in trainer.x.items()}
+    assert moved.pop("head.weight") > 1e-3
+    assert max(moved.values()) < 1e-6
+
+
 OPTIMIZERS: dict[str, Sgd] = {
     "nesterov": Sgd(0.1, 0.5, 0.01, nesterov=True),
     "clipped": Sgd(0.1, 0.5, 0.01, clip_norm=0.5),
+    "clipped by units": Sgd(0.1, 0.5, 0.01, agc=0.1),
     "adam": Adam(0.01, weight_decay=0.01),
     "adamw": Adam(0.01, weight_decay=0.01, decoupled=True, schedule="decay:0.5"),
     "cosine": Sgd(0.1, 0.5, schedule="cosine:3"),
@@ -141,8 +226,9 @@ def test_runs_of_one_stack_differ_in_rate_and_schedule(record: Any) -> None:
 
 
 def test_off_is_sgd_to_the_bit() -> None:
-    plain, off = _trained(Sgd(0.1, 0.5), "scaffold"), _trained(Sgd(0.1, 0.5, clip_norm=1e9), "scaffold")
-    assert same_bits(plain, off)
+    plain = _trained(Sgd(0.1, 0.5), "scaffold")
+    assert same_bits(plain, _trained(Sgd(0.1, 0.5, clip_norm=1e9), "scaffold"))
+    assert same_bits(plain, _trained(Sgd(0.1, 0.5, agc=1e9), "scaffold"))
 
 
 @pytest.mark.parametrize("limit", [0.3, 30.0])
@@ -184,6 +270,8 @@ def test_methods_learn_the_rate_of_the_round() -> None:
         ({"optimizer": "adam", "method": "fednova"}, "method: fednova weighs the changes by the steps of SGD"),
         ({"nesterov": True, "momentum": 0.9, "method": "fednova"}, "not with nesterov"),
         ({"clip_norm": 0}, "clip_norm"),
+        ({"agc": 0}, "agc"),
+        ({"agc": 0.1, "clip_norm": 1.0}, "agc: give either clip_norm or agc"),
     ],
 )
 def test_what_does_not_fit_is_refused(raw: dict[str, Any], problem: str) -> None:
@@ -200,5 +288,6 @@ def test_one_schedule_has_one_id() -> None:
     longer, shorter = (parse_experiment({"lr_schedule": "cosine:200", "rounds": rounds}) for rounds in (200, 100))
     assert longer.run_id == shorter.run_id, "a longer request extends the run"
     assert parse_experiment(longer.to_json()).run_id == longer.run_id
-    changed = ({"optimizer": "adam"}, {"clip_norm": 1.0}, {"nesterov": True, "momentum": 0.9}, {"optimizer": "adamw"})
-    assert len({plain.run_id, *(parse_experiment(raw).run_id for raw in changed)}) == 5
+    changed: list[dict[str, Any]] = [{"optimizer": "adam"}, {"clip_norm": 1.0}, {"optimizer": "adamw"}, {"agc": 1.0}]
+    changed.append({"nesterov": True, "momentum": 0.9})
+    assert len({plain.run_id, *(parse_experiment(raw).run_id for raw in changed)}) == 6

@@ -66,6 +66,8 @@ def every_combination() -> list[ParameterSet]:
             continue
         if (method, norm, model) == ("fedaws", "in", "toy-resnet18"):
             continue  # of single pixels it leaves features of 1e-16, whose cosine is rounding
+        if (norm, model) == ("ws", "toy-resnet18"):
+            continue  # every layer multiplies activations by the root of its fan-in: the loss is 200,000
         fast = method == "fedavg" or (model == "mlp" and norm in ("none", "bn"))
         slow = in_full or not fast
         cases.append(pytest.param(method, norm, model, marks=[pytest.mark.slow] if slow else []))

@@ -68,8 +68,8 @@ def test_every_method_to_the_bit(method: str) -> None:
     assert [record_of(trainer) for trainer in together] == [record_of(trainer) for trainer in alone]
 
 
-#: Norms that need residual blocks.
-OF_BLOCKS = ("fn-block-mv", "fn-block-scale")
+#: Norms that need convolutions, some of them in residual blocks.
+OF_IMAGES = ("fn-block-mv", "fn-block-scale", "ws", "gn-ws", "ws-scaled")
 
 
 #: Norms whose clients can be trained beside those of other runs, on vectors.
@@ -79,7 +79,7 @@ FUSED = sorted(name for name, norm in NORMS.classes.items() if name != "in" and 
 @pytest.mark.parametrize("norm", FUSED)
 def test_every_norm_to_the_bit(norm: str) -> None:
     images = {"model": {"name": "resnet18", "width": 2}, "E": 1, "batch_size": 4}
-    together, alone = (group("fedavg", norm, **(images if norm in OF_BLOCKS else {})) for _ in range(2))
+    together, alone = (group("fedavg", norm, **(images if norm in OF_IMAGES else {})) for _ in range(2))
     train_both(together, alone)
     assert all(map(same_bits, together, alone))
 

@@ -25,6 +25,7 @@ PUBLISHED = {
 }  # fmt: skip
 FURTHER = {
     "ln-channel", "gn-static", "bn-static", "in", "rms", "mean-last", "bn-last", "silobn", "fixbn", "fbn", "fedtan",
+    "scale", "scale-layerwise", "ws", "gn-ws", "ws-scaled",
 }  # fmt: skip
 
 #: Every norm with every small network that it fits.

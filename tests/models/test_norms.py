@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from flbench.config import InvalidExperiment, parse_experiment
 from flbench.models.base import Model
+from flbench.models.initial_weights import build
 from flbench.models.norm_layers import (
     BatchNorm,
     BatchShift,
+    Factor,
     GroupNorm,
     LayerNorm,
     MeanShift,
@@ -27,7 +29,7 @@ from flbench.models.stages import Stage
 from flbench.registry import MODELS, NORMS
 from tests.models.networks import FITTING, FURTHER, PUBLISHED, SMALL, images_for, small
 
-KINDS = (BatchNorm, BatchShift, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm)
+KINDS = (BatchNorm, BatchShift, Factor, GroupNorm, LayerNorm, MeanShift, RmsNorm, ScaleNorm)
 
 
 def places(network: nn.Module) -> dict[str, str]:
@@ -90,6 +92,14 @@ def everywhere(kind: str, layer: str) -> dict[str, str]:
         ),
         ("fn-block-mv", None, resnet("after", inside="MV", feature="ScaleNorm")),
         ("fn-block-scale", None, resnet("after", inside="ScaleNorm", feature="ScaleNorm")),
+        ("scale", {"feature": "Factor"}, {"feature": "Factor"}),
+        (
+            "scale-layerwise",
+            {**dict.fromkeys(CNN[:3], "Factor"), "feature": "Factor"},
+            {name: layer for name, layer in everywhere("after", "Factor").items() if name != "trunk.after4"}
+            | {"feature": "Factor"},
+        ),
+        ("gn-ws", None, everywhere("before", "GroupNorm")),
         ("mean-last", {"logits": "BatchShift"}, {"logits": "BatchShift"}),
         ("bn-last", {"logits": "BatchNorm"}, {"logits": "BatchNorm"}),
     ],
@@ -108,7 +118,7 @@ def test_sites_tell_what_the_network_really_has(norm: str, model: str) -> None:
     announced: list[Site] = [*description.sites(image), Site("logits", (3,))]
     expected = [site.shape for site in announced if NORMS.parse(norm).layer(site) is not None]
     assert [site.shape for site in announced if NORMS.parse(norm).sits(site)] == expected
-    assert bool(expected) == (norm != "none")
+    assert bool(expected) == (norm not in ("none", "ws", "ws-scaled"))
     network, seen = small(model, norm), []
     for name in places(network):
         module = network.get_submodule(name)
@@ -153,6 +163,11 @@ FORMULAS: list[tuple[Any, Any]] = [
     ("ln-channel", lambda x, w, b: mv(x, own_axes(x)) * channelwise(w, x) + channelwise(b, x)),
     ({"name": "gn", "groups": 3}, lambda x, w, b: grouped(x, 3) * channelwise(w, x) + channelwise(b, x)),
     ({"name": "gn-static", "groups": 3}, lambda x, w, b: grouped(x, 3)),
+    (
+        {"name": "gn", "group_size": 2},
+        lambda x, w, b: grouped(x, x.shape[1] // 2) * channelwise(w, x) + channelwise(b, x),
+    ),
+    ({"name": "gn-static", "group_size": 3}, lambda x, w, b: grouped(x, x.shape[1] // 3)),
     ("rms", lambda x, w, b: x / (x.square().mean(own_axes(x), keepdim=True) + EPS).sqrt() * w),
     ("bn", lambda x, w, b: mv(x, (0, *range(2, x.dim()))) * channelwise(w, x) + channelwise(b, x)),
     ("bn-static", lambda x, w, b: mv(x, (0, *range(2, x.dim())))),
@@ -252,9 +267,10 @@ def test_affine_maps_begin_as_the_identity_and_weights_stay_the_vanilla_ones(nor
         if name in plain:
             assert torch.equal(leaf, plain[name])
         else:
-            assert torch.equal(leaf, torch.full_like(leaf, name.endswith("weight")))
+            assert torch.equal(leaf, torch.full_like(leaf, name.endswith(("weight", "gain"))))
     assert plain.keys() <= dict(network.named_parameters()).keys()
     affine = {"ln", "ln-before", "ln-channel", "gn", "in", "rms", "bn", "bn-last", "silobn", "fixbn", "fbn", "fedtan"}
+    affine |= {"gn-ws", "ws-scaled"}
     assert (len(plain) < len(list(network.parameters()))) == (norm in affine)
 
 
@@ -282,6 +298,12 @@ def test_every_norm_is_registered_with_equation_and_source() -> None:
         ("in", "resnet18", (3, 8, 8), "single pixel"),
         ({"name": "gn", "groups": 48}, "resnet18", (3, 8, 8), "does not divide a layer of 64"),
         ({"name": "gn-static", "groups": 5}, "cnn", (3, 32, 32), "does not divide"),
+        ({"name": "gn", "group_size": 48}, "resnet18", (3, 8, 8), "group_size=48 does not divide a layer of 64"),
+        ({"name": "gn-static", "group_size": 1}, "cnn", (3, 32, 32), "a single number, which it would set to 0"),
+        ("ws", "mlp", (1, 8, 8), "no layer is a convolution: use layers: all"),
+        ("gn-ws", "simple-vit", (1, 8, 8), "no layer is a convolution"),
+        ({"name": "ws-scaled", "layers": "all"}, "simple-vit", (1, 8, 8), "no layer has weights"),
+        ({"name": "gn-ws", "groups": 48}, "resnet18", (3, 8, 8), "does not divide a layer of 64"),
     ],
 )
 def test_norms_that_do_not_fit_are_reported(norm: Any, model: str, image: tuple[int, int, int], message: str) -> None:
@@ -313,6 +335,50 @@ def test_two_spellings_of_one_norm_compute_the_same(written: dict[str, Any], can
     torch.testing.assert_close(literal(x)[1], expected(x)[1], rtol=1e-9, atol=1e-12)
     for left, right in zip(gradients(literal, x), gradients(expected, x), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-10)
+
+
+SAME_IN_A_NETWORK: list[tuple[Any, Any, Any]] = [
+    ({"name": "mlp", "widths": [8, 8]}, {"name": "gn", "group_size": 4}, "gn"),
+    ({"name": "mlp", "widths": [8, 8]}, {"name": "gn-static", "group_size": 8, "order": "before"},
+     {"name": "ln-static", "order": "before"}),
+    ({"name": "mlp", "widths": [8]}, {"name": "scale-layerwise", "factor": 2}, {"name": "scale", "factor": 2}),
+    ("mlp", {"name": "scale-layerwise", "factor": 1}, "none"),
+    ({"name": "resnet18", "width": 2, "blocks": [1, 1]}, {"name": "gn", "group_size": 1, "order": "before"},
+     {"name": "in", "order": "before"}),
+    ({"name": "resnet18", "width": 2, "blocks": [1]}, {"name": "gn-ws", "group_size": 2, "layers": "all"},
+     {"name": "gn-ws", "groups": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "norm", "same"), SAME_IN_A_NETWORK)
+def test_what_is_the_same_computation_in_a_network_has_one_id(model: Any, norm: Any, same: Any) -> None:
+    ours, theirs = (parse_experiment({"model": model, "norm": form}) for form in (norm, same))
+    assert ours.run_id == theirs.run_id
+    assert parse_experiment(ours.to_json()).run_id == ours.run_id
+    networks = [build(MODELS.parse(model), (1, 8, 8), 3, NORMS.parse(form), False, seed=0) for form in (norm, same)]
+    images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(networks[0](images), networks[1](images), rtol=0, atol=1e-6)
+
+
+def test_what_differs_in_a_network_has_its_own_id() -> None:
+    forms: list[Any] = [
+        "gn",
+        {"name": "gn", "group_size": 4},
+        {"name": "gn", "group_size": 2},
+        "scale",
+        "scale-layerwise",
+    ]
+    forms += [{"name": "scale", "factor": 2}, {"name": "scale-layerwise", "factor": 2}, "none"]
+    ids = {parse_experiment({"model": {"name": "mlp", "widths": [8, 12]}, "norm": form}).run_id for form in forms}
+    assert len(ids) == len(forms)
+    images = {"model": "cnn", "dataset": "cifar10"}
+    forms = ["ws-scaled", {"name": "ws-scaled", "layers": "all"}, {"name": "ws-scaled", "learned": False}]
+    assert len({parse_experiment({**images, "norm": form}).run_id for form in forms}) == len(forms)
+
+
+def test_groups_and_their_size_are_one_choice() -> None:
+    with pytest.raises(InvalidExperiment, match="norm: give either groups or group_size"):
+        parse_experiment({"norm": {"name": "gn-static", "groups": 2, "group_size": 4}})
 
 
 def gradients(network: torch.nn.Module, x: Tensor) -> tuple[Tensor, ...]:
@@ -356,7 +422,10 @@ class SelfBuilt(Model):
 
 @pytest.mark.parametrize(
     ("model", "fitting"),
-    [(Staged(), {"none", "fn", "fn-layerwise", "mean-last", "bn-last"}), (SelfBuilt(), {"none", "gn"})],
+    [
+        (Staged(), {"none", "fn", "fn-layerwise", "scale", "scale-layerwise", "mean-last", "bn-last"}),
+        (SelfBuilt(), {"none", "gn"}),
+    ],
 )
 def test_a_norm_that_would_change_nothing_is_refused(
     model: Model, fitting: set[str], monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ from tests.conformance import test_golden_optimizers as optimizers
 from tests.engine import test_executors as executors
 from tests.engine import test_partial_batches as partial_batches
 from tests.models import test_heads as heads
+from tests.models import test_weight_norms as weights
 from tests.mutation.mutations import Mutation
 
 Check = Callable[[], Any]
@@ -40,6 +41,8 @@ def checks_of(file: str) -> list[Check]:
     if file == "engine.optimizers":
         return [
             *(partial(optimizers.test_golden_numbers, case, "loop") for case in optimizers.CASES),
+            partial(optimizers.test_adaptive_gradient_clipping, "loop"),
+            optimizers.test_units_of_adaptive_gradient_clipping,
             *(partial(optimizers.test_the_norm_is_over_all_parameters, limit) for limit in (0.3, 30.0)),
             partial(optimizers.test_runs_of_one_stack_differ_in_rate_and_schedule, None),
             partial(executors.test_loop_and_stacked_agree_on_unequal_steps, "fedavg", "bn"),
@@ -49,6 +52,13 @@ def checks_of(file: str) -> list[Check]:
             *(partial(partial_batches.test_what_sees_whole_batches_is_trained_by_the_loop, *case)
               for case in partial_batches.WHOLE_BATCHES),
             partial(_doctests, file),
+        ]  # fmt: skip
+    if file == "models.weight_layers":
+        return [
+            *(partial(weights.test_the_network_is_the_plain_one_with_standardized_weights, norm, "all")
+              for norm in weights.FORMS),
+            *(partial(weights.test_equal_weights_have_finite_gradients, norm) for norm in ("ws", "ws-scaled")),
+            weights.test_almost_equal_weights_are_not_scaled_up,
         ]  # fmt: skip
     return [
         *(partial(heads.test_formula, head, _MODEL) for head in _FORMS),

@@ -50,6 +50,15 @@ _OPTIMIZERS = mutations_of(
     ("squared norm", ".sum().sqrt()\n", ".sum()\n"),
     ("largest leaf", "for leaf in grads.values()]).sum().sqrt()", "for leaf in grads.values()]).max().sqrt()"),
     ("nothing added to the norm", "(norm + 1e-6)", "norm"),
+    ("agc without effect", "is not None or self.agc is not None", "is not None"),
+    ("units are not clipped", "torch.where(norm > largest, shorter, leaf)", "leaf"),
+    ("all units are scaled", "torch.where(norm > largest, shorter, leaf)", "shorter"),
+    ("the head's units are clipped", "leaf if keep else torch", "torch"),
+    ("a layer is a unit", "tuple(range(1, leaf.dim())) or None", "None"),
+    ("agc ignored", "agc * _unit_norms(w[name])", "0.01 * _unit_norms(w[name])"),
+    ("units as long as their gradient", "_unit_norms(w[name])", "_unit_norms(leaf)"),
+    ("zero weights do not move", ".clamp_min(SHORTEST_UNIT)", ""),
+    ("another shortest unit", "SHORTEST_UNIT = 1e-3", "SHORTEST_UNIT = 1e-2"),
     ("ascent", "alpha=-lr", "alpha=lr"),
     ("ascent with each client's rate", "value=-1", "value=1"),
     ("the first client's rate", "lr.to(leaf.dtype).view(-1,", "lr[:1].to(leaf.dtype).view(-1,"),
@@ -150,4 +159,22 @@ _SUM = Mutation(
     equivalent="where the sum is constant, as with head: etf, its gradient is rounding, and not exactly 0",
 )
 
-ENGINE_MUTATIONS: tuple[Mutation, ...] = (*_OPTIMIZERS, *_BASE, *_PROJECTION, *_UNIT, *_LAYERS, *_PARTIAL, _SUM)
+_WEIGHTS = mutations_of(
+    "models.weight_layers",
+    ("degrees of freedom swapped", "int(self.unbiased)", "int(not self.unbiased)"),
+    ("not centred", "return (weight - mean) / (var", "return weight / (var"),
+    ("eps outside of the root", "(var + EPS).sqrt())", "var.sqrt() + EPS)"),
+    ("variant code without eps", "var.sqrt() + EPS if", "var.sqrt() if"),
+    ("no gain of ReLU", "RELU_GAIN * torch", "torch"),
+    ("gain of ReLU squared", "math.sqrt(2 / (1 - 1 / math.pi))", "2 / (1 - 1 / math.pi)"),
+    ("not over the fan-in", "(self.fan_in * var)", "var"),
+    ("scaled and not centred", "return (weight - mean) * scale", "return weight * scale"),
+    ("unbiased scaled weights", "correction=0", "correction=1"),
+    ("gain dropped", "scale = scale * self.gain.view(var.shape)", "pass"),
+    ("no floor", ".clamp_min(LEAST_SPREAD)", ""),
+    ("another floor", "LEAST_SPREAD = 1e-4", "LEAST_SPREAD = 1e-3"),
+)
+
+ENGINE_MUTATIONS: tuple[Mutation, ...] = (
+    *_OPTIMIZERS, *_BASE, *_PROJECTION, *_UNIT, *_LAYERS, *_PARTIAL, _SUM, *_WEIGHTS
+)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -53,9 +53,21 @@ class Norm(Component):
         """Whether ``layer`` returns a module at ``site``; override it where that is known without importing torch."""
         return self.layer(site) is not None
 
+    def weights(self, shape: Shape) -> nn.Module | None:
+        """Return the module that maps the weights (out, in, k, k) or (out, in) of a layer before their use, or None."""
+        return None
+
+    def changes(self, sites: Iterable[Site]) -> bool:
+        """Whether it changes a network with these sites, which it fits."""
+        return any(map(self.sits, sites))
+
     def canonical(self) -> Norm:
         """Return the norm of the run id: of two norms that compute the same, always the same one."""
         return self
+
+    def canonical_among(self, sites: Iterable[Site]) -> Norm:
+        """Return the norm of the run id in a network with these sites, where some norms compute the same."""
+        return self.canonical()
 
     def problem(self, sites: Sequence[Site]) -> str | None:
         """Why this norm does not fit a network with these sites, or None."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flbench.models.norms.base import EPS, PAPER, Norm, mean_variance
 from flbench.models.sites import Shape, Site
@@ -39,7 +39,7 @@ class Layerwise(Norm):
         """The layer for activations of this shape."""
         raise NotImplementedError(f"{type(self).__name__} must define module()")
 
-    def shapes(self, sites: Sequence[Site]) -> Iterator[Shape]:
+    def shapes(self, sites: Iterable[Site]) -> Iterator[Shape]:
         """Yield the shapes of all activations that it normalizes."""
         return (site.shape for site in sites if self.sits(site))
 
@@ -134,27 +134,55 @@ class ChannelLayerNorm(Grouped):
 @NORMS.register("gn")
 @dataclass(frozen=True)
 class GroupNorm(Grouped):
-    """Group normalization (Wu & He 2018): as ln within each of ``groups`` channel groups, affine a channel."""
+    """Group normalization (Wu & He 2018): as ln within each group of channels, affine a channel.
+
+    Attributes:
+        groups: number of groups of every layer. The sources also have ``group_size`` in its place, the channels of a
+            group: then wide layers have more groups.
+    """
 
     equation: ClassVar[str] = "gamma_c (x - mu_g) / sqrt(sigma_g^2 + 1e-5) + beta_c, mu and sigma over group g"
     source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 6; {PAPER}, Table 4 (2 groups)"
 
     groups: Annotated[int, Field(ge=1)] = 2
+    group_size: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_both(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and "groups" in fields and fields.get("group_size") is not None:
+            raise ValueError("give either groups or group_size")
+        return fields
 
     def groups_of(self, channels: int) -> int:
-        """The same everywhere."""
-        return self.groups
+        """The same everywhere, or as many as there are groups of that size."""
+        return self.groups if self.group_size is None else channels // self.group_size
 
     def canonical(self) -> Norm:
-        """With one group it is ``ln-channel``, without the affine map ``ln-static``."""
+        """One group: ``ln-channel``, or ``ln-static`` without the affine map; one channel in each group: ``in``."""
+        if self.group_size is not None:
+            return InstanceNorm(order=self.order) if (type(self), self.group_size) == (GroupNorm, 1) else self
         with_one_group = {GroupNorm: ChannelLayerNorm, StaticGroupNorm: StaticLayerNorm}.get(type(self))
         return with_one_group(order=self.order) if with_one_group and self.groups == 1 else self
 
+    def canonical_among(self, sites: Iterable[Site]) -> Norm:
+        """A ``group_size`` that makes equally many groups of every layer is that number of ``groups``."""
+        same = self.canonical()
+        if self.group_size is None or same is not self:
+            return same
+        numbers = {self.groups_of(channels) for channels, *_ in self.shapes(sites)}
+        return replace(self, groups=numbers.pop(), group_size=None).canonical() if len(numbers) == 1 else self
+
     def problem(self, sites: Sequence[Site]) -> str | None:
-        """The groups must divide the channels of every activation."""
-        for channels, *_ in self.shapes(sites):
-            if channels % self.groups:
-                return f"groups={self.groups} does not divide a layer of {channels} channels"
+        """Every activation must consist of whole groups, of more than one number if their size is given."""
+        for channels, *pixels in self.shapes(sites):
+            if self.group_size is None:
+                if channels % self.groups:
+                    return f"groups={self.groups} does not divide a layer of {channels} channels"
+            elif channels % self.group_size:
+                return f"group_size={self.group_size} does not divide a layer of {channels} channels"
+            elif self.group_size * math.prod(pixels) == 1:
+                return "a group of a layer is a single number, which it would set to 0: use a larger group_size"
         return None
 
 
