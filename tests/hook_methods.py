@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -42,8 +42,8 @@ class Sharp(Method):
     rho: float = 0.1
 
     def perturbed(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-        squared: Any = sum(leaf.square().sum() for leaf in g.values())
-        return tmap(lambda w, g: w + self.rho * g / squared.sqrt().clamp_min(1e-12), w, g)
+        length = ctx.norm(g).clamp_min(1e-12)
+        return tmap(lambda w, g: w + self.rho * g / length, w, g)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Shape suffixes: N clients (absent for one), B batch, Y classes, D features.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -40,6 +40,16 @@ def cross_entropy(logits_BY: Tensor, labels_B: Tensor, sizes: Tensor | None = No
 _LIFTED = ("teachers", "logits", "loss", "penalty", "perturbed", "direction", "step", "finish")
 
 
+class _StackContext(Context):
+    """The context of a stack of clients, which are the last axis of all leaves."""
+
+    def norm(self, tree: Tree) -> Any:
+        """The norm of each client (N,)."""
+        flat = [leaf.reshape(-1, leaf.shape[-1]) for leaf in tree.values()]
+        squares: Any = sum(torch.linalg.vector_norm(leaf, dim=0) ** 2 for leaf in flat)
+        return squares.sqrt()
+
+
 class LiftedHooks:
     """The method's hooks, applied to one client or a stack; default hooks are skipped.
 
@@ -50,18 +60,6 @@ class LiftedHooks:
 
     def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
         self._method, self._lift = method, lift
-        self._context = Context(
-            x=task.x,
-            server=task.server,
-            client=start.state,
-            counts_Y=start.counts_Y,
-            lr=task.sgd.lr,
-            steps=start.steps,
-            relative_size=start.relative_size,
-            round=task.round,
-            head=task.head,
-            buffers=start.buffers,
-        )
         #: The part of the context that differs between clients.
         self._own_context: dict[str, Any] = {
             "client": start.state,
@@ -70,6 +68,8 @@ class LiftedHooks:
             "buffers": start.buffers,
             **task.each,
         }
+        shared = {"x": task.x, "server": task.server, "lr": task.sgd.lr, "round": task.round}
+        self._context = Context(**{**shared, **self._own_context}, steps=start.steps, head=task.head)
         self._hyperparameters: dict[str, Any] = dict(task.hyperparameters)
         if isinstance(start.steps, Tensor):
             self._own_context["steps"] = start.steps
@@ -81,6 +81,8 @@ class LiftedHooks:
 
     def _apply(self, hook: str, *trees: Any) -> Any:
         """``hook(*trees, ctx)`` with each client's own context and hyperparameters."""
+        if not self._stacked:
+            return getattr(self._method, hook)(*trees, self._context)
 
         def one_client(own: dict[str, Any], hyperparameters: dict[str, Any], *mine: Any) -> Any:
             method = replace(self._method, **hyperparameters)
@@ -88,8 +90,10 @@ class LiftedHooks:
 
         return self._lift(one_client)(self._own_context, self._hyperparameters, *trees)
 
-    def _apply_to_batch(self, hook: str, leaves: Tree, batch: Batch) -> Tensor:
+    def _apply_to_batch(self, hook: str, leaves: Tree, batch: Batch) -> Any:
         """The same for a loss term; vmap takes tensors only, and trees of them."""
+        if not self._stacked:
+            return getattr(self._method, hook)(leaves, batch, self._context)
 
         def one_client(own: dict[str, Any], hyperparameters: dict[str, Any], w: Tree, plain: Any, taught: Any) -> Any:
             method = replace(self._method, **hyperparameters)
@@ -99,8 +103,7 @@ class LiftedHooks:
 
         plain = {"labels_B": batch.labels_B, "features_BD": batch.features_BD, "logits_BY": batch.logits_BY}
         taught = {name: (each.features_BD, each.logits_BY) for name, each in batch.teachers.items()}
-        term: Tensor = self._lift(one_client)(self._own_context, self._hyperparameters, leaves, plain, taught)
-        return term
+        return self._lift(one_client)(self._own_context, self._hyperparameters, leaves, plain, taught)
 
     def _apply_to_trees(self, hook: str, *trees: Tree) -> Any:
         """The same for a hook that may be elementwise: of a stack it sees all clients, along the last axis."""
@@ -113,11 +116,11 @@ class LiftedHooks:
 
     def _context_of_all(self) -> tuple[Method, Context]:
         """Method and context of a whole stack: numbers of each client (N,) broadcast along the last axis of leaves."""
-        own = dict(self._own_context)
+        context = {each.name: getattr(self._context, each.name) for each in fields(Context)}
         for name in ("x", "server", "client", "buffers"):
-            shared = {key: leaf.unsqueeze(-1) for key, leaf in getattr(self._context, name).items()}
-            own[name] = _clients_last(own[name]) if name in own else shared
-        return replace(self._method, **self._hyperparameters), replace(self._context, **own)
+            shared = {key: leaf.unsqueeze(-1) for key, leaf in context[name].items()}
+            context[name] = _clients_last(context[name]) if name in self._own_context else shared
+        return replace(self._method, **self._hyperparameters), _StackContext(**context)
 
     def _teachers(self, start: ClientInit) -> dict[str, tuple[Tree, Tree]]:
         with torch.no_grad():
@@ -158,7 +161,7 @@ class LiftedHooks:
 
     def perturbed(self, params: Tree, grads: Tree) -> Tree:
         """Return the weights at which the step takes its gradient."""
-        out: Tree = self._apply("perturbed", params, grads)
+        out: Tree = self._apply_to_trees("perturbed", params, grads)
         return out
 
     def direction(self, params: Tree, grads: Tree) -> Tree:
@@ -184,6 +187,7 @@ class LiftedHooks:
         if "finish" not in self._own:
             return self._context.client, {}
         self._own_context["buffers"] = buffers
+        self._context = replace(self._context, buffers=buffers)
         self._all_clients = None
         out: tuple[Tree, Tree] = self._apply_to_trees("finish", params)
         return out

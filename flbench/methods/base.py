@@ -98,6 +98,11 @@ class Context:
     head: str
     buffers: Tree
 
+    def norm(self, tree: Tree) -> Any:
+        """Return the Euclidean norm of a tree of this client, over all of its leaves; elementwise hooks may use it."""
+        squares: Any = sum((leaf**2).sum() for leaf in tree.values())
+        return squares.sqrt()
+
 
 @dataclass(frozen=True)
 class ServerContext:
@@ -122,9 +127,9 @@ class Method(Component):
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x)"
     source: ClassVar[str] = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks, Algorithm 1"
 
-    #: Whether ``direction``, ``step`` and ``finish`` combine leaves element by element only, with numbers of the
-    #: context but without ``counts_Y``. They are then called once for a stack of clients, which is the last axis of
-    #: all leaves. Anything else is mapped over the clients, which costs more.
+    #: Whether ``perturbed``, ``direction``, ``step`` and ``finish`` combine leaves element by element only, with
+    #: ``ctx.norm`` and numbers of the context but without ``counts_Y``. They are then called once for a stack of
+    #: clients, which is the last axis of all leaves. Anything else is mapped over the clients, which costs more.
     elementwise: ClassVar[bool] = False
 
     #: Whether its hooks read or move the head's weight among the parameters, so that a fixed head is refused.

@@ -23,7 +23,6 @@ class FedDyn(Method):
     c_k is -1/alpha_k times the paper's gradient; h, the mean of all c_k, is -1/alpha times its h. Both start at 0. At a
     fixed point no client moves: grad f_k(x) = -alpha_k c_k with sum_k c_k = 0, so sum_k grad f_k(x) / alpha_k = 0. x is
     evaluated; the authors' code evaluates the mean of all clients' last models, too, and plots that one.
-
     - ``samples``: alpha_k = alpha M / (N m_k), as in the authors' code, gives FedAvg's loss sum_k m_k/M f_k;
     - ``equal``: alpha_k = alpha, as in the paper's text and in most other codes, gives mean_k f_k.
     """
@@ -44,8 +43,8 @@ class FedDyn(Method):
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Add the gradient of the dynamic regularizer."""
-        size = ctx.relative_size if self.weighting == "samples" else 1
-        return tmap(lambda g, w, x, c: g + self.alpha * (w - x + c) / size, g, w, ctx.x, ctx.client)
+        alpha = self.alpha * (1 / ctx.relative_size if self.weighting == "samples" else 1)
+        return tmap(lambda g, w, x, c: g + alpha * (w - x + c), g, w, ctx.x, ctx.client)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Move c_k by the round's change; the server has the change already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -31,14 +31,14 @@ class FedSAM(Method):
 
     equation: ClassVar[str] = "w <- w - lr g(w + rho g(w) / ||g(w)||)"
     source: ClassVar[str] = _SOURCE
+    elementwise: ClassVar[bool] = True
 
     rho: Annotated[float, Field(ge=0)] = 0.05
 
     def perturbed(self, w: Tree, g: Tree, ctx: Context) -> Tree:
         """Return the weights at distance rho in the direction of the gradient."""
-        squared: Any = sum((leaf**2).sum() for leaf in g.values())
-        length = squared.sqrt().clamp_min(TINY)
-        return tmap(lambda w, g: w + self.rho * (g / length), w, g)
+        scale = self.rho * (1 / ctx.norm(g).clamp_min(TINY))
+        return tmap(lambda w, g: w + scale * g, w, g)
 
 
 @METHODS.register("mofedsam")

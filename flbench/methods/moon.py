@@ -45,13 +45,15 @@ class Moon(Method):
 
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
         """Return mu times the contrastive loss; -log of the softmax of two is a softplus of the difference."""
-        from torch.nn.functional import cosine_similarity, softplus
+        from torch.nn.functional import normalize, softplus
 
-        server_B, previous_B = (
-            cosine_similarity(batch.features_BD, batch.teachers[name].features_BD, dim=-1)
-            for name in ("server", "previous")
+        own_BD, server_BD, previous_BD = (
+            normalize(each.features_BD, dim=-1, eps=1e-8)
+            for each in (batch, batch.teachers["server"], batch.teachers["previous"])
         )
-        return self.mu * softplus((previous_B - server_B) / self.tau).mean()
+        # cos(f, f_previous) - cos(f, f_server) in one product: the gradient of two cosines takes twice as long.
+        difference_B = (own_BD * (previous_BD - server_BD)).sum(-1)
+        return self.mu * softplus(difference_B / self.tau).mean()
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
         """Keep the weights and running statistics after the last step."""

@@ -301,6 +301,31 @@ def test_numbers_of_single_clients_broadcast_in_elementwise_hooks() -> None:
             assert largest_difference(everything(loop), everything(stacked)) < 1e-12
 
 
+def test_norms_are_of_single_clients_in_elementwise_hooks() -> None:
+    """Of trees of a client, one with a leaf without axes, and of the server."""
+
+    @dataclass(frozen=True)
+    class Scaled(Method):
+        def init_client(self, x: Tree, buffers: Tree) -> Tree:
+            return {**tmap(lambda leaf: 0.1 * leaf, x), "own": x["head.weight"].new_ones(())}
+
+        def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
+            scale = ctx.norm(w) / ctx.norm(ctx.x) / (ctx.norm(g) + ctx.norm(ctx.client))
+            return tmap(lambda leaf: leaf * scale, g)
+
+        def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:
+            return {**tmap(lambda leaf: leaf / ctx.norm(w), w), "own": ctx.client["own"] * ctx.norm(w)}, {}
+
+    class Elementwise(Scaled):
+        elementwise = True
+
+    loop = after(Scaled())
+    for method in (Scaled(), Elementwise()):
+        for chunk in (None, 2):
+            stacked = after(method, executor="stacked", chunk=chunk)
+            assert largest_difference(everything(loop), everything(stacked)) < 1e-12
+
+
 def test_a_direction_may_be_the_weights_themselves() -> None:
     class Shrinking(Method):
         def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:

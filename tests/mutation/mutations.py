@@ -262,19 +262,19 @@ _LOCAL_ONLY = mutations_of(
     ("weights are averaged", "*dict(model.named_parameters()), ", ""),
 )
 
-_REGULARIZER = "g + self.alpha * (w - x + c)"
+_REGULARIZER = "g + alpha * (w - x + c)"
 _FEDDYN = mutations_of(
     "feddyn",
-    ("alpha not scaled by samples", 'ctx.relative_size if self.weighting == "samples" else', ""),
-    ("alpha times the samples", "(w - x + c) / size", "(w - x + c) * size"),
+    ("alpha not scaled by samples", '(1 / ctx.relative_size if self.weighting == "samples" else 1)', "1"),
+    ("alpha times the samples", "1 / ctx.relative_size", "ctx.relative_size"),
     ("weightings swapped", 'if self.weighting == "samples"', 'if self.weighting != "samples"'),
     ("equal by default", '= "samples"\n', '= "equal"\n'),
     ("alpha by default", "Field(gt=0)] = 0.01", "Field(gt=0)] = 0.1"),
-    ("no proximal part", _REGULARIZER, "g + self.alpha * c"),
-    ("no linear part", _REGULARIZER, "g + self.alpha * (w - x)"),
-    ("linear part's sign", _REGULARIZER, "g + self.alpha * (w - x - c)"),
-    ("proximal part's sign", _REGULARIZER, "g + self.alpha * (x - w + c)"),
-    ("no gradient", _REGULARIZER, "self.alpha * (w - x + c)"),
+    ("no proximal part", _REGULARIZER, "g + alpha * c"),
+    ("no linear part", _REGULARIZER, "g + alpha * (w - x)"),
+    ("linear part's sign", _REGULARIZER, "g + alpha * (w - x - c)"),
+    ("proximal part's sign", _REGULARIZER, "g + alpha * (x - w + c)"),
+    ("no gradient", _REGULARIZER, "alpha * (w - x + c)"),
     ("c_k's sign", "c + (w - x), ctx", "c - (w - x), ctx"),
     ("c_k forgets", "c + (w - x), ctx", "w - x, ctx"),
     ("c_k never moves", "c + (w - x), ctx", "c, ctx"),
@@ -315,18 +315,17 @@ _FEDCM = mutations_of(
     ("clients start at D", "        return x, state\n", "        return state, state\n"),
 )
 
-_ASCENT = "w + self.rho * (g / length)"
+_ASCENT = "w + scale * g"
 _FEDSAM = mutations_of(
     "fedsam",
-    ("descent", _ASCENT, "w - self.rho * (g / length)"),
+    ("descent", _ASCENT, "w - scale * g"),
     ("not normalized", _ASCENT, "w + self.rho * g"),
-    ("squared norm", "squared.sqrt().clamp_min(TINY)", "squared.clamp_min(TINY)"),
-    ("largest entry", "(leaf**2).sum()", "leaf.abs().max() ** 2"),
-    ("one norm for each leaf", _ASCENT, "w + self.rho * (g / g.norm())"),
-    ("mean for sum", "(leaf**2).sum()", "(leaf**2).mean()"),
-    ("rho ignored", _ASCENT, "w + 0.05 * (g / length)"),
+    ("squared norm", "ctx.norm(g)", "(ctx.norm(g) ** 2)"),
+    ("norm of the weights", "ctx.norm(g)", "ctx.norm(w)"),
+    ("one norm for each leaf", _ASCENT, 'w + self.rho / ctx.norm({"": g}) * g'),
+    ("rho ignored", "self.rho * (1", "0.05 * (1"),
     ("rho by default", "Field(ge=0)] = 0.05", "Field(ge=0)] = 0.5"),
-    ("perturbed from the start", "(g / length), w, g)", "(g / length), ctx.x, g)"),
+    ("perturbed from the start", "scale * g, w, g)", "scale * g, ctx.x, g)"),
     ("no bound of the norm", ".clamp_min(TINY)", ""),
     ("a large bound of the norm", "TINY = 1e-12", "TINY = 1e-3"),
     ("MoFedSAM without FedSAM", "class MoFedSAM(FedSAM, FedCM)", "class MoFedSAM(FedCM)"),
@@ -379,28 +378,22 @@ _FEDACG = mutations_of(
     ("m starts at x", "lambda a: 0 * a", "lambda a: a"),
 )
 
+_UNIT = "normalize(each.features_BD, dim=-1, eps=1e-8)"
 _MOON = mutations_of(
     "moon",
-    ("pulled to the previous", "(previous_B - server_B)", "(server_B - previous_B)"),
+    ("pulled to the previous", "(previous_BD - server_BD)", "(server_BD - previous_BD)"),
     ("tau multiplied", "/ self.tau", "* self.tau"),
-    ("tau ignored", "(previous_B - server_B) / self.tau", "(previous_B - server_B)"),
+    ("tau ignored", "difference_B / self.tau", "difference_B"),
     ("mu ignored", "self.mu * softplus", "softplus"),
     ("sum for mean", ".mean()", ".sum()"),
     ("mu by default", "= 1.0", "= 5.0"),
     ("tau by default", "Field(gt=0)] = 0.5", "Field(gt=0)] = 1.0"),
-    (
-        "logits for features",
-        "cosine_similarity(batch.features_BD, batch.teachers[name].features_BD, dim=-1)",
-        "cosine_similarity(batch.logits_BY, batch.teachers[name].logits_BY, dim=-1)",
-    ),
-    ("cosine over the batch", "dim=-1", "dim=0"),
-    (
-        "inner product",
-        "cosine_similarity(batch.features_BD, batch.teachers[name].features_BD, dim=-1)",
-        "(batch.features_BD * batch.teachers[name].features_BD).sum(-1)",
-    ),
-    ("no push", "previous_B - server_B", "-server_B"),
-    ("no pull", "previous_B - server_B", "previous_B"),
+    ("logits for features", "each.features_BD", "each.logits_BY"),
+    ("normalized over the batch", "dim=-1", "dim=0"),
+    ("product over the batch", ".sum(-1)", ".sum(0)"),
+    ("inner product", _UNIT, "each.features_BD"),
+    ("no push", "previous_BD - server_BD)", "-server_BD)"),
+    ("no pull", "previous_BD - server_BD)", "previous_BD)"),
     ("previous never moves", "return {**w, **ctx.buffers}, {}", "return ctx.client, {}"),
     ("previous is the start of the round", "return {**w, **ctx.buffers}, {}", "return {**ctx.x, **ctx.buffers}, {}"),
     ("previous has its first statistics", "return {**w, **ctx.buffers}, {}", "return {**ctx.client, **w}, {}"),
