@@ -112,7 +112,8 @@ class LockStepBatchNorm(BatchNorm):
     Means, then variances around the common mean, are averaged in the forward pass, and the gradients with respect to
     both in the backward pass. While the clients have equal weights, the mean of their gradients is that of centralized
     training on all their batches. Participants are weighted by their shares of the samples; the authors' code has
-    clients of equal sizes only. All take each step together: it needs ``local_steps`` and the stacked executor.
+    clients of equal sizes only. All take each step together: it needs ``local_steps`` and the stacked executor. The
+    bytes of a run leave these exchanges within a round out.
 
     Attributes:
         steps: which local steps of a round are in lock step. ``first``: the first, as in the authors' code, where the
