@@ -123,3 +123,8 @@ def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
 
 def test_an_unknown_list_is_a_usage_error() -> None:
     assert CliRunner().invoke(app, ["show", "methds"]).exit_code == 2
+
+
+def test_the_readme_counts_norms_and_methods() -> None:
+    text = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    assert f"There are {len(NORMS.classes)} normalizations and {len(METHODS.classes)} methods." in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flbench.registry import HEADS, METHODS
@@ -16,6 +18,13 @@ FILES = sorted({mutation.file for mutation in MUTATIONS})
 def test_every_method_has_mutations() -> None:
     assert len(MUTATIONS) >= 60
     assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__"} == set(FILES)
+
+
+def test_the_readme_counts_them() -> None:
+    every = [*MUTATIONS, *ENGINE_MUTATIONS]
+    killed = sum(not mutation.equivalent for mutation in every)
+    text = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    assert f"kill {killed} of {len(every)} mutations" in text
 
 
 def test_a_mutation_is_undone() -> None:

@@ -77,7 +77,7 @@ class GlobalBatchNorm(BatchNorm):
     end of a round the server computes mean M and variance V of all batches together, the variance between clients
     included, and moves the running ones towards them. The first round has mean 0 and variance 1: no normalization.
 
-    The paper has no public code. The re-implementation by Chen et al. 2025 (HybridBN) is what this follows. There V is
+    This follows the re-implementation by Chen et al. 2025 (HybridBN), the only code that we could read. There V is
     taken around the new running mean in place of M and divided by the samples minus one.
 
     Attributes:
