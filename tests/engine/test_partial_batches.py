@@ -160,6 +160,22 @@ def test_what_sees_whole_batches_is_trained_by_the_loop(method: str, norm: str, 
     assert all(torch.equal(leaf, buffers[name]) for name, leaf in before.named_buffers())
 
 
+class TimesTheBatch(nn.Module):
+    """Logits that are a product with the mean over the batch: without buffers, and with no gradient at black images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = images.flatten(1)
+        return features, self.head(features * features.mean(0))
+
+
+def test_a_product_over_the_batch_is_trained_by_the_loop() -> None:
+    assert not stacks_partial_batches(METHODS.parse("fedavg"), TimesTheBatch(), (1, 8, 8))
+
+
 @pytest.mark.parametrize("batches", [{"local_epochs": 1, "drop_last": False}, {"local_epochs": 1}])
 def test_choosing_the_executor_builds_no_network_of_its_own(
     batches: dict[str, Any], monkeypatch: pytest.MonkeyPatch

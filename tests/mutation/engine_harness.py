@@ -51,6 +51,7 @@ def checks_of(file: str) -> list[Check]:
         return [
             *(partial(partial_batches.test_what_sees_whole_batches_is_trained_by_the_loop, *case)
               for case in partial_batches.WHOLE_BATCHES),
+            partial_batches.test_a_product_over_the_batch_is_trained_by_the_loop,
             partial(_doctests, file),
         ]  # fmt: skip
     if file == "models.weight_layers":
