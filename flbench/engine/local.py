@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from flbench.engine.clients import ClientInit, ClientResult, ClientTask
 from flbench.engine.hooks import Lift, LiftedHooks
-from flbench.engine.optimizers import descend, where
+from flbench.engine.optimizers import descend, rates_of, where
 from flbench.methods.base import Outputs, Tree, tmap
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
@@ -70,7 +70,7 @@ def local_train(
     params, velocity = tmap(torch.clone, start.params), tmap(torch.clone, start.velocity)
     buffers = tmap(torch.clone, start.buffers)  # batch normalization updates them in place
     lifted = LiftedHooks(method, lift, task, start)
-    lr = task.each.get("lr", sgd.lr)
+    rates = rates_of(task.each.get("lr", sgd.lr), params)
     losses = []
     for step, (images, labels, sizes) in enumerate(batches):
         # Which clients (N,) take this step; None if all do.
@@ -96,7 +96,7 @@ def local_train(
                 direction, moved = sgd.advance(direction, velocity, params, step)
                 velocity = where(training, moved, velocity)
             steps = where(training, lifted.step(params, direction))
-            descend(weights, [steps[name] for name in names], lr)  # a method may give them another order
+            descend(weights, [steps[name] for name in names], rates)  # a method may give them another order
             buffers = where(training, buffers, buffers_before)
         losses.append(where(training, {"loss": loss.detach()})["loss"])
     with torch.no_grad():

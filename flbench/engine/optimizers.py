@@ -152,13 +152,19 @@ def _unit_norms(leaf: Tensor) -> Tensor:
     return norms
 
 
-def descend(weights: list[Tensor], direction: list[Tensor], lr: float | Tensor) -> None:
-    """Subtract the rate, common or of each client (N,), times the direction, in place; on a CPU with the same bits."""
-    if isinstance(lr, Tensor):
-        rates = [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in weights]
+def rates_of(lr: float | Tensor, params: Tree) -> float | list[Tensor]:
+    """Return the rate, or that of each client (N,) in the shape and dtype of every leaf."""
+    if not isinstance(lr, Tensor):
+        return lr
+    return [lr.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1)) for leaf in params.values()]
+
+
+def descend(weights: list[Tensor], direction: list[Tensor], rates: float | list[Tensor]) -> None:
+    """Subtract the rate, common or of each client, times the direction, in place; on a CPU with the same bits."""
+    if isinstance(rates, list):
         torch._foreach_addcmul_(weights, direction, rates, value=-1)
     else:
-        torch._foreach_add_(weights, direction, alpha=-lr)
+        torch._foreach_add_(weights, direction, alpha=-rates)
 
 
 def where(training: Tensor | None, new: Tree, old: Tree | None = None) -> Tree:
