@@ -118,7 +118,7 @@ def test_kill_orchestrator_during_a_sweep(store: Store, monkeypatch: pytest.Monk
     assert finish(store, 4)["launched"] == 0
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [pytest.param(number, marks=pytest.mark.slow) for number in (3, 20)])
 def test_kill_everything_at_random_moments(store: Store, kills: int) -> None:
     seeds = 2 * kills
     plan = experiments(seeds, rounds=ROUNDS)
@@ -160,7 +160,7 @@ def test_truncated_result_is_computed_again(store: Store) -> None:
     assert len(executed(store, plan[1].run_id)) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupt_drains(store: Store, number: signal.Signals) -> None:
     plan = experiments(4, rounds=ROUNDS)
     orchestrator = start(store, 4, pause=0.05)
@@ -223,8 +223,8 @@ def held(store: Store) -> list[list[Path]]:
     return [[path for path, lease in leases if lease is not None and lease.token == token] for token in tokens]
 
 
-@pytest.mark.parametrize("group", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("group", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_second_interrupt_kills_at_once_and_charges_no_attempt(
     store: Store, group: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

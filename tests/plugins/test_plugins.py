@@ -82,6 +82,7 @@ check_method(method)
 CHECK = "from flbench.testing import check_method; import {0}; check_method({0}.{1})"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
@@ -98,6 +99,7 @@ def test_authors_can_check_a_method(method: str, problem: str | None, tmp_path: 
     assert (problem or "") in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["feddyn", "fedsam", "moon"])
 def test_a_method_of_flbench_works_in_another_package(name: str, tmp_path: Path) -> None:
     """Its file in at most 60 lines, with another name of the method."""
