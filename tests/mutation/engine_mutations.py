@@ -59,7 +59,7 @@ _OPTIMIZERS = mutations_of(
     ("units as long as their gradient", "_unit_norms(w[name])", "_unit_norms(leaf)"),
     ("zero weights do not move", ".clamp_min(SHORTEST_UNIT)", ""),
     ("another shortest unit", "SHORTEST_UNIT = 1e-3", "SHORTEST_UNIT = 1e-2"),
-    ("ascent", "alpha=-lr", "alpha=lr"),
+    ("ascent", "alpha=-rates", "alpha=rates"),
     ("ascent with each client's rate", "value=-1", "value=1"),
     ("the first client's rate", "lr.to(leaf.dtype).view(-1,", "lr[:1].to(leaf.dtype).view(-1,"),
     ("clients go on after their steps", "    if training is None:\n        return new", "    return new"),
