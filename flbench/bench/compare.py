@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from flbench.bench.measure import Note, Spread, Variant, gemm, take_turns
 from flbench.bench.plain_pytorch import PlainLoop, Training
-from flbench.bench.workloads import Workload, data_for
+from flbench.bench.workloads import Workload, data_for, name_of
 from flbench.choices import Precision, UsedDevice
 from flbench.config import Federated
 from flbench.data.shards import shards_of
@@ -137,7 +137,7 @@ def compare(workload: Workload, settings: Settings, *, scaling: bool, note: Note
         workload=workload.name,
         what=workload.what,
         norm=experiment.norm.label(),
-        data="random images" if bench.data.fingerprint == "random" else bench.data.fingerprint,
+        data=name_of(bench.data),
         device=settings.device,
         auto=bench.auto,
         clients=experiment.clients,

@@ -9,7 +9,7 @@ from typing import cast
 
 from flbench.bench.compare import Settings
 from flbench.bench.measure import Note, Spread, Variant, take_turns
-from flbench.bench.workloads import Workload, data_for
+from flbench.bench.workloads import Workload, data_for, name_of
 from flbench.choices import UsedExecutor
 from flbench.config import Federated
 from flbench.data.arrays import Data
@@ -95,7 +95,7 @@ def probe_costs(workload: Workload, settings: Settings, *, note: Note) -> ProbeC
         workload=workload.name,
         what=workload.what,
         norm=plain.norm.label(),
-        data="random images" if data.fingerprint == "random" else data.fingerprint,
+        data=name_of(data),
         device=settings.device,
         executor=executor,
         round_s=round_s,

@@ -80,6 +80,11 @@ def data_for(experiment: Federated, root: Path | None) -> Data:
         return random_data(dataset.image, dataset.classes, train=train, test=test)
 
 
+def name_of(data: Data) -> str:
+    """Return what reports of measurements call the data: their fingerprint, or that they are random."""
+    return "random images" if data.fingerprint == "random" else data.fingerprint
+
+
 def random_data(image: tuple[int, int, int], classes: int, *, train: int, test: int = 100) -> Data:
     """Generate images of noise, with labels that cycle through the classes."""
     generator = np.random.default_rng(0)
