@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from flbench.config import Training
 from flbench.papers.evidence import number_entry
@@ -31,36 +31,33 @@ class Judgement(NamedTuple):
         return VERDICTS.index(self.verdict), OBSTACLES.index(self.obstacle)
 
 
-class PublishedNumber(Protocol):
-    """One published number, in percent: ``text`` and ``sd`` as printed; ``sd`` where several seeds were run."""
+@dataclass(frozen=True)
+class PublishedNumber:
+    """One published number, in percent.
 
-    @property
-    def label(self) -> str:
-        """What it is the number of, as printed."""
+    Attributes:
+        label: what it is the number of, as printed.
+        text: the number as printed; ``sd``: its standard deviation over seeds likewise, or nothing.
+        seeds: how many were run; ``rounds``: how long.
+        note: what is to be known of it, or nothing.
+    """
+
+    label: str
+    text: str
+    sd: str
+    seeds: int
+    rounds: int
+    note: str
 
     @property
     def source(self) -> str:
         """Where it is printed."""
-
-    @property
-    def text(self) -> str:
-        """As printed."""
-
-    @property
-    def sd(self) -> str:
-        """Standard deviation over seeds as printed, or nothing."""
-
-    @property
-    def seeds(self) -> int:
-        """How many were run."""
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds were run."""
+        raise NotImplementedError(f"{type(self).__name__} must define source")
 
     @property
     def value(self) -> float:
-        """The number."""
+        """The number, in percent."""
+        return float(self.text)
 
 
 Row = TypeVar("Row", bound=PublishedNumber)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flbench.config import Federated, Training
-from flbench.papers.published_numbers import other_content
+from flbench.papers.published_numbers import PublishedNumber, other_content
 from flbench.registry import PARTITIONS
 
 #: Fields that may differ from the paper's; all others that are not in ``Configuration`` must be its defaults.
@@ -48,27 +48,16 @@ class Configuration(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PublishedRow:
-    """One published number: ``text`` as printed in the paper, in percent; ``sd`` where several seeds were run."""
+class PublishedRow(PublishedNumber):
+    """One number of the paper's tables."""
 
     table: str
-    label: str
     configuration: Configuration
-    rounds: int
-    text: str
-    sd: str
-    seeds: int
-    note: str
 
     @property
     def source(self) -> str:
         """The paper's table."""
         return f"table {self.table}"
-
-    @property
-    def value(self) -> float:
-        """The number, in percent."""
-        return float(self.text)
 
 
 @cache
@@ -92,9 +81,15 @@ def _row(line: dict[str, str]) -> PublishedRow:
         norm=line["norm"],
         groups=int(line["groups"]) if line["groups"] else None,
     )
-    rounds, seeds = int(line["rounds"]), int(line["seeds"])
     return PublishedRow(
-        line["table"], line["label"], configuration, rounds, line["value"], line["std"], seeds, line["note"]
+        label=line["label"],
+        text=line["value"],
+        sd=line["std"],
+        seeds=int(line["seeds"]),
+        rounds=int(line["rounds"]),
+        note=line["note"],
+        table=line["table"],
+        configuration=configuration,
     )
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flbench.config import Federated, Training, parse_experiment
+from flbench.papers.published_numbers import PublishedNumber
 
 #: The settings of all numbers, in flbench's names.
 SETTINGS: Mapping[str, Any] = {
@@ -76,22 +77,15 @@ class Configuration(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PublishedRow:
-    """One published number: ``text`` and ``sd`` as printed, in percent."""
+class PublishedRow(PublishedNumber):
+    """One number of the reproduction's tables."""
 
-    label: str
     configuration: Configuration
-    text: str
-    sd: str
-    note: str
-    source: str = "Flower's baselines/niid_bench"
-    rounds: int = SETTINGS["rounds"]
-    seeds: int = _SEEDS
 
     @property
-    def value(self) -> float:
-        """The number, in percent."""
-        return float(self.text)
+    def source(self) -> str:
+        """The reproduction."""
+        return "Flower's baselines/niid_bench"
 
 
 @cache
@@ -100,11 +94,13 @@ def published_rows() -> tuple[PublishedRow, ...]:
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
         return tuple(
             PublishedRow(
-                line["label"],
-                Configuration(line["dataset"], line["partition"], line["method"]),
-                line["value"],
-                line["std"],
-                line["note"],
+                label=line["label"],
+                text=line["value"],
+                sd=line["std"],
+                seeds=_SEEDS,
+                rounds=SETTINGS["rounds"],
+                note=line["note"],
+                configuration=Configuration(line["dataset"], line["partition"], line["method"]),
             )
             for line in csv.DictReader(file)
         )
