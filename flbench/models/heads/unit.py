@@ -109,8 +109,8 @@ class Etf(_Fixed):
 
     All rows have norm 1 and all pairs of them the cosine -1/(Y - 1). FedETF's code learns the scale from 10 or 1, by
     model, trains with a balanced softmax (the method ``balanced-softmax``) and puts a linear layer in front, which is
-    not part of this head. It draws the frame in the span of a uniform matrix's
-    columns; here that span is uniformly distributed, too.
+    not part of this head. It draws the frame in the span of a uniform matrix's columns; here that span is uniformly
+    distributed, too.
 
     Attributes:
         scale: s, or its initial value.
