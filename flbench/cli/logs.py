@@ -23,8 +23,7 @@ from flbench.store.records import parse_records
 #: Seconds between two reads of a store that is followed.
 PERIOD = 0.5
 
-#: Seconds without live workers after which a failed run counts as given up, and within which a finished run's worker
-#: records how it ended.
+#: Seconds without live workers after which a failed run counts as given up.
 PATIENCE = 5.0
 
 #: Lines shown of the log of a worker that died.
@@ -119,7 +118,6 @@ class RunLog:
         self._run, self._workers, self._prefix, self._rounds, self._terse = run, workers, prefix, rounds, terse
         self._current = 0
         self.ended = True
-        self._published: float | None = None
         self._log, self._metrics = Tail(Path()), Tail(Path())
         self._round, self._metric = -1, metric
 
@@ -129,9 +127,9 @@ class RunLog:
             self._print(f"== run {self._run.run_id} cannot be read: {state.message}")
             self.ended = True
             return
-        attempts = [attempt for attempt in self._run.attempts() if attempt.number >= self._current]
-        for attempt in attempts:
-            lives = attempt is attempts[-1] and (state.status == "running" or self._is_just_published(state))
+        for attempt in self._run.attempts():
+            if attempt.number < self._current:
+                continue
             if attempt.number > self._current:
                 ended_well = (attempt.exit() or {}).get("kind") in ("ok", "interrupted")
                 if self._terse and ended_well and not attempt.log_path.exists():
@@ -143,17 +141,12 @@ class RunLog:
                 where = f" on {lease.host}, process {lease.pid}{job}, since {lease.started}" if lease else ""
                 self._print(f"== attempt {attempt.number} at run {self._run.run_id}{where}")
             if not self.ended:
-                self._continue(attempt, lives=lives)
+                self._continue(attempt)
 
-    def _is_just_published(self, state: RunState) -> bool:
-        """Whether the result is so new that its worker may still log something."""
-        if state.status != "done":
-            return False
-        self._published = self._published or time.monotonic()
-        return time.monotonic() - self._published < PATIENCE
-
-    def _continue(self, attempt: AttemptDir, *, lives: bool) -> None:
-        end = self._run.end_of(attempt)  # read before the log, so that the log is complete if the attempt has ended
+    def _continue(self, attempt: AttemptDir) -> None:
+        # In this order: an attempt that neither lives nor has an end is lost; one with an end has its whole log.
+        lives = self._run.is_live(attempt)
+        end = self._run.end_of(attempt)
         for line in self._log.lines():
             self._print(line)
         if self._rounds is not None:

@@ -176,7 +176,7 @@ class RunDir:
 
     def _state_of(self, attempts: list[AttemptDir]) -> RunState:
         last = attempts[-1]
-        if last.exit() is None and self._liveness.alive(last.lease(), last.path / "lease.json"):
+        if self.is_live(last):
             return RunState("running", attempts=last.number)
         # Read again: the attempt may have ended between the two checks.
         ends = [self.end_of(attempt) for attempt in attempts]
@@ -188,6 +188,10 @@ class RunDir:
             return RunState("pending", kind=kind, attempts=last.number, message=message)
         user_fixable = bool(end.get("mendable")) and not last.failures_reset()
         return RunState("failed", kind, message, last.number, failures, user_fixable)
+
+    def is_live(self, attempt: AttemptDir) -> bool:
+        """Return whether a living worker still works on an attempt."""
+        return attempt.exit() is None and self._liveness.alive(attempt.lease(), attempt.path / "lease.json")
 
     def end_of(self, attempt: AttemptDir) -> Mapping[str, Any] | None:
         """Return how an attempt ended: by its own exit.json, else by the one that the launcher wrote for its worker."""

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
+from flbench.cli.logs import RunLog
 from flbench.cli.targets import find_plans
 from flbench.config import Experiment
 from flbench.errors import UserError
@@ -252,6 +253,23 @@ def test_follow_continues_across_attempts_until_the_end(store: Store, monkeypatc
     assert output.index("attempt 1 ended") < output.index("== attempt 2 at") < output.index("round 20/20")
     assert output.endswith("== attempt 2 ended: ok after round 20\n")
     assert output.count("round 5/20") == 1
+
+
+def test_an_attempt_begun_after_the_state_was_read_is_not_lost(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (one,) = experiments(1)
+    claim(store, one).end("interrupted", round=5)
+    run = store.run(one.run_id)
+    log = RunLog(run, store.workers, rounds=20)
+    before = run.state(one)
+    second = claim(store, one)
+    log.print_news(before)
+    second.end("ok", round=20)
+    log.print_news(run.state(one))
+    output = capsys.readouterr().out
+    assert "lost" not in output
+    assert output.endswith("== attempt 2 ended: ok after round 20\n")
 
 
 def test_follow_ends_without_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
