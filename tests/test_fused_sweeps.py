@@ -70,15 +70,15 @@ def test_a_fused_sweep_has_the_leaderboard_of_single_runs(spec: Path, alone: str
 def test_a_killed_group_resumes_in_groups_of_another_width(spec: Path, alone: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
     stopped = sweep(spec, tmp_path, "--workers", "1")
-    wait_until(lambda: recorded(store) >= 12, 60)
+    wait_until(lambda: recorded(store) >= 12)
     stopped.send_signal(signal.SIGINT)
-    stopped.communicate(timeout=60)
+    stopped.communicate(timeout=120)
     ends = [json.loads(path.read_text())["kind"] for path in tmp_path.glob("runs/*/*/attempts/*/exit.json")]
     assert ends.count("interrupted") > 1, "a group was stopped, not a run"
 
     killed = sweep(spec, tmp_path, "--workers", "1", "--set", "resources.fuse=2")
     before = recorded(store)
-    wait_until(lambda: recorded(store) >= before + 8, 60)
+    wait_until(lambda: recorded(store) >= before + 8)
     os.kill(store.live_workers()[0].lease.pid, signal.SIGKILL)
     killed.kill()
     killed.communicate()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0.001")
 
 
-def inline(store: Store, plan: list[Any], **options: Any) -> Any:
-    """Orchestrate with the worker in this process."""
+def inline(
+    store: Store, plan: list[Any], show: Callable[[Progress], object] = lambda progress: None, **options: Any
+) -> Any:
+    """Orchestrate with the worker in this process; return the outcome and all progress, which ``show`` gets too."""
 
     def launcher() -> InlineLauncher:
         return InlineLauncher(store, "toy/abc", plan, Options(), load=lambda _: OneByOne(execute))
 
     shown: list[Progress] = []
-    outcome = Orchestrator(store, "toy/abc", plan, launcher, **options).run(show=shown.append)
+
+    def keep(progress: Progress) -> None:
+        shown.append(progress)
+        show(progress)
+
+    outcome = Orchestrator(store, "toy/abc", plan, launcher, **options).run(show=keep)
     return outcome, shown
 
 
@@ -155,13 +162,14 @@ def test_detached_workers_continue(store: Store) -> None:
 
 def test_run_of_another_orchestrators_worker_is_awaited_and_resumed(store: Store) -> None:
     plan = experiments(1)
-    holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    holder = subprocess.Popen(["sleep", "1000"])
     try:
         stat = Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()
         lease = Lease(**{**Lease.here().to_json(), "pid": holder.pid, "pid_start": stat[19]})
         assert store.claim(plan[0], lease) is not None
-        outcome, shown = inline(store, plan)
+        outcome, shown = inline(store, plan, show=lambda progress: holder.kill())
     finally:
+        holder.kill()
         holder.wait()
     assert shown[0].active[0].state.status == "running"
     assert (outcome.exit_code, outcome.launched) == (0, 1)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from flbench.store import (
 )
 from flbench.store.leases import process_start
 from tests.faults.disks import Counting
+from tests.limits import wait_until
 from tests.report.stores import claim
 
 NOBODY = 2**22 + 1  # above any process id
@@ -650,11 +650,7 @@ def test_heartbeat_is_renewed(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
     with Heartbeat(store.workers, lease):
         beat = store.workers / lease.token / "heartbeat"
         os.utime(beat, (0, 0))
-        for _ in range(200):
-            if beat.stat().st_mtime > 0:
-                break
-            time.sleep(0.005)
-        assert beat.stat().st_mtime > 0
+        wait_until(lambda: beat.stat().st_mtime > 0)
 
 
 @pytest.mark.parametrize("length", [1, 10, 20_000, 300_000])

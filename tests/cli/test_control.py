@@ -47,7 +47,7 @@ def dead() -> Lease:
 @pytest.fixture
 def slow_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
     """A detached sweep of two runs with two workers, both of which have begun."""
-    monkeypatch.setenv("STUB_PAUSE", "0.02")
+    monkeypatch.setenv("STUB_PAUSE", "0.05")
     plan = experiments(2, rounds=ROUNDS)
     monkeypatch.chdir(ROOT)
     orchestrate(store, plan, detach=True)
@@ -86,7 +86,7 @@ def test_the_mark_stops_an_orchestrator(store: Store, monkeypatch: pytest.Monkey
     sweep = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: recorded(store) >= 2)
     assert json.loads(flbench("cancel", "toy", "--json").stdout)["busy"] == 0
-    sweep.communicate(timeout=20)
+    sweep.communicate(timeout=120)
     assert sweep.returncode == 3
     assert not store.live_workers()
 
@@ -294,7 +294,7 @@ def test_control_c_ends_following_quietly(store: Store) -> None:
     process.stdout.readline()
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "")
 
 
@@ -306,6 +306,6 @@ def test_a_closed_pipe_ends_following(store: Store) -> None:
     process.stdout.close()
     (run_id,) = store.run_ids()
     store.run(run_id).attempts()[0].log_path.open("a").write("more\n")
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=120) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""

@@ -92,7 +92,7 @@ def test_the_same_files_in_another_folder_have_an_entry_of_their_own(
 @pytest.mark.parametrize("locks", ["locked", "unlocked"])
 def test_processes_build_concurrently(photos: Path, own_cache: Path, locks: str) -> None:
     builders = [start(photos, locks, "0.2") for _ in range(3)]
-    outputs = [builder.communicate(timeout=60)[0].split() for builder in builders]
+    outputs = [builder.communicate(timeout=120)[0].split() for builder in builders]
     assert [builder.returncode for builder in builders] == [0] * 3
     assert {lines[-1] for lines in outputs} == {load(folder_set(photos)).fingerprint}
     if locks == "locked":
@@ -107,7 +107,7 @@ def test_the_leftovers_of_a_killed_builder_are_never_read(photos: Path, own_cach
     waiting = start(photos, "locked", "0")
     builder.send_signal(signal.SIGKILL)
     builder.wait()
-    assert waiting.communicate(timeout=60)[0].split()[-1] == load(folder_set(photos)).fingerprint
+    assert waiting.communicate(timeout=120)[0].split()[-1] == load(folder_set(photos)).fingerprint
     assert len(entries(own_cache)) == 1  # the next builder cleared the half-made one
 
 

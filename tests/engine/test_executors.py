@@ -174,7 +174,7 @@ def test_a_pool_uses_a_network_of_its_own_in_each_thread() -> None:
 
     def look(_: int, seat: Passes) -> None:
         used.add(id(seat.network))
-        barrier.wait(timeout=10)  # all three are inside at once
+        barrier.wait(timeout=120)  # all three are inside at once
 
     list(executor._map(look, range(3)))
     assert used == {id(network) for network in networks}

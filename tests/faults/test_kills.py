@@ -34,7 +34,7 @@ def start(store: Store, seeds: int, pause: float = 0.01, **options: Any) -> subp
 def finish(store: Store, seeds: int) -> dict[str, int]:
     """Run the same command again until it ends."""
     process = start(store, seeds, pause=0.001)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
     return outcome_of(out)
 
@@ -82,7 +82,7 @@ def test_kill_worker_during_a_run(store: Store) -> None:
     wait_until(lambda: recorded(store) > 4)
     victim = store.live_workers()[0].lease
     os.kill(victim.pid, signal.SIGKILL)
-    out, _ = orchestrator.communicate(timeout=60)
+    out, _ = orchestrator.communicate(timeout=120)
     assert orchestrator.returncode == 0
     assert outcome_of(out)["launched"] == 3  # the killed worker was replaced
     check_undisturbed(store, plan)
@@ -109,7 +109,7 @@ def test_kill_orchestrator_during_a_sweep(store: Store, monkeypatch: pytest.Monk
     before = recorded(store)
     successor = start_and_adopt(store)
     hold.unlink()
-    out, _ = successor.communicate(timeout=60)
+    out, _ = successor.communicate(timeout=120)
     assert (successor.returncode, outcome_of(out)) == (0, {"launched": 0, "adopted": 2, "done": 4})
     assert recorded(store) > before
     check_undisturbed(store, plan)
@@ -166,7 +166,7 @@ def test_interrupt_drains(store: Store, number: signal.Signals) -> None:
     orchestrator = start(store, 4, pause=0.05)
     wait_until(lambda: recorded(store) > 2)
     orchestrator.send_signal(number)
-    orchestrator.communicate(timeout=30)
+    orchestrator.communicate(timeout=120)
     assert orchestrator.returncode == 130
     assert store.live_workers() == []
     ends = [attempt.exit() for one in plan for attempt in store.run(one.run_id).attempts()]
@@ -187,7 +187,7 @@ def test_interrupt_drains_adopted_workers_too(store: Store, monkeypatch: pytest.
     successor = start_and_adopt(store)
     successor.send_signal(signal.SIGINT)
     hold.unlink()
-    successor.communicate(timeout=30)
+    successor.communicate(timeout=120)
     assert successor.returncode == 130
     assert store.live_workers() == []
 
@@ -202,14 +202,14 @@ def test_stopped_worker_exits_with_the_requeue_code(store: Store) -> None:
     worker = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "STUB_PAUSE": "0.05"})
     wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0002/executed"))) == 1)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(timeout=20) == 75
+    assert worker.wait(timeout=120) == 75
 
 
 def test_two_orchestrators_at_once_share_the_work(store: Store) -> None:
     plan = experiments(4, rounds=ROUNDS)
     both = [start(store, 4), start(store, 4)]
     for process in both:
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         assert process.returncode == 0
     check_undisturbed(store, plan)
     for experiment in plan:
@@ -237,7 +237,7 @@ def test_second_interrupt_kills_at_once_and_charges_no_attempt(
         wait_until((stopping := store.root.with_name("stopping")).exists)
         stopping.unlink()
         orchestrator.send_signal(number)
-        orchestrator.communicate(timeout=60)
+        orchestrator.communicate(timeout=120)
         assert orchestrator.returncode == 130
         wait_until(lambda: not store.live_workers())
         states = [store.run(experiment.run_id).state(experiment) for experiment in plan]
@@ -255,7 +255,7 @@ def test_ignored_interrupts_stay_ignored_and_termination_drains(store: Store) ->
     wait_until(lambda: recorded(store) > before + 1)
     assert orchestrator.poll() is None
     orchestrator.send_signal(signal.SIGTERM)
-    orchestrator.communicate(timeout=30)
+    orchestrator.communicate(timeout=120)
     assert orchestrator.returncode == 130
     assert store.live_workers() == []
 
@@ -266,7 +266,7 @@ def test_blocked_signals_reach_orchestrator_and_workers(store: Store) -> None:
     orchestrator = start(store, 4, 0.05, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, mask))
     wait_until(lambda: recorded(store) > 0)
     orchestrator.send_signal(signal.SIGTERM)
-    orchestrator.communicate(timeout=30)
+    orchestrator.communicate(timeout=120)
     assert orchestrator.returncode == 130
     assert store.live_workers() == []
 
@@ -292,7 +292,7 @@ def test_a_sweep_whose_store_is_deleted_exits_with_a_message(store: Store) -> No
     orchestrator = start(store, 4, 0.05, stderr=subprocess.PIPE)
     wait_until(lambda: recorded(store) > 2)
     store.root.rename(store.root.with_name("moved"))
-    _, err = orchestrator.communicate(timeout=60)
+    _, err = orchestrator.communicate(timeout=120)
     assert not store.root.exists()
     assert orchestrator.returncode == 4
     assert err.splitlines()[-1].endswith("was deleted or moved while it was in use")

@@ -32,7 +32,7 @@ def race(store: Store, plan: list[Experiment], act: Callable[[Store, Experiment]
         process.start()
     got: list[list[Any]] = [[] for _ in plan]
     for _ in range(PROCESSES * len(plan)):
-        index, value = results.get(timeout=30)
+        index, value = results.get(timeout=120)
         got[index].append(value)
     for process in processes:
         process.join()

@@ -224,7 +224,7 @@ def test_job_knows_when_to_stop() -> None:
     job = Job.here(environment)
     assert job is not None
     assert (job.job_id, job.restart, job.log) == ("17", 0, Path("/logs/17.out"))
-    assert abs(job.ends_at - time.monotonic() - 100) < 2
+    assert abs(job.ends_at - time.monotonic() - 100) < 20
     assert job.stop_reason() is None
     late = Job.here(environment | {"FLBENCH_JOB_GRACE": "200", "SLURM_RESTART_COUNT": "3"})
     assert late is not None and late.restart == 3 and late.stop_reason() == "timeout"

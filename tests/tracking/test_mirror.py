@@ -235,8 +235,9 @@ def test_next_to_a_sweep_it_pauses_while_the_server_is_down_and_continues(
 ) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.2)
     toys = planned(tmp_path)
-    until = time.monotonic() + 0.1
-    sink = FakeSink(lambda run_id: ConnectionError("unreachable") if time.monotonic() < until else None)
+    sink: FakeSink = FakeSink(
+        lambda run_id: ConnectionError("unreachable") if len(sink.tries) <= MAX_FAILURES else None
+    )
     mirroring = mirror(toys, sink, say=lambda line: None)
     mirroring.follow(scans(30, lambda scan: time.sleep(0.02)))
     assert len(sink.tries) == MAX_FAILURES + 4
