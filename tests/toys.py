@@ -130,7 +130,7 @@ def toy_trainer(
         executor=(
             LoopExecutor([make() for _ in range(pool)], None)
             if executor == "loop"
-            else StackedExecutor(make(), None, chunk, record, tuner)
+            else StackedExecutor(make(), None, chunk, record, tuner, pixels_last=record is not None)
         ),
         params={name: leaf.detach().clone() for name, leaf in first.named_parameters()},
         buffers={name: leaf.detach().clone() for name, leaf in first.named_buffers()},

@@ -104,7 +104,8 @@ def make_trainer(
     else:
         tuner, method = _gpu_tuner(), _method(experiment)
         chunk = clients_that_fit(first, image, experiment.batch_size, method, neighbours)
-        runner, record = StackedExecutor(network(), autocast, chunk, tuner.record, tuner), tuner.record
+        runner = StackedExecutor(network(), autocast, chunk, tuner.record, tuner, pixels_last=True)
+        record = tuner.record
     setup = TrainingSetup(
         sgd=_optimizer(experiment),
         autocast=autocast,

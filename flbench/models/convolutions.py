@@ -27,10 +27,34 @@ STREAMS = 4
 def grouped(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, bias: Tensor | None = None) -> Tensor:
     """Return one convolution with a group a client, over the channels of all clients side by side."""
     clients = x.shape[0]
-    folded = x.transpose(0, 1).flatten(1, 2)
     flat_bias = None if bias is None else bias.flatten()
-    out = F.conv2d(folded, weight.flatten(0, 1), flat_bias, stride, padding, groups=clients)
-    return torch.unflatten(out, 1, (clients, -1)).transpose(0, 1)
+    return apart(F.conv2d(beside(x), weight.flatten(0, 1), flat_bias, stride, padding, groups=clients), clients)
+
+
+def beside(x: Tensor) -> Tensor:
+    """Return x_NBCHW as (B, N * C, H, W), the channels of all clients side by side, in the layout of x.
+
+    It is a view of what ``apart`` returned, and else a copy.
+    """
+    if has_pixels_last(x):
+        return x.permute(1, 3, 4, 0, 2).flatten(3).permute(0, 3, 1, 2)
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def apart(x: Tensor, clients: int) -> Tensor:
+    """Return (B, N * C, H, W) as a view (N, B, C, H, W)."""
+    return torch.unflatten(x, 1, (clients, -1)).transpose(0, 1)
+
+
+def pixels_last(x: Tensor) -> Tensor:
+    """Return a copy of (..., C, H, W) in which the channels of a pixel are side by side: channels last, for a stack."""
+    # Not contiguous(), which leaves a single channel's stride as it is.
+    return x.movedim(-3, -1).clone(memory_format=torch.contiguous_format).movedim(-1, -3)
+
+
+def has_pixels_last(x: Tensor) -> bool:
+    """Return whether the channels of a pixel are side by side; of images of one pixel they always are, so False."""
+    return x.stride(-3) == 1 and x.shape[-2:].numel() > 1
 
 
 def streamed(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
@@ -49,9 +73,8 @@ class _Streamed(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.window = stride, padding
-        return torch.stack(
-            _side_by_side([partial(F.conv2d, *pair, None, stride, padding) for pair in zip(x, weight, strict=True)], x)
-        )
+        calls = [partial(F.conv2d, *pair, None, stride, padding) for pair in zip(x, weight, strict=True)]
+        return _stack(_side_by_side(calls, x))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
@@ -64,7 +87,14 @@ class _Streamed(torch.autograd.Function):
             for each in zip(gradient, x, weight, strict=True)
         ]
         of_x, of_weight, _ = zip(*_side_by_side(calls, x), strict=True)
-        return torch.stack(of_x) if wanted[0] else None, torch.stack(of_weight), None, None
+        return _stack(of_x) if wanted[0] else None, _stack(of_weight), None, None
+
+
+def _stack(tensors: Sequence[Tensor]) -> Tensor:
+    """``torch.stack``, which by itself loses the layout of the tensors."""
+    if not has_pixels_last(tensors[0]):
+        return torch.stack(tuple(tensors))
+    return torch.stack([each.movedim(-3, -1) for each in tensors]).movedim(-1, -3)
 
 
 def _side_by_side(calls: Sequence[Callable[[], Any]], like: Tensor) -> list[Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flbench.models.convolutions import CONVOLUTIONS, grouped
+from flbench.models.convolutions import CONVOLUTIONS, apart, beside, grouped, has_pixels_last
 
 #: Layers with fewer outputs multiply weight by input: input by weight takes twice as long.
 FEW_OUTPUTS = 32
@@ -147,6 +147,8 @@ class Pool(StackableLayer):
         """(..., H, W) to (..., H // size, W // size)."""
         if x.dim() == 4:
             return torch.max_pool2d(x, self.size)
+        if has_pixels_last(x) and x.stride(0) < x.stride(1):  # no copy of what a grouped convolution returned
+            return apart(torch.max_pool2d(beside(x), self.size), len(x))
         return torch.unflatten(torch.max_pool2d(x.flatten(0, 1), self.size), 0, x.shape[:2])
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flbench.models.convolutions import CONVOLUTIONS
-from flbench.models.layers import Conv
+from flbench.models.convolutions import CONVOLUTIONS, has_pixels_last, pixels_last
+from flbench.models.layers import Conv, Pool
 
 torch.set_num_threads(1)
 
@@ -74,3 +76,25 @@ def test_mixed_precision_reaches_every_way(way: str) -> None:
     assert out.dtype == torch.bfloat16
     (gradient,) = torch.autograd.grad(out.float().sum(), weight)
     assert gradient.dtype == torch.float32
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("way", sorted(CONVOLUTIONS))
+def test_a_stack_keeps_its_layout_from_one_layer_to_the_next(way: str, channels: int) -> None:
+    """Convolution, pooling and ReLU of images with the pixels last, with the numbers of the other layout."""
+    first, second, pool = Conv(channels, 4, 3, bias=False), Conv(4, 5, 2, bias=False), Pool(2)
+    first.stacked_as = second.stacked_as = way
+    weights, x = (random(3, 4, channels, 3, 3), random(3, 5, 4, 2, 2)), random(3, 2, channels, 12, 12)
+
+    def passes(lay: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+        leaves = [lay(leaf).requires_grad_() for leaf in weights]
+        for layer, leaf in zip((first, second), leaves, strict=True):
+            layer._parameters["weight"] = leaf  # type: ignore[assignment]
+        out = F.relu(pool(second(F.relu(pool(first(lay(x)))))))
+        return out, *torch.autograd.grad(out, leaves, random(*out.shape))
+
+    expected, found = passes(torch.clone), passes(pixels_last)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    assert has_pixels_last(found[0]) and not has_pixels_last(expected[0])
+    assert has_pixels_last(found[-1])

@@ -1,0 +1,158 @@
+"""How many operations a further local step takes on a GPU, and how many bytes they read and write.
+
+The step: 10 clients, batches of 32 augmented images of 3x32x32 pixels, 3 classes, fp32, no norm; gathering of the
+images, forward, backward and update. Torch follows shapes and layouts on an imagined GPU. An operation counts as
+reading each argument and writing each result once; what a kernel keeps in a cache or reads twice is not known here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from flbench.engine.optimizers import Sgd
+from flbench.methods.base import Method
+from flbench.models.layers import Conv
+from tests.imagined_gpu import round_on_gpu, stub_streams
+from tests.toys import toy_clients, toy_images, toy_network, toy_trainer
+
+#: The parts of a step by the beginnings of their operations' names.
+PARTS = {
+    "convolutions": ("aten.convolution",),
+    "products": ("aten.bmm",),
+    "pools": ("aten.max_pool2d", "aten.mean", "aten.div.Scalar"),
+    "activations": ("aten.relu", "aten.threshold"),
+    "sums": ("aten.add",),
+    "update": ("aten._foreach",),
+    "copies": ("aten.clone", "aten._to_copy", "aten.copy_", "aten.cat", "aten.stack"),
+}
+
+IMAGE = (3, 32, 32)
+
+#: For a model and a way to convolve: the operations of each part, and the megabytes that they read and write.
+BUDGETS: dict[tuple[str, str], dict[str, tuple[int, float]]] = {
+    ("cnn", "grouped"): {
+        # First layer: images 3.9, weights 0.2, output 64.2. Second: 16.1, 4.1, 8.2. Backward all of these again, and
+        # their gradients, but for the images'.
+        "convolutions": (4, 213.7),
+        # Weights of 24.6 and 2.9 twice and their gradients once; the rest are features.
+        "products": (9, 93.2),
+        # Inputs 64.2 and 8.2, outputs 16.1 and 2.0, positions 32.1 and 4.1 (int64); backward the same, and gradients.
+        "pools": (6, 325.9),
+        # After each pool, of 16.1 and 2.0, and after the dense layers: two forward, three backward.
+        "activations": (8, 94.2),
+        "sums": (1, 0.0),
+        # Weights of 31.9 read and written, gradients read.
+        "update": (1, 95.5),
+        # Pixels as numbers, with the channels of all clients side by side, 12.8; features in the dense layer's order.
+        "copies": (5, 18.9),
+        # Images gathered, cropped, mirrored and divided by their white, and the cross-entropy.
+        "rest": (6, 19.3),
+    },
+    # As above with one convolution a client; outputs of 72.4 and gradients of 16.1 and 4.3 are copied into stacks.
+    ("cnn", "streamed"): {
+        "convolutions": (40, 213.7),
+        "products": (9, 93.2),
+        "pools": (6, 325.9),
+        "activations": (8, 94.2),
+        "sums": (1, 0.0),
+        "update": (1, 95.5),
+        "copies": (9, 196.5),
+        "rest": (6, 19.3),
+    },
+    ("resnet18", "grouped"): {
+        # Five outputs of 83.9, five of 41.9, 21.0 and 10.5 each, and weights of 446.
+        "convolutions": (40, 5467.9),
+        "products": (3, 2.2),
+        "pools": (4, 22.3),
+        "activations": (34, 3565.2),
+        # Of branch and shortcut, and of their gradients.
+        "sums": (18, 2107.6),
+        "update": (1, 1339.3),
+        "copies": (4, 14.8),
+        "rest": (7, 19.3),
+    },
+    ("resnet18", "streamed"): {
+        "convolutions": (400, 5467.9),
+        "products": (3, 2.2),
+        "pools": (4, 22.3),
+        "activations": (34, 3565.2),
+        "sums": (18, 2107.6),
+        "update": (1, 1339.3),
+        "copies": (62, 4171.2),
+        "rest": (7, 19.3),
+    },
+}  # fmt: skip
+
+
+class Meter(TorchDispatchMode):
+    """Counts operations and bytes of each part. Views cost nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view and not str(func).startswith(("prim.", "aten.detach", "aten._unsafe_view")):
+            part = next((part for part, names in PARTS.items() if str(func).startswith(names)), "rest")
+            written = args[0] if str(func).startswith("aten._foreach_add_") else out
+            inputs, outputs = (list(map(own, tensors(value))) for value in ((args, kwargs), written))
+            self.operations[part] += 1
+            # A gather reads as much as it writes.
+            self.bytes[part] += sum(outputs) + (sum(outputs) if "aten.index" in str(func) else sum(inputs))
+            if part == "convolutions":
+                self.bytes["copies"] += 2 * sum(map(own, other_layouts(tensors(args), tensors(out))))
+        return out
+
+
+def tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def own(leaf: Tensor) -> int:
+    """The bytes of a tensor, without those that it repeats."""
+    return min(leaf.numel() * leaf.element_size(), leaf.untyped_storage().nbytes())
+
+
+def other_layouts(inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor]:
+    """The inputs of a convolution that torch copies into the layout of its outputs."""
+    last = all(leaf.is_contiguous(memory_format=torch.channels_last) for leaf in outputs)
+    layout = torch.channels_last if last else torch.contiguous_format
+    return [leaf for leaf in inputs if not leaf.is_contiguous(memory_format=layout)]
+
+
+def measured(model: str, way: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> Meter:
+    """A round of ``steps`` local steps."""
+    network = toy_network(model, image=IMAGE).float()
+    for layer in network.modules():
+        if isinstance(layer, Conv):
+            layer.stacked_as = way
+    images = replace(toy_images(IMAGE, train=320), dtype=torch.float32, augment=True)
+    settings: dict[str, Any] = {"images": images, "clients": toy_clients((32,) * 10), "sgd": Sgd(0.1)}
+    trainer = toy_trainer(Method(), executor="stacked", network=network, batch_size=32, steps=steps, **settings)
+    meter = Meter()
+    round_on_gpu([trainer], monkeypatch, chunk=10, watch=meter)
+    return meter
+
+
+@pytest.mark.parametrize(
+    ("model", "way"), [pytest.param(*key, marks=[pytest.mark.slow] * (key[0] == "resnet18")) for key in BUDGETS]
+)
+def test_a_local_step_keeps_to_its_budget(model: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the operation and to 0.1 MB: a step that takes less gets a smaller budget."""
+    stub_streams(monkeypatch)
+    one, two = (measured(model, way, steps, monkeypatch) for steps in (1, 2))
+    found = {
+        part: (two.operations[part] - one.operations[part], round((two.bytes[part] - one.bytes[part]) / 1e6, 1))
+        for part in (*PARTS, "rest")
+    }
+    assert found == BUDGETS[model, way]
