@@ -19,7 +19,6 @@ from flbench.data.datasets import Dataset, load
 from flbench.engine.centralized import CentralizedTrainer
 from flbench.engine.conv_tuner import ConvTuner, cuda_clock
 from flbench.engine.cuda_graph import CudaRecorder
-from flbench.engine.executors import StackedExecutor
 from flbench.engine.federated import FederatedTrainer, step_together
 from flbench.engine.optimizers import Sgd
 from flbench.engine.setup import make_trainer, matmul_precision_restored, set_matmul_precision
@@ -336,20 +335,16 @@ def test_ways_to_convolve_agree(way: str, dtype: torch.dtype) -> None:
         assert (found.double() - expected).abs().max() < (1e-12 if dtype == torch.float64 else 0.05) * scale
 
 
-@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
-def test_the_tuner_measures_every_layer(autocast: torch.dtype | None, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("model", ["toy-cnn", "toy-resnet18"])
+def test_the_engine_tunes_itself(model: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="flbench")
-    network = toy_network("cnn", image=(3, 32, 32)).float().cuda()
-    tuner = ConvTuner(CudaRecorder(), cuda_clock, "cuda")
-    chosen = tuner.tune(network, 10, (32, 3, 32, 32), autocast)
-    assert len(chosen) == 2 and set(chosen.values()) <= set(CONVOLUTIONS)
-    assert "are out" not in caplog.text, "every way can be recorded"
-
-
-def test_the_engine_tunes_itself() -> None:
-    made = toy(
-        Method(), model="toy-cnn", image=(2, 8, 8), tuner=ConvTuner(CudaRecorder(), cuda_clock, "cuda"), sgd=Sgd(1e-2)
+    tuner = ConvTuner(CudaRecorder(), cuda_clock)
+    made, loop = (
+        toy(Method(), model=model, image=(2, 8, 8), tuner=tuner, sgd=Sgd(1e-2)),
+        toy_trainer(Method(), model=model, image=(2, 8, 8), images=toy_images((2, 8, 8)), sgd=Sgd(1e-2)),
     )
-    made.step()
-    assert isinstance(made.executor, StackedExecutor)
-    assert len(made.convolutions) == 2
+    train(made, loop)
+    assert len(set(made.convolutions.values())) == 1 and set(made.convolutions.values()) <= set(CONVOLUTIONS)
+    assert caplog.text.count("convolutions: ") == 1
+    assert "are out" not in caplog.text, "every way can be recorded"
+    assert largest_difference(everything(made), everything(loop)) < 1e-9, "trials leave no trace"

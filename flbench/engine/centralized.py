@@ -93,9 +93,9 @@ class CentralizedTrainer(Trainer):
         if self._graphed is None:
             if self.record is None or not isinstance(self.executor, StackedExecutor):
                 raise ValueError("rounds are recorded with the stacked executor only")
-            self.executor.tune(1, (self._setup.batch_size, *self.images.train_MCHW.shape[1:]))
             function = partial(self._round, partial(self.executor.train, repeat=False))
-            self._graphed = GraphedFunction(function, self.record, "a round of centralized training", feedback=4)
+            what = "a round of centralized training"
+            self._graphed = GraphedFunction(function, self.record, what, feedback=4, tune=self.executor.tune)
         return self._graphed
 
     def _measure(self) -> metrics.Record:

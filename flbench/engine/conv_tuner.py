@@ -1,128 +1,74 @@
-"""Choose the fastest way of convolving a stack of clients for each layer, by measuring on the device.
+"""Choose how the stacks of a run convolve, by timing whole rounds on the device.
 
-The ways give the same result up to rounding. Their speeds differ by factors that depend on shapes, precision and GPU.
+The ways give the same result up to rounding. Their speeds differ by factors that depend on shapes, precision and GPU,
+and on what stands between the convolutions: layouts, and kernels that run side by side.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from flbench.engine.cuda_graph import Recorder
-from flbench.methods.base import Tree
-from flbench.models.convolutions import CONVOLUTIONS, Pair
+from flbench.engine.cuda_graph import Recorder, Trial
+from flbench.models.convolutions import CONVOLUTIONS
 from flbench.models.layers import Conv
 
 _log = logging.getLogger(__name__)
 
 #: Launches of each way that are timed.
-LAUNCHES = 10
+LAUNCHES = 3
 
 #: Returns the seconds of a number of launches.
 Clock = Callable[[Callable[[], object], int], float]
 
 
-@dataclass(frozen=True)
-class ConvShape:
-    """All that the speed of a stacked convolution depends on.
-
-    Attributes:
-        x: (N, B, C, H, W). ``weight``: (N, O, C, kernel).
-        of_x: whether the gradient of x is computed; the first layer needs none of its images.
-        tf32: whether convolutions may use TF32.
-    """
-
-    x: tuple[int, ...]
-    weight: tuple[int, ...]
-    stride: Pair
-    padding: Pair
-    dtype: torch.dtype
-    of_x: bool
-    tf32: bool
-
-
 class ConvTuner:
-    """Times every way once for each shape, recorded in a graph as in training."""
+    """Times a round in every way once for each kind of round."""
 
-    def __init__(self, record: Recorder, clock: Clock, device: str) -> None:
+    def __init__(self, record: Recorder, clock: Clock) -> None:
         self.record = record
-        self._clock, self._device = clock, device
-        self._fastest: dict[ConvShape, str] = {}
+        self._clock = clock
+        self._fastest: dict[Hashable, str] = {}
 
-    def tune(
-        self, network: nn.Module, clients: int, images_BCHW: tuple[int, ...], autocast: torch.dtype | None
-    ) -> Mapping[str, str]:
-        """Set each convolution of the network to the fastest way for stacks of that many clients.
+    def tune(self, network: nn.Module, kind: Hashable, trial: Trial) -> Mapping[str, str]:
+        """Set all convolutions of a network to the way in which a round is fastest.
+
+        Args:
+            network: the network of the stack.
+            kind: all that the speed of a round depends on.
+            trial: records a round of that kind.
 
         Returns:
             The way of each layer, by the layer's name.
         """
         layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, Conv)}
-        chosen = {}
-        for name, (x, of_x) in _inputs(network, images_BCHW).items():
-            layer = layers[name]
-            shape = ConvShape(
-                x=(clients, images_BCHW[0], *x),
-                weight=(clients, *layer.weight.shape),
-                stride=layer.window[0],
-                padding=layer.window[1],
-                dtype=autocast or layer.weight.dtype,
-                of_x=of_x,
-                tf32=torch.backends.cudnn.allow_tf32,
-            )
-            if shape not in self._fastest:
-                self._fastest[shape] = self._measure(name, shape)
-            chosen[name] = layer.stacked_as = self._fastest[shape]
-        return chosen
+        if not layers:
+            return {}
+        if kind not in self._fastest:
+            seconds = {way: self._seconds(layers, way, trial) for way in CONVOLUTIONS}
+            self._fastest[kind] = min(seconds, key=lambda way: seconds[way])
+            times = ", ".join(f"{way} {1000 * each / LAUNCHES:.3g} ms" for way, each in seconds.items())
+            _log.info("convolutions: %s (a round: %s)", self._fastest[kind], times)
+        return convolve(layers, self._fastest[kind])
 
-    def _measure(self, layer: str, shape: ConvShape) -> str:
-        seconds = {way: self._seconds(way, shape) for way in CONVOLUTIONS}
-        fastest = min(seconds, key=lambda way: seconds[way])
-        times = ", ".join(f"{way} {1e6 * each / LAUNCHES:.0f} us" for way, each in seconds.items())
-        _log.info("%s %s: %s (%s)", layer, list(shape.x), fastest, times)
-        return fastest
-
-    def _seconds(self, way: str, shape: ConvShape) -> float:
+    def _seconds(self, layers: Mapping[str, Conv], way: str, trial: Trial) -> float:
         """Seconds of one way; infinite if it fails."""
-        options: dict[str, Any] = {"dtype": shape.dtype, "device": self._device}
+        convolve(layers, way)
         try:
-            inputs = torch.rand(shape.x, **options), torch.rand(shape.weight, **options)
-            launch, _ = self.record(lambda: _both_passes(way, shape, *inputs))
-            return self._clock(launch, LAUNCHES)
-        except RuntimeError as error:
-            _log.info("%s convolutions of %s are out: %s", way, list(shape.x), str(error).partition("\n")[0])
+            return self._clock(trial(), LAUNCHES)
+        except Exception as error:
+            _log.info("%s convolutions are out: %s", way, str(error).partition("\n")[0])
             return float("inf")
 
 
-def _both_passes(way: str, shape: ConvShape, x: Tensor, weight: Tensor) -> list[Tree]:
-    """Output and gradients."""
-    leaves = x.detach().requires_grad_(shape.of_x), weight.detach().requires_grad_()
-    out = CONVOLUTIONS[way](*leaves, shape.stride, shape.padding)
-    wanted = leaves if shape.of_x else leaves[1:]
-    gradients = torch.autograd.grad(out, wanted, torch.ones_like(out))
-    return [{str(number): leaf for number, leaf in enumerate((out.detach(), *gradients))}]
-
-
-def _inputs(network: nn.Module, images_BCHW: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """The shape (C, H, W) of each convolution's input, and whether that input needs a gradient."""
-    network = copy.deepcopy(network)  # batch normalization updates its statistics
-    inputs_of: dict[str, tuple[tuple[int, ...], bool]] = {}
-    for name, layer in network.named_modules():
-        if isinstance(layer, Conv):
-
-            def note(_: nn.Module, inputs: tuple[Tensor], name: str = name) -> None:
-                inputs_of[name] = tuple(inputs[0].shape[1:]), inputs[0].requires_grad
-
-            layer.register_forward_pre_hook(note)
-    like = next(network.parameters())
-    network(torch.zeros(2, *images_BCHW[1:], dtype=like.dtype, device=like.device))
-    return inputs_of
+def convolve(layers: Mapping[str, Conv], way: str) -> dict[str, str]:
+    """Set the way of all layers, and return it by their names."""
+    for layer in layers.values():
+        layer.stacked_as = way
+    return dict.fromkeys(layers, way)
 
 
 def cuda_clock(launch: Callable[[], object], times: int) -> float:

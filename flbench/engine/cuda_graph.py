@@ -29,6 +29,12 @@ TreeFunction = Callable[[Sequence[Tree]], list[Tree]]
 #: which each launch overwrites.
 Recorder = Callable[[Callable[[], list[Tree]]], tuple[Callable[[], object], list[Tree]]]
 
+#: Records a call, with the settings that its function now has, and returns what launches it.
+Trial = Callable[[], Callable[[], object]]
+
+#: Chooses the settings of a function for these shapes of its inputs.
+Tune = Callable[[Hashable, Trial], None]
+
 #: Most input shapes for which a function is recorded; for further ones it is called directly.
 SHAPES = 8
 
@@ -128,10 +134,14 @@ class GraphedFunction:
         what: its name in messages.
         feedback: how many of the function's last outputs are the last inputs of the next call. These stay in place in
             repeated calls, so that a call costs the host next to nothing. Callers must not modify such outputs.
+        tune: called before the first recording with the shapes of its inputs, and with what records a trial.
     """
 
-    def __init__(self, function: TreeFunction, record: Recorder, what: str, feedback: int = 0) -> None:
+    def __init__(
+        self, function: TreeFunction, record: Recorder, what: str, feedback: int = 0, tune: Tune | None = None
+    ) -> None:
         self._function, self._record, self._what, self._feedback = function, record, what, feedback
+        self._tune = tune
         self._recordings: dict[Hashable, _Recording | None] = {}
 
     def __call__(self, shape: Hashable, trees: Sequence[Tree]) -> list[Tree]:
@@ -160,14 +170,20 @@ class GraphedFunction:
             if len(self._recordings) == SHAPES:
                 _log.warning("%s has had %d shapes; further ones are not recorded as a graph", self._what, SHAPES)
             return None
+        if self._tune is not None and not self._recordings:
+            shapes = tuple((name, leaf.shape, leaf.dtype) for tree in trees for name, leaf in tree.items())
+            self._tune(shapes, lambda: self._new_recording(trees).launch)
         try:
-            return _Recording(self._function, self._record, trees, self._feedback)
+            return self._new_recording(trees)
         except Exception as error:
             if out_of_memory(error):
                 raise
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             _log.warning("%s cannot be one CUDA graph and is computed step by step (%s)", self._what, reason)
             return None
+
+    def _new_recording(self, trees: Sequence[Tree]) -> _Recording:
+        return _Recording(self._function, self._record, trees, self._feedback)
 
 
 class _Recording:
@@ -179,6 +195,10 @@ class _Recording:
         #: The tree that each input already holds, if the last call returned it.
         self._held: list[Tree | None] = [None] * len(trees)
         self._launch, self._outputs = record(self._once(function))
+
+    def launch(self) -> None:
+        """Call it with the inputs that it holds; their memory exists as long as this object."""
+        self._launch()
 
     def _once(self, function: TreeFunction) -> Callable[[], list[Tree]]:
         """Return a call that packs its outputs, and copies those that are fed back into the inputs."""
@@ -201,7 +221,7 @@ class _Recording:
         for packed, tree, held in zip(self._inputs, trees, self._held, strict=True):
             if tree is not held:
                 packed.put(tree)
-        self._launch()
+        self.launch()
         returned = [layout.like(flat) for layout, flat in zip(self._layouts, self._outputs, strict=True)]
         fed_back = len(self._inputs) - self._fixed
         self._held = [*[None] * self._fixed, *returned[len(returned) - fed_back :]]

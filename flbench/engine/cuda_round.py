@@ -68,14 +68,11 @@ class RecordedRounds:
 
     def _prepare(self) -> None:
         """Start with stacks as large as the executor allows."""
-        setup = self.group.runs[0].setup
-        self._executor.tune(self._chunk(), (setup.batch_size, *setup.images.train_MCHW.shape[1:]))
         self._function = RoundFunction(self.group, self._executor)
         runs = f", {len(self.group.runs)} runs" if len(self.group.runs) > 1 else ""
         feedback = len(self.group.runs) * len(fields(RunState))
-        self._graphed = GraphedFunction(
-            self._function, self._record, f"a round ({self._clients} clients{runs})", feedback
-        )
+        what = f"a round ({self._clients} clients{runs})"
+        self._graphed = GraphedFunction(self._function, self._record, what, feedback, self._executor.tune)
 
     def _chunk(self) -> int:
         return min(self._executor.chunk, self._clients)

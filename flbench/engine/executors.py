@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
@@ -24,7 +24,7 @@ from torch.func import vmap
 from flbench.choices import UsedExecutor
 from flbench.engine.clients import ChunkJob, ClientResult, JobAt, Results, map_tensors
 from flbench.engine.conv_tuner import ConvTuner
-from flbench.engine.cuda_graph import GraphedFunction, Recorder
+from flbench.engine.cuda_graph import GraphedFunction, Recorder, Trial
 from flbench.engine.local import Passes, autocast, local_train
 from flbench.errors import out_of_memory
 from flbench.methods.base import Tree, tmap
@@ -181,10 +181,11 @@ class StackedExecutor:
             yield chunk, result
             first = chunk.stop
 
-    def tune(self, clients: int, images_BCHW: tuple[int, ...]) -> None:
-        """Choose how stacks of that size convolve batches of this shape, if there is a tuner."""
+    def tune(self, kind: Hashable, trial: Trial) -> None:
+        """Choose how the stacks of rounds of this kind convolve, if there is a tuner."""
         if self._tuner is not None:
-            self.convolutions = self._tuner.tune(self._network, clients, images_BCHW, self._autocast)
+            how = kind, self.chunk, self._autocast, torch.backends.cudnn.allow_tf32
+            self.convolutions = self._tuner.tune(self._network, how, trial)
 
     def halve(self, chunk: int, error: RuntimeError) -> None:
         """Train in stacks of half of ``chunk`` clients from now on, for which memory has run out.

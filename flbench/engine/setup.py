@@ -124,8 +124,8 @@ def make_trainer(
 
 @lru_cache(maxsize=1)
 def _gpu_tuner() -> ConvTuner:
-    """One tuner for the process, so that all graphs share a memory pool and no shape is measured twice."""
-    return ConvTuner(CudaRecorder(), cuda_clock, "cuda")
+    """One tuner for the process, so that all graphs share a memory pool and no kind of round is measured twice."""
+    return ConvTuner(CudaRecorder(), cuda_clock)
 
 
 def make_network(experiment: Training, data: Data, device: str) -> nn.Module:
