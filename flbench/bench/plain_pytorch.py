@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from flbench.config import Federated
 from flbench.data.arrays import Data
 from flbench.data.batches import CROP_PADDING
+from flbench.models.layers import PooledConv
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -36,6 +37,8 @@ class Training:
     augment: bool
     dtype: torch.dtype
     device: str
+    momentum: float = 0
+    weight_decay: float = 0
 
     @classmethod
     def of(cls, experiment: Federated, device: str) -> Training:
@@ -47,6 +50,8 @@ class Training:
             augment=experiment.augment == "flip-crop",
             dtype=torch.float64 if experiment.precision == "fp64" else torch.float32,
             device=device,
+            momentum=experiment.momentum,
+            weight_decay=experiment.weight_decay,
         )
 
 
@@ -54,7 +59,7 @@ class PlainLoop:
     """Rounds of federated averaging.
 
     Args:
-        network: a module that returns (features, logits); it is trained in place.
+        network: a module that returns (features, logits); it is trained in place, by torch's own functions.
         data: the data set.
         rows: the training rows of each client.
         training: what a client does in a round.
@@ -70,6 +75,9 @@ class PlainLoop:
         source: Literal["memory", "loader"],
     ) -> None:
         self.network, self._training = network, training
+        for layer in network.modules():
+            if isinstance(layer, PooledConv):
+                layer.by_hand = False
         self._sizes = [len(own) for own in rows]
         self._clients = _from_memory(data, rows, training) if source == "memory" else _loaders(data, rows, training)
 
@@ -87,7 +95,12 @@ class PlainLoop:
     def _train(self, batches: Batches) -> None:
         training = self._training
         self.network.train()
-        optimizer = torch.optim.SGD(self.network.parameters(), lr=training.lr)
+        optimizer = torch.optim.SGD(
+            self.network.parameters(),
+            lr=training.lr,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+        )
         for images, labels in islice(batches, training.steps):
             optimizer.zero_grad()
             logits = self.network(images.to(training.device, training.dtype))[1]

@@ -47,6 +47,19 @@ class Workload:
 _WORKLOADS = (
     Workload("digits", "digits, MLP 64-128-10", {"model": {"name": "mlp", "widths": [128]}}, rounds=20),
     Workload("mlp", "digits, the default MLP", {}, rounds=20),
+    Workload(
+        "lenet",
+        "Fashion-MNIST, LeNet",
+        {
+            "dataset": "fashion_mnist",
+            "model": "lenet",
+            "bias": True,
+            "batch_size": 64,
+            "momentum": 0.9,
+            "weight_decay": 1e-5,
+        },
+        rounds=2,
+    ),
     Workload("cifar10", "CIFAR-10, CNN", {"dataset": "cifar10", "model": "cnn"}, rounds=1),
     Workload(
         "resnet18",

@@ -45,12 +45,12 @@ BUSY = 0.25
 def bench(
     workloads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[digits|mlp|cifar10|resnet18]...", help="Workloads to train; default: all."),
+        typer.Argument(metavar="[digits|mlp|lenet|cifar10|resnet18]...", help="Workloads to train; default: all."),
     ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_AT_ONCE, help="Rounds in a turn; default: 20 of the small workloads, 1 of the large."
+            min=1, max=MOST_AT_ONCE, help="Rounds in a turn; default: 20 of the MLPs, 2 of LeNet, 1 of the others."
         ),
     ] = None,
     repeats: Annotated[

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flbench.models.convolutions import CONVOLUTIONS, apart, beside, grouped, has_pixels_last
+from flbench.models.narrow_convolutions import pooled_relu
 
 #: Layers with fewer outputs multiply weight by input: input by weight takes twice as long.
 FEW_OUTPUTS = 32
@@ -150,6 +151,26 @@ class Pool(StackableLayer):
         if has_pixels_last(x) and x.stride(0) < x.stride(1):  # no copy of what a grouped convolution returned
             return apart(torch.max_pool2d(beside(x), self.size), len(x))
         return torch.unflatten(torch.max_pool2d(x.flatten(0, 1), self.size), 0, x.shape[:2])
+
+
+class PooledConv(Conv):
+    """A convolution of few channels and stride 1, max-pooling with windows of ``pool`` side by side, and ReLU.
+
+    Attributes:
+        by_hand: whether one client on a CPU is trained by the functions of ``narrow_convolutions`` and not by torch's.
+    """
+
+    def __init__(self, channels: int, out: int, kernel: int, padding: int, pool: int, *, bias: bool) -> None:
+        super().__init__(channels, out, kernel, padding=padding, bias=bias)
+        self.pool = Pool(pool)
+        self.by_hand = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x_BCHW to (B, out, H', W')."""
+        one_client = self.weight.dim() == 4 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        if self.by_hand and self.training and one_client:
+            return pooled_relu(x, self.weight, self.bias, self.window[1][0], self.pool.size)
+        return F.relu(self.pool(super().forward(x)))
 
 
 class GlobalAverage(StackableLayer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flbench.models.base import Model
-from flbench.models.stages import Conv, Dense, Stage
+from flbench.models.stages import Dense, NarrowConv, Stage
 from flbench.registry import MODELS
 
 
@@ -21,4 +21,4 @@ class LeNet(Model):
 
     def stages(self) -> tuple[Stage, ...]:
         """Two convolutions and two dense layers."""
-        return Conv(6, kernel=5, pool=2), Conv(16, kernel=5, pool=2), Dense(120), Dense(84)
+        return NarrowConv(6, kernel=5, pool=2), NarrowConv(16, kernel=5, pool=2), Dense(120), Dense(84)

@@ -81,6 +81,25 @@ class Conv(Stage):
 
 
 @dataclass(frozen=True)
+class NarrowConv(Conv):
+    """A convolution of few channels, computed together with its pooling and ReLU if no norm stands between them."""
+
+    def modules(self, shape: Shape, last: bool, norm: Norm, bias: bool) -> Iterator[tuple[str, nn.Module]]:
+        """One layer, or those of :class:`Conv`."""
+        from flbench.models.layers import PooledConv
+
+        layers = list(super().modules(shape, last, norm, bias))
+        if (
+            [kind for kind, _ in layers] != ["conv", "pool", "relu"]
+            or self.stride > 1
+            or layers[0][1].reparametrization
+        ):
+            yield from layers
+        else:
+            yield "conv", PooledConv(shape[0], self.out, self.kernel, self.padding, self.pool, bias=bias)
+
+
+@dataclass(frozen=True)
 class Dense(Stage):
     """A fully connected layer and ReLU, on flattened input."""
 

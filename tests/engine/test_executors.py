@@ -43,6 +43,7 @@ MODELS = {
     "toy-vit": (2, 4, 6),
     "cnn": (3, 16, 16),
     "cnn-table7": (1, 16, 16),
+    "lenet": (1, 16, 16),
     "resnet18": (3, 8, 8),
 }
 #: Norms over the batch or over few elements. On tiny activations they divide by next to nothing, which makes gradients
