@@ -18,13 +18,10 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
+from parts import Parts, timed
 from processes import machine
 
 from flbench import execution, metrics
@@ -35,7 +32,7 @@ from flbench.store import Attempt, Lease, Plan, Store
 from flbench.worker import Options, load_engine, work
 
 #: The timed functions of each part.
-PARTS: dict[str, Sequence[tuple[Any, str]]] = {
+PARTS: Parts = {
     "store": [
         (Store, "claim"),
         *((Attempt, name) for name in ("describe", "adopt", "log", "record", "save_checkpoint", "publish", "end")),
@@ -49,37 +46,10 @@ QUICKSTART = {"model": {"name": "mlp", "widths": [64, 64]}, "rounds": 200, "eval
 CNN = {"dataset": "cifar10", "model": "cnn", "rounds": 10, "eval_every": 10, "E": 10, "lr": 0.01}
 
 
-@contextmanager
-def timed(seconds: defaultdict[str, float]) -> Iterator[None]:
-    """Add up the seconds of each part; a part inside another counts for the inner one only."""
-    inside: list[float] = []
-
-    def timing(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            inside.append(0.0)
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                spent = time.perf_counter() - start
-                seconds[part] += spent - inside.pop()
-                if inside:
-                    inside[-1] += spent
-
-        return wrapper
-
-    with ExitStack() as patches:
-        for part, functions in PARTS.items():
-            for owner, name in functions:
-                patches.enter_context(mock.patch.object(owner, name, timing(part, getattr(owner, name))))
-        yield
-
-
 def shares(experiments: Sequence[Experiment], options: Options) -> dict[str, float]:
     """Return the milliseconds per round and run of each part."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    with tempfile.TemporaryDirectory() as folder, timed(seconds):
+    with tempfile.TemporaryDirectory() as folder, timed(PARTS, seconds):
         store, start = Store(Path(folder)), time.perf_counter()
         entries = Plan.of(experiments)
         work(store, entries, Lease.here(), options, should_stop=lambda: False, load=load_engine)

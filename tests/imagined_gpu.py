@@ -65,8 +65,8 @@ def gradients(
                 fitted = fitting(gradient, before._input_metadata[number], node)
                 sums = waiting.setdefault(before, {})
                 sums[number] = sums[number] + fitted if number in sums else fitted
-    zeros = torch.zeros_like if materialize_grads else None
-    return tuple(found[id(leaf)] if id(leaf) in found or zeros is None else zeros(leaf) for leaf in inputs)
+    every = [(leaf, found.get(id(leaf))) for leaf in inputs]
+    return tuple(torch.zeros_like(leaf) if own is None and materialize_grads else own for leaf, own in every)  # type: ignore[misc]
 
 
 def backward_order(last: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from flbench.engine.clients import ClientInit, ClientTask
 from flbench.errors import UserError
-from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides, tmap
+from flbench.methods.base import Batch, Context, Method, Outputs, Tree, overrides
 from flbench.models.layers import at_least_float
 
 #: Turns a function of one client's tensors into one of a client's, or of a stack's.
@@ -30,10 +30,15 @@ def cross_entropy(logits_BY: Tensor, labels_B: Tensor, sizes: Tensor | None = No
     batch = labels_B.shape[-1]
     # Classes before samples: with the few classes last, torch takes three times as long.
     each = F.cross_entropy(logits_BY.view(-1, *logits_BY.shape[-2:]).mT, labels_B.view(-1, batch), reduction="none")
+    return mean_over_batch(each, sizes).view(labels_B.shape[:-1])
+
+
+def mean_over_batch(each_NB: Tensor, sizes: Tensor | None) -> Tensor:
+    """Return each client's mean (N,) over the first ``sizes[n]`` samples of its batch; None: over all samples."""
     if sizes is None:
-        return each.mean(-1).view(labels_B.shape[:-1])
-    there = torch.arange(batch, device=sizes.device) < sizes[:, None]
-    return torch.where(there, each, 0).sum(-1) / sizes.clamp(min=1)
+        return each_NB.mean(-1)
+    there = torch.arange(each_NB.shape[-1], device=sizes.device) < sizes[:, None]
+    return torch.where(there, each_NB, 0).sum(-1) / sizes.clamp(min=1)
 
 
 #: The hooks that are applied to one client or mapped over a stack.
@@ -56,6 +61,7 @@ class LiftedHooks:
     Attributes:
         teachers: the parameters and buffers of each teacher by its name.
         perturbs: whether the method perturbs the weights.
+        own_loss: whether the loss is another one than the mean cross-entropy of the logits.
     """
 
     def __init__(self, method: Method, lift: Lift, task: ClientTask, start: ClientInit) -> None:
@@ -77,6 +83,7 @@ class LiftedHooks:
         self._all_clients: tuple[Method, Context] | None = None
         self._own = {hook for hook in _LIFTED if overrides(type(method), hook)}
         self.perturbs = "perturbed" in self._own
+        self.own_loss = bool(self._own & {"logits", "loss", "penalty"})
         self.teachers = self._teachers(start) if "teachers" in self._own else {}
 
     def _apply(self, hook: str, *trees: Any) -> Any:
@@ -177,10 +184,6 @@ class LiftedHooks:
             return moved
         out: Tree = self._apply_to_trees("step", params, moved)
         return out
-
-    def kept(self, direction: Tree) -> Tree:
-        """The direction as a velocity; a copy, because a method may return the weights, which move in place."""
-        return tmap(torch.clone, direction) if "direction" in self._own else direction
 
     def finish(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
         """Return the next state and the message, after the last step."""

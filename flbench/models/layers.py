@@ -82,6 +82,16 @@ def _as_autocast_would(*factors: Tensor) -> list[Tensor]:
     return [factor.to(torch.get_autocast_dtype(kind)) for factor in factors]
 
 
+def multiplied(x_NBD: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return x_NBD times the weights (N, width, D), transposed, client by client, in the memory of ``out`` if given.
+
+    Few outputs (classes) are stored class by class, with the samples side by side.
+    """
+    if weight.shape[-2] < FEW_OUTPUTS:
+        return torch.bmm(weight, x_NBD.mT, out=None if out is None else out.mT).mT
+    return torch.bmm(x_NBD, weight.mT, out=out)
+
+
 class StackedProduct(torch.autograd.Function):
     """x_NBD times the weights (N, out, D), transposed, client by client: (N, B, out).
 
@@ -91,11 +101,9 @@ class StackedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_NBD: Tensor, weight: Tensor) -> Tensor:
-        """Multiply; few outputs (classes) are computed and stored side by side."""
+        """Multiply."""
         ctx.save_for_backward(x_NBD, weight)
-        if weight.shape[-2] < FEW_OUTPUTS:
-            return torch.bmm(weight, x_NBD.mT).mT
-        return torch.bmm(x_NBD, weight.mT)
+        return multiplied(x_NBD, weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flbench.engine import executors
 from flbench.engine.executors import EVALUATION_BATCH, LoopExecutor
-from flbench.engine.local import Passes
+from flbench.engine.gradients import Passes
 from flbench.engine.optimizers import Sgd
 from flbench.errors import UserError
 from flbench.methods.base import Context, Method, Tree

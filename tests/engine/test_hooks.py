@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.engine.federated import FederatedTrainer, step_together
-from flbench.engine.local import Passes
+from flbench.engine.gradients import ByAutograd, ByHand
 from flbench.engine.optimizers import Sgd
 from flbench.errors import UserError
 from flbench.methods.base import Batch, Context, Method, ServerContext, Tree, tmap
@@ -340,20 +340,22 @@ def test_a_direction_may_be_the_weights_themselves() -> None:
         assert largest_difference(same.x, copied.x) == 0
 
 
-def test_a_network_is_evaluated_for_teachers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("way", "executor"), [(ByHand, "stacked"), (ByAutograd, "loop")])
+def test_a_network_is_evaluated_for_teachers_only(way: Any, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
-    evaluate = Passes.evaluate
+    taught = way.taught
 
-    def note(self: Passes, models: Any, images: Tensor) -> Any:
-        passes.append(len(models))
-        return evaluate(self, models, images)
+    def note(self: Any, images: Tensor) -> Any:
+        outputs = taught(self, images)
+        passes.append(len(outputs))
+        return outputs
 
-    monkeypatch.setattr(Passes, "evaluate", note)
+    monkeypatch.setattr(way, "taught", note)
     for method in METHODS:
         if not isinstance(method, Taught):
-            after(method, 1)
+            after(method, 1, executor=executor)
     assert not passes
-    after(Taught(), 1, executor="stacked")
+    after(Taught(), 1, executor=executor, clients=toy_clients((60,), test=30), steps=4)
     assert passes == [3] * 4, "one pass of each teacher a step"
 
 

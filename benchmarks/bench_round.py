@@ -1,0 +1,138 @@
+"""Measure the parts of a round of small networks in a stack, with a gradient by hand and by autograd.
+
+    uv run python benchmarks/bench_round.py [digits|mlp ...] [--norm none] [--method fedavg] [--runs 1] [--repeats 15]
+
+One torch thread. Both ways take turns of ``--rounds`` rounds. The numbers are medians of milliseconds a round and run;
+``whole round`` is measured in turns of their own, without the time that the parts' clocks take. ``products`` are the
+matrix products of the same shapes alone, which no way can do without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import torch
+from parts import Parts, timed
+from processes import machine
+
+from flbench.bench.workloads import WORKLOADS, Workload, data_for
+from flbench.engine import executors, federated, gradients, local
+from flbench.engine.dense_stack import DenseStack
+from flbench.engine.device_data import DeviceData
+from flbench.engine.federated import FederatedTrainer, step_together
+from flbench.engine.hooks import LiftedHooks
+from flbench.engine.run import RoundInputs, Run
+from flbench.engine.setup import make_trainer
+from flbench.models.network import Network
+
+#: The timed functions of each part. The rest of the local training is what its loop does around them.
+PARTS: Parts = {
+    "drawing": [(RoundInputs, "draw"), (Run, "batch")],
+    "gathering": [(DeviceData, "stack"), (DeviceData, "prepare")],
+    "forward": [(DenseStack, "forward"), (Network, "forward")],
+    "loss": [
+        (gradients, "log_softmax_gradient"),
+        (LiftedHooks, "loss_terms"),
+        (gradients.ByHand, "losses"),
+        (torch, "log_softmax"),
+    ],
+    "backward": [(DenseStack, "backward"), (torch.autograd, "grad")],
+    "update": [(local, "descend"), *((LiftedHooks, hook) for hook in ("perturbed", "direction", "step", "finish"))],
+    "rest of training": [(executors, "local_train")],
+    "server": [(federated, "server_round")],
+}
+
+
+def trainers(workload: Workload, arguments: argparse.Namespace, *, by_hand: bool) -> list[FederatedTrainer]:
+    """Return runs of different seeds, with a gradient by hand or by autograd."""
+    made = []
+    for seed in range(arguments.runs):
+        experiment = workload.experiment(norm=arguments.norm, method=arguments.method, seed=seed)
+        data = data_for(experiment, arguments.data)
+        with mock.patch.object(executors, "is_dense", executors.is_dense if by_hand else lambda network: False):
+            trainer, _ = make_trainer(experiment, data, device="cpu", executor="stacked", pool=1)
+        assert isinstance(trainer, FederatedTrainer)
+        made.append(trainer)
+    return made
+
+
+def products(trainer: FederatedTrainer, runs: int) -> Callable[[], object]:
+    """Return the matrix products of one round of an MLP, of all runs."""
+    weights = [leaf.shape for leaf in trainer.x.values() if leaf.dim() == 2]
+    clients, batch = trainer.run.cohort_size * runs, trainer.run.setup.batch_size
+    factors = [
+        [torch.rand(clients, *shape) for shape in ((batch, width), (out, width), (batch, out))]
+        for out, width in weights
+    ]
+
+    def step() -> None:
+        for number, (x, weight, of_y) in enumerate(factors):
+            torch.bmm(x, weight.mT)
+            torch.bmm(of_y.mT, x)
+            if number:
+                torch.bmm(of_y, weight)
+
+    return lambda: [step() for _ in range(max(trainer.run.steps))]
+
+
+def milliseconds(work: Callable[[], object], rounds: int) -> float:
+    """Return those of one call."""
+    start = time.perf_counter()
+    for _ in range(rounds):
+        work()
+    return 1000 * (time.perf_counter() - start) / rounds
+
+
+def measure(workload: Workload, arguments: argparse.Namespace) -> None:
+    """Print the table of a workload."""
+    ways = {name: trainers(workload, arguments, by_hand=name == "by hand") for name in ("by hand", "by autograd")}
+    rows: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ways}
+    alone = products(ways["by hand"][0], arguments.runs)
+    for turn in range(arguments.repeats + 1):
+        for name, together in ways.items():
+            keep = [False] * len(together)
+            whole = milliseconds(lambda together=together, keep=keep: step_together(together, keep), arguments.rounds)
+            seconds: defaultdict[str, float] = defaultdict(float)
+            with timed(PARTS, seconds):
+                for _ in range(arguments.rounds):
+                    step_together(together, keep)
+            if turn:  # the first one warms up
+                own = {part: 1000 * spent / arguments.rounds for part, spent in seconds.items()}
+                own |= {"whole round": whole, "products": milliseconds(alone, arguments.rounds)}
+                for part, spent in own.items():
+                    rows[name][part].append(spent / arguments.runs)
+    print(f"\n{workload.what}, norm {arguments.norm}, {arguments.method}, runs together: {arguments.runs}")
+    print(f"{'ms a round and run':20}" + "".join(f"{name:>26}" for name in ways))
+    for part in [*PARTS, "whole round", "products"]:
+        cells = []
+        for own in rows.values():
+            spent = own.get(part, [0.0])
+            cells.append(f"{statistics.median(spent):.3f} ({min(spent):.3f} to {max(spent):.3f})")
+        print(f"{part:20}" + "".join(f"{cell:>26}" for cell in cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workloads", nargs="*", default=["digits"], help="names of flbench bench; MLPs only")
+    parser.add_argument("--norm", default="none")
+    parser.add_argument("--method", default="fedavg")
+    parser.add_argument("--runs", type=int, default=1, help="runs that are trained together")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(machine("torch"))
+    print(f"n = {arguments.repeats} turns of {arguments.rounds} rounds; medians, min to max")
+    for name in arguments.workloads:
+        measure(WORKLOADS[name], arguments)
+
+
+if __name__ == "__main__":
+    main()

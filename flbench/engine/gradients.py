@@ -1,0 +1,164 @@
+"""The gradient of a local step: by autograd for any network, by hand for stacks of multi-layer perceptrons.
+
+Shape suffixes: N clients (absent for one), B batch, Y classes, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from flbench.engine.dense_stack import DenseStack, log_softmax_gradient
+from flbench.engine.hooks import LiftedHooks, mean_over_batch
+from flbench.methods.base import Outputs, Tree
+from flbench.models.layers import at_least_float
+from flbench.models.network import Forward
+
+#: Labels (B,), and for a stack with partial batches the number of samples (N,) of each batch, else None.
+Target = tuple[Tensor, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of a network that no other thread uses, and that is in training mode.
+
+    ``dense`` makes the derived passes of a stack; None: the network has none (``dense_stack.is_dense``).
+    """
+
+    network: nn.Module
+    forward: Forward
+    dense: Callable[[], DenseStack] | None = None
+
+
+class Gradient(Protocol):
+    """The passes of a round's local steps."""
+
+    def taught(self, images: Tensor) -> dict[str, Outputs]:
+        """Return the teachers' outputs on a batch."""
+        ...
+
+    def __call__(
+        self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
+    ) -> tuple[Any, Tree]:
+        """Return a note of the data term of the loss, and the gradient of the whole loss, valid until the next call.
+
+        The buffers are updated in place.
+        """
+        ...
+
+    def losses(self, notes: Sequence[Any]) -> Sequence[Tensor]:
+        """Return each step's data term, 0-d or (N,), from its note."""
+        ...
+
+
+def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | None) -> Gradient:
+    """Return the fastest way to compute the gradient; ``autocast`` is the dtype of mixed precision, or None."""
+    if passes.dense is None or autocast is not None:
+        return ByAutograd(passes, lifted, autocast)
+    return ByHand(passes.network, passes.dense, lifted)
+
+
+class ByAutograd:
+    """For any network."""
+
+    def __init__(self, passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | None) -> None:
+        self._passes, self._lifted, self._autocast = passes, lifted, autocast
+
+    def taught(self, images: Tensor) -> dict[str, Outputs]:
+        """As in ``Gradient``."""
+        with _evaluating(self._passes.network), autocast(images.device, self._autocast):
+            every = {name: self._passes.forward(*model, images) for name, model in self._lifted.teachers.items()}
+        return {name: Outputs(*map(at_least_float, outputs)) for name, outputs in every.items()}
+
+    def __call__(
+        self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
+    ) -> tuple[Tensor, Tree]:
+        """As in ``Gradient``."""
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+        with autocast(images.device, self._autocast):
+            features, logits = self._passes.forward(leaves, buffers, images)
+        loss, objective = self._lifted.loss_terms(leaves, target, features, logits, taught)
+        grads = torch.autograd.grad(
+            objective, list(leaves.values()), torch.ones_like(objective), allow_unused=True, materialize_grads=True
+        )
+        return loss.detach(), dict(zip(params, grads, strict=True))
+
+    def losses(self, notes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The notes themselves."""
+        return notes
+
+
+class ByHand:
+    """For stacks of multi-layer perceptrons: the network's passes are derived, and the method's terms by autograd."""
+
+    def __init__(self, network: nn.Module, dense: Callable[[], DenseStack], lifted: LiftedHooks) -> None:
+        self._network, self._lifted, self._stack = network, lifted, dense()
+        self._teachers = {name: dense() for name in lifted.teachers}
+
+    def taught(self, images: Tensor) -> dict[str, Outputs]:
+        """As in ``Gradient``."""
+        with _evaluating(self._network):
+            models = self._lifted.teachers
+            every = {name: stack.forward(*models[name], images) for name, stack in self._teachers.items()}
+        return {name: Outputs(*outputs) for name, outputs in every.items()}
+
+    @torch.no_grad()
+    def __call__(
+        self, params: Tree, buffers: Tree, images: Tensor, target: Target, taught: Mapping[str, Outputs]
+    ) -> tuple[Any, Tree]:
+        """As in ``Gradient``; a note is the labels' log-probability (N, 1, B) and the sizes, or a method's own loss."""
+        features, logits = self._stack.forward(params, buffers, images)
+        if self._lifted.own_loss:
+            return self._of_own_loss(params, (features, logits), target, taught)
+        log_p_NYB = torch.log_softmax(logits.mT, 1)
+        labels_N1B = target[0].unsqueeze(1)
+        of_logits = log_softmax_gradient(log_p_NYB, labels_N1B, target[1]).mT
+        return (log_p_NYB.gather(1, labels_N1B), target[1]), self._stack.backward(params, of_logits)
+
+    def _of_own_loss(
+        self, params: Tree, outputs: tuple[Tensor, Tensor], target: Target, taught: Mapping[str, Outputs]
+    ) -> tuple[Tensor, Tree]:
+        """The same where the method changes the loss: autograd derives it by features, logits and parameters."""
+        features, logits = (each.detach().requires_grad_() for each in outputs)
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+        with torch.enable_grad():
+            loss, objective = self._lifted.loss_terms(leaves, target, features, logits, taught)
+        of_features, of_logits, *own = torch.autograd.grad(
+            objective, [features, logits, *leaves.values()], torch.ones_like(objective), allow_unused=True
+        )
+        grads = self._stack.backward(params, torch.zeros_like(logits) if of_logits is None else of_logits, of_features)
+        added = {name: leaf for name, leaf in zip(leaves, own, strict=True) if leaf is not None}
+        return loss.detach(), {name: leaf + added[name] if name in added else leaf for name, leaf in grads.items()}
+
+    def losses(self, notes: Sequence[Any]) -> Sequence[Tensor]:
+        """As in ``Gradient``; one operation for all steps."""
+        if self._lifted.own_loss:
+            return notes
+        log_p, sizes = zip(*notes, strict=True)
+        each = -torch.cat(log_p).squeeze(1)
+        means = mean_over_batch(each, None if sizes[0] is None else torch.cat(sizes))
+        return means.view(len(notes), -1).unbind()
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    """Without gradient, in evaluation mode."""
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train()
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Return the context of mixed precision, or an empty one.
+
+    The cache of cast weights is off: each is used once, and a recorded graph must not read one made outside of it.
+    """
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype, cache_enabled=False)

@@ -1,0 +1,86 @@
+"""The gradient by hand against its slow twin by autograd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from flbench.engine import executors
+from flbench.engine.dense_stack import is_dense
+from flbench.engine.optimizers import Adam, Sgd
+from flbench.models.initial_weights import build
+from flbench.registry import HEADS, METHODS, MODELS, NORMS
+from tests.toys import everything, largest_difference, same_bits, toy_images, toy_network, toy_trainer, train
+
+#: Layers of few and of many outputs lie differently in memory.
+WIDTHS = ([33, 40], [6, 8])
+CASES = [
+    pytest.param(method, norm, widths, marks=[] if method == "fedavg" or norm == "none" else [pytest.mark.slow])
+    for method, norm, widths in product(METHODS.classes, ("none", "fn", "ln", "ln-before", "bn", "bn-last"), WIDTHS)
+]
+
+
+def both_ways(monkeypatch: pytest.MonkeyPatch, method: str, norm: str = "none", **changes: Any) -> list[Any]:
+    """Return trainers after two rounds, with gradients by hand and by autograd."""
+    given = {"widths": [33, 40], "head": "linear", "bias": True, "dtype": torch.float32} | changes
+    model = MODELS.parse({"name": "mlp", "widths": given.pop("widths")})
+    head, bias, dtype = HEADS.parse(given.pop("head")), given.pop("bias"), given.pop("dtype")
+    network = build(model, (1, 8, 8), 3, NORMS.parse(norm), bias, seed=3, dtype=dtype, head=head)
+    assert is_dense(network)
+    given |= {"network": network, "images": replace(toy_images(), dtype=dtype), "executor": "stacked"}
+    by_hand = toy_trainer(METHODS.parse(method), **given)
+    monkeypatch.setattr(executors, "is_dense", lambda network: False)
+    by_autograd = toy_trainer(METHODS.parse(method), **given)
+    train(2, by_hand, by_autograd)
+    return [by_hand, by_autograd]
+
+
+@pytest.mark.parametrize(("method", "norm", "widths"), CASES)
+def test_both_ways_have_the_same_bits(
+    method: str, norm: str, widths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert same_bits(*both_ways(monkeypatch, method, norm, widths=widths, sgd=Sgd(0.01, momentum=0.5)))
+
+
+OTHER_SETTINGS: dict[str, dict[str, Any]] = {
+    "no bias": {"bias": False},
+    "a projection": {"head": "projection"},
+    "unequal steps": {"steps": [3, 1, 5]},
+    "partial batches": {"drop_last": False, "steps": [4, 3, 6]},
+    "adam": {"sgd": Adam(0.01)},
+    "a clipped gradient": {"sgd": Sgd(0.1, clip_norm=0.1, weight_decay=0.01)},
+    "chunks": {"chunk": 2},
+}
+
+
+@pytest.mark.parametrize("settings", OTHER_SETTINGS.values(), ids=OTHER_SETTINGS)
+def test_other_settings_have_the_same_bits(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert same_bits(*both_ways(monkeypatch, "fedavg", **settings))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "moon", "fedsam"])
+def test_both_ways_agree_in_float64(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_hand, by_autograd = map(everything, both_ways(monkeypatch, method, dtype=torch.float64))
+    assert largest_difference(by_hand, by_autograd) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("settings", "dense"),
+    [
+        ({}, True),
+        ({"norm": "bn"}, True),
+        ({"norm": "ws"}, False),
+        ({"head": "projection"}, True),
+        ({"head": "cosine"}, False),
+        ({"model": "toy-cnn"}, False),
+        ({"model": "toy-vit"}, False),
+    ],
+    ids=str,
+)
+def test_the_network_decides(settings: dict[str, Any], dense: bool) -> None:
+    norm = {"name": "ws", "layers": "all"} if settings.get("norm") == "ws" else settings.get("norm", "none")
+    assert is_dense(toy_network(**{**settings, "norm": norm})) == dense
