@@ -11,68 +11,25 @@ groups of runs that train together.
 from __future__ import annotations
 
 import argparse
-import gc
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from processes import machine
 
-from flbench.bench.measure import Spread, Variant, take_turns
+from flbench.bench.projection import ROUNDS, Projection, project
 from flbench.bench.workloads import WORKLOADS, data_for
 from flbench.config import Federated, parse_experiment
 from flbench.data.arrays import Data
-from flbench.engine.federated import step_together
-from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.engine.setup import matmul_precision_restored, runs_worth_fusing
 from flbench.sweeps import load_sweep
 from flbench.worker import group_key
-
-ROUNDS, EVERY = 10_000, 100
-
-#: Rounds in a turn: enough for the host to queue work ahead of a GPU.
-TURN = {"cpu": 1, "cuda": 10}
 
 PRECISIONS = {"cpu": ("fp32",), "cuda": ("fp32", "tf32", "bf16")}
 
 TABLE10 = Path(__file__).parents[1] / "sweeps" / "paper" / "table10.yaml"
-
-
-@dataclass(frozen=True)
-class Projection:
-    """The projected ``seconds`` of runs that train together, and the times behind the projection."""
-
-    runs: int
-    round_s: Spread
-    evaluation_s: Spread
-    seconds: float
-    peak_bytes: int | None
-
-
-def project(group: Sequence[Federated], data: Data, device: str, repeats: int) -> Projection:
-    """Time some rounds of all runs of a group, and some evaluations of its first run."""
-    if device == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    trainers: list[Any] = [make_trainer(run, data, device=device, executor="auto", pool=1)[0] for run in group]
-    train = partial(trainers[0].step, wait=False)
-    if len(trainers) > 1:
-        train = partial(step_together, trainers, [False] * len(trainers), wait=False)
-    rounds = Variant("a round", train, group[0].precision, rounds=TURN[device])
-    evaluation = Variant("an evaluation", trainers[0].evaluate, group[0].precision)
-    seconds = take_turns([rounds, evaluation], repeats=repeats, note=lambda *_: None)
-    round_s, evaluation_s = (Spread.of(seconds[variant.name]) for variant in (rounds, evaluation))
-    return Projection(
-        runs=len(group),
-        round_s=round_s,
-        evaluation_s=evaluation_s,
-        seconds=ROUNDS * round_s.median + ROUNDS // EVERY * len(group) * evaluation_s.median,
-        peak_bytes=torch.cuda.max_memory_reserved() if device == "cuda" else None,
-    )
 
 
 def table10_groups(precision: str) -> Iterator[tuple[str, list[Federated]]]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from flbench.bench import compare as compare_module
 from flbench.bench import measure
-from flbench.bench.compare import IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
+from flbench.bench.compare import GRAPH, IN_MEMORY, LOADER, REFERENCE, Comparison, Settings, compare
 from flbench.bench.measure import Spread, Variant, take_turns
 from flbench.bench.methods import method_costs
 from flbench.bench.plain_pytorch import PlainLoop, Training, augment
@@ -332,7 +332,8 @@ def test_methods_run_in_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
 def test_on_a_gpu_every_variant_is_compared_with_one_peak() -> None:
     done = measured(device="cuda", threads=4, fuse=2, scaling=True)
-    assert [row.variant for row in done.rows] == [REFERENCE, "stacked", "fused, 2 runs", IN_MEMORY, LOADER]
+    names = [REFERENCE, "stacked", GRAPH, "fused, 2 runs", IN_MEMORY, LOADER]
+    assert [row.variant for row in done.rows] == names
     assert len(done.peaks) == 1
 
 

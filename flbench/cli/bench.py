@@ -16,8 +16,9 @@ from rich.table import Table
 
 from flbench.bench.workloads import WORKLOADS
 from flbench.choices import Device, Precision
+from flbench.cli.acceptance import print_acceptance
 from flbench.cli.boundary import print_json
-from flbench.cli.numbers import handy
+from flbench.cli.numbers import handy, spread_text
 from flbench.cli.options import MOST_AT_ONCE, DataOption, JsonOption
 from flbench.cli.screen import can_redraw, plain_table, say, wide_console
 from flbench.errors import UserError
@@ -28,7 +29,7 @@ from flbench.worker import environment
 
 if TYPE_CHECKING:
     from flbench.bench.compare import Comparison, Settings
-    from flbench.bench.measure import Note, Spread
+    from flbench.bench.measure import Note
     from flbench.bench.methods import MethodCosts
     from flbench.bench.probes import ProbeCosts
 
@@ -37,6 +38,9 @@ QUIET = 2.0
 
 #: Workloads on which probes and methods are timed by default.
 SMALLER = ("digits", "cifar10")
+
+#: Workloads that a GPU is accepted with by default.
+LARGER = ("cifar10", "resnet18")
 
 #: Load per usable core at the start above which the user is warned.
 BUSY = 0.25
@@ -83,6 +87,13 @@ def bench(
         str | None,
         typer.Option(metavar="NAME,...", help="Time these methods instead; default workloads: digits and cifar10."),
     ] = None,
+    acceptance: Annotated[
+        bool,
+        typer.Option(
+            "--acceptance",
+            help="Check a GPU in ten minutes instead; default workloads: cifar10 and resnet18.",
+        ),
+    ] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -98,6 +109,10 @@ def bench(
 
     With --methods: the time of a round of each method, also in rounds of FedAvg, per executor on one core.
 
+    With --acceptance, on a GPU and from a checkout: the tests that need a GPU, the time of a round in each way at 10
+    and 30 clients, a profile of one round, and the projected time of 10,000 rounds. A part that fails does not lose the
+    others; exit code 1 if any failed.
+
     Example: flbench bench digits --threads 1
 
     Example: flbench bench cifar10 --norm ln --precision bf16 --repeats 9
@@ -107,18 +122,23 @@ def bench(
     Example: flbench bench digits --probes
 
     Example: flbench bench digits cifar10 --methods feddyn,fedsam,moon
+
+    Example: flbench bench --device cuda --acceptance --json > acceptance.json
     """
+    from flbench.bench.acceptance import accept
     from flbench.bench.compare import Settings, compare  # imports torch, which takes seconds
     from flbench.bench.methods import MethodCosts, method_costs
     from flbench.bench.probes import ProbeCosts, probe_costs
 
-    if probes and methods is not None:
-        raise UserError("--probes and --methods are two measurements: give one of them")
+    if probes + acceptance + (methods is not None) > 1:
+        raise UserError("--probes, --methods and --acceptance are different measurements: give one of them")
     for name in workloads or ():
         if name not in WORKLOADS:
             raise UserError(unknown("workload", name, WORKLOADS))
     if device == "cuda" and used_device("auto") == "cpu":
         raise UserError("no CUDA device is available; run `flbench doctor` to see what works")
+    if acceptance and used_device(device) == "cpu":
+        raise UserError("--acceptance checks a GPU: no CUDA device is in use; run `flbench doctor` to see what works")
     settings = Settings(
         rounds=rounds,
         repeats=repeats,
@@ -132,6 +152,14 @@ def bench(
     machine, console = _machine(settings), wide_console()
     if not as_json:
         console.print("\n".join(_header(machine, settings)), markup=False, highlight=False)
+    if acceptance:
+        with _progress() as note:
+            parts = accept([WORKLOADS[name] for name in workloads or LARGER], settings, note=note)
+        if as_json:
+            print_json({**_report(machine, settings), "acceptance": [asdict(part) for part in parts]})
+        else:
+            print_acceptance(console, parts)
+        raise typer.Exit(int(any(part.status == "failed" for part in parts)))
     kind = "probes" if probes else "workloads" if methods is None else "methods"
     measured: list[dict[str, Any]] = []
     for name in dict.fromkeys(workloads or (WORKLOADS if kind == "workloads" else SMALLER)):
@@ -152,12 +180,10 @@ def bench(
                 _print_methods(console, done)
             else:
                 _print_comparison(console, done)
-    machine["load_after"] = _load()
     if as_json:
-        used = {name: value for name, value in asdict(settings).items() if name != "data_root"}
-        print_json({"schema": 1, "machine": machine, "settings": used, kind: measured})
+        print_json({**_report(machine, settings), kind: measured})
     else:
-        console.print(f"\nload at the end: {_load_text(machine['load_after'])}", markup=False, highlight=False)
+        console.print(f"\nload at the end: {_load_text(_load())}", markup=False, highlight=False)
 
 
 def _machine(settings: Settings) -> dict[str, Any]:
@@ -169,8 +195,13 @@ def _machine(settings: Settings) -> dict[str, Any]:
         **{name: known[name] for name in names},
         "usable_cores": usable_cores(),
         "load_before": _load(),
-        "load_after": None,
     }
+
+
+def _report(machine: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """What every report in JSON begins with."""
+    used = {name: value for name, value in asdict(settings).items() if name != "data_root"}
+    return {"schema": 1, "machine": {**machine, "load_after": _load()}, "settings": used}
 
 
 def _load() -> float | None:
@@ -222,10 +253,10 @@ def _print_comparison(console: Console, done: Comparison) -> None:
     references = [f"x {name}" for name in done.rows[0].speedup]
     rows = (
         [
-            *(row.variant, row.precision, str(row.cores), _spread(row.rounds_per_s)),
+            *(row.variant, row.precision, str(row.cores), spread_text(row.rounds_per_s)),
             *map(handy, (row.client_steps_per_s, row.samples_per_s, row.flops_per_s / 1e9)),
             f"{row.peak_fraction:.1%}",
-            *map(_spread, row.speedup.values()),
+            *map(spread_text, row.speedup.values()),
         ]
         for row in done.rows
     )
@@ -235,8 +266,8 @@ def _print_comparison(console: Console, done: Comparison) -> None:
         say(console, f"cost of a round at larger sizes, {done.auto}; x first: relative to the first of its series")
         points = (
             [
-                *(point.series, str(point.value), _spread(point.seconds.times(1000))),
-                *(handy(point.client_steps_per_s), _spread(point.cost)),
+                *(point.series, str(point.value), spread_text(point.seconds.times(1000))),
+                *(handy(point.client_steps_per_s), spread_text(point.cost)),
             ]
             for point in done.scaling
         )
@@ -247,12 +278,12 @@ def _print_comparison(console: Console, done: Comparison) -> None:
 def _print_probes(console: Console, done: ProbeCosts) -> None:
     say(console, f"\n{done.what}, norm {done.norm}, executor {done.executor}, data {done.data}")
     n = done.round_s.n
-    say(console, f"a round without probes: {_spread(done.round_s.times(1000))} ms. n = {n} turns, medians")
-    say(console, f"a round of a run with probes, between two measurements: x {_spread(done.between)}")
-    say(console, f"a round that keeps the clients' models for a probe: x {_spread(done.keeping)}")
+    say(console, f"a round without probes: {spread_text(done.round_s.times(1000))} ms. n = {n} turns, medians")
+    say(console, f"a round of a run with probes, between two measurements: x {spread_text(done.between)}")
+    say(console, f"a round that keeps the clients' models for a probe: x {spread_text(done.keeping)}")
     rows = [
         [
-            *(cost.probe, _spread(cost.seconds.times(1000)), _spread(cost.rounds)),
+            *(cost.probe, spread_text(cost.seconds.times(1000)), spread_text(cost.rounds)),
             *(str(cost.every), f"{cost.share:.2%}"),
         ]
         for cost in done.looks
@@ -265,7 +296,9 @@ def _print_methods(console: Console, done: MethodCosts) -> None:
     say(console, f"\n{done.what}, norm {done.norm}, data {done.data}")
     n, rounds = done.rows[0].factor.n, f"{done.rounds} round{'s' * (done.rounds > 1)}"
     say(console, f"n = {n} turns of {rounds}, medians; executor auto selects {done.auto} here")
-    rows = ([row.executor, row.method, _spread(row.round_s.times(1000)), _spread(row.factor)] for row in done.rows)
+    rows = (
+        [row.executor, row.method, spread_text(row.round_s.times(1000)), spread_text(row.factor)] for row in done.rows
+    )
     _print_table(console, plain_table(["executor", "method"], ["ms a round (min to max)", "x fedavg"]), rows)
 
 
@@ -273,11 +306,6 @@ def _print_table(console: Console, table: Table, rows: Iterable[Sequence[str]]) 
     for row in rows:
         table.add_row(*row)
     console.print(table)
-
-
-def _spread(spread: Spread) -> str:
-    median, low, high = map(handy, (spread.median, spread.min, spread.max))
-    return f"{median} ({low} to {high})"
 
 
 def _load_text(load: float | None) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flbench.metric_specs import METRICS
+
+if TYPE_CHECKING:
+    from flbench.bench.measure import Spread
 
 
 def percent(accuracy: float | None) -> str:
@@ -57,3 +62,9 @@ def file_size(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def spread_text(spread: Spread) -> str:
+    """Return a measurement as ``2.5 (1 to 4)``: the median, with minimum and maximum."""
+    median, low, high = map(handy, (spread.median, spread.min, spread.max))
+    return f"{median} ({low} to {high})"

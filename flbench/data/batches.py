@@ -45,6 +45,7 @@ def federated_rows(rows: Rows, *, seed: int, client: int, round: int, steps: int
     Batches are taken without replacement; a permutation of n rows gives floor(n / B) of them, the remainder is dropped
     and a new permutation begins. With n < B, batches are filled from consecutive whole permutations.
     """
+    # All rows are shuffled although few may be needed: the first ones depend on all draws of numpy's shuffle.
     generator = stream(seed, "batches", client, round)
     size, need = len(rows), steps * batch_size
     usable = size - size % batch_size if size >= batch_size else size

@@ -44,7 +44,7 @@ class ConvTuner:
         Returns:
             The way of each layer, by the layer's name.
         """
-        layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, Conv)}
+        layers = convolutions_of(network)
         if not layers:
             return {}
         if kind not in self._fastest:
@@ -62,6 +62,11 @@ class ConvTuner:
         except Exception as error:
             _log.info("%s convolutions are out: %s", way, str(error).partition("\n")[0])
             return float("inf")
+
+
+def convolutions_of(network: nn.Module) -> dict[str, Conv]:
+    """Return the convolutions of a network by their names."""
+    return {name: layer for name, layer in network.named_modules() if isinstance(layer, Conv)}
 
 
 def convolve(layers: Mapping[str, Conv], way: str) -> dict[str, str]:

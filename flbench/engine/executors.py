@@ -24,7 +24,7 @@ from torch.func import vmap
 
 from flbench.choices import UsedExecutor
 from flbench.engine.clients import ChunkJob, ClientResult, JobAt, Results, map_tensors
-from flbench.engine.conv_tuner import ConvTuner
+from flbench.engine.conv_tuner import ConvTuner, convolutions_of, convolve
 from flbench.engine.cuda_graph import GraphedFunction, Recorder, Trial
 from flbench.engine.dense_stack import DenseStack, is_dense
 from flbench.engine.gradients import Passes, autocast
@@ -190,6 +190,11 @@ class StackedExecutor:
         if self._tuner is not None:
             how = kind, self.chunk, self._autocast, torch.backends.cudnn.allow_tf32
             self.convolutions = self._tuner.tune(self._network, how, trial)
+
+    def convolve(self, way: str) -> None:
+        """Convolve in this way, whatever the tuner would choose."""
+        self._tuner = None
+        self.convolutions = convolve(convolutions_of(self._network), way)
 
     def halve(self, chunk: int, error: RuntimeError) -> None:
         """Train in stacks of half of ``chunk`` clients from now on, for which memory has run out.

@@ -1,0 +1,274 @@
+"""Check and time the engine on a GPU that it has never run on, in one go: tests, ways to compute, profile, projection.
+
+Each part stands alone: one that fails, or for which no time is left, does not lose the others.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, cast
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+import flbench
+from flbench.bench.compare import Settings
+from flbench.bench.measure import Note, Spread, Variant, take_turns
+from flbench.bench.projection import Projection, project
+from flbench.bench.workloads import Workload, data_for
+from flbench.config import Federated
+from flbench.engine.executors import StackedExecutor
+from flbench.engine.federated import FederatedTrainer
+from flbench.engine.setup import make_trainer, matmul_precision_restored, runs_worth_fusing
+from flbench.models.convolutions import CONVOLUTIONS
+
+#: Seconds after which no further part begins, and seconds of the marked tests.
+SECONDS, TEST_SECONDS = 480.0, 210.0
+
+#: Processes of the marked tests: each has a context of its own on the GPU.
+PROCESSES = 3
+
+#: Clients at which the ways to compute a round are timed.
+CLIENTS = (10, 30)
+
+#: Kernels that a profile lists.
+KERNELS = 12
+
+#: Precisions of the projections; on a CPU only the first.
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """The outcome of the marked tests: how many passed, failed and were skipped, and the names of those that failed."""
+
+    __test__ = False  # no test class for pytest
+
+    passed: int
+    failed: int
+    skipped: int
+    failures: Sequence[str]
+
+
+@dataclass(frozen=True)
+class WayTime:
+    """Seconds of a round that is computed in one way."""
+
+    way: str
+    round_s: Spread
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """All calls of one kernel in the profiled round; ``share`` of the time of all kernels."""
+
+    name: str
+    calls: int
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profiled round.
+
+    Attributes:
+        convolutions: the way to convolve that the engine chose; empty on a CPU and without convolutions.
+        wall_s: seconds of the round, profiled. ``busy_s``: sum of all kernels.
+        calls: kernels that ran. ``kernels``: those with the most time.
+    """
+
+    convolutions: str
+    wall_s: float
+    busy_s: float
+    calls: int
+    kernels: Sequence[Kernel]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the acceptance; ``problem`` says why it failed or was skipped."""
+
+    name: str
+    status: Literal["passed", "failed", "skipped"]
+    seconds: float
+    problem: str
+    found: TestRun | Sequence[WayTime] | Profile | Projection | None
+
+
+Found = TestRun | Sequence[WayTime] | Profile | Projection
+
+Check = tuple[str, Callable[[Note], Found]]
+
+
+class Skipped(Exception):
+    """A part cannot be done here."""
+
+
+def accept(workloads: Sequence[Workload], settings: Settings, *, note: Note, root: Path | None = None) -> list[Part]:
+    """Return the outcome of every part, in order.
+
+    Args:
+        workloads: what is timed, profiled and projected.
+        settings: device, precision, repeats, rounds and data.
+        note: called before every turn.
+        root: the checkout with the tests; None: the one that flbench is imported from.
+    """
+    deadline, parts = time.monotonic() + SECONDS, []
+    for name, check in _checks(workloads, settings, root or Path(flbench.__file__).parents[1]):
+        began = time.monotonic()
+        status, problem, found = _outcome(partial(check, partial(_note_in, note, name)), began < deadline)
+        parts.append(Part(name, status, time.monotonic() - began, problem, found))
+    return parts
+
+
+def _note_in(note: Note, part: str, what: str, done: int, total: int) -> None:
+    note(f"{part}: {what}", done, total)
+
+
+def _outcome(
+    check: Callable[[], Found], in_time: bool
+) -> tuple[Literal["passed", "failed", "skipped"], str, Found | None]:
+    if not in_time:
+        return "skipped", f"{SECONDS:.0f} seconds are over", None
+    try:
+        with matmul_precision_restored():
+            found = check()
+    except Skipped as reason:
+        return "skipped", str(reason), None
+    except Exception as error:
+        return "failed", f"{type(error).__name__}: {error}".partition("\n")[0], None
+    if isinstance(found, TestRun) and found.failed:
+        return "failed", f"tests that failed: {found.failed}", found
+    return "passed", "", found
+
+
+def _checks(workloads: Sequence[Workload], settings: Settings, root: Path) -> Iterator[Check]:
+    """All parts: whether the numbers are right, how fast each way is, what the time is spent on, how long runs take."""
+    yield "tests", partial(marked_tests, root)
+    for workload in workloads:
+        for clients in CLIENTS:
+            yield f"{workload.name}, {clients} clients", partial(_ways, workload, settings, clients)
+        yield f"{workload.name}, profile", partial(_profile, workload, settings)
+    for workload in workloads:
+        for precision in PRECISIONS if settings.device == "cuda" else PRECISIONS[:1]:
+            for fuse in (False, True):
+                what = "runs together" if fuse else "one run"
+                yield f"{workload.name}, {precision}, {what}", partial(_projected, workload, settings, precision, fuse)
+
+
+def _ways(workload: Workload, settings: Settings, clients: int, note: Note) -> list[WayTime]:
+    """Time single kernels, and one graph a round with either way to convolve, in turns."""
+    experiment = workload.experiment(settings.device, precision=settings.precision, norm=settings.norm, clients=clients)
+    rounds = settings.rounds or workload.turn(settings.device)
+
+    def variant(name: str, way: str, graph: bool) -> Variant:
+        trainer = _trainer(experiment, settings)
+        cast(StackedExecutor, trainer.executor).convolve(way)
+        trainer.record = trainer.record if graph else None
+        return Variant(name, partial(trainer.step, wait=False), experiment.precision, rounds=rounds)
+
+    variants = [variant("single kernels", "grouped", graph=False)]
+    variants += [variant(f"one graph, {way} convolutions", way, graph=True) for way in CONVOLUTIONS]
+    seconds = take_turns(variants, repeats=settings.repeats, note=note)
+    return [WayTime(name, Spread.of(own)) for name, own in seconds.items()]
+
+
+def _profile(workload: Workload, settings: Settings, note: Note) -> Profile:
+    """Profile one round in the way that the engine chooses, after three others."""
+    trainer = _trainer(workload.experiment(settings.device, precision=settings.precision, norm=settings.norm), settings)
+    for number in range(3):
+        note("rounds before", number, 3)
+        trainer.step()
+    on_gpu = settings.device == "cuda"
+    with torch.profiler.profile(activities=list(ProfilerActivity) if on_gpu else [ProfilerActivity.CPU]) as profiler:
+        began = time.perf_counter()
+        trainer.step()
+        wall_s = time.perf_counter() - began
+    kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
+    events = [event for event in profiler.key_averages() if event.device_type == kind]
+    spent = {
+        event.key: (event.count, 1e-6 * (event.self_device_time_total if on_gpu else event.self_cpu_time_total))
+        for event in events
+    }
+    busy_s = sum(seconds for _, seconds in spent.values())
+    if not busy_s:
+        raise RuntimeError("the profiler saw no kernel")
+    kernels = [Kernel(name, calls, seconds, seconds / busy_s) for name, (calls, seconds) in spent.items()]
+    return Profile(
+        convolutions=", ".join(sorted(set(trainer.convolutions.values()))),
+        wall_s=wall_s,
+        busy_s=busy_s,
+        calls=sum(kernel.calls for kernel in kernels),
+        kernels=sorted(kernels, key=lambda kernel: -kernel.seconds)[:KERNELS],
+    )
+
+
+def _projected(workload: Workload, settings: Settings, precision: str, fuse: bool, note: Note) -> Projection:
+    """Project one run, or as many as fill a stack."""
+    fields: dict[str, Any] = {"precision": precision, "norm": settings.norm}
+    experiment = workload.experiment(settings.device, **fields)
+    data, runs = data_for(experiment, settings.data_root), 1
+    if fuse:
+        runs = settings.fuse or runs_worth_fusing(experiment, data, device=settings.device, executor="auto")
+        if runs == 1:
+            raise Skipped("one run fills a stack")
+    group = [workload.experiment(settings.device, **fields, seed=seed) for seed in range(runs)]
+    turn = settings.rounds or workload.turn(settings.device)
+    return project(group, data, settings.device, settings.repeats, turn=turn, note=note)
+
+
+def _trainer(experiment: Federated, settings: Settings) -> FederatedTrainer:
+    data = data_for(experiment, settings.data_root)
+    return cast(FederatedTrainer, make_trainer(experiment, data, device=settings.device, executor="stacked", pool=1)[0])
+
+
+def marked_tests(root: Path, note: Note, *, seconds: float = TEST_SECONDS, processes: int = PROCESSES) -> TestRun:
+    """Return the outcome of the tests that are marked ``cuda``; after ``seconds`` they are interrupted.
+
+    Raises:
+        Skipped: the tests are not part of an installed package, or none of them could run.
+        RuntimeError: pytest has no report.
+    """
+    marked = [path for path in sorted((root / "tests").rglob("test_*.py")) if "mark.cuda" in path.read_text()]
+    if not marked:
+        raise Skipped("the tests are in a checkout of flbench only")
+    parallel = ["-n", str(processes)] if importlib.util.find_spec("xdist") else []
+    note(f"{processes} processes", 0, 1)
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "junit.xml"
+        arguments = ["-q", "-o", "addopts=", *parallel, "-m", "cuda", f"--junitxml={report}", *map(str, marked)]
+        output = _interrupted_after(seconds, [sys.executable, "-m", "pytest", *arguments], root)
+        if not report.is_file():
+            raise RuntimeError(f"pytest has no report: {output.strip().rpartition(chr(10))[2]}")
+        cases = list(ElementTree.parse(report).iter("testcase"))  # written by our own pytest
+    failures = [str(case.get("name")) for case in cases if {each.tag for each in case} & {"failure", "error"}]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    if skipped == len(cases):
+        raise Skipped(f"all {skipped} tests were skipped")
+    return TestRun(len(cases) - len(failures) - skipped, len(failures), skipped, failures)
+
+
+def _interrupted_after(seconds: float, command: Sequence[str], folder: Path) -> str:
+    """Run a command, and return its output; it is interrupted if it takes longer, and then killed."""
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=20)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.communicate()[0]

@@ -1,0 +1,196 @@
+"""``flbench bench --acceptance``, with the CPU in place of the GPU and recorded rounds that are called again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from flbench.bench import acceptance
+from flbench.bench.acceptance import Kernel, Part, Profile, Skipped, TestRun, WayTime, accept, marked_tests
+from flbench.bench.compare import Settings
+from flbench.bench.measure import Spread
+from flbench.bench.projection import Projection
+from flbench.bench.workloads import Workload
+from flbench.cli import app
+from flbench.cli import bench as module
+from flbench.engine.setup import make_trainer
+from tests.recording import rerun
+
+TINY = Workload(
+    "tiny",
+    "digits, a tiny ResNet",
+    {"model": {"name": "resnet18", "width": 2, "blocks": [1]}, "local_steps": 1, "batch_size": 4, "clients": 2},
+    rounds=1,
+)
+SETTINGS = Settings(repeats=1, fuse=2)
+NAMES = [
+    "tests",
+    "tiny, 2 clients",
+    "tiny, 3 clients",
+    "tiny, profile",
+    "tiny, fp32, one run",
+    "tiny, fp32, runs together",
+]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr(acceptance, "CLIENTS", (2, 3))
+    monkeypatch.setattr(acceptance, "marked_tests", lambda root, note: TestRun(3, 0, 0, []))
+
+
+@pytest.mark.slow
+def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def make(*args: Any, **options: Any) -> Any:
+        trainer, numerics = make_trainer(*args, **options)
+        trainer.record = rerun
+        made.append(trainer)
+        return trainer, numerics
+
+    monkeypatch.setattr(acceptance, "make_trainer", make)
+    said: list[str] = []
+    parts = accept([TINY], SETTINGS, note=lambda what, done, total: said.append(what))
+    assert [(part.name, part.status, part.problem) for part in parts] == [(name, "passed", "") for name in NAMES]
+    for ways in (parts[1].found, parts[2].found):
+        assert [each.way for each in ways] == [  # type: ignore[union-attr]
+            "single kernels", "one graph, grouped convolutions", "one graph, streamed convolutions"
+        ]  # fmt: skip
+        assert all(each.round_s.n == 1 for each in ways)  # type: ignore[union-attr]
+    timed = [(set(trainer.convolutions.values()), trainer.record is rerun) for trainer in made[:3]]
+    assert timed == [({"grouped"}, False), ({"grouped"}, True), ({"streamed"}, True)]
+    profile, alone, together = (part.found for part in parts[3:])
+    assert isinstance(profile, Profile) and isinstance(alone, Projection) and isinstance(together, Projection)
+    assert sum(kernel.share for kernel in profile.kernels) <= 1 and profile.calls > 50
+    assert any("convolution" in kernel.name for kernel in profile.kernels)
+    assert (alone.runs, together.runs) == (1, 2)
+    assert "tiny, 2 clients: single kernels" in said
+
+
+def stubbed(monkeypatch: pytest.MonkeyPatch, **checks: Callable[..., Any]) -> list[Part]:
+    for name in ("_ways", "_profile", "_projected"):
+        monkeypatch.setattr(acceptance, name, checks.get(name, lambda *_: []))
+    return accept([TINY], SETTINGS, note=silent)
+
+
+def test_a_part_that_fails_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no engine\nfound")
+
+    def skip(*_: Any) -> Any:
+        raise Skipped("one run fills a stack")
+
+    monkeypatch.setattr(acceptance, "marked_tests", lambda root, note: TestRun(3, 1, 0, ["test_a"]))
+    parts = stubbed(monkeypatch, _profile=fail, _projected=skip)
+    assert [(part.name, part.status, part.problem) for part in parts] == [
+        ("tests", "failed", "tests that failed: 1"),
+        ("tiny, 2 clients", "passed", ""),
+        ("tiny, 3 clients", "passed", ""),
+        ("tiny, profile", "failed", "RuntimeError: no engine"),
+        ("tiny, fp32, one run", "skipped", "one run fills a stack"),
+        ("tiny, fp32, runs together", "skipped", "one run fills a stack"),
+    ]
+
+
+def test_no_part_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "SECONDS", -1.0)
+    assert {(part.status, part.problem) for part in stubbed(monkeypatch)} == {("skipped", "-1 seconds are over")}
+
+
+CHECKOUT = """
+import pytest
+pytestmark = pytest.mark.cuda
+def test_good(): pass
+def test_bad(): assert False
+@pytest.mark.skip
+def test_skipped(): pass
+"""
+
+
+@pytest.mark.slow
+def test_the_marked_tests_of_a_checkout(tmp_path: Path) -> None:
+    with pytest.raises(Skipped, match="in a checkout of flbench only"):
+        marked_tests(tmp_path, silent)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_other.py").write_text("def test_without_a_mark(): pass\n")
+    (tmp_path / "tests" / "test_cuda.py").write_text(CHECKOUT)
+    assert marked_tests(tmp_path, silent, processes=1) == TestRun(1, 1, 1, ["test_bad"])
+    (tmp_path / "tests" / "test_cuda.py").write_text("import nothing  # mark.cuda\n")
+    found = marked_tests(tmp_path, silent, processes=1)
+    assert (found.passed, found.failed) == (0, 1), "an error of the collection"
+
+
+def test_a_program_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
+    sleep = "import time; time.sleep(600)"
+    assert "good" not in acceptance._interrupted_after(0.2, [sys.executable, "-c", f"{sleep}; print('good')"], tmp_path)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command believes that there is a GPU, and measures the CPU."""
+    monkeypatch.setattr(module, "used_device", lambda device: "cuda")
+    monkeypatch.setattr(module, "WORKLOADS", {"cifar10": TINY})
+    environment = module.environment
+    monkeypatch.setattr(module, "environment", lambda device: environment("cpu"))
+    monkeypatch.setattr(acceptance, "accept", lambda workloads, settings, note: PARTS)
+
+
+def same(seconds: float) -> Spread:
+    return Spread(seconds, seconds, seconds, 5)
+
+
+PARTS = [
+    Part("tests", "failed", 90.0, "tests that failed: 1", TestRun(3, 1, 0, ["test_bad"])),
+    Part("cifar10, 10 clients", "passed", 2.0, "", [WayTime("single kernels", same(0.002))]),
+    Part(
+        "cifar10, profile", "passed", 1.0, "", Profile("grouped", 0.004, 0.003, 40, [Kernel("sgemm", 30, 0.0015, 0.5)])
+    ),
+    Part("cifar10, fp32, one run", "passed", 1.0, "", Projection(1, same(0.005), same(0.006), 50.5, 2**30)),
+    Part("cifar10, fp32, runs together", "skipped", 0.0, "480 seconds are over", None),
+]
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["bench", "cifar10", "--acceptance", *arguments], env={"COLUMNS": "120"})
+
+
+def test_the_report_as_text_and_in_json(as_on_a_gpu: None) -> None:
+    result = bench()
+    assert result.exit_code == 1, "a part failed"
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    for line in (
+        "tests: failed in 1:30: tests that failed: 1",
+        "3 passed, 1 failed, 0 skipped",
+        "failed: test_bad",
+        "single kernels 2 (2 to 2)",
+        "a round of 4 ms, grouped convolutions: 40 kernels, busy for 3 ms",
+        "sgemm 30 1.5 50.0%",
+        "1 run: a round of all 5 (5 to 5) ms, an evaluation 6 (6 to 6) ms; 10,000 rounds: 50.5 s a run, 1.0 GiB",
+        "cifar10, fp32, runs together: skipped in 0.0 s: 480 seconds are over",
+        "5 parts, 1 skipped, 1 failed: tests",
+    ):
+        assert line in lines
+    out = json.loads(bench("--json").stdout)
+    assert set(out) == {"schema", "machine", "settings", "acceptance"}
+    assert [part["status"] for part in out["acceptance"]] == ["failed", *["passed"] * 3, "skipped"]
+    assert out["acceptance"][3]["found"]["seconds"] == 50.5
+
+
+def test_without_a_gpu_it_is_one_message() -> None:
+    assert "no CUDA device is in use; run `flbench doctor`" in str(bench("--device", "cpu").exception)
+    assert "give one of them" in str(bench("--device", "cpu", "--probes").exception)
+    if not torch.cuda.is_available():
+        assert "no CUDA device is available" in str(bench("--device", "cuda").exception)
