@@ -34,9 +34,9 @@ TINY = Workload(
 
 
 @pytest.fixture(autouse=True)
-def small_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(measure, "GEMM_SIDE", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr(measure, "PRODUCT_SIDES", {"cpu": (32, 64), "cuda": (64,)})
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -117,7 +117,7 @@ def test_variants_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(compare_module, "make_trainer", make)
     monkeypatch.setattr(compare_module, "make_network", lambda *given: make_network(*given[:2], "cpu"))
-    monkeypatch.setattr(compare_module, "gemm", lambda _, *key: measure.gemm("cpu", *key))
+    monkeypatch.setattr(compare_module, "products", lambda _, *key: measure.products("cpu", *key))
     on_cpu = partial(Training.of, device="cpu")
     monkeypatch.setattr(Training, "of", lambda experiment, _: on_cpu(experiment))
     monkeypatch.setattr(compare_module, "runs_worth_fusing", lambda *_, **__: 2)
@@ -139,6 +139,38 @@ def test_plain_loops_stay_in_fp32_if_the_engine_computes_in_bf16() -> None:
         REFERENCE: "bf16", "stacked": "bf16", IN_MEMORY: "fp32", LOADER: "fp32"
     }  # fmt: skip
     assert [peak.precision for peak in done.peaks] == ["bf16", "fp32"]
+
+
+def test_the_peak_is_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of products of 2 and 6 GFLOP in 1 s and 2 s, the second is the peak; in fp32 oneDNN's are among them."""
+    made = measure.products("cpu", "fp32", 1)
+    assert [each.name for each in made] == [
+        "torch.mm of 32", "oneDNN's product of 32", "torch.mm of 64", "oneDNN's product of 64",
+        "convolution of 64 channels",
+    ]  # fmt: skip
+    assert made[0].flops == 2 * 32**3 and made[0].variant.rounds == 4
+    assert made[-1].flops == sample_flops(_Convolution(), (64, 14, 14), backward=False) * 32
+    some = [measure.Product(name, made[0].variant, flops) for name, flops in (("slow", 2e9), ("fast", 6e9))]
+    some = [dataclasses.replace(each, variant=dataclasses.replace(each.variant, name=each.name)) for each in some]
+    monkeypatch.setattr(compare_module, "products", lambda *_: some)
+    monkeypatch.setattr(
+        compare_module,
+        "take_turns",
+        lambda variants, **_: {each.name: [2.0 if each.name == "fast" else 1.0] for each in variants},
+    )
+    (peak,) = measured(fuse=1, repeats=1).peaks
+    assert (peak.by, peak.flops_per_s) == ("fast", 3e9)
+
+
+class _Convolution(nn.Module):
+    """One convolution of 64 channels, as features and logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(64, 64, 5, bias=False)
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return images, self.layer(images)
 
 
 def test_scaling_series_start_at_the_workload() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from flbench.bench.measure import Note, Spread, Variant, gemm, take_turns
+from flbench.bench.measure import Note, Spread, Variant, products, take_turns
 from flbench.bench.plain_pytorch import PlainLoop, Training
 from flbench.bench.workloads import Workload, data_for, name_of
 from flbench.choices import Precision, UsedDevice
@@ -61,11 +61,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Peak:
-    """The fastest of ``n`` products of two large square matrices, timed in the same turns as the variants."""
+    """The most FLOP/s that any of several products reached, each timed ``n`` times in the same turns as the variants.
+
+    Attributes:
+        by: the product that reached it.
+    """
 
     precision: str
     cores: int
     flops_per_s: float
+    by: str
     n: int
 
 
@@ -166,12 +171,13 @@ class _Bench:
     def compare(self) -> tuple[list[Peak], list[Row]]:
         """Time the peaks and all variants in the same turns."""
         variants = list(self._variants())
-        products = [gemm(self._settings.device, *key) for key in sorted({(v.precision, v.cores) for v in variants})]
-        seconds = self._take_turns([*variants, *(product for product, _ in products)])
-        peaks = [
-            Peak(product.precision, product.cores, flops / min(seconds[product.name]), len(seconds[product.name]))
-            for product, flops in products
-        ]
+        keys = sorted({(variant.precision, variant.cores) for variant in variants})
+        timed = {key: products(self._settings.device, *key) for key in keys}
+        seconds = self._take_turns([*variants, *(each.variant for some in timed.values() for each in some)])
+        peaks = []
+        for key, some in timed.items():
+            flops_per_s, by = max((each.flops / min(seconds[each.variant.name]), each.name) for each in some)
+            peaks.append(Peak(*key, flops_per_s, by, self._settings.repeats))
         a_run = {variant.name: [s / variant.runs for s in seconds[variant.name]] for variant in variants}
         return peaks, [self._row(variant, a_run, peaks) for variant in variants]
 

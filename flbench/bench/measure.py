@@ -10,8 +10,11 @@ from functools import partial
 
 import torch
 
-#: Side of the square matrices whose product measures the machine's peak.
-GEMM_SIDE = {"cpu": 2048, "cuda": 8192}
+#: Sides of the square matrices whose products measure the machine's peak. On a CPU one fits into a core's cache.
+PRODUCT_SIDES = {"cpu": (512, 2048), "cuda": (8192,)}
+
+#: Images, channels in and out, and side of the convolution that measures it, too: the second one of the CIFAR-10 CNN.
+CONVOLUTION = 32, 64, 14
 
 #: Called before each turn with the variant's name, the turns done and the turns in all.
 Note = Callable[[str, int, int], None]
@@ -65,13 +68,45 @@ class Spread:
         return Spread(factor * self.median, factor * self.min, factor * self.max, self.n)
 
 
-def gemm(device: str, precision: str, cores: int) -> tuple[Variant, float]:
-    """Return the product of two large square matrices as a variant, and its floating-point operations."""
-    side = GEMM_SIDE[device]
-    a, b = torch.rand(2, side, side, device=device).to(_DTYPES[precision])
-    out = torch.empty_like(a)
-    name = f"gemm {side}, {precision}" + (f", {cores} core{'s' * (cores > 1)}" if device == "cpu" else "")
-    return Variant(name, partial(torch.mm, a, b, out=out), precision, cores=cores, torch_threads=cores), 2.0 * side**3
+@dataclass(frozen=True)
+class Product:
+    """A computation that may reach the machine's peak: its name, its variant, its floating-point operations."""
+
+    name: str
+    variant: Variant
+    flops: float
+
+
+def products(device: str, precision: str, cores: int) -> list[Product]:
+    """Return the computations whose fastest is the peak: products of square matrices, and on a CPU a convolution.
+
+    On a CPU ``torch.mm`` in fp32 calls MKL, which uses half of the vector width of AMD's cores; oneDNN uses all of it.
+    """
+
+    def product(name: str, work: Callable[[], object], flops: float) -> Product:
+        where = f", {cores} core{'s' * (cores > 1)}" if device == "cpu" else ""
+        # As many as take the time of a large one: a single small one is too short to be timed.
+        rounds = max(1, round(max(sides) ** 3 / flops))
+        variant = Variant(f"{name}, {precision}{where}", work, precision, rounds, cores=cores, torch_threads=cores)
+        return Product(name, variant, flops)
+
+    sides = PRODUCT_SIDES[device]
+    found = []
+    for side in sides:
+        a, b = torch.rand(2, side, side, device=device).to(_DTYPES[precision])
+        found.append(product(f"torch.mm of {side}", partial(torch.mm, a, b, out=torch.empty_like(a)), 2.0 * side**3))
+        if device == "cpu" and precision == "fp32" and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            work = partial(torch.ops.mkldnn._linear_pointwise, a, b, None, "none", [], "")
+            found.append(product(f"oneDNN's product of {side}", work, 2.0 * side**3))
+    if device == "cpu":
+        images, channels, pixels = CONVOLUTION
+        x, weight = (
+            torch.rand(shape).to(_DTYPES[precision]).contiguous(memory_format=torch.channels_last)
+            for shape in ((images, channels, pixels, pixels), (channels, channels, 5, 5))
+        )
+        flops = 2.0 * images * (pixels - 4) ** 2 * 25 * channels**2
+        found.append(product(f"convolution of {channels} channels", partial(torch.conv2d, x, weight), flops))
+    return found
 
 
 def take_turns(variants: Sequence[Variant], *, repeats: int, note: Note) -> dict[str, list[float]]:

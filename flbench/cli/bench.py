@@ -99,10 +99,10 @@ def bench(
 ) -> None:
     """Time training rounds of each executor, of fused runs and of plain PyTorch loops, in turns.
 
-    Speeds are medians with minimum and maximum; ratios are taken within a turn. The peak is the fastest product of two
-    large square matrices on as many cores, timed in the same turns. If the files of a data set are missing, random
-    images replace them: they cost the same. Evaluation, checkpoints and start-up are not included. On a GPU, rounds are
-    timed as one CUDA graph each, and as single kernels.
+    Speeds are medians with minimum and maximum; ratios are taken within a turn. The peak is the fastest of several
+    matrix products and a convolution on as many cores, timed in the same turns. If the files of a data set are missing,
+    random images replace them: they cost the same. Evaluation, checkpoints and start-up are not included. On a GPU,
+    rounds are timed as one CUDA graph each, and as single kernels.
 
     With --probes: the time of a measurement of each probe, also in rounds of training, and its share of the time of a
     run that measures every 50 rounds. Rounds between two measurements cost as much as without probes.
@@ -246,9 +246,9 @@ def _print_comparison(console: Console, done: Comparison) -> None:
     peaks = []
     for peak in done.peaks:
         where = "the GPU" if done.device == "cuda" else f"{peak.cores} core{'s' * (peak.cores > 1)}"
-        peaks.append(f"{peak.flops_per_s / 1e9:.4g} GFLOP/s {peak.precision} on {where}")
+        peaks.append(f"{peak.flops_per_s / 1e9:.4g} GFLOP/s {peak.precision} on {where} ({peak.by})")
     n, rounds = done.rows[0].rounds_per_s.n, f"{done.rounds} round{'s' * (done.rounds > 1)}"
-    say(console, f"gemm peak (best of {n}): {'; '.join(peaks)}. n = {n} turns of {rounds}, medians")
+    say(console, f"peak (best of {n}): {'; '.join(peaks)}. n = {n} turns of {rounds}, medians")
     say(console, f"executor auto selects {done.auto} here")
     references = [f"x {name}" for name in done.rows[0].speedup]
     rows = (

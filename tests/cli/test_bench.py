@@ -18,9 +18,9 @@ ROW = {
 
 
 @pytest.fixture(autouse=True)
-def small_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(measure, "GEMM_SIDE", {"cpu": 64})
+    monkeypatch.setattr(measure, "PRODUCT_SIDES", {"cpu": (64,)})
 
 
 def bench(*arguments: str) -> Result:
@@ -45,7 +45,7 @@ def test_json() -> None:
         "workload", "what", "norm", "data", "device", "auto", "clients", "local_steps", "batch_size", "rounds",
         "flops_per_sample", "peaks", "rows", "scaling",
     }  # fmt: skip
-    assert set(digits["peaks"][0]) == {"precision", "cores", "flops_per_s", "n"}
+    assert set(digits["peaks"][0]) == {"precision", "cores", "flops_per_s", "by", "n"}
     assert all(set(row) == ROW for row in digits["rows"])
     assert set(digits["rows"][0]["rounds_per_s"]) == {"median", "min", "max", "n"}
     assert digits["scaling"] == []
@@ -57,7 +57,7 @@ def test_tables_show_what_was_measured_and_on_what() -> None:
     for text in (
         "torch ",
         "load ",
-        "gemm peak",
+        "peak (best of 1): ",
         "n = 1 turns of 1 round, medians",
         "executor auto selects stacked here",
     ):
@@ -79,7 +79,7 @@ def test_progress_is_printed_on_standard_error_after_two_seconds(monkeypatch: py
     monkeypatch.setattr(module, "QUIET", 1e9)
     assert bench("digits").stderr == ""
     monkeypatch.setattr(module, "QUIET", 0.0)
-    assert "digits: stacked: turn 2 of 12\n" in bench("digits").stderr
+    assert "digits: stacked: turn 2 of 16\n" in bench("digits").stderr
 
 
 def test_invalid_arguments_are_one_message() -> None:
