@@ -57,8 +57,9 @@ def load(
         UserError: there is no such store or file.
     """
     found = _source(source)
-    requests = load_sweep(spec).experiments if spec is not None else None
-    collection = collect(found, requests, select_by=select_by)
+    sweep = load_sweep(spec) if spec is not None else None
+    requests, search = (sweep.experiments, sweep.search) if sweep is not None else (None, None)
+    collection = collect(found, requests, select_by=select_by, search=search)
     return dataframes.curves(found, collection.runs) if curves else dataframes.tidy(collection.runs)
 
 
@@ -127,7 +128,8 @@ def sweep(
     _warn(prepare_runs(opened, experiments))
     launcher = partial(wanted.launcher, opened, plan, experiments)
     _execute(opened, plan, experiments, launcher, wanted.options.max_attempts, raises=False)
-    collection = collect(StoreSource(opened), experiments, select_by=loaded.spec.report.select_by)
+    select_by = loaded.spec.report.select_by
+    collection = collect(StoreSource(opened), experiments, select_by=select_by, search=loaded.search)
     return dataframes.tidy(collection.runs)
 
 

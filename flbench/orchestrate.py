@@ -20,7 +20,7 @@ from flbench.config import Experiment
 from flbench.errors import StoreUnusable
 from flbench.launch import Launcher, WorkersCrash
 from flbench.progress import Progress, RunSnapshot, Watch
-from flbench.store import CancelMark, LiveWorker, Plan, Store
+from flbench.store import CancelMark, LiveWorker, Plan, Store, read_search
 from flbench.store.attempts import ending
 from flbench.store.leases import HANGING
 
@@ -79,7 +79,7 @@ class Orchestrator:
         self._store, self._plan, self._max_attempts = store, plan, max_attempts
         self._show: Callable[[Progress], None] = lambda progress: None
         self._make_launcher = launcher
-        self._watch = Watch(store, Plan.of(experiments), max_attempts)
+        self._watch = Watch(store, Plan.of(experiments), max_attempts, read_search(store.sweeps / plan))
         self._launched, self._cost = 0, 0.0
         self._adopted: dict[str, LiveWorker] = {}
         self._starts_without_progress, self._last_counts = 0, (-1, -1, -1)

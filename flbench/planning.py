@@ -19,8 +19,8 @@ from flbench.registry import DATASETS
 from flbench.report import transfer
 from flbench.report.contents import by_dataset, renamed
 from flbench.report.runs import StoreSource, named_by
-from flbench.store import Heartbeat, Lease, RunRequest, Store, encode_plan, files, read_plan
-from flbench.store.plans import refuse_newer
+from flbench.store import Heartbeat, Lease, RunRequest, Store, encode_plan, files, read_plan, strict_json
+from flbench.store.plans import SEARCH, refuse_newer
 from flbench.sweeps import Sweep
 
 #: What must exist: the ``data``, if runs are executed here; their ``content``, if they are executed on another machine;
@@ -132,9 +132,12 @@ def write_plan(store: Store, sweep: Sweep) -> Path:
     """Write a sweep's spec and plan into the store, unless it has the same; return the plan's directory."""
     directory = store.sweeps / sweep.name / sweep.spec_hash
     spec = "".join(f"# {option}\n" for option in sweep.options) + sweep.source
+    contents = {"spec.yaml": spec.encode(), "plan.jsonl": encode_plan(sweep.experiments)}
+    if sweep.search is not None:
+        contents = {SEARCH: strict_json.pretty(sweep.search.to_json()), **contents}
     with store.usable():
         files.make_directory(directory, store.root)
-        for name, content in (("spec.yaml", spec.encode()), ("plan.jsonl", encode_plan(sweep.experiments))):
+        for name, content in contents.items():
             path = directory / name
             stored = files.read_bytes(path)
             if stored != content:

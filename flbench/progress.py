@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import digest, headline_of
+from flbench.halving import Halving
 from flbench.run_names import common_fields, label
 from flbench.slurm import SlurmPostMortem
-from flbench.store import AttemptDir, Entry, RunState, Store
+from flbench.store import AttemptDir, Entry, Races, RunState, Store
 
 #: Seconds of the past over which the speed is measured. If fewer than ``MIN_STEPS`` reads of the store found new rounds
 #: in that window, the last ``MIN_STEPS`` such reads are used instead.
@@ -23,7 +24,11 @@ MIN_STEPS = 8
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """One run as it was last read from the store; ``value`` is its headline metric, named ``metric``."""
+    """One run as it was last read from the store; ``value`` is its headline metric, named ``metric``.
+
+    Of a plan that is searched, ``rounds`` is the rung to which it is trained now; at that rung it ``waits`` for the
+    others of its race, or was ``dropped``.
+    """
 
     run_id: str
     label: str
@@ -33,10 +38,14 @@ class RunSnapshot:
     value: float | None = None
     log: Path | None = None
     metric: str = "acc"
+    waits: bool = False
+    dropped: bool = False
 
     @property
     def outcome(self) -> str:
-        """Return ``done``, ``diverged``, ``running``, ``pending``, or the kind of its failure."""
+        """Return ``done``, ``diverged``, ``dropped``, ``running``, ``pending``, or the kind of its failure."""
+        if self.dropped:
+            return "dropped"
         if self.state.result is not None:
             return self.state.result.status
         return self.state.kind or self.state.status if self.state.status == "failed" else self.state.status
@@ -50,6 +59,8 @@ class Progress:
         news: the runs that ended since the previous update.
         workers: live workers, as counted by the caller of ``Watch.update``.
         out_of_memory: how many of the pending runs ran out of memory.
+        dropped: runs that the search has ended at a rung.
+        waiting: runs that wait at a rung until the search decides it; no worker can claim them.
         rounds_given_up: rounds that the failed runs have not executed.
         runs_per_second: the speed of a plan whose runs have no rounds; None for other plans, or if unknown.
         ended: the runs that have ended, by index in the plan, in the order in which they were found; it only grows.
@@ -72,6 +83,8 @@ class Progress:
     ended: Mapping[int, RunSnapshot] = field(default_factory=dict)
     stopping: bool = False
     runs_per_second: float | None = None
+    dropped: int = 0
+    waiting: int = 0
 
     @property
     def share(self) -> float:
@@ -80,8 +93,8 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        """Return whether every run is done or has failed."""
-        return self.done + self.failed == self.total
+        """Return whether every run is done, was dropped or has failed."""
+        return self.done + self.failed + self.dropped == self.total
 
     @property
     def eta(self) -> float | None:
@@ -103,8 +116,10 @@ class Progress:
 class Watch:
     """Read the states of a plan's runs repeatedly; a run that has ended is not read again."""
 
-    def __init__(self, store: Store, entries: Sequence[Entry], max_attempts: int) -> None:
-        self._store, self._entries, self._max_attempts = store, entries, max_attempts
+    def __init__(
+        self, store: Store, entries: Sequence[Entry], max_attempts: int, search: Halving | None = None
+    ) -> None:
+        self._store, self._entries, self._max_attempts, self._search = store, entries, max_attempts, search
         self._post_mortem = SlurmPostMortem(store)
         self._ids, self._requests = [], []
         for entry in entries:
@@ -114,6 +129,8 @@ class Watch:
 
     def reset(self) -> None:
         """Forget all states, so that the next update reads every run."""
+        search = self._search
+        self._races = None if search is None else Races(self._store, self._entries, search, self._max_attempts)
         self._open = dict.fromkeys(range(len(self._entries)))
         self._rounds: dict[int, int] = {}
         self._speed: deque[tuple[float, int]] = deque()
@@ -122,11 +139,15 @@ class Watch:
 
     def update(self, workers: int = 0) -> Progress:
         """Read the runs that have not ended yet; return the progress."""
-        active, news, pending, out_of_memory = [], [], 0, 0
+        active, news, pending, waiting, out_of_memory = [], [], 0, 0, 0
+        if self._races is not None:
+            self._races.refresh()
         for index in list(self._open):
             seen = self._read(index)
             given_up = seen.state.status in ("failed", "lost") and not seen.state.claimable(self._max_attempts)
-            if seen.state.status == "done" or given_up:
+            if seen.waits:
+                waiting += 1
+            elif seen.state.status == "done" or given_up:
                 del self._open[index]
                 self.ended[index] = seen
                 news += [] if self._first else [seen]
@@ -137,9 +158,12 @@ class Watch:
                 out_of_memory += seen.state.kind == "oom"
         self._first = False
         rounds_done = sum(self._rounds.values())
-        rounds_total = sum(request.rounds for request in self._requests)
+        rounds_total = (
+            sum(request.rounds for request in self._requests) if self._races is None else self._races.expected_rounds()
+        )
         speed = self._measure_speed(rounds_done if rounds_total else len(self.ended))
-        done = [seen for seen in self.ended.values() if seen.state.status == "done"]
+        dropped = sum(seen.dropped for seen in self.ended.values())
+        done = [seen for seen in self.ended.values() if seen.state.status == "done" and not seen.dropped]
         failed = [seen for seen in self.ended.values() if seen.state.status != "done"]
         return Progress(
             total=len(self._entries),
@@ -157,6 +181,8 @@ class Watch:
             out_of_memory=out_of_memory,
             rounds_given_up=sum(seen.rounds - seen.round for seen in failed),
             ended=self.ended,
+            dropped=dropped,
+            waiting=waiting,
         )
 
     def failures(self) -> list[RunSnapshot]:
@@ -169,7 +195,7 @@ class Watch:
         for index, seen in sorted(self.ended.items()):
             result = seen.state.result
             shown: list[Any] = [result.path.name, result.metrics_sha256] if result else [seen.outcome]
-            facts.append([self._ids[index], self._requests[index].rounds, *shown])
+            facts.append([self._ids[index], seen.rounds, *shown])
         return digest([len(self._entries), facts])
 
     @cached_property
@@ -182,6 +208,8 @@ class Watch:
 
     def _read(self, index: int) -> RunSnapshot:
         run, request = self._store.run(self._ids[index]), self._requests[index]
+        if self._races is not None:
+            request = self._entries[index].until(self._races.standing(index).rung).request()
         state = run.state(request)
         if state.status == "lost" and self._post_mortem.explain(run):
             state = run.state(request)
@@ -197,7 +225,8 @@ class Watch:
             result = state.result
             value = result.final.get(metric) if result else None
             kept = replace(state, result=replace(result, final={}, numerics={}, environment={}) if result else None)
-            return RunSnapshot(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
+            seen = RunSnapshot(run.run_id, label, request.rounds, kept, request.rounds, value, None, metric)
+            return self._in_race(index, seen)
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
         # The count never decreases: a new attempt has no records until it has copied those of the previous one.
@@ -205,6 +234,12 @@ class Watch:
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt)
         reached, value = self._rounds[index], record.get(metric)
         return RunSnapshot(run.run_id, self._label(index), request.rounds, state, reached, value, log, metric)
+
+    def _in_race(self, index: int, seen: RunSnapshot) -> RunSnapshot:
+        """Return a run that has reached its rung with what the search has decided about it."""
+        if self._races is None or seen.outcome == "diverged":
+            return seen
+        return replace(seen, waits=self._races.may_go_on(index), dropped=self._races.standing(index).dropped)
 
     def _worker_log(self, attempt: AttemptDir) -> Path | None:
         try:

@@ -19,7 +19,7 @@ ROOMS = [
     "cli", "api", "tracking", "planning", "launchers", "orchestrate", "progress", "run_names", "papers", "report",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "execution", "execution_types", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data",
-    "store", "config", "registry", "messages", "streams", "choices", "metric_specs", "errors", "regular",
+    "store", "halving", "config", "registry", "messages", "streams", "choices", "metric_specs", "errors", "regular",
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from flbench.cli.screen import plain_table, wide_console
 from flbench.config import Experiment, Federated, Training, label, short_name
 from flbench.launch.resources import usable_cores
 from flbench.messages import format_scalar
-from flbench.store import Store
+from flbench.store import Plan, Races, RunRequest, Store
 from flbench.sweeps import Sweep
 
 #: Cells shown of a long sweep, half of them from its end.
@@ -76,11 +76,15 @@ def finished_runs(sweep: Sweep, store: Path) -> dict[str, float]:
     """Return the measured seconds per round of the sweep's finished runs in a store, by id."""
     if not Store.exists(store):
         return {}
-    opened = Store(store, create=False)
+    opened, attempts = Store(store, create=False), sweep.spec.retry.max_attempts
     there = set(opened.run_ids())  # one listing: looking for each of 100,000 runs would take minutes
+    races = None if sweep.search is None else Races(opened, Plan.of(sweep.experiments), sweep.search, attempts)
     finished = {}
-    for run in sweep.experiments:
-        if run.run_id in there and (result := opened.run(run.run_id).result_for(run)) is not None:
+    for index, run in enumerate(sweep.experiments):
+        request = RunRequest.of(run)
+        if races is not None and races.standing(index).dropped:
+            request = RunRequest.of({**run.to_json(), "rounds": races.standing(index).rung})
+        if run.run_id in there and (result := opened.run(run.run_id).result_for(request)) is not None:
             finished[run.run_id] = float(result.final.get("seconds", result.seconds)) / max(1, result.rounds)
     return finished
 
@@ -89,10 +93,14 @@ def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[s
     """Return the state of a plan as JSON.
 
     Returns:
-        ``name, spec_hash, arithmetic, varying, runs, done, missing`` and ``estimated_seconds`` (wall time with
-        ``workers``, null before any run has finished).
+        ``name, spec_hash, arithmetic, varying, runs, done, missing``, ``search`` (null where all runs are trained to
+        the end) and ``estimated_seconds`` (wall time with ``workers``, null before any run has finished).
     """
     missing = [run for run in sweep.experiments if run.run_id not in finished]
+    search = _search(sweep)
+    seconds = estimate(sweep.experiments, missing, finished, workers)
+    if search is not None and seconds is not None:
+        seconds *= search["expected_rounds"] / search["largest_rounds"]
     return {
         "name": sweep.name,
         "spec_hash": sweep.spec_hash,
@@ -101,7 +109,22 @@ def summary(sweep: Sweep, finished: Mapping[str, float], workers: int) -> dict[s
         "runs": len(sweep.experiments),
         "done": len(sweep.experiments) - len(missing),
         "missing": len(missing),
-        "estimated_seconds": estimate(sweep.experiments, missing, finished, workers),
+        "search": search,
+        "estimated_seconds": seconds,
+    }
+
+
+def _search(sweep: Sweep) -> dict[str, Any] | None:
+    """Return how a sweep is searched, with its expected rounds and those it has if all settings tie."""
+    search = sweep.search
+    if search is None:
+        return None
+    races = search.races((run, run.cell_id, run.to_json()) for run in sweep.experiments)
+    return {
+        **search.to_json(),
+        "settings": [search.sizes(size) for size in sorted({len(race) for race in races})],
+        "expected_rounds": sum(search.expected_rounds(race) for race in races),
+        "largest_rounds": sum(run.rounds for run in sweep.experiments),
     }
 
 
@@ -173,6 +196,13 @@ def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
     yield f"total: {counted(count.cells, 'cell')} x {counted(count.seeds, 'seed')} = {possible}"
     if count.beyond_limit:
         yield f"--limit keeps the first {counted(count.runs, 'run')}"
+    if (found := _search(sweep)) is not None:
+        sizes = " or ".join(" -> ".join(map(str, sizes)) for sizes in found["settings"])
+        rungs = ", ".join(map(str, found["rungs"]))
+        yield f"search: {sizes} values of {' and '.join(found['axes'])} by {found['metric']}, to rounds {rungs}"
+        expected, largest = found["expected_rounds"], found["largest_rounds"]
+        share = f"{100 * expected / largest:.0f} %"
+        yield f"rounds: {expected:,} expected, {share} of all; at most {largest:,}, if all settings tie"
     federated = (run for run in sweep.experiments if isinstance(run, Federated))
     shares = {(run.clients, run.participation): run.cohort_size for run in federated}
     for (clients, participation), cohort in shares.items():

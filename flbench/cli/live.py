@@ -144,6 +144,7 @@ def summary_line(progress: Progress) -> str:
     """Return the state of the whole plan in one line."""
     parts = [f"{progress.done}/{progress.total} done"]
     parts += [f"{progress.diverged} diverged"] if progress.diverged else []
+    parts += [f"{progress.dropped} dropped"] if progress.dropped else []
     parts += [f"{progress.failed} failed"] if progress.failed else []
     parts += [f"{len(progress.active)} running, {progress.workers} workers"]
     if progress.stopping:
@@ -169,5 +170,6 @@ def news_line(seen: RunSnapshot, *, whole: bool = False) -> str:
         shown = message if whole or not more else f"{first} …"
         return f"{seen.label}: {seen.outcome}: {shown}{log}"
     reached = f"diverged in round {result.rounds}" if result.status == "diverged" else named(seen.metric, seen.value)
-    rounds = [f"{result.rounds} rounds"] if result.rounds else []
+    rounds = [f"{result.rounds} rounds"] if result.rounds and not seen.dropped else []
+    rounds += [f"dropped at round {seen.rounds}"] if seen.dropped else []
     return f"{seen.label}: {', '.join([reached, *rounds, duration(result.seconds)])}"

@@ -14,15 +14,16 @@ from typing import Any
 from flbench.cli.curves import Curves
 from flbench.cli.ranking import Cell, Ranking, names
 from flbench.errors import StoreUnusable
+from flbench.halving import Halving
 from flbench.launch.resources import usable_cores
 from flbench.progress import RunSnapshot, Watch, share_done
 from flbench.run_names import joined_common, label
-from flbench.store import CancelMark, Entry, Lease, Store, parse_plan, plan_name, read_entries
+from flbench.store import CancelMark, Entry, Lease, Store, parse_plan, plan_name, read_entries, read_search
 from flbench.store.plans import read_content
 from flbench.sweeps import collection_paused
 
 #: The states a run can be in.
-STATES = ("done", "diverged", "running", "pending", "failed", "lost")
+STATES = ("done", "diverged", "dropped", "running", "pending", "failed", "lost")
 
 #: Bytes of a plan that one process reads at a time, a few thousand runs: they fit into the caches, and into any memory.
 PART = 1 << 20
@@ -99,7 +100,7 @@ class Tally:
     @property
     def share(self) -> float:
         """The share of the rounds that are done; of the runs, if no run has any round."""
-        done = self.counts["done"] + self.counts["diverged"]
+        done = self.counts["done"] + self.counts["diverged"] + self.counts["dropped"]
         return share_done(self.rounds_done, self.rounds_total, done, self.counts.total())
 
     @property
@@ -115,10 +116,11 @@ class Tally:
 
 def tally_plan(store: Store, plan: Path) -> Tally:
     """Count the runs of a plan file; raises StoreUnusable if the plan cannot be read."""
-    parts = list(_cut(read_content(plan)))
+    data, search = read_content(plan), read_search(plan.parent)
+    parts = list(_cut(data)) if search is None else [(0, len(data))]  # the runs of a race are read together
     processes = min(usable_cores(), len(parts))
     if processes <= 1:
-        return _joined(_tally_part(store.root, plan, part) for part in parts)
+        return _joined(_tally_part(store.root, plan, part, search) for part in parts)
     # Forked, so that nothing is imported again.
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         return _joined(pool.imap(partial(_tally_part, store.root, plan), parts))
@@ -133,21 +135,21 @@ def _cut(data: bytes) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _tally_part(root: Path, plan: Path, part: tuple[int, int]) -> Tally:
+def _tally_part(root: Path, plan: Path, part: tuple[int, int], search: Halving | None = None) -> Tally:
     with plan.open("rb") as file:
         file.seek(part[0])
         data = file.read(part[1] - part[0])
     with collection_paused():
-        return _tally(Store(root, create=False), parse_plan(plan, data))
+        return _tally(Store(root, create=False), parse_plan(plan, data), search)
 
 
-def _tally(store: Store, entries: Sequence[Entry]) -> Tally:
+def _tally(store: Store, entries: Sequence[Entry], search: Halving | None) -> Tally:
     # With no attempts left, a run that failed counts as failed: whether it is retried is up to `flbench sweep`.
-    watch = Watch(store, entries, max_attempts=0)
+    watch = Watch(store, entries, 0, search)
     progress = watch.update()
     tally = Tally(rounds_done=progress.rounds_done, rounds_total=progress.rounds_total, common=watch.common)
     tally.rounds_given_up = progress.rounds_given_up
-    tally.counts.update(running=len(progress.active), pending=progress.pending)
+    tally.counts.update(running=len(progress.active), pending=progress.pending + progress.waiting)
     for seen in watch.ended.values():
         tally.counts["failed" if seen.state.status == "failed" else seen.outcome] += 1
         if seen.state.result is not None:

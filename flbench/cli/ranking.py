@@ -70,7 +70,9 @@ class Cell:
         return ", ".join([f"{len(self.values)}/{self.planned}", *(f"{n} {how}" for how, n in bad.items() if n)])
 
     def add(self, seen: RunSnapshot) -> None:
-        """Count a run that has ended."""
+        """Count a run that has ended; one that was dropped has too few rounds to be compared."""
+        if seen.outcome == "dropped":
+            return
         if seen.outcome == "diverged":
             self.diverged += 1
         elif seen.state.status != "done":

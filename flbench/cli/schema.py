@@ -52,6 +52,7 @@ def sweep_schema() -> Schema:
     _replace(whole, "seeds", {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]})
     for key in ("rows", "cols"):
         _replace(parts["Report"], key, _one_or_list({"enum": [path for path in fields if path != "seed"]}, fewest=0))
+    _replace(parts["Search"], "axis", _one_or_list({"type": "string"}))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "flbench sweep", **whole}
 
 

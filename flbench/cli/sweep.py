@@ -73,6 +73,8 @@ def sweep(
     Example: flbench sweep sweeps/quickstart.yaml
 
     Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
+
+    Example: flbench sweep sweeps/digits.yaml --set val_fraction=0.1 --set search.axis=lr --dry-run
     """
     from flbench.cli.sweep_run import SweepRun  # imports numpy, as does planning: a Tab would take half as long again
     from flbench.planning import resolve_data

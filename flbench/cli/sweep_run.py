@@ -90,7 +90,8 @@ class SweepRun:
     def _print_end(self, outcome: Outcome, seconds: float) -> None:
         progress = outcome.progress
         diverged = f" ({progress.diverged} diverged)" if progress.diverged else ""
-        failed = f", {progress.failed} failed" if progress.failed else ""
+        failed = f", {progress.dropped} dropped by the search" if progress.dropped else ""
+        failed += f", {progress.failed} failed" if progress.failed else ""
         took = f" in {duration(seconds)}" if outcome.launched else ""
         started = f"{outcome.launched} workers started" if outcome.launched else "nothing to launch"
         adopted = f", {outcome.adopted} adopted" if outcome.adopted else ""
@@ -148,9 +149,10 @@ class SweepRun:
             "total": progress.total,
             "done": progress.done,
             "diverged": progress.diverged,
+            "dropped": progress.dropped,
             "failed": progress.failed,
             "running": len(progress.active),
-            "pending": progress.pending,
+            "pending": progress.pending + progress.waiting,
             "launched": outcome.launched,
             "adopted": outcome.adopted,
             "interrupted": outcome.interrupted,

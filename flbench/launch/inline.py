@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable, UserError
 from flbench.launch import record_user_kill
-from flbench.store import Heartbeat, Lease, Plan, Store
+from flbench.store import Heartbeat, Lease, Plan, Store, read_search
 from flbench.worker import Engine, Options, load_engine, work
 
 
@@ -71,7 +71,13 @@ class InlineLauncher:
         try:
             with Heartbeat(self._store.workers, self._lease, self._plan):
                 work(
-                    self._store, self._runs, self._lease, self._options, should_stop=self._stop.is_set, load=self._load
+                    self._store,
+                    self._runs,
+                    self._lease,
+                    self._options,
+                    should_stop=self._stop.is_set,
+                    load=self._load,
+                    search=read_search(self._store.sweeps / self._plan),
                 )
         except (StoreUnusable, OSError) as error:
             self._store_error = error

@@ -122,6 +122,11 @@ class Cell:
         return dict(sorted(gaps.items()))
 
     @property
+    def dropped(self) -> int | None:
+        """The round at which the search dropped this setting; None where it did not."""
+        return self.runs[0].dropped
+
+    @property
     def complete(self) -> bool:
         """Whether every requested seed has a value."""
         return len(self.values) == self.requested
@@ -149,6 +154,8 @@ class Cell:
 
 def gap_of(run: Run, metric: str) -> str | None:
     """Return why a run has no value; None where it has one."""
+    if run.state == "dropped":
+        return f"dropped at round {run.dropped}"
     if run.state != "done":
         return line(f"{run.state} ({run.failure})" if run.failure else run.state)
     value = value_of(run.record, metric)
@@ -203,11 +210,13 @@ def mean_text(cell: Cell) -> str:
 
 
 def gap_text(cell: Cell) -> str:
-    """Return ``not run``, ``2/3 diverged`` or ``2/3: 1 failed (oom)``."""
+    """Return ``not run``, ``2/3 diverged``, ``dropped at round 10`` or ``2/3: 1 failed (oom)``."""
     if cell.gaps == {"pending": cell.requested}:
         return "not run"
     if cell.gaps.keys() == {"diverged"}:
         return f"{cell.gaps['diverged']}/{cell.requested} diverged"
+    if len(cell.gaps) == 1 and cell.dropped is not None:
+        return next(iter(cell.gaps))
     return f"{len(cell.values)}/{cell.requested}: {listing(cell.gaps)}"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from flbench.halving import Halving
 from flbench.metric_specs import METRICS, Record, value_of
 from flbench.report.cells import Cell, summarize
-from flbench.report.runs import Collection
+from flbench.report.runs import Collection, Run
 
 #: The value that each seed is to reach.
 Targets = Mapping[int, float]
@@ -33,6 +35,7 @@ class Costs:
     spread: float | None  # standard deviation of accuracy over clients
     recall: tuple[float | None, ...]  # of each class; None where no seed tested it
     reached: Reached | None  # None where there is no target
+    budget: int | None = None  # rounds that a search gave to all settings and seeds of the row and column
 
 
 def costs_of(cell: Cell, collection: Collection, targets: Targets | None) -> Costs:
@@ -47,6 +50,19 @@ def costs_of(cell: Cell, collection: Collection, targets: Targets | None) -> Cos
         recall=tuple(_mean(values) for values in zip(*recalls, strict=False)),
         reached=_reached(cell, collection, targets) if targets is not None and has_curves else None,
     )
+
+
+def budgets_of(runs: Sequence[Run], search: Halving) -> dict[str, int]:
+    """Return the rounds that a search gave to the runs of each race; a diverged run counts with those that it had."""
+    budgets: Counter[str] = Counter()
+    races: dict[str, str] = {}  # by cell
+    for run in runs:
+        cell_id = run.experiment.cell_id
+        if cell_id not in races:
+            races[cell_id] = search.race_of(run.experiment.to_json())
+        ended = run.dropped or (run.rounds if run.result is not None else 0)
+        budgets[races[cell_id]] += ended
+    return budgets
 
 
 def targets_of(cell: Cell, target: float | None, baseline: Cell | None) -> Targets | None:

@@ -26,6 +26,7 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
     for run in runs:
         row = {"run_id": run.run_id, "cell_id": run.experiment.cell_id, **flatten(run.experiment), "rounds": run.rounds}
         row |= {"state": run.state, "failure": run.failure}
+        row |= {} if run.dropped is None else {"dropped": run.dropped}
         record = run.record or {}
         row |= {name: value for name, value in record.items() if isinstance(value, int | float) and name != "round"}
         if (result := run.result) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flbench.config import KINDS, Training, normal_path
 from flbench.errors import UserError
@@ -12,7 +12,7 @@ from flbench.messages import by_similarity
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.board import Details, Leaderboard, Options, Section
 from flbench.report.cells import Cell, cells_of, gap_of, grouped
-from flbench.report.costs import costs_of, targets_of
+from flbench.report.costs import budgets_of, costs_of, targets_of
 from flbench.report.lr_range import Ranges, ranges
 from flbench.report.paper import Paper
 from flbench.report.parts import Part, merged, place_of
@@ -40,7 +40,8 @@ def build(parts: Sequence[Part], options: Options | None = None, papers: Sequenc
         collection = dataclasses.replace(part.collection, runs=runs)
         named.append(dataclasses.replace(part, layout=part.layout.spelled_out(), collection=collection))
         for run in runs:
-            if isinstance(run.experiment, Training) and (why := gap_of(run, part.layout.metric)):
+            why = gap_of(run, part.layout.metric)
+            if isinstance(run.experiment, Training) and run.state != "dropped" and why:
                 gaps[run.run_id, run.rounds] = why
     collection, sections = merged(named), _sections(named)
     writers = {kind: write for paper in papers for kind, write in paper.chapters.items()}
@@ -113,6 +114,7 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
     chosen: list[str] = []
     details: list[Details] = []
     found: list[Ranges] = []
+    budgets = {} if layout.search is None else budgets_of(collection.runs, layout.search)
     for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):  # federated before centralized
         members = [cell for cell in cells if cell.experiment.kind == kind]
         everything = lay_out(members, layout)
@@ -121,8 +123,9 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
         tables += everything
         tuned += of_best
         chosen += axes
-        details += [_details(table, collection, layout) for table in of_best or everything]
-        found += filter(None, [ranges(members, layout)])
+        details += [_details(table, collection, layout, budgets) for table in of_best or everything]
+        if layout.search is None:  # else most rates are not trained to the end
+            found += filter(None, [ranges(members, layout)])
     own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]
     return Section(
         title=title,
@@ -139,7 +142,7 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
     )
 
 
-def _details(table: Table, collection: Collection, layout: Layout) -> Details:
+def _details(table: Table, collection: Collection, layout: Layout, budgets: Mapping[str, int]) -> Details:
     cells = sorted(table.cells.items())
     is_baseline = condition(layout.baseline) if layout.baseline else lambda _: False
     row = next((at[0] for at, cell in cells if is_baseline(cell.experiment)), None)
@@ -147,7 +150,9 @@ def _details(table: Table, collection: Collection, layout: Layout) -> Details:
     for (r, c), cell in cells:
         baseline = None if row is None else table.cells.get((row, c))
         comparable = baseline if baseline is not None and baseline.fingerprint == cell.fingerprint else None
-        costs[r, c] = costs_of(cell, collection, targets_of(cell, layout.target, comparable))
+        found = costs_of(cell, collection, targets_of(cell, layout.target, comparable))
+        race = None if layout.search is None else layout.search.race_of(cell.experiment.to_json())
+        costs[r, c] = dataclasses.replace(found, budget=budgets.get(race) if race else None)
     ticks = None if row is None else table.rows[row]
     return Details(table, ticks, table.to_baseline(ticks), costs)
 

@@ -59,13 +59,15 @@ def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[P
     if not sweeps:
         layout = Layout(**changes)
         return (Part(layout, collect(source, select_by=layout.select_by, metric=layout.metric)),)
-    layouts: dict[Layout, list[Sweep]] = {}
+    groups: dict[tuple[Layout, str], list[Sweep]] = {}
     for sweep in sweeps:
-        layouts.setdefault(dataclasses.replace(_layout_of(sweep), **changes), []).append(sweep)
+        layout = dataclasses.replace(_layout_of(sweep), **changes)
+        # The races of one search are those of its sweep alone.
+        groups.setdefault((layout, sweep.spec_hash if sweep.search else ""), []).append(sweep)
     parts = []
-    for layout, members in layouts.items():
+    for (layout, _), members in groups.items():
         requests = [experiment for sweep in members for experiment in sweep.experiments]
-        found = collect(source, requests, select_by=layout.select_by, metric=layout.metric)
+        found = collect(source, requests, select_by=layout.select_by, metric=layout.metric, search=layout.search)
         places = {
             sweep.name: frozenset(place_of(one) for one in sweep.experiments if isinstance(one, Training))
             for sweep in members
@@ -77,7 +79,13 @@ def parts_of(source: Source, sweeps: Sequence[Sweep], **changes: Any) -> tuple[P
 def _layout_of(sweep: Sweep) -> Layout:
     options = sweep.spec.report
     layout = Layout(
-        options.metric, options.rows, options.cols, options.select_by, tune=options.tune, target=options.target
+        options.metric,
+        options.rows,
+        options.cols,
+        options.select_by,
+        tune=tuple(dict.fromkeys((*options.tune, *(sweep.search.axes if sweep.search else ())))),
+        target=options.target,
+        search=sweep.search,
     )
     if options.baseline is None:
         return layout

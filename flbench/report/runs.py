@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
 from flbench.choices import SelectBy
 from flbench.config import Experiment, Training
 from flbench.data.datasets import Dataset
 from flbench.errors import UserError
+from flbench.halving import Ended, Halving
 from flbench.metric_specs import METRICS, Record, value_of
 from flbench.report.contents import by_dataset, choose_content, renamed
 from flbench.store import Result, RunRequest, Store
@@ -93,11 +94,12 @@ class Run:
 
     experiment: Experiment
     rounds: int
-    state: str  # done, diverged, running, submitted, failed, lost, pending, damaged
+    state: str  # done, diverged, dropped, running, submitted, failed, lost, pending, damaged
     failure: str | None = None
     result: Result | None = None
     record: Record | None = None
     varied: frozenset[str] = frozenset()  # methods of which the report has several variants
+    dropped: int | None = None  # the rung at which a search ended it; its result is of that rung
 
     @property
     def run_id(self) -> str:
@@ -152,7 +154,12 @@ def varied_methods(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def collect(
-    source: Source, requests: Iterable[Experiment] | None = None, *, select_by: SelectBy = "last", metric: str = "acc"
+    source: Source,
+    requests: Iterable[Experiment] | None = None,
+    *,
+    select_by: SelectBy = "last",
+    metric: str = "acc",
+    search: Halving | None = None,
 ) -> Collection:
     """Return the requested runs, whether they exist or not; without ``requests`` every run of the source.
 
@@ -165,6 +172,7 @@ def collect(
             on held-out training data, where there is such data; ``oracle``: the one with the best ``metric`` on the
             test data, an upper bound. Of equal records the first.
         metric: ranks the records for ``oracle``.
+        search: how the requests were searched: what it drops has no record, even where the source has one.
 
     Raises:
         UserError: ``select_by`` is no such rule.
@@ -177,8 +185,12 @@ def collect(
     else:
         requested, left_out = [(one, one.rounds) for one in named_by(source, tuple(requests))], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in requested}
+    dropped = {} if search is None else _dropped(source, list(unique.values()), search)
     ranked_by = {"last": None, "val": "val_acc", "oracle": metric}[select_by]
-    runs = (_run_of(source, experiment, rounds, ranked_by) for (_, rounds), experiment in unique.items())
+    runs = (
+        _run_of(source, experiment, rounds, ranked_by, dropped.get(run_id))
+        for (run_id, rounds), experiment in unique.items()
+    )
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 
 
@@ -211,7 +223,31 @@ def named_by(source: Source, requests: Sequence[Experiment]) -> list[Experiment]
     return renamed(requests, named)
 
 
-def _run_of(source: Source, experiment: Experiment, rounds: int, ranked_by: str | None) -> Run:
+def _dropped(source: Source, experiments: Sequence[Experiment], search: Halving) -> dict[str, int]:
+    """Return the rung at which a search dropped each run that it dropped, by run id."""
+
+    def ended(experiment: Experiment, rung: int) -> Ended | None:
+        run = _run_of(source, experiment, rung, None)
+        if run.state in ("done", "diverged", "failed", "lost"):
+            return Ended(search.value(run.record))
+        return None
+
+    dropped: dict[str, int] = {}
+    for race in search.races((one, one.cell_id, one.to_json()) for one in experiments):
+        for seeds, standing in zip(race, search.standings(race, ended), strict=True):
+            dropped.update((seed.run_id, standing.rung) for seed in seeds if standing.dropped)
+    return dropped
+
+
+def _run_of(
+    source: Source, experiment: Experiment, rounds: int, ranked_by: str | None, dropped: int | None = None
+) -> Run:
+    if dropped is not None:
+        at_rung = _run_of(source, experiment, dropped, None)
+        is_result = at_rung.state == "done"
+        return replace(
+            at_rung, rounds=rounds, record=None, dropped=dropped, state="dropped" if is_result else at_rung.state
+        )
     result = covering(source.results(experiment.run_id), rounds, experiment)
     if result is None:
         state, failure = source.state(experiment)

@@ -11,6 +11,7 @@ from typing import Any
 
 from flbench.choices import SelectBy
 from flbench.config import ALIASES, Experiment
+from flbench.halving import Halving
 from flbench.metric_specs import METRICS
 from flbench.registry import Component
 from flbench.report.cells import Cell, grouped
@@ -40,6 +41,7 @@ class Layout:
     baseline: tuple[str, ...] = ("method=fedavg", "norm=none")
     tune: tuple[str, ...] = ("lr",)  # hyperparameters to choose where they vary
     target: float | None = None  # value to which rounds and bytes are counted; None: the final value of the baseline
+    search: Halving | None = None  # how settings were dropped before the last round
 
     def spelled_out(self) -> Layout:
         """Return the same layout with the full names of fields."""

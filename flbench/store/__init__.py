@@ -8,8 +8,9 @@ from flbench.store.attempts import AttemptDir, Checkpoint
 from flbench.store.cancel import CANCELLED, CancelMark, StopCheck
 from flbench.store.claims import Attempt
 from flbench.store.leases import Heartbeat, Lease, LiveWorker
-from flbench.store.plans import Entry, Plan, encode_plan, parse_plan, plan_name, read_entries, read_plan
+from flbench.store.plans import Entry, Plan, encode_plan, parse_plan, plan_name, read_entries, read_plan, read_search
 from flbench.store.queue import Queue
+from flbench.store.races import Races
 from flbench.store.results import Result, RunRequest
 from flbench.store.root import Store
 from flbench.store.runs import RunDir, RunState
@@ -26,6 +27,7 @@ __all__ = [
     "LiveWorker",
     "Plan",
     "Queue",
+    "Races",
     "Result",
     "RunDir",
     "RunRequest",
@@ -37,4 +39,5 @@ __all__ = [
     "plan_name",
     "read_entries",
     "read_plan",
+    "read_search",
 ]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
 from flbench.config import Experiment, parse_experiment, request_problem
 from flbench.errors import StoreUnusable
+from flbench.halving import Halving
 from flbench.regular import read_regular
-from flbench.store import strict_json
+from flbench.store import files, strict_json
 from flbench.store.names import is_run_id
 from flbench.store.results import RunRequest
 
@@ -20,6 +21,9 @@ from flbench.store.results import RunRequest
 _LINE = re.compile(rb'^\{"run_id":"[0-9a-f]{16}",', re.MULTILINE)
 _ID = slice(11, 27)
 _ROUNDS = re.compile(rb'"rounds":([0-9]+)')
+
+#: The file beside a plan that says how its runs are searched; a plan without it is executed whole.
+SEARCH = "search.json"
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class Entry:
     def parse(self) -> Experiment:
         """Return the typed experiment."""
         return parse_experiment(self.experiment)
+
+    def until(self, rounds: int) -> Entry:
+        """Return the same run with another number of rounds."""
+        return replace(self, experiment={**self.experiment, "rounds": rounds})
 
     def request(self) -> RunRequest:
         """Return how many rounds are requested, and what to record."""
@@ -104,6 +112,18 @@ class Plan(Sequence[Entry]):
 def read_plan(path: Path) -> Plan:
     """Return the plan in a file; raises StoreUnusable where it cannot be read."""
     return Plan(path, read_content(path))
+
+
+def read_search(directory: Path) -> Halving | None:
+    """Return how the runs of a plan are searched; raises StoreUnusable where its file cannot be read."""
+    path = directory / SEARCH
+    data = files.read_bytes(path)
+    if data is None:
+        return None
+    try:
+        return Halving.from_json(strict_json.parse_object(data, path) or {})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise _unreadable(path, "it is damaged") from None
 
 
 def read_entries(path: Path, run_id: str) -> list[Entry]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from flbench.store.plans import Entry, Plan
+from flbench.store.races import Races
 from flbench.store.root import Store
 
 
@@ -17,11 +18,13 @@ class Queue:
     and the first pass also runs that other workers have begun since this queue was made: each costs one check of a
     file name, and the cost of finding the next run does not grow with the number of finished runs. A pass of a queue
     that ``is_thorough`` skips nothing, so that every run's state is read in the end.
+
+    With ``races``, a run is yielded up to the rung to which the search trains it now.
     """
 
-    def __init__(self, store: Store, plan: Plan, offset: int) -> None:
+    def __init__(self, store: Store, plan: Plan, offset: int, races: Races | None = None) -> None:
         self._runs = os.fspath(store.root / "runs")
-        self._plan = plan
+        self._plan, self._races = plan, races
         self._begun: set[str] | None = set(store.run_ids())
         begin = offset % len(plan)
         self._todo = list(chain(range(begin, len(plan)), range(begin)))
@@ -35,6 +38,8 @@ class Queue:
         if self.is_thorough:
             self._todo, self._left_out = sorted(self._todo + self._left_out), []
         self._again = []
+        if self._races is not None:
+            self._races.refresh()
         for position, index in enumerate(self._todo):
             self._position = position
             if self._begun is not None and self._plan.run_id(index) not in self._begun and self._exists(index):
@@ -42,7 +47,9 @@ class Queue:
             elif not self.is_thorough and self._is_published(index):
                 self._left_out.append(index)
             else:
-                yield self._plan[index]
+                if self._races is not None and self._races.may_go_on(index):
+                    self.keep()
+                yield self._entry(index)
         self._todo, self._begun = self._again, None
 
     @property
@@ -57,13 +64,19 @@ class Queue:
 
     def keep(self) -> None:
         """Yield the run that was yielded last in the next pass, too."""
-        self._again.append(self._todo[self._position])
+        if self._again[-1:] != [index := self._todo[self._position]]:
+            self._again.append(index)
 
     def near(self, count: int) -> Iterator[Entry]:
         """Yield the next ``count`` runs of this pass that are not published."""
         for index in self._todo[self._position + 1 : self._position + 1 + count]:
             if self.is_thorough or not self._is_published(index):
-                yield self._plan[index]
+                yield self._entry(index)
+
+    def _entry(self, index: int) -> Entry:
+        """Return a run of the plan, up to its rung if the plan is searched."""
+        entry = self._plan[index]
+        return entry if self._races is None else entry.until(self._races.standing(index).rung)
 
     def _is_published(self, index: int) -> bool:
         return self._exists(index, f"/results/{self._plan.rounds(index):08d}.json")

@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flbench.config import KINDS, Assembler, Experiment, label, normal_path
+from flbench.config import KINDS, Assembler, Experiment, canonical_json, label, normal_path
+from flbench.halving import Halving
 from flbench.messages import unknown
 from flbench.sweeps.expand import Arithmetic, expand
 from flbench.sweeps.match import Rule
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
+from flbench.sweeps.search import read_search
 from flbench.sweeps.source import Source, SpecError
 from flbench.sweeps.spec import SweepSpec
 
@@ -44,10 +46,11 @@ class Sweep:
         experiments: every run in order, each id once; the seeds of a cell follow each other.
         varying: the fields that differ between cells, axes first (``seed`` is not among them).
         arithmetic: the numbers behind the number of runs.
-        spec_hash: 16 hex digits that name the plan: run ids, rounds, evaluations and probes; nothing else changes it.
+        spec_hash: 16 hex digits that name the plan: run ids, rounds, evaluations, probes and search; nothing else does.
         path: the file.
         source: the file's text, without the changes of ``--set``.
         options: the ``--set``, ``--only`` and ``--limit`` options given, as typed.
+        search: how settings are dropped before the last round; None: all are trained to it.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Sweep:
     path: Path
     source: str
     options: tuple[str, ...]
+    search: Halving | None = None
 
     def cells(self) -> dict[str, list[Experiment]]:
         """Return the runs by cell id, in order."""
@@ -72,7 +76,7 @@ class Sweep:
         unique = tuple({experiment.run_id: experiment for experiment in experiments}.values())
         if all(map(operator.is_, unique, self.experiments)) and len(unique) == len(self.experiments):
             return self
-        return replace(self, experiments=unique, spec_hash=_plan_hash(unique))
+        return replace(self, experiments=unique, spec_hash=_plan_hash(unique, self.search))
 
 
 def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] = (), limit: int | None = None) -> Sweep:
@@ -127,6 +131,7 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
     with collection_paused():
         experiments, varying, arithmetic = expand(source, spec, conditions, limit)
     _check_report(source, spec, experiments)
+    search = read_search(source, spec, experiments)
     options = [f"--set {text}" for text in sets] + [f"--only {text}" for text in only]
     return Sweep(
         name=spec.name,
@@ -134,10 +139,11 @@ def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int |
         experiments=experiments,
         varying=varying,
         arithmetic=arithmetic,
-        spec_hash=_plan_hash(experiments),
+        spec_hash=_plan_hash(experiments, search),
         path=path,
         source=source.text,
         options=(*options, *([f"--limit {limit}"] if limit is not None else [])),
+        search=search,
     )
 
 
@@ -188,9 +194,11 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
         )
 
 
-def _plan_hash(experiments: Iterable[Experiment]) -> str:
+def _plan_hash(experiments: Iterable[Experiment], search: Halving | None) -> str:
     plan = hashlib.sha256()
     for run in experiments:
         probes = [label(probe) for probe in getattr(run, "probes", ())]
         plan.update(f"{run.run_id} {run.rounds} {run.eval_every} {probes}\n".encode())
+    if search is not None:
+        plan.update(canonical_json(search.to_json()).encode())
     return plan.hexdigest()[:16]

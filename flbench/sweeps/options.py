@@ -18,7 +18,7 @@ _OF_FIELDS = ("base", "axes", "zip", "set", "if", "baseline")
 _OF_VALUES = ("base", "set")
 
 #: Mappings that an option may create where the file has none.
-_SECTIONS = (*_OF_FIELDS, "resources", "retry", "backend", "wandb", "report")
+_SECTIONS = (*_OF_FIELDS, "resources", "retry", "backend", "wandb", "search", "report")
 
 
 def split_address(text: str) -> tuple[str | None, str]:

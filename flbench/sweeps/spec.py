@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
@@ -99,6 +101,25 @@ def _conditions(raw: Any) -> Any:
 def _fields(raw: Any) -> Any:
     """Put a single field into a list."""
     return (raw,) if isinstance(raw, str) else _sequence(raw)
+
+
+def _rungs(raw: Any) -> Any:
+    if raw is None:
+        return None
+    is_list = isinstance(raw, (list, tuple)) and all(type(rung) is int for rung in raw)
+    if not (is_list and len(raw) > 1 and all(before < rung for before, rung in pairwise((0, *raw)))):
+        raise ValueError(f"expected two or more increasing numbers of rounds, as in [10, 30, 100], got {raw!r}")
+    return tuple(raw)
+
+
+def _share(raw: Any) -> Any:
+    try:
+        share = Fraction(raw) if type(raw) in (str, float, Fraction) else None
+    except (ValueError, ZeroDivisionError):
+        share = None
+    if share is None or not 0 < share < 1:
+        raise ValueError(f"expected a share between 0 and 1, as 1/3 or 0.5, got {raw!r}")
+    return share.limit_denominator(10_000)
 
 
 def _seeds(raw: Any) -> Any:
@@ -264,6 +285,26 @@ class Wandb(Strict):
     mode: TrackingMode = Field(default="auto", description="auto: online if logged in to W&B, else off")
 
 
+class Search(Strict):
+    """Successive halving: settings that do badly at a rung are not trained further. Without it, all settings are."""
+
+    axis: Annotated[tuple[str, ...], BeforeValidator(_fields)] = Field(
+        min_length=1, description="the tuned hyper-parameter, or several: lr, or [lr, method.mu]"
+    )
+    rungs: Annotated[tuple[int, ...] | None, BeforeValidator(_rungs)] = Field(
+        default=None,
+        description="increasing numbers of rounds, the last that of all runs; default: a tenth, a fifth and all",
+    )
+    keep: Annotated[
+        Fraction, BeforeValidator(_share), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
+    ] = Field(default=Fraction(1, 2), description="share of the settings of a row and column that a rung keeps")
+    select_by: Literal["val", "last"] = Field(
+        default="val",
+        description="what ranks settings at a rung, as a mean over seeds: val: accuracy on held-out training data; "
+        "last: the report's metric, on the test data",
+    )
+
+
 class Report(Strict):
     """How the leaderboard is laid out."""
 
@@ -321,4 +362,5 @@ class SweepSpec(Strict):
         default=Local(), description="where workers run"
     )
     wandb: Wandb = Field(default=Wandb(), description="mirror on W&B")
+    search: Search | None = Field(default=None, description="train only the best settings to the end")
     report: Report = Field(default=Report(), description="layout of the leaderboard")

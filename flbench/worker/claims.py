@@ -8,8 +8,9 @@ from typing import Any
 
 from flbench.config import FUSABLE, REQUEST_FIELDS, canonical_json
 from flbench.errors import StoreUnusable, UserError
+from flbench.halving import Halving
 from flbench.slurm import record_end
-from flbench.store import Attempt, Entry, Lease, Plan, Queue, RunRequest, RunState, Store
+from flbench.store import Attempt, Entry, Lease, Plan, Queue, Races, RunRequest, RunState, Store
 from flbench.worker.attempts import MEMORY, execute_group
 from flbench.worker.engine import Engine, load_engine
 from flbench.worker.machine import environment
@@ -28,10 +29,12 @@ def work(
     should_stop: Callable[[], bool],
     stopped_as: Callable[[], str] = lambda: "interrupted",
     load: Callable[[Options], Engine] = load_engine,
+    search: Halving | None = None,
 ) -> int:
     """Execute the runs of a plan until none is left that this worker may claim.
 
-    Runs that other workers hold are skipped: if such a worker dies, the orchestrator starts another one.
+    Runs that other workers hold are skipped: if such a worker dies, the orchestrator starts another one. With
+    ``search``, runs wait at a rung for the others of their race; the worker that ends the last of them goes on.
 
     Returns:
         How many runs it claimed.
@@ -41,7 +44,8 @@ def work(
         MemoryShort: a run did not fit into the memory left by other workers; this worker ends to free its part.
         UserError: the data of all remaining runs cannot be used here; such runs are not claimed.
     """
-    queue = Queue(store, plan, options.offset)
+    races = None if search is None else Races(store, plan, search, options.max_attempts)
+    queue = Queue(store, plan, options.offset, races)
     claims = _Claims(store, queue, lease, options, load)
     claimed = 0
     while True:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from flbench.errors import StoreUnusable, UserError
 from flbench.slurm import Job
-from flbench.store import CancelMark, Heartbeat, Lease, StopCheck, Store, read_plan
+from flbench.store import CancelMark, Heartbeat, Lease, StopCheck, Store, read_plan, read_search
 from flbench.store.secrets import redact
 from flbench.worker.claims import work
 from flbench.worker.engine import Engine, load_engine
@@ -102,6 +102,7 @@ def _execute_plan(
                 should_stop=lambda: stop() or cancelled(),
                 stopped_as=lambda: stop.kind if stop() else "interrupted",
                 load=load,
+                search=read_search(store.sweeps / plan),
             )
         finally:
             store.check_present()  # otherwise a deleted store would be reported as another error or as a stop

@@ -218,7 +218,7 @@ def test_every_state_fits_into_eighty_columns(store: Store, monkeypatch: pytest.
     monkeypatch.setattr("flbench.cli.plan_status.tally_plan", lambda store, plan: tally)
     head, row, *_ = drawn(store, monkeypatch, 80)
     assert head.split() == ["sweep", "runs", *STATES, "rounds"]
-    assert row.split() == ["toy", "74070", *["12345"] * 6, "10.0", "%"]
+    assert row.split() == ["toy", "86415", *["12345"] * 7, "10.0", "%"]
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,7 @@ class ToySweep:
     spec_hash: str
     source: str = "name: toy\n"
     options: tuple[str, ...] = ()
+    search: None = None
 
 
 def shorten_intervals() -> None:

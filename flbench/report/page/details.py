@@ -99,6 +99,7 @@ def _costs(details: Details, target: float | None) -> list[Block]:
         "sd over clients": lambda costs: _percent(costs.spread),
         "worst class": _worst_class,
         "bytes": lambda costs: _bytes(costs.bytes),
+        "rounds of the search": lambda costs: _rounds(costs.budget),
         "rounds to target": lambda costs: _rounds_to(costs.reached) if costs.reached else None,
         "bytes to target": lambda costs: _bytes_to(costs.reached) if costs.reached else None,
     }
@@ -106,6 +107,8 @@ def _costs(details: Details, target: float | None) -> list[Block]:
     if not shown:
         return []
     text = "Means over seeds. Worst client and worst class: accuracy; bytes: sent and received by all clients."
+    if "rounds of the search" in shown:
+        text += " Rounds of the search: of all settings and seeds of the row and column."
     if "rounds to target" in shown and target is not None:
         text += f" Target: {METRICS[details.table.metric].text(target)}, at the first evaluation that reaches it."
     elif "rounds to target" in shown and details.baseline is not None:
@@ -124,6 +127,10 @@ def _percent(value: float | None) -> Entry | None:
 
 def _bytes(value: float | None) -> Entry | None:
     return None if value is None else Entry(bytes_text(value), order=value)
+
+
+def _rounds(value: int | None) -> Entry | None:
+    return None if value is None else Entry(f"{value:,}", order=value)
 
 
 def _worst_class(costs: Costs) -> Entry | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flbench.choices import SelectBy
+from flbench.halving import Halving
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
@@ -182,6 +183,8 @@ def _section(section: Section) -> Iterator[Block]:
             "Each row and column with the best of the settings that all rows of the column tried, chosen "
             f"{_CHOSEN[section.layout.select_by]}. A cell names their number if there are several."
         )
+        if section.layout.search is not None:
+            yield Paragraph(_search_text(section, section.layout.search))
         yield from _tables(section.tuned, 4)
         yield Fold(f"All {sum(len(table.cells) for table in section.tables)} cells", everything)
     else:
@@ -194,6 +197,19 @@ def _section(section: Section) -> Iterator[Block]:
         )
         yield from _tables(section.own_shard, 4)
     yield from detail_blocks(section, MOST_LINES)
+
+
+def _search_text(section: Section, search: Halving) -> str:
+    """Return how settings were dropped, and the budget of the rows."""
+    budgets = {costs.budget or 0 for details in section.details for costs in details.costs.values()}
+    least, most = min(budgets), max(budgets)
+    given = f"{most:,} rounds" if least == most else f"{least:,} to {most:,} rounds (more where settings tie at a rung)"
+    *early, last = map(str, search.rungs)
+    return (
+        f"**Search:** after {', '.join(early)} of {last} rounds the best {search.keep} of the settings of a row and "
+        f"column by their mean `{search.metric}` went on, and the others were dropped. Budget of every row in a "
+        f"column, over all settings and seeds: {given}."
+    )
 
 
 def _tables(tables: Sequence[Table], level: int) -> Iterator[Block]:

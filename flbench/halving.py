@@ -1,0 +1,148 @@
+"""Successive halving: which settings of a tuned field go on after each rung. Pure: a function of values at the rungs.
+
+A race is a cell of the report without the tuned fields: its candidates differ in nothing else, and their seeds are
+averaged. Every candidate is trained to the first rung, the best share of them to the next, and so on.
+
+Jamieson and Talwalkar (2016), "Non-stochastic best arm identification and hyperparameter optimization", AISTATS.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self, TypeVar
+
+from flbench.config import REQUEST_FIELDS, canonical_json
+from flbench.metric_specs import METRICS, Record, value_of
+
+#: What names one run of a race.
+K = TypeVar("K")
+
+#: Digits to which means are compared: those of two candidates with equal sums may differ in the last bits.
+DIGITS = 9
+
+
+@dataclass(frozen=True)
+class Halving:
+    """The ``search`` section of a sweep, with all defaults replaced.
+
+    Attributes:
+        axes: the tuned fields, ``lr`` or settings such as ``method.mu``.
+        rungs: numbers of rounds, increasing; the last is that of all runs.
+        keep: the share of a race's candidates that a rung keeps.
+        metric: what ranks them.
+    """
+
+    axes: tuple[str, ...]
+    rungs: tuple[int, ...]
+    keep: Fraction
+    metric: str
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """Return what ``to_json`` wrote; raises ValueError, TypeError or KeyError for anything else."""
+        search = cls(tuple(raw["axes"]), tuple(raw["rungs"]), Fraction(raw["keep"]), raw["metric"])
+        increasing = [*search.rungs] == sorted({int(rung) for rung in search.rungs})
+        if not (search.rungs and increasing and 0 < search.keep < 1 and search.metric in METRICS):
+            raise ValueError(f"not a search: {raw!r:.200}")
+        return search
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the search as plain JSON."""
+        return dataclasses.asdict(self) | {"keep": str(self.keep)}
+
+    def sizes(self, candidates: int) -> list[int]:
+        """Return how many of a race's candidates are trained to each rung, without ties.
+
+        >>> Halving(("lr",), (10, 30, 100), Fraction(1, 3), "val_acc").sizes(7)
+        [7, 3, 1]
+        """
+        return [math.ceil(candidates * self.keep**index) for index in range(len(self.rungs))]
+
+    def expected_rounds(self, race: Sequence[Sequence[K]], standings: Sequence[Standing] = ()) -> int:
+        """Return the rounds of all runs of a race: of its standings so far, and without ties from there on.
+
+        >>> Halving(("lr",), (10, 30, 100), Fraction(1, 3), "val_acc").expected_rounds([[0], [1], [2]])
+        100
+        """
+        standings = standings or [Standing(self.rungs[0])] * len(race)
+        decided = sum(standing.rung * len(seeds) for standing, seeds in zip(standings, race, strict=True))
+        now = max(standing.rung for standing in standings if not standing.dropped)
+        seeds = Fraction(sum(map(len, race)), len(race))
+        ahead = zip(self.sizes(len(race))[1:], self.rungs, self.rungs[1:], strict=False)
+        return decided + round(seeds * sum(size * (after - rung) for size, rung, after in ahead if rung >= now))
+
+    def race_of(self, experiment: Mapping[str, Any]) -> str:
+        """Return the race of an experiment (plain JSON): what all of its candidates share."""
+        shared = {field: value for field, value in experiment.items() if field not in {"seed", *REQUEST_FIELDS}}
+        for axis in self.axes:
+            field, _, setting = axis.partition(".")
+            if not setting:
+                shared.pop(field, None)
+            elif isinstance(component := shared.get(field), Mapping):
+                shared[field] = {name: value for name, value in component.items() if name != setting}
+        return canonical_json(shared)
+
+    def races(self, runs: Iterable[tuple[K, str, Mapping[str, Any]]]) -> list[list[list[K]]]:
+        """Return the runs (name, cell id, plain JSON) as races of candidates of seeds, in order."""
+        races: dict[str, dict[str, list[K]]] = {}
+        keys: dict[str, str] = {}
+        for name, cell_id, experiment in runs:
+            if cell_id not in keys:
+                keys[cell_id] = self.race_of(experiment)
+            races.setdefault(keys[cell_id], {}).setdefault(cell_id, []).append(name)
+        return [list(candidates.values()) for candidates in races.values()]
+
+    def value(self, record: Record | None) -> float | None:
+        """Return what ranks a run, larger is better; None without a finite value."""
+        value = value_of(record, self.metric)
+        if value is None or not math.isfinite(value):
+            return None
+        return -value if METRICS[self.metric].lower_is_better else value
+
+    def standings(self, race: Sequence[Sequence[K]], ended: Callable[[K, int], Ended | None]) -> list[Standing]:
+        """Return how far each candidate of a race is trained, as far as the results decide.
+
+        A rung is decided when all runs that reach it have ended there. Candidates with more seeds that have a value are
+        better, then those with the better mean: one of which a seed diverged or failed is behind all without. Those
+        that equal the last one that is kept are kept, too.
+
+        Args:
+            race: the seeds of each candidate.
+            ended: returns how a run ended up to a rung; None while it has not.
+        """
+        sizes = self.sizes(len(race))
+        standings = [Standing(self.rungs[0])] * len(race)
+        for index, rung in enumerate(self.rungs[:-1]):
+            left = [place for place, standing in enumerate(standings) if not standing.dropped]
+            ends = [[ended(run, rung) for run in race[place]] for place in left]
+            if any(end is None for seeds in ends for end in seeds):
+                break
+            scores = [_score([end.value for end in seeds if end and end.value is not None]) for seeds in ends]
+            last_kept = sorted(scores, reverse=True)[: sizes[index + 1]][-1]
+            for place, score in zip(left, scores, strict=True):
+                kept = score >= last_kept
+                standings[place] = Standing(self.rungs[index + 1]) if kept else Standing(rung, dropped=True)
+        return standings
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended up to a rung: its value there; None where it diverged or failed."""
+
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The rung to which a candidate is trained; ``dropped``: it ends there."""
+
+    rung: int
+    dropped: bool = False
+
+
+def _score(values: Sequence[float]) -> tuple[int, float]:
+    return len(values), round(math.fsum(values) / len(values), DIGITS) if values else 0.0

@@ -1,0 +1,264 @@
+"""Searched sweeps: what workers train, in any order, and what status, dry runs and reports show of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.cli.dry_run import finished_runs, summary
+from flbench.cli.plan_status import tally_plan
+from flbench.config import Experiment, content_of
+from flbench.errors import StoreUnusable
+from flbench.halving import Halving
+from flbench.launch.inline import InlineLauncher
+from flbench.orchestrate import Orchestrator
+from flbench.planning import write_plan
+from flbench.progress import Watch
+from flbench.report.dataframes import tidy
+from flbench.report.leaderboard import build
+from flbench.report.page.leaderboard import document
+from flbench.report.parts import parts_of
+from flbench.report.runs import StoreSource
+from flbench.report.write.json import to_json
+from flbench.report.write.markdown import to_markdown
+from flbench.store import Attempt, Lease, Plan, Races, Store, read_search
+from flbench.sweeps import SpecError, Sweep, load_sweep
+from flbench.worker import Options, work
+from tests.faults.stub import Done, OneByOne
+
+SWEEP = """
+version: 1
+name: search
+base: {rounds: 20, eval_every: 2, val_fraction: 0.1, partition: "classes:2"}
+axes: {norm: [none, ln], lr: [0.001, 0.01, 0.1, 0.5, 1]}
+seeds: [0, 1]
+search: {axis: lr, rungs: [2, 6, 20], keep: 1/2}
+report: {cols: [partition]}
+"""
+
+#: The values at rounds 2, 6 and 20 of both seeds, by norm and learning rate.
+VALUES = {
+    "none": {0.001: (0.1, 0.2, 0.9), 0.01: (0.3, 0.4, 0.5), 0.1: (0.5, 0.5, 0.6), 0.5: (0.4, 0.6, 0.8), 1: (0.2, 0, 0)},
+    "ln": {0.001: (0.4, 0.3, 0.1), 0.01: (0.4, 0.2, 0.1), 0.1: (0.4, 0.4, 0.4), 0.5: (0.4, 0.1, 0.1), 1: (0.1, 0, 0)},
+}
+DIVERGING = ("ln", 1.0)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    (tmp_path / "search.yaml").write_text(SWEEP)
+    return load_sweep(tmp_path / "search.yaml")
+
+
+def train(experiment: Any, attempt: Attempt, *, should_stop: Callable[[], bool]) -> Done:
+    """Record the values of the table in no time, from the last checkpoint on."""
+    checkpoint = next(iter(attempt.checkpoints()), None)
+    records = attempt.adopt(checkpoint)
+    began = records[-1]["round"] if records else 0
+    norm, lr = experiment.norm.name, experiment.lr
+    reached, status = experiment.rounds, "done"
+    for round in sorted(experiment.evaluated_rounds()):
+        if (norm, lr) == DIVERGING:
+            reached, status = 1, "diverged"
+            break
+        if round > began:
+            index = (round > 2) + (round > 6)
+            value = VALUES[norm][lr][index] + 0.01 * experiment.seed
+            attempt.record({"round": round, "acc": value / 2, "val_acc": value})
+    (attempt.path / "began").write_text(str(began))
+    attempt.save_checkpoint(reached, lambda file: file.write(b"x"))
+    attempt.publish(
+        status=status,  # type: ignore[arg-type]
+        rounds=reached, seconds=1.0, fingerprint=content_of(experiment.to_json()) or "toy", numerics={"device": "cpu"},
+    )  # fmt: skip
+    return Done(status, reached)
+
+
+def go(store: Store, sweep: Sweep, *, offset: int = 0, most: int = 1000) -> int:
+    """Let one worker execute at most so many attempts; return how many it did."""
+    done: list[Experiment] = []
+
+    def run(experiment: Experiment, attempt: Attempt, **options: Any) -> Done:
+        done.append(experiment)
+        return train(experiment, attempt, **options)
+
+    return work(
+        store,
+        Plan.of(sweep.experiments),
+        Lease.here(),
+        Options(offset=offset, max_attempts=9),
+        should_stop=lambda: len(done) >= most,
+        load=lambda _: OneByOne(run),
+        search=sweep.search,
+    )
+
+
+def reached(store: Store, sweep: Sweep) -> dict[tuple[str, float], list[int]]:
+    """Return the rounds that the seeds of each setting have reached."""
+    found: dict[tuple[str, float], list[int]] = {}
+    for run in sweep.experiments:
+        results = store.run(run.run_id).results()
+        found.setdefault((run.norm.name, run.lr), []).append(results[-1].rounds if results else 0)  # type: ignore[attr-defined]
+    return found
+
+
+#: Four of ln tie at the first rung; one of them is the best alone at the second, together with the diverged ones last.
+REACHED = {
+    ("none", 0.001): 2, ("none", 0.01): 6, ("none", 0.1): 20, ("none", 0.5): 20, ("none", 1): 2,
+    ("ln", 0.001): 20, ("ln", 0.01): 6, ("ln", 0.1): 20, ("ln", 0.5): 6, ("ln", 1): 1,
+}  # fmt: skip
+
+
+def test_one_worker_trains_the_kept_settings_to_the_end(store: Store, sweep: Sweep) -> None:
+    assert go(store, sweep) == 2 * (10 + 7 + 4)
+    assert reached(store, sweep) == {setting: [rounds] * 2 for setting, rounds in REACHED.items()}
+    assert go(store, sweep) == 0
+    for attempt in store.run(sweep.experiments[4].run_id).attempts():  # each rung goes on where the last one ended
+        assert (attempt.path / "began").read_text() == str((0, 2, 6)[attempt.number - 1])
+
+
+def finish(store: Store, sweep: Sweep) -> None:
+    """Execute the sweep as ``flbench sweep --backend inline`` does."""
+    plan = "/".join(write_plan(store, sweep).parts[-2:])
+
+    def launcher() -> InlineLauncher:
+        return InlineLauncher(store, plan, sweep.experiments, Options(), load=lambda _: OneByOne(train))
+
+    outcome = Orchestrator(store, plan, sweep.experiments, launcher).run()
+    assert (outcome.exit_code, outcome.progress.done, outcome.progress.dropped) == (0, 10, 10)
+    assert outcome.progress.share == 1
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_no_order_of_workers_and_no_kill_changes_the_choice(store: Store, sweep: Sweep, case: int) -> None:
+    chance, plan = random.Random(case), Plan.of(sweep.experiments)
+    assert sweep.search is not None
+    for _ in range(12):
+        index = chance.randrange(len(plan))
+        standing = Races(store, plan, sweep.search, 99).standing(index)
+        # A worker claims a run and is killed.
+        store.claim(plan[index].until(standing.rung).parse(), replace(Lease.here(), pid_start="not this process"))
+        go(store, sweep, offset=chance.randrange(len(plan)), most=chance.randrange(1, 6))
+    go(store, sweep)
+    assert reached(store, sweep) == {setting: [rounds] * 2 for setting, rounds in REACHED.items()}
+
+
+def test_results_from_before_the_search_change_no_choice(store: Store, sweep: Sweep) -> None:
+    """A setting that has all rounds already is dropped all the same."""
+    best_at_the_end = [run for run in sweep.experiments if (run.norm.name, run.lr) == ("none", 0.001)]  # type: ignore[attr-defined]
+    plan = Plan.of(best_at_the_end)
+    assert work(store, plan, Lease.here(), Options(), should_stop=lambda: False, load=lambda _: OneByOne(train)) == 2
+    finish(store, sweep)
+    assert reached(store, sweep) == {
+        setting: [20 if setting == ("none", 0.001) else rounds] * 2 for setting, rounds in REACHED.items()
+    }
+    cell = next(cell for cell in report(store, sweep)["cells"] if cell["run_ids"][0] == best_at_the_end[0].run_id)
+    assert (cell["dropped"], cell["mean"], cell["gaps"]) == (2, None, {"dropped at round 2": 2})
+
+
+def report(store: Store, sweep: Sweep) -> dict[str, Any]:
+    return to_json(build(parts_of(StoreSource(store), [sweep])))
+
+
+def test_the_report_shows_what_was_dropped_and_the_budget_of_every_row(store: Store, sweep: Sweep) -> None:
+    finish(store, sweep)
+    (part,) = parts_of(StoreSource(store), [sweep])
+    board = build([part])
+    found = to_json(board)
+    dropped = {(cell["experiment"]["norm"], cell["experiment"]["lr"]): cell["dropped"] for cell in found["cells"]}
+    expected = {setting: None if rounds == 20 else max(2, rounds) for setting, rounds in REACHED.items()}
+    assert dropped == expected
+    assert found["unfinished"] == {"diverged": 2}
+    # ln has one setting more from round 2 to 6, because four tie.
+    assert [(one["chosen"], one["budget"]) for one in found["details"]] == [
+        ("lr 0.5, best of 5", 2 * (2 * 2 + 6 + 2 * 20)),
+        ("lr 0.1, best of 5", 2 * (2 + 2 * 6 + 2 * 20)),
+    ]
+    text = to_markdown(document(board))
+    assert "dropped at round 6" in text
+    assert "over all settings and seeds: 100 to 108 rounds (more where settings tie at a rung)." in text
+    frame = tidy(part.collection.runs)
+    assert sorted(frame[frame.state == "dropped"].dropped) == [2] * 4 + [6] * 6
+    assert frame[frame.state == "dropped"].reached.tolist() == frame[frame.state == "dropped"].dropped.tolist()
+
+
+def test_status_and_dry_run_count_dropped_runs_as_ended(store: Store, sweep: Sweep) -> None:
+    directory = write_plan(store, sweep)
+    go(store, sweep, most=19)
+    progress = Watch(store, Plan.of(sweep.experiments), 3, sweep.search).update()
+    assert (progress.dropped, progress.done, progress.waiting, progress.pending) == (4, 1, 8, 7)
+    go(store, sweep)
+    tally = tally_plan(store, directory / "plan.jsonl")
+    assert {state: count for state, count in tally.counts.items() if count} == {"done": 8, "diverged": 2, "dropped": 10}
+    assert (tally.share, tally.open) == (1, 0)
+    facts = summary(sweep, finished_runs(sweep, store.root), 1)
+    assert (facts["done"], facts["missing"], facts["estimated_seconds"]) == (20, 0, 0)
+    expected = 2 * 2 * (5 * 2 + 3 * 4 + 2 * 14)
+    assert (facts["search"]["settings"], facts["search"]["expected_rounds"]) == ([[5, 3, 2]], expected)
+    assert facts["search"]["largest_rounds"] == 20 * 20
+
+
+def test_a_failed_run_holds_up_no_race(store: Store, sweep: Sweep) -> None:
+    finish_all = [run for run in sweep.experiments if run.lr != 0.5]  # type: ignore[attr-defined]
+    for run in set(sweep.experiments) - set(finish_all):
+        attempt = store.claim(run, Lease.here())
+        assert attempt is not None
+        attempt.end("error", "the user's mistake", user_fixable=True)
+    go(store, sweep)
+    found = reached(store, sweep)
+    assert [found["none", lr] for lr in (0.001, 0.01, 0.1, 0.5, 1)] == [[2, 2], [20, 20], [20, 20], [0, 0], [6, 6]]
+
+
+def test_a_damaged_search_is_refused(store: Store, sweep: Sweep) -> None:
+    directory = write_plan(store, sweep)
+    assert read_search(directory) == sweep.search == Halving(("lr",), (2, 6, 20), Fraction(1, 2), "val_acc")
+    (directory / "search.json").write_text(json.dumps({**sweep.search.to_json(), "keep": "3/2"}))
+    with pytest.raises(StoreUnusable, match=r"search.json: the plan cannot be read \(it is damaged\)"):
+        tally_plan(store, directory / "plan.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("search.axis=lrr", "search.axis: unknown field 'lrr' of an experiment; did you mean 'lr'?"),
+        ("search.axis=momentum", "search.axis: nothing to choose: no two cells differ in momentum alone"),
+        ("search.axis=rounds", "search.axis: rounds is no hyper-parameter, expected one such as lr or method.mu"),
+        ("search.axis=depth", "search.axis: unknown field 'depth' of these experiments"),
+        ("axes.lr=[0.1]", "search.axis: nothing to choose: no two cells differ in lr alone"),
+        (
+            "search.rungs=[6,2,20]",
+            "search.rungs: expected two or more increasing numbers of rounds, as in [10, 30, 100]",
+        ),
+        ("search.rungs=[20]", "search.rungs: expected two or more increasing numbers of rounds"),
+        ("search.rungs=[2,10]", "search.rungs: expected the rounds of all runs, 20, as the last, got 10"),
+        ("rounds=40", "search.rungs: expected the rounds of all runs, 40, as the last, got 20"),
+        ("eval_every=4", "search.rungs: no run is evaluated after round 2: eval_every is 4"),
+        ("search.keep=1", "search.keep: expected a share between 0 and 1, as 1/3 or 0.5, got 1"),
+        ("search.keep=3/2", "search.keep: expected a share between 0 and 1, as 1/3 or 0.5, got '3/2'"),
+        ("search.keep=1/0", "search.keep: expected a share between 0 and 1, as 1/3 or 0.5, got '1/0'"),
+        ("search.select_by=oracle", "search.select_by: expected 'val' or 'last', got 'oracle'"),
+        ("val_fraction=0", "search.select_by: val needs held-out data: set val_fraction, for example to 0.1, in base"),
+        ("search.keeps=1/3", "search.keeps: unknown key 'keeps'; did you mean 'keep'?"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(sweep: Sweep, change: str, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        load_sweep(sweep.path, [change])
+    assert message in str(error.value)
+    assert "search.yaml:" in str(error.value) or "--set" in str(error.value)
+
+
+def test_the_search_is_part_of_the_plans_name_and_rungs_have_defaults(sweep: Sweep) -> None:
+    whole = load_sweep(sweep.path, ["search=null"])
+    other = load_sweep(sweep.path, ["search.keep=1/3"])
+    assert len({sweep.spec_hash, whole.spec_hash, other.spec_hash}) == 3
+    assert [run.run_id for run in sweep.experiments] == [run.run_id for run in whole.experiments]
+    default = load_sweep(sweep.path, ["search={axis: lr}", "rounds=200", "eval_every=10"]).search
+    assert default == Halving(("lr",), (20, 40, 200), Fraction(1, 2), "val_acc")
