@@ -298,6 +298,44 @@ def test_ranks_of_shifted_networks_in_why() -> None:
     assert sentence in prose("docs/why.md")
 
 
+def spread(values: list[float]) -> str:
+    """Return the median, minimum and maximum as the tables of speeds have them."""
+    return "{} ({} to {})".format(
+        *(f"{v:.0f}" if v >= 100 else f"{v:#.3g}" for v in (np.median(values), min(values), max(values)))
+    )
+
+
+def test_the_tables_of_speeds() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "speed.json").read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, between, _ = re.split("<!-- (?:begin|end): flbench bench --readme -->", readme)
+    for table, task in zip(tables(between), measured["tasks"], strict=True):
+        timed = {row["name"]: row for row in task["rows"]}
+        plain = timed[task["reference"]]["seconds"]
+        for name, milliseconds, ratio, *accuracy in table:
+            seconds = timed.pop(name)["seconds"]
+            assert milliseconds == spread([1000 * s for s in seconds]), name
+            assert ratio == ("1" if seconds is plain else spread([p / s for p, s in zip(plain, seconds, strict=True)]))
+            assert not accuracy or accuracy[0].split()[0] == f"{100 * np.mean(accuracies_of(task, name)):.1f}"
+        assert not timed
+
+
+def accuracies_of(task: dict[str, Any], name: str) -> list[float]:
+    """Return the accuracies of a row of a measurement."""
+    return next(row["accuracies"] for row in task["rows"] if row["name"] == name)
+
+
+def test_other_frameworks_did_the_same_work() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "speed.json").read_text(encoding="utf-8"))
+    digits = next(task for task in measured["tasks"] if task["workload"] == "digits")
+    peers = [row for row in digits["rows"] if "versions" in row]
+    assert len(peers) == 3 and digits["all_rounds"] == 100
+    ours = accuracies_of(digits, "flbench")[0]
+    for row in digits["rows"]:
+        assert abs(row["accuracies"][0] - ours) < (0.005 if row in peers else 0.02), row["name"]
+    assert all(row["difference"] < 0.01 for row in peers)
+
+
 #: The folders with the files that documents name.
 SOURCES = ("flbench", "tests", "benchmarks")
 

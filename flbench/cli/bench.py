@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,6 +48,7 @@ BUSY = 0.25
 
 
 def bench(
+    context: typer.Context,
     workloads: Annotated[
         list[str] | None,
         typer.Argument(metavar="[digits|mlp|lenet|cifar10|resnet18]...", help="Workloads to train; default: all."),
@@ -94,6 +96,13 @@ def bench(
             help="Check a GPU in ten minutes instead; default workloads: cifar10 and resnet18.",
         ),
     ] = False,
+    readme: Annotated[
+        bool,
+        typer.Option(
+            "--readme",
+            help="Measure README's tables instead, with other frameworks; only --data and --json go with it.",
+        ),
+    ] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -113,6 +122,11 @@ def bench(
     and 30 clients, a profile of one round, and the projected time of 10,000 rounds. A part that fails does not lose the
     others; exit code 1 if any failed.
 
+    With --readme: train the same rounds in turns on one core, digits by flbench, plain loops, pfl-research, fluke and
+    Flower, and two CNNs by flbench and plain loops. Print the tables, write them into README.md, and the measurement
+    into benchmarks/speed.json. This takes about four minutes, in a checkout of flbench's repository. uv makes an
+    environment for each framework; the first time it downloads up to 5 GB.
+
     Example: flbench bench digits --threads 1
 
     Example: flbench bench cifar10 --norm ln --precision bf16 --repeats 9
@@ -124,12 +138,17 @@ def bench(
     Example: flbench bench digits cifar10 --methods feddyn,fedsam,moon
 
     Example: flbench bench --device cuda --acceptance --json > acceptance.json
+
+    Example: flbench bench --readme
     """
     from flbench.bench.acceptance import accept
     from flbench.bench.compare import Settings, compare  # imports torch, which takes seconds
     from flbench.bench.methods import MethodCosts, method_costs
     from flbench.bench.probes import ProbeCosts, probe_costs
 
+    if readme:
+        _readme(context, data, as_json)
+        return
     if probes + acceptance + (methods is not None) > 1:
         raise UserError("--probes, --methods and --acceptance are different measurements: give one of them")
     for name in workloads or ():
@@ -184,6 +203,28 @@ def bench(
         print_json({**_report(machine, settings), kind: measured})
     else:
         console.print(f"\nload at the end: {_load_text(_load())}", markup=False, highlight=False)
+
+
+def _readme(context: typer.Context, data: Path | None, as_json: bool) -> None:
+    from flbench.bench.compare import Settings  # imports torch, which takes seconds
+    from flbench.bench.speed_table import speed_tables
+    from flbench.cli.speed_readme import measure_tables, write_tables
+
+    for name in context.params.keys() - {"readme", "data", "as_json"}:
+        if getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE":
+            raise UserError(f"--readme measures what README's tables have: leave out {name!r}")
+    settings, errors = Settings(threads=1, data_root=data), Console(stderr=True)
+    machine = _machine(settings)
+    for line in _header(machine, settings):
+        say(errors, line)
+    tasks = measure_tables(data, _progress)
+    measured = {"schema": 1, "machine": {**machine, "load_after": _load()}, "tasks": tasks}
+    if as_json:
+        print_json(measured)
+    else:
+        print(speed_tables(measured))
+    write_tables(measured)
+    say(errors, "wrote README.md and benchmarks/speed.json")
 
 
 def _machine(settings: Settings) -> dict[str, Any]:

@@ -1,0 +1,65 @@
+"""``flbench bench --readme``: measure the tables of speeds in README, and write them into it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flbench.bench.contest import TASKS, measure
+from flbench.bench.measure import Note
+from flbench.bench.peers import FOLDER
+from flbench.bench.speed_table import replaced, speed_tables
+from flbench.errors import UserError
+
+#: Where a checkout has the tables, and the measurement from which they are made.
+README, MEASUREMENT = FOLDER.parents[1] / "README.md", FOLDER.parent / "speed.json"
+
+
+def measure_tables(data: Path | None, progress: Callable[[], AbstractContextManager[Note]]) -> list[dict[str, Any]]:
+    """Return the measurements of README's tables, made on one core.
+
+    Raises:
+        UserError: this is not a checkout, README has no place for the tables, or a framework failed.
+    """
+    if not FOLDER.is_dir():
+        raise UserError(f"--readme runs in a checkout of flbench's repository only: there is no folder {FOLDER}")
+    replaced(README.read_text(encoding="utf-8"), "")  # before minutes of measuring
+    with _one_core(), progress() as note:
+        return [measure(task, data, note) for task in TASKS]
+
+
+def write_tables(measured: dict[str, Any]) -> None:
+    """Write a complete measurement, and its tables into README.
+
+    Raises:
+        UserError: the measurement lacks a framework or a data set; README stays as it is.
+    """
+    tasks: Sequence[dict[str, Any]] = measured["tasks"]
+    lacking = [f"{row['name']} ({row['missing']})" for task in tasks for row in task["rows"] if "missing" in row]
+    lacking += [f"the data of {task['workload']}" for task in tasks if task["data"] == "random images"]
+    if lacking:
+        raise UserError(f"README.md is unchanged, because the measurement lacks {', '.join(lacking)}")
+    MEASUREMENT.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    README.write_text(replaced(README.read_text(encoding="utf-8"), speed_tables(measured)), encoding="utf-8")
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Keep this process and those that it starts on one core, where the system can, and torch on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
+    if cores:
+        os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if cores:
+            os.sched_setaffinity(0, cores)
