@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ from torch import Tensor
 from flbench.data.arrays import Arrays, Data
 from flbench.data.batches import Rows, crop_and_flip, draw_crops
 from flbench.methods.base import Tree
+
+#: Most pixels of a data set that is converted into the network's input once; in float32 they take 16 MB.
+CONVERTED_ONCE = 2**22
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,23 @@ class DeviceData:
         """Gather and augment the batches that ``side_by_side`` describes, on the device."""
         rows_ENB = drawn["rows_NEB"].transpose(0, 1)
         index = rows_ENB.reshape(-1)
-        pixels = self.train_MCHW.index_select(0, index)
+        source, prepare = self._source
+        pixels = source.index_select(0, index)
         if "crops_NEB3" in drawn:
             pixels = crop_and_flip(pixels, drawn["crops_NEB3"].transpose(0, 1).reshape(-1, 3))
         labels = self.train_labels_M.index_select(0, index).view(rows_ENB.shape)
         sizes_EN = drawn["sizes_NE"].T if "sizes_NE" in drawn else None
-        return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, self.prepare, sizes_EN)
+        return StackedBatches(pixels.unflatten(0, rows_ENB.shape), labels, prepare, sizes_EN)
+
+    @cached_property
+    def _source(self) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The images from which batches are gathered, and what converts these into the network's input.
+
+        On a CPU a small data set is converted once: to convert batches takes longer than to gather them.
+        """
+        if self.train_MCHW.is_cpu and self.train_MCHW.numel() <= CONVERTED_ONCE:
+            return self.prepare(self.train_MCHW), lambda pixels: pixels
+        return self.train_MCHW, self.prepare
 
     def prepare(self, images_MCHW: Tensor) -> Tensor:
         """Convert raw images into the network's input."""

@@ -175,7 +175,8 @@ class StackedExecutor:
             chunk = slice(first, min(first + self.chunk, clients))
             try:
                 work = _with_pixels_last(job(chunk)) if self.pixels_last else job(chunk)
-                self._network.train()
+                if not self._network.training:  # walking through its modules takes a hundredth of a small round
+                    self._network.train()
                 result = local_train(self._passes, vmap, work.task, work.init, work.batches.steps())
             except RuntimeError as error:
                 if not repeat:  # within a recording: the whole round has to be repeated

@@ -18,6 +18,7 @@ from flbench.engine.hooks import LiftedHooks, mean_over_batch
 from flbench.methods.base import Outputs, Tree
 from flbench.models.layers import at_least_float
 from flbench.models.network import Forward
+from flbench.models.norm_layers import Normalization
 
 #: Labels (B,), and for a stack with partial batches the number of samples (N,) of each batch, else None.
 Target = tuple[Tensor, Tensor | None]
@@ -71,7 +72,7 @@ class ByAutograd:
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
         """As in ``Gradient``."""
-        with _evaluating(self._passes.network), autocast(images.device, self._autocast):
+        with _evaluating([self._passes.network]), autocast(images.device, self._autocast):
             every = {name: self._passes.forward(*model, images) for name, model in self._lifted.teachers.items()}
         return {name: Outputs(*map(at_least_float, outputs)) for name, outputs in every.items()}
 
@@ -97,12 +98,14 @@ class ByHand:
     """For stacks of multi-layer perceptrons: the network's passes are derived, and the method's terms by autograd."""
 
     def __init__(self, network: nn.Module, dense: Callable[[], DenseStack], lifted: LiftedHooks) -> None:
-        self._network, self._lifted, self._stack = network, lifted, dense()
+        self._lifted, self._stack = lifted, dense()
+        #: The layers that differ in evaluation mode; to switch the whole network takes longer than a teacher's pass.
+        self._modal = [module for module in network.modules() if isinstance(module, Normalization)]
         self._teachers = {name: dense() for name in lifted.teachers}
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
         """As in ``Gradient``."""
-        with _evaluating(self._network):
+        with _evaluating(self._modal):
             models = self._lifted.teachers
             every = {name: stack.forward(*models[name], images) for name, stack in self._teachers.items()}
         return {name: Outputs(*outputs) for name, outputs in every.items()}
@@ -146,14 +149,16 @@ class ByHand:
 
 
 @contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
+def _evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Without gradient, in evaluation mode."""
-    network.eval()
+    for module in modules:
+        module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        network.train()
+        for module in modules:
+            module.train()
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
