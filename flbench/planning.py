@@ -102,7 +102,7 @@ def _import_earlier(store: Store, experiments: Sequence[Experiment]) -> None:
     for experiment in experiments:
         dataset = getattr(experiment, "dataset", None)
         if dataset is not None and dataset.content is not None and not store.run(experiment.run_id).path.exists():
-            run_id = experiment.on(dataset.holding(None)).run_id
+            run_id = experiment.having(dataset=dataset.holding(None)).run_id
             earlier += [run_id] if store.run(run_id).path.exists() else []
     results, _ = transfer.export_runs(store, earlier)
     if results:

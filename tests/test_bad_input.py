@@ -323,6 +323,11 @@ CASES = [
     case("an unknown metric", "report: {metric: accuracy}", "report.metric: ", "did you mean 'acc'?"),
     case("rows of no field", "report: {rows: [metod]}", "report.rows[0]: ", "did you mean 'method'?"),
     case("an unknown baseline", "report: {baseline: {method: fedav}}", "report.baseline.method: ", "'fedavg'"),
+    case("an unknown contrast", "report: {contrasts: [{norm: fm, against: none}]}", "report.contrasts", "'fn'"),
+    case("an unknown reference", "report: {contrasts: [{norm: fn, against: nine}]}", ".against: ", "'none'"),
+    case("a contrast of no field", "report: {contrasts: [{nrom: fn, against: none}]}", ".nrom: ", "norm"),
+    case("a contrast of two fields", "report: {contrasts: [{norm: fn, lr: 1, against: none}]}", "expected one field"),
+    case("a contrast without reference", "report: {contrasts: [{norm: fn}]}", "contrasts[0]: expected one field"),
     case("tuning no field", "report: {tune: [lrr]}", "report.tune[0]: ", "did you mean 'lr'?"),
     case("val without held-out data", "report: {select_by: val}", "report.select_by: ", "val_fraction"),
     # Options.

@@ -102,7 +102,7 @@ def test_the_official_content_is_left_out_of_the_id() -> None:
     assert other.run_id != plain.run_id
     assert other.cell_id != plain.cell_id
     assert parse_experiment(other.to_json()) == other
-    assert other.on(DATASETS.parse("cifar10")).run_id == plain.run_id
+    assert other.having(dataset=DATASETS.parse("cifar10")).run_id == plain.run_id
 
 
 def test_other_images_under_one_name_are_another_run(tmp_path: Path) -> None:
@@ -226,12 +226,12 @@ def test_a_named_content_is_compared_with_the_local_data(tmp_path: Path) -> None
 def test_stored_runs_determine_the_content(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     tiny = request(dataset="tinyimagenet", model="cnn", partition="iid")
-    first = tiny.on(tiny.dataset.holding(OTHER))  # type: ignore[union-attr]
+    first = tiny.having(dataset=tiny.dataset.holding(OTHER))  # type: ignore[union-attr]
     finish(store, first, 0.5, fingerprint=OTHER)
     assert named(tiny, "content") == first
     (found,) = collect(StoreSource(store), [tiny]).runs
     assert (found.run_id, found.state) == (first.run_id, "done")
-    finish(store, tiny.on(tiny.dataset.holding(THIRD)), 0.6, fingerprint=THIRD)  # type: ignore[union-attr]
+    finish(store, tiny.having(dataset=tiny.dataset.holding(THIRD)), 0.6, fingerprint=THIRD)  # type: ignore[union-attr]
     with pytest.raises(UserError, match=f"several contents.*{OTHER}.*{THIRD}|several contents.*{THIRD}.*{OTHER}"):
         collect(StoreSource(store), [tiny])
     (chosen,) = collect(StoreSource(store), [first]).runs
@@ -251,7 +251,7 @@ def test_among_several_stored_contents_the_local_one_is_used(tmp_path: Path) -> 
 
 def test_official_runs_precede_others_of_that_name(tmp_path: Path) -> None:
     store, official = Store(tmp_path / "store"), request(dataset="cifar10", model="cnn")
-    other = official.on(official.dataset.holding(OTHER))  # type: ignore[union-attr]
+    other = official.having(dataset=official.dataset.holding(OTHER))  # type: ignore[union-attr]
     finish(store, other, 0.1, fingerprint=OTHER)
     (found,) = collect(StoreSource(store), [official]).runs
     assert found.run_id == other.run_id
@@ -293,7 +293,7 @@ def test_a_result_on_other_data_is_not_reused(tmp_path: Path) -> None:
 def test_earlier_results_of_a_set_without_official_content_are_reused(tmp_path: Path) -> None:
     store, tiny = Store(tmp_path / "store"), request(dataset="tinyimagenet", model="cnn", partition="iid")
     finish(store, tiny, 0.4, fingerprint=OTHER)
-    same, other = (tiny.on(tiny.dataset.holding(content)) for content in (OTHER, THIRD))  # type: ignore[union-attr]
+    same, other = (tiny.having(dataset=tiny.dataset.holding(content)) for content in (OTHER, THIRD))  # type: ignore[union-attr]
     prepare_runs(store, [same, other])
     assert store.run(same.run_id).state(same).status == "done"
     assert store.run(other.run_id).state(other).status == "pending"
@@ -311,7 +311,7 @@ def test_export_and_import_keep_results_on_different_data_apart(tmp_path: Path) 
     target = Store(tmp_path / "both")
     verdicts = transfer.import_runs(target, [one for file in files for one in exports.read(file)], Lease.here())
     assert [verdict for _, verdict in verdicts] == ["imported", "imported"]
-    ids = {official.run_id, official.on(official.dataset.holding(OTHER)).run_id}  # type: ignore[union-attr]
+    ids = {official.run_id, official.having(dataset=official.dataset.holding(OTHER)).run_id}  # type: ignore[union-attr]
     assert {*target.run_ids()} == ids
     for source in (StoreSource(target), FilesSource(files)):
         assert {found.run_id for found in collect(source).runs} == ids

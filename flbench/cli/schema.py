@@ -8,7 +8,7 @@ from typing import Any
 from flbench.cli.boundary import print_json
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.registry import Component, schema_of
-from flbench.sweeps.spec import SweepSpec
+from flbench.sweeps.spec import AGAINST, SweepSpec
 
 Schema = dict[str, Any]
 
@@ -47,6 +47,8 @@ def sweep_schema() -> Schema:
         (parts["Report"], "baseline", "conditions"),
     ):
         _replace(owner, key, {"$ref": f"#/$defs/{mapping}"})
+    parts["contrast"] = _contrast(fields)
+    _replace(parts["Report"], "contrasts", _one_or_list({"$ref": "#/$defs/contrast"}, fewest=0))
     _replace(whole, "exclude", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
     _replace(whole, "overrides", _one_or_list({"$ref": "#/$defs/Override"}, fewest=0))
     _replace(whole, "seeds", {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]})
@@ -86,6 +88,20 @@ def _replace(owner: Schema, key: str, new: Schema) -> None:
     """Replace the schema of a property; keep its description."""
     old = owner["properties"][key]
     owner["properties"][key] = {"description": old.get("description", ""), **new}
+
+
+def _contrast(fields: dict[str, Schema]) -> Schema:
+    """Return the schema of a planned comparison: values of one field, and the one that they are compared with."""
+    conditions = _mapping(fields, _one_or_list)["properties"]
+    forms = [
+        {
+            "properties": {path: schema, AGAINST: {"$ref": f"#/$defs/field.{path}"}},
+            "required": [path, AGAINST],
+            "additionalProperties": False,
+        }
+        for path, schema in conditions.items()
+    ]
+    return {"type": "object", "anyOf": forms}
 
 
 def _mapping(fields: dict[str, Schema], form: Callable[[Schema], Schema]) -> Schema:

@@ -161,9 +161,9 @@ class Experiment(BaseModel):
         own = value.label() if isinstance(value, Component) else value
         return bool(own == type(self).model_fields[field].default)
 
-    def on(self, dataset: Component) -> Self:
-        """Return the same experiment on another data set."""
-        changed = self.model_copy(update={"dataset": dataset})
+    def having(self, **components: Component) -> Self:
+        """Return the same experiment with other components, such as another ``dataset``."""
+        changed = self.model_copy(update=components)
         for computed in ("run_id", "cell_id"):
             changed.__dict__.pop(computed, None)
         return changed

@@ -35,6 +35,8 @@ from flbench.registry import METHODS, Component
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from flbench.config import Federated
+
 Tree = dict[str, Any]  # of tensors
 
 #: Whose form of a method: its own paper's, the label-skew paper's text, or the label-skew paper's code.
@@ -150,6 +152,14 @@ class Method(Component):
     def perturbs(self) -> bool:
         """Whether a step takes a second gradient, at other weights."""
         return overrides(type(self), "perturbed")
+
+    def same_as(self, experiment: Federated) -> Method:
+        """Return the method that trains the same model in an experiment with this one: itself, unless overridden.
+
+        Reports merge the rows of methods that are the same. The declaration is about the arithmetic; the run ids stay
+        apart. ``tests/test_same_methods.py`` compares runs to the bit.
+        """
+        return self
 
     def init_server(self, x: Tree) -> Tree:
         """Return the server's state before the first round."""

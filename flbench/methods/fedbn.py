@@ -11,6 +11,8 @@ from flbench.registry import METHODS
 if TYPE_CHECKING:
     from torch import nn
 
+    from flbench.config import Federated
+
 
 @METHODS.register("fedbn")
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class FedBN(Method):
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x) for all but batch-normalization layers"
     source: ClassVar[str] = "Li et al. 2021, FedBN: Federated Learning on Non-IID Features via Local BN, Algorithm 1"
     keeps_statistics: ClassVar[bool] = True
+
+    def same_as(self, experiment: Federated) -> Method:
+        """Return FedAvg where the network has no batch normalization."""
+        return self if experiment.norm.has_batch_norm else Method(self.server_lr)  # type: ignore[attr-defined]
 
     def local_names(self, model: nn.Module) -> frozenset[str]:
         """Return every parameter and buffer of every batch-normalization layer."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from flbench.methods.base import Method
 from flbench.registry import METHODS
+
+if TYPE_CHECKING:
+    from flbench.config import Federated
 
 
 @METHODS.register("fednova")
@@ -26,6 +29,10 @@ class FedNova(Method):
     source: ClassVar[str] = "Wang et al. 2020, Tackling the Objective Inconsistency Problem, eq. 10 and Algorithm 1"
 
     assumes_plain_momentum: ClassVar[bool] = True
+
+    def same_as(self, experiment: Federated) -> Method:
+        """Return FedAvg where all clients take the same number of steps."""
+        return self if experiment.local_steps is None else Method(self.server_lr)
 
     def delta_weights(self, share: Sequence[float], steps: Sequence[int], momentum: float) -> Sequence[float]:
         """Return p_k / a_k times the effective number of steps."""

@@ -13,6 +13,8 @@ from flbench.registry import METHODS
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from flbench.config import Federated
+
 
 @METHODS.register("fedprox")
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class FedProx(Method):
     source: ClassVar[str] = "Li et al. 2020, Federated Optimization in Heterogeneous Networks, Algorithm 2"
 
     mu: Annotated[float, Field(ge=0)] = 0.01
+
+    def same_as(self, experiment: Federated) -> Method:
+        """Return FedAvg for one local step, at whose weights w = x the penalty has no gradient, and for mu = 0."""
+        return Method(self.server_lr) if experiment.local_steps == 1 or self.mu == 0 else self
 
     def penalty(self, w: Tree, batch: Batch, ctx: Context) -> Tensor | float:
         """Return mu/2 times the squared distance to the round's initial parameters."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -12,6 +12,11 @@ from flbench.registry import METHODS
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from flbench.config import Federated
+
+#: Below this chance that any client of an iid partition lacks a class, all clients hold every class.
+LACKING = 1e-3
 
 
 @METHODS.register("fedrs")
@@ -28,7 +33,24 @@ class FedRS(Method):
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
 
+    def same_as(self, experiment: Federated) -> Method:
+        """Return FedAvg where every client holds every class, and for alpha = 1.
+
+        An iid partition is random: it counts where the chance that any client lacks a class is below ``LACKING``.
+        """
+        return Method(self.server_lr) if self.alpha == 1 or _holds_every_class(experiment) else self
+
     def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
         """Scale the logits of missing classes."""
         held_Y = (ctx.counts_Y > 0).to(z_BY.dtype)
         return z_BY * (held_Y + self.alpha * (1 - held_Y))
+
+
+def _holds_every_class(experiment: Federated) -> bool:
+    """Bound the chance by a sum over clients and classes of equal size, each drawn with replacement."""
+    dataset: Any = experiment.dataset
+    if experiment.partition.name != "iid" or dataset.counts is None or dataset.classes is None:
+        return False
+    samples = dataset.counts[0] * (1 - experiment.val_fraction) // experiment.clients
+    lacking = experiment.clients * dataset.classes * (1 - 1 / dataset.classes) ** samples
+    return bool(lacking < LACKING)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from flbench.report.claims import Chapter
 from flbench.report.costs import Costs
 from flbench.report.lr_range import Ranges
+from flbench.report.planned import Planned
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection
 from flbench.report.stats import Contrast
@@ -53,6 +54,7 @@ class Section:
     chosen: tuple[str, ...]  # the hyperparameters that were chosen
     own_shard: tuple[Table, ...]  # methods that keep parameters on the clients, on the clients' own data
     details: tuple[Details, ...]  # of the tuned tables, or of all where nothing was tuned
+    planned: tuple[Planned, ...]  # the planned comparisons, of the same tables
     ranges: tuple[Ranges, ...]  # the learning rates with which each row works
     fingerprints: tuple[str, ...]  # versions of the data
 

@@ -14,13 +14,16 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from flbench.config import Experiment, Training
+from flbench.config import Experiment, Federated, Training
 from flbench.messages import format_scalar
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.literal import line
 from flbench.report.provenance import describe
 from flbench.report.runs import Run
 from flbench.report.ticks import DIGITS, Tick, axis_value, digits_of, tick
+
+#: Cells with the same unit are one computation: the id of the cell, its round, the version of its data.
+Unit = tuple[str, int, str | None]
 
 #: Coverage of every interval that is printed.
 CONFIDENCE = 0.95
@@ -70,6 +73,7 @@ class Cell:
     chosen: str = ""  # how its hyperparameters were chosen, if they were
     # Significant digits by axis, where four are too few.
     digits: Mapping[str, int] = field(default_factory=dict, compare=False)
+    copies: tuple[Cell, ...] = ()  # cells of the same unit whose rows are merged with this one's
 
     @property
     def experiment(self) -> Experiment:
@@ -96,6 +100,16 @@ class Cell:
         """The numbers of training and test images, if a result recorded them."""
         recorded = (run.result.environment.get("samples") for run in self.runs if run.result)
         return next(filter(None, recorded), None)
+
+    @cached_property
+    def unit(self) -> Unit:
+        """What is computed: the id of the cell with the plainest method that trains the same, round and data."""
+        experiment = self.experiment
+        if isinstance(experiment, Federated):
+            same = experiment.method.same_as(experiment)  # type: ignore[attr-defined]
+            if same != experiment.method:
+                experiment = experiment.having(method=same)
+        return experiment.cell_id, self.rounds, self.fingerprint
 
     @cached_property
     def by_seed(self) -> Mapping[int, float]:
@@ -149,7 +163,11 @@ class Cell:
             return Tick((self.rounds,), format_scalar(self.rounds))
         value = axis_value(self.experiment, axis)
         always = ("variant",) if axis == "method" and value is not None and value.name in self.runs[0].varied else ()
-        return tick(axis, value, tuple(without), self.digits.get(axis, DIGITS), always)
+        own = tick(axis, value, tuple(without), self.digits.get(axis, DIGITS), always)
+        if axis != "method" or not self.copies:
+            return own
+        names = (own.label, *(copy.tick(axis, without).label for copy in self.copies))
+        return Tick(own.order, " = ".join(names))
 
 
 def gap_of(run: Run, metric: str) -> str | None:

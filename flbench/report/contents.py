@@ -16,7 +16,7 @@ def renamed(experiments: Sequence[Experiment], named: dict[Dataset, Dataset]) ->
     for experiment in experiments:
         dataset = getattr(experiment, "dataset", None)
         new = named.get(dataset, dataset) if dataset is not None else None
-        out.append(experiment if new is None or new == dataset else experiment.on(new))
+        out.append(experiment if new is None or new == dataset else experiment.having(dataset=new))
     return out
 
 

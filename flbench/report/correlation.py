@@ -2,10 +2,15 @@
 
 Spearman's rho is Pearson's correlation of ranks; equal values share their mean rank. With strata, values are ranked
 within each stratum, ranks are divided by its size, and their deviations from its mean are pooled, so that differences
-between strata do not count. Cells of one group vary together, so the interval is a percentile bootstrap that draws
-whole groups with replacement and ranks again. It covers the correlation in 92 to 95 % of cases for 6 groups or more
-(simulated: ``tests/report/test_correlation.py``). scipy has no Spearman correlation within strata and no bootstrap of
-groups.
+between strata do not count.
+
+Cells of one group vary together, so the interval is a percentile bootstrap that draws whole groups with replacement and
+ranks again. Cells of a table of norms and methods share their norm with some cells and their method with others. There
+the bootstrap draws norms and, independently, methods, and a cell counts the product of both times (the pigeonhole
+bootstrap: McCullagh 2000, Resampling and exchangeable arrays; Owen 2007, The pigeonhole bootstrap). Its variance is at
+least that of the estimate, so it covers the correlation in 94 to 100 % of simulated data sets, where a bootstrap of
+rows (norm x method) covers it in 60 to 93 % (``tests/report/test_correlation.py``). scipy has no Spearman correlation
+within strata and no bootstrap of groups.
 
 Shape suffixes: R resamples, N values, G groups, K distinct values.
 """
@@ -40,6 +45,7 @@ class Correlation:
     groups: int  # how many groups they form
     rho: float | None  # Spearman's; None where it is not defined
     interval: tuple[float, float] | None  # of 95 %; None for too few groups
+    crossed: int | None = None  # how many groups of the second kind they form
 
 
 def spearman(
@@ -47,27 +53,31 @@ def spearman(
     second: Sequence[float],
     groups: Sequence[Hashable],
     strata: Sequence[Hashable] | None = None,
+    crossed: Sequence[Hashable] | None = None,
 ) -> Correlation:
     """Return Spearman's rho of two quantities within strata, with its interval.
 
     Args:
         first: values of one quantity.
         second: values of the other.
-        groups: the group of each pair; whole groups are resampled.
+        groups: the group of each pair; whole groups are resampled. Fewer than ``FEWEST_GROUPS`` have no interval.
         strata: the stratum of each pair, within which it is ranked; None: one stratum.
+        crossed: the group of each pair by a second criterion, resampled independently; None: there is none.
     """
     x_N, y_N = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     stratum_N, strata_count = _codes([()] * len(x_N) if strata is None else strata)
     members = [np.flatnonzero(stratum_N == number) for number in range(strata_count)]
     group_N, count = _codes(groups)
+    other_N, others = _codes([()] * len(x_N) if crossed is None else crossed)
+    crossed_count = None if crossed is None else others
     ranked = [(index, _Ranks(x_N[index]), _Ranks(y_N[index])) for index in members]
     rho = _pooled(ranked, np.ones((1, len(x_N))))[0] if len(x_N) else np.nan
-    if not np.isfinite(rho):
-        return Correlation(len(x_N), count, None, None)
-    if count < FEWEST_GROUPS:
-        return Correlation(len(x_N), count, float(rho), None)
-    draws_R = np.concatenate([_pooled(ranked, weights_RG[:, group_N]) for weights_RG in _resamples(count)])
-    return Correlation(len(x_N), count, float(rho), _interval(draws_R))
+    interval = None
+    if np.isfinite(rho) and count >= FEWEST_GROUPS:
+        portions = zip(_resamples(count), _resamples(others, "bootstrap of crossed groups"), strict=True)
+        draws = [_pooled(ranked, own_RG[:, group_N] * other_RG[:, other_N]) for own_RG, other_RG in portions]
+        interval = _interval(np.concatenate(draws))
+    return Correlation(len(x_N), count, float(rho) if np.isfinite(rho) else None, interval, crossed_count)
 
 
 @dataclass(frozen=True)
@@ -127,9 +137,9 @@ def _pooled(ranked: Sequence[tuple[NDArray[Any], _Ranks, _Ranks]], weights_RN: A
     return rho_R
 
 
-def _resamples(count: int) -> list[Array]:
+def _resamples(count: int, purpose: str = "bootstrap of groups") -> list[Array]:
     """Return how often each group is drawn, a row a resample, in portions; the same for equal counts."""
-    draw = stream(0, "bootstrap of groups")
+    draw = stream(0, purpose)
     drawn_RG = draw.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
     return [drawn_RG[start : start + _AT_A_TIME] for start in range(0, RESAMPLES, _AT_A_TIME)]
 

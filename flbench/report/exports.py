@@ -97,7 +97,7 @@ class Exported:
             return self
         if (before := self.experiment) is None or before.run_id != self.run_id:
             return self
-        experiment = before.on(before.dataset.holding(content))  # type: ignore[attr-defined]
+        experiment = before.having(dataset=before.dataset.holding(content))  # type: ignore[attr-defined]
         return dataclasses.replace(
             self,
             run_id=experiment.run_id,

@@ -16,12 +16,14 @@ from flbench.report.costs import budgets_of, costs_of, targets_of
 from flbench.report.lr_range import Ranges, ranges
 from flbench.report.paper import Paper
 from flbench.report.parts import Part, merged, place_of
+from flbench.report.planned import planned
 from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection, Run, varied_methods
 from flbench.report.selection import tune
 from flbench.report.summary import overalls
 from flbench.report.tables import SECTION, Layout, Table, axes_of, has_axis, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
+from flbench.report.units import merge_rows
 from flbench.sweeps import condition
 
 #: Settings that a section's constants name even at their default.
@@ -105,7 +107,7 @@ def _check(runs: Sequence[Run], layout: Layout) -> None:
 
 
 def _section(title: str, collection: Collection, layout: Layout) -> Section:
-    cells = cells_of(collection.runs, layout.metric)
+    cells = merge_rows(cells_of(collection.runs, layout.metric), layout.rows)
     fingerprints = tuple(sorted({cell.fingerprint for cell in cells if cell.fingerprint}))
     if len(fingerprints) > 1:
         layout = dataclasses.replace(layout, rows=(*layout.rows, "data"))
@@ -137,6 +139,7 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
         chosen=tuple(dict.fromkeys(chosen)),
         own_shard=tuple(lay_out(own, layout, ranked=False)),
         details=tuple(details),
+        planned=planned([one.table for one in details], layout.contrasts),
         ranges=tuple(found),
         fingerprints=fingerprints,
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flbench.config import Training
+from flbench.config import Training, normal_path
 from flbench.report.board import Options
 from flbench.report.runs import Collection, Source, collect
-from flbench.report.tables import Layout
-from flbench.sweeps import Sweep
+from flbench.report.tables import Layout, Pair
+from flbench.sweeps import AGAINST, Sweep
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ def _layout_of(sweep: Sweep) -> Layout:
         options.cols,
         options.select_by,
         tune=tuple(dict.fromkeys((*options.tune, *(sweep.search.axes if sweep.search else ())))),
+        contrasts=tuple(pair for contrast in options.contrasts for pair in _pairs(contrast)),
         target=options.target,
         search=sweep.search,
     )
@@ -91,6 +92,13 @@ def _layout_of(sweep: Sweep) -> Layout:
         return layout
     conditions = tuple(f"{path}={json.dumps(value)}" for path, value in options.baseline.items())
     return dataclasses.replace(layout, baseline=conditions)
+
+
+def _pairs(contrast: Mapping[str, Any]) -> Iterator[Pair]:
+    """Yield a comparison for each value that a planned comparison of a sweep file names."""
+    ((field, values),) = ((key, raw) for key, raw in contrast.items() if key != AGAINST)
+    for value in values if isinstance(values, list) else [values]:
+        yield Pair(normal_path(field), json.dumps(value), json.dumps(contrast[AGAINST]))
 
 
 def merged(parts: Sequence[Part]) -> Collection:

@@ -217,7 +217,7 @@ def named_by(source: Source, requests: Sequence[Experiment]) -> list[Experiment]
         contents = Counter(
             own.content
             for experiment, own in stored
-            if own.content and own.same_place(dataset) and experiment.on(dataset).run_id in ids
+            if own.content and own.same_place(dataset) and experiment.having(dataset=dataset).run_id in ids
         )
         named[dataset] = dataset.holding(choose_content(dataset, contents))
     return renamed(requests, named)

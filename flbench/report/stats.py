@@ -90,7 +90,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A cell minus its reference; ``p`` is corrected for the number of cells (Holm), None for single seeds."""
+    """A difference; ``p`` is corrected for all that it was tested with (Holm), None for single seeds."""
 
     difference: Difference
     p: float | None
@@ -99,10 +99,16 @@ class Contrast:
 def contrasts(cells: Mapping[At, Cell], reference: At) -> dict[At, Contrast]:
     """Return every other cell minus the one at ``reference``, over their common seeds."""
     against = cells[reference].by_seed
-    found = {at: gap for at, cell in cells.items() if at != reference and (gap := paired(cell.by_seed, against))}
+    return corrected(
+        {at: gap for at, cell in cells.items() if at != reference and (gap := paired(cell.by_seed, against))}
+    )
+
+
+def corrected(found: Mapping[At, Difference]) -> dict[At, Contrast]:
+    """Return differences with p-values that are corrected for their number."""
     tested = {at: gap.p for at, gap in found.items() if gap.p is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return {at: Contrast(gap, corrected.get(at)) for at, gap in found.items()}
+    p_values = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return {at: Contrast(gap, p_values.get(at)) for at, gap in found.items()}
 
 
 def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float] | None:

@@ -14,7 +14,7 @@ from flbench.config import ALIASES, Experiment
 from flbench.halving import Halving
 from flbench.metric_specs import METRICS
 from flbench.registry import Component
-from flbench.report.cells import Cell, grouped
+from flbench.report.cells import Cell, Unit, grouped
 from flbench.report.runs import compared_fields
 from flbench.report.stats import LEVEL, Contrast, contrasts
 from flbench.report.ticks import Tick, axis_label, place_label
@@ -29,6 +29,15 @@ PROBLEM = frozenset(
 
 
 @dataclass(frozen=True)
+class Pair:
+    """A planned comparison of a field's value with another one, both as JSON."""
+
+    field: str
+    value: str
+    against: str
+
+
+@dataclass(frozen=True)
 class Layout:
     """The ``report`` section of a sweep."""
 
@@ -40,6 +49,7 @@ class Layout:
     # FIELD=VALUE conditions of the row that the others are compared with.
     baseline: tuple[str, ...] = ("method=fedavg", "norm=none")
     tune: tuple[str, ...] = ("lr",)  # hyperparameters to choose where they vary
+    contrasts: tuple[Pair, ...] = ()  # planned comparisons
     target: float | None = None  # value to which rounds and bytes are counted; None: the final value of the baseline
     search: Halving | None = None  # how settings were dropped before the last round
 
@@ -171,13 +181,27 @@ class Table:
         return [cell for _, cell in sorted(self.cells.items())]
 
     @cached_property
+    def twins(self) -> Mapping[Position, Position]:
+        """Cells whose unit an earlier row of the column has, too, each with the position there."""
+        first: dict[tuple[int, Unit], Position] = {}
+        found = {}
+        for (row, col), cell in sorted(self.cells.items()):
+            if (origin := first.setdefault((col, cell.unit), (row, col))) != (row, col):
+                found[row, col] = origin
+        return found
+
+    def _with_twins(self, found: Iterable[Position]) -> frozenset[Position]:
+        origins = frozenset(found)
+        return origins | {at for at, origin in self.twins.items() if origin in origins}
+
+    @cached_property
     def contests(self) -> tuple[Mapping[Position, Cell], ...]:
-        """The complete cells that are compared: of one column, on the same data, two or more."""
+        """The complete cells that are compared: of one column, on the same data, each unit once, two or more."""
         if not self.ranked:
             return ()
         groups: dict[tuple[int, str | None], dict[Position, Cell]] = {}
         for (row, col), cell in sorted(self.cells.items()):
-            if cell.complete and cell.summary:
+            if cell.complete and cell.summary and (row, col) not in self.twins:
                 groups.setdefault((col, cell.fingerprint), {})[row, col] = cell
         return tuple(group for group in groups.values() if len(group) > 1)
 
@@ -189,7 +213,7 @@ class Table:
         for contest in self.contests:
             texts = {at: float(metric.text(cell.summary.mean)) for at, cell in contest.items() if cell.summary}
             found |= {at for at, value in texts.items() if value == metric.best(texts.values())}
-        return frozenset(found)
+        return self._with_twins(found)
 
     @cached_property
     def to_best(self) -> Mapping[Position, Contrast]:
@@ -218,7 +242,7 @@ class Table:
         simulation: ``tests/report/test_simulation.py``).
         """
         close = (at for at, one in self.to_best.items() if one.p is not None and one.p >= LEVEL)
-        return frozenset(close) - self.best
+        return self._with_twins(close) - self.best
 
 
 def lay_out(cells: Sequence[Cell], layout: Layout, *, ranked: bool = True, chosen: Sequence[str] = ()) -> list[Table]:

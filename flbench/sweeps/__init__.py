@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flbench.config import KINDS, Assembler, Experiment, canonical_json, label, normal_path
+from flbench.config import KINDS, Assembler, Experiment, GivenValue, Where, canonical_json, label, normal_path
 from flbench.halving import Halving
 from flbench.messages import unknown
 from flbench.sweeps.expand import Arithmetic, expand
@@ -23,9 +23,10 @@ from flbench.sweeps.match import Rule
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
 from flbench.sweeps.search import read_search
 from flbench.sweeps.source import Source, SpecError
-from flbench.sweeps.spec import SweepSpec
+from flbench.sweeps.spec import AGAINST, SweepSpec, Values
 
 __all__ = [
+    "AGAINST",
     "SpecError",
     "Sweep",
     "collection_paused",
@@ -188,10 +189,25 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
                 raise source.error(("report", part, index), str(error)) from None
     if spec.report.baseline is not None:
         Rule(source, source.read_layer(spec.report.baseline, ("report", "baseline")))
+    for index, contrast in enumerate(spec.report.contrasts):
+        _check_contrast(source, contrast, ("report", "contrasts", index))
     if spec.report.select_by == "val" and any(not getattr(run, "val_fraction", True) for run in experiments):
         raise source.error(
             ("report", "select_by"), "val needs held-out data: set val_fraction, for example to 0.1, in base"
         )
+
+
+def _check_contrast(source: Source, contrast: Values, where: Where) -> None:
+    """Check that a planned comparison names values of one field, and the value that they are compared with."""
+    fields = [key for key in contrast if key != AGAINST]
+    if len(fields) != 1 or AGAINST not in contrast:
+        raise source.error(where, f"expected one field and {AGAINST!r}, as {{norm: [fn, ln], against: none}}")
+    (field,) = fields
+    reference = source.read_layer({field: contrast[AGAINST]}, where)
+    if isinstance(contrast[AGAINST], list):
+        raise source.error((*where, AGAINST), f"expected one value, got {contrast[AGAINST]!r}")
+    Rule(source, source.read_layer({field: contrast[field]}, where))
+    Rule(source, {path: GivenValue(given.raw, (*where, AGAINST)) for path, given in reference.items()})
 
 
 def _plan_hash(experiments: Iterable[Experiment], search: Halving | None) -> str:

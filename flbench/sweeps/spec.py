@@ -25,6 +25,9 @@ else:  #: What a report can rank by.
 #: Fields of an experiment and their values; components are names, shorthands or mappings.
 Values = dict[str, Any]
 
+#: The key of a planned comparison beside its field: the value that the others are compared with.
+AGAINST = "against"
+
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -323,6 +326,10 @@ class Report(Strict):
     )
     tune: Annotated[tuple[str, ...], BeforeValidator(_fields)] = Field(
         default=("lr",), description="hyper-parameters of which each row shows its best, where they vary; [] for none"
+    )
+    contrasts: Annotated[tuple[Values, ...], BeforeValidator(_conditions)] = Field(
+        default=(),
+        description="planned comparisons of a field's values with another one, as {norm: [fn, ln], against: none}",
     )
     target: float | None = Field(
         default=None,

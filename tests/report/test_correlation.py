@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from flbench.report import correlation
 from flbench.report.correlation import FEWEST_GROUPS, Correlation, mean, spearman
 
 
@@ -65,6 +68,58 @@ def test_the_interval_covers_the_correlation_of_cells_in_groups(count: int, rho:
         low, high = spearman(x.ravel().tolist(), y.ravel().tolist(), groups).interval or (1, -1)
         covered += low <= 6 / np.pi * np.arcsin(rho / 2) <= high
     assert 0.89 < covered / 300 < 0.98
+
+
+#: The digits sweep without copies: ten methods with three norms, and FedAvg with twelve more.
+ROWS = [(norm, method) for norm in range(3) for method in range(10)] + [(norm, 0) for norm in range(3, 15)]
+
+
+def crossed_cells(draw: np.random.Generator, rho: float, of_norm: float, of_method: float) -> dict[str, list[Any]]:
+    """Two quantities of cells in two columns at three learning rates.
+
+    Their norm and their method have these shares of the variance; copies of FedAvg would add rows without information.
+    """
+    norm, method = np.array(ROWS).T
+    size = (2, len(ROWS), 2, 3)
+    shares = of_norm, of_method, 1 - of_norm - of_method
+    of_norms, of_methods = draw.normal(size=(2, 15, 1, 1)), draw.normal(size=(2, 10, 1, 1))
+    effects = of_norms[:, norm], of_methods[:, method], draw.normal(size=size)
+    x, noise = sum(np.sqrt(share) * effect for share, effect in zip(shares, effects, strict=True))
+    y = rho * x + np.sqrt(1 - rho**2) * noise
+    norm, method, column = (
+        np.broadcast_to(of, x.shape).ravel().tolist()
+        for of in (norm[:, None, None], method[:, None, None], np.arange(2)[None, :, None])
+    )
+    return {"x": x.ravel().tolist(), "y": y.ravel().tolist(), "norm": norm, "method": method, "column": column}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rho", "of_norm", "of_method"), [(0.0, 0.4, 0.2), (0.0, 0.7, 0.1), (0.0, 0.2, 0.5), (0.6, 0.4, 0.2)]
+)
+def test_resampling_norms_and_methods_covers_the_correlation(
+    rho: float, of_norm: float, of_method: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least 94 of 100 times; of rows (norm x method) at most 80, so that a true zero is rejected in 20 and more."""
+    draw = np.random.default_rng(0)
+    monkeypatch.setattr(correlation, "RESAMPLES", 400)
+    truth, times = 6 / np.pi * np.arcsin(rho / 2), 100
+    covered = {"crossed": 0, "rows": 0}
+    for _ in range(times):
+        cells = crossed_cells(draw, rho, of_norm, of_method)
+        x, y, norm, method = (cells[name] for name in ("x", "y", "norm", "method"))
+        for way, groups, crossed in (("crossed", norm, method), ("rows", list(zip(norm, method, strict=True)), None)):
+            low, high = spearman(x, y, groups, cells["column"], crossed).interval or (1, -1)
+            covered[way] += low <= truth <= high
+    assert covered["crossed"] / times >= 0.94
+    assert covered["rows"] / times <= 0.8
+
+
+def test_one_group_of_the_second_kind_changes_nothing() -> None:
+    x, y = np.random.default_rng(2).normal(size=(2, 40)).tolist()
+    groups = [i // 4 for i in range(40)]
+    alone, crossed = spearman(x, y, groups), spearman(x, y, groups, crossed=["fedavg"] * 40)
+    assert crossed.interval == alone.interval and (alone.crossed, crossed.crossed) == (None, 1)
 
 
 def test_a_mean_over_groups() -> None:

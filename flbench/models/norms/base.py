@@ -38,6 +38,9 @@ class Norm(Component):
     #: Whether it does nothing but multiply each sample's features by a positive number.
     only_scales_features: ClassVar[bool] = False
 
+    #: Whether it has layers of batch normalization. A norm of another package that has some sets it.
+    has_batch_norm: ClassVar[bool] = False
+
     #: Whether it says what clients and server do with batch statistics. Then it exists in federated training only, and
     #: with methods that leave batch statistics to it.
     is_policy: ClassVar[bool] = False

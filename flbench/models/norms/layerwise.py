@@ -257,6 +257,7 @@ class BatchNorm(Layerwise):
     source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithms 1 and 2; {PAPER}, Table 4"
 
     smallest_batch: ClassVar[int] = 2
+    has_batch_norm: ClassVar[bool] = True
     affine: ClassVar[bool] = True
 
     def module(self, shape: Shape) -> nn.Module:

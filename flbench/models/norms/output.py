@@ -59,6 +59,7 @@ class BatchNormLast(Norm):
     source: ClassVar[str] = f"{_PAPER}, eq. 13 and 14"
 
     smallest_batch: ClassVar[int] = 2
+    has_batch_norm: ClassVar[bool] = True
 
     def sits(self, site: Site) -> bool:
         """At the logits."""

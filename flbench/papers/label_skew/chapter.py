@@ -23,6 +23,7 @@ from flbench.report.claims import Claim, claims_grid
 from flbench.report.correlation import Mean
 from flbench.report.literal import literal
 from flbench.report.runs import Collection
+from flbench.report.units import distinct
 
 #: Kinds of figures that stand in the chapter where a report has one.
 KINDS = ("why", "overfit", "features")
@@ -63,8 +64,8 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
     births, syntheses = Births(collection), []
     for section in sections:
         everything = [cell for table in section.tables for cell in table.in_order]
-        cells = probed(everything, births)
-        tuned = probed((cell for details in section.details for cell in details.table.in_order), births)
+        cells = probed(distinct(everything), births)
+        tuned = probed(distinct(cell for details in section.details for cell in details.table.in_order), births)
         shared, best = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
         metric = METRICS[cells[0].cell.metric] if cells else None
         mechanisms = (
@@ -72,7 +73,8 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
             claims_feature_rank.judge(shared, best),
             claims_bounded_norms.judge(shared, best),
         )
-        runs = [run for cell in everything for run in cell.runs if run.state == "done"]
+        counted = (one for cell in everything for one in (cell, *cell.copies))
+        runs = [run for cell in counted for run in cell.runs if run.state == "done"]
         synthesis = Synthesis(
             title=section.title,
             place=section.place,
@@ -129,7 +131,7 @@ def _correlation_table(correlations: Sequence[RankCorrelation]) -> Grid:
     for one in correlations:
         found = one.correlation
         interval = "none" if found.interval is None else f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}"
-        size = (Entry(str(found.n), order=found.n), Entry(f"{found.groups} {one.unit}", order=found.groups))
+        size = (Entry(str(found.n), order=found.n), Entry(one.resampled, order=found.groups))
         rho = number_entry(found.rho, "{:+.2f}".format)
         rows.append((*words(one.what, one.where), rho, Entry(interval), *size))
     return Grid(("of", "where", "rho", "95 % interval", "n", "resampled"), tuple(rows), names=2)
@@ -204,6 +206,8 @@ def _mechanism_fields(one: Mechanism) -> dict[str, Any]:
                 "n": found.correlation.n,
                 "groups": found.correlation.groups,
                 "resampled": found.unit,
+                "crossed_groups": found.correlation.crossed,
+                "crossed": found.crossed or None,
             }
             for found in one.correlations
         ],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flbench.papers.label_skew.correlations import (
     Direction,
+    Groups,
     Key,
     Means,
     MeansRow,
@@ -17,7 +18,6 @@ from flbench.papers.label_skew.correlations import (
     by_partition,
     correlate,
     correlate_accuracy,
-    grouping,
     mean_points_text,
 )
 from flbench.papers.label_skew.probe_cells import Probed
@@ -61,11 +61,8 @@ class _Pair:
         return (self.other.acc or 0.0) - (self.plain.acc or 0.0)
 
 
-_PAIR_UNITS: tuple[tuple[str, Key[_Pair]], ...] = (
-    ("methods", lambda pair: pair.plain.method_label),
-    ("lines", lambda pair: (pair.plain.row, pair.plain.column)),
-    ("cells", lambda pair: (pair.plain.row, pair.plain.column, pair.plain.lr)),
-)
+#: All pairs of one method vary together.
+_METHODS: Groups[_Pair] = ("methods", lambda pair: pair.plain.method_label)
 
 
 def _at_lr(one: Probed) -> object:
@@ -168,7 +165,7 @@ def _gain(pairs: Sequence[_Pair], where: str, *, strata: Key[_Pair]) -> RankCorr
         what="gain of fn over none ~ growth of none's norms",
         where=where,
         strata=strata,
-        units=_PAIR_UNITS,
+        groups=_METHODS,
     )
 
 
@@ -180,17 +177,16 @@ def _ln_gains_like_fn(grown: Sequence[Probed]) -> RankCorrelation:
         what="gain of ln over none ~ gain of fn over none",
         where="everywhere",
         strata=lambda pair: pair.plain.column,
-        units=_PAIR_UNITS,
+        groups=_METHODS,
     )
 
 
 def _within(cells: Sequence[Probed], where: str, strata: Key[Probed]) -> RankCorrelation:
-    return correlate_accuracy(cells, lambda one: one.growth, "growth of norms", where, strata)
+    return correlate_accuracy(cells, lambda one: one.growth, "growth of norms", where, strata, within_norms=True)
 
 
 def _mean(pairs: Sequence[_Pair]) -> Mean | None:
-    _, group = grouping(pairs, _PAIR_UNITS)
-    return mean([pair.gain for pair in pairs], [group(pair) for pair in pairs])
+    return mean([pair.gain for pair in pairs], [pair.plain.method_label for pair in pairs])
 
 
 def _lengths(pairs: Sequence[_Pair]) -> str:

@@ -98,7 +98,7 @@ def _chance(one: Probed) -> float:
 
 
 def _correlation(rows: Sequence[_Row], where: str, *, is_local: bool) -> RankCorrelation:
-    """Resample norms, and nothing finer: all rows of one norm begin with the same lambda_max."""
+    """Resample norms, whose rows begin with the same lambda_max, and independently methods."""
     model = "sharpest client" if is_local else "global model"
 
     def rate(row: _Row) -> float | None:
@@ -111,7 +111,8 @@ def _correlation(rows: Sequence[_Row], where: str, *, is_local: bool) -> RankCor
         what=f"highest working lr ~ 2 / lambda_max at the start, {model}",
         where=where,
         strata=lambda row: row.any.column,
-        units=[("norms", lambda row: row.any.norm_label)],
+        groups=("norms", lambda row: row.any.norm_label),
+        crossed=("methods", lambda row: row.any.method_label),
     )
 
 

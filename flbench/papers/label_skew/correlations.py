@@ -34,7 +34,8 @@ class RankCorrelation:
     what: str  # the two quantities
     where: str  # the cells
     correlation: Correlation  # within strata
-    unit: str  # what was resampled: rows, lines or cells, in the plural
+    unit: str  # what was resampled, in the plural
+    crossed: str = ""  # what was resampled independently, in the plural
 
     @property
     def direction(self) -> Direction:
@@ -55,9 +56,16 @@ class RankCorrelation:
         if found.rho is None:
             return f"rho is not defined (n = {found.n})"
         if found.interval is None:
-            return f"rho {found.rho:.2f} (no interval: n = {found.n} in only {found.groups} {self.unit})"
+            return f"rho {found.rho:.2f} (no interval: n = {found.n} in only {self.resampled})"
         low, high = found.interval
-        return f"rho {found.rho:.2f} ({low:.2f} to {high:.2f}; n = {found.n} in {found.groups} {self.unit})"
+        return f"rho {found.rho:.2f} ({low:.2f} to {high:.2f}; n = {found.n} in {self.resampled})"
+
+    @property
+    def resampled(self) -> str:
+        """``15 norms x 10 methods``."""
+        found = self.correlation
+        several = found.crossed is not None and found.crossed > 1
+        return f"{found.groups} {self.unit}" + (f" x {found.crossed} {self.crossed}" if several else "")
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,10 @@ def verdict_on(found: RankCorrelation, within: Sequence[RankCorrelation] = ()) -
     return "inconclusive" if found.direction == "open" else "does not hold"
 
 
+#: What the cells of a group share: a name in the plural, and the group of an item.
+Groups = tuple[str, Key[T]]
+
+
 def correlate(
     items: Sequence[T],
     quantities: tuple[Quantity[T], Quantity[T]],
@@ -103,43 +115,52 @@ def correlate(
     what: str,
     where: str,
     strata: Key[T],
-    units: Sequence[tuple[str, Key[T]]],
+    groups: Groups[T],
+    crossed: Groups[T] | None = None,
 ) -> RankCorrelation:
     """Return the correlation of two quantities of the items that have both.
 
-    Ranks are taken among the items of equal ``strata``; ``units`` form the groups that are resampled, see ``grouping``.
+    Ranks are taken among the items of equal ``strata``; whole ``groups`` are resampled, and independently ``crossed``.
     """
     pairs = [(item, quantities[0](item), quantities[1](item)) for item in items]
     known = [(item, x, y) for item, x, y in pairs if x is not None and y is not None]
-    unit, group = grouping([item for item, _, _ in known], units)
     found = spearman(
         [x for _, x, _ in known],
         [y for _, _, y in known],
-        [group(item) for item, _, _ in known],
+        [groups[1](item) for item, _, _ in known],
         [strata(item) for item, _, _ in known],
+        [crossed[1](item) for item, _, _ in known] if crossed else None,
     )
-    return RankCorrelation(what, where, found, unit)
+    return RankCorrelation(what, where, found, groups[0], crossed[0] if crossed else "")
 
 
-#: Groups of cells, from the coarsest: all of a method and norm, one line over learning rates, single cells.
-CELL_UNITS: tuple[tuple[str, Key[Probed]], ...] = (
-    ("rows", lambda one: one.row),
-    ("lines", lambda one: (one.row, one.column)),
-    ("cells", lambda one: (one.row, one.column, one.lr)),
-)
+NORMS: Groups[Probed] = ("norms", lambda one: one.norm_label)
+METHODS: Groups[Probed] = ("methods", lambda one: one.method_label)
 
 
 def correlate_accuracy(
-    cells: Sequence[Probed], quantity: Quantity[Probed], name: str, where: str, strata: Key[Probed]
+    cells: Sequence[Probed],
+    quantity: Quantity[Probed],
+    name: str,
+    where: str,
+    strata: Key[Probed],
+    *,
+    within_norms: bool = False,
 ) -> RankCorrelation:
-    """Return the correlation of a quantity of cells with their accuracy."""
+    """Return the correlation of a quantity of cells with their accuracy; norms and methods are resampled.
+
+    Args:
+        cells: each computation once.
+        quantity: of a cell.
+        name: of the quantity.
+        where: the cells in words.
+        strata: the cells that are ranked together.
+        within_norms: whether ``strata`` differ by norm, so that enough methods make an interval and not enough norms.
+    """
     quantities = (quantity, lambda one: one.acc)
-    return correlate(cells, quantities, what=f"accuracy ~ {name}", where=where, strata=strata, units=CELL_UNITS)
-
-
-def grouping(items: Sequence[T], units: Sequence[tuple[str, Key[T]]]) -> tuple[str, Key[T]]:
-    """Return the first of ``units``, from the coarsest, that forms enough groups; else the coarsest."""
-    return next((unit for unit in units if len(set(map(unit[1], items))) >= FEWEST_GROUPS), units[0])
+    groups, crossed = (METHODS, NORMS) if within_norms else (NORMS, METHODS)
+    what = f"accuracy ~ {name}"
+    return correlate(cells, quantities, what=what, where=where, strata=strata, groups=groups, crossed=crossed)
 
 
 def by_partition(items: Iterable[T], partition: Callable[[T], str]) -> list[tuple[str, list[T]]]:
@@ -167,8 +188,9 @@ def quartiles_text(values: Sequence[float]) -> str:
 
 READING = (
     "rho: Spearman's rank correlation within columns: ranks are among cells that differ only by method, norm and "
-    f"learning rate, unless stated otherwise. Its {100 * CONFIDENCE:g} % bootstrap interval resamples whole rows "
-    f"(method x norm); with fewer than {FEWEST_GROUPS} rows lines over the learning rate, then cells; with fewer than "
-    f"{FEWEST_GROUPS} of these there is no interval. Intervals are not corrected for multiple comparisons: of twenty "
-    "correlations that are zero, about one has an interval without zero."
+    "learning rate, unless stated otherwise; methods that compute the same count once. Its "
+    f"{100 * CONFIDENCE:g} % bootstrap interval resamples norms and, independently, methods, because cells that share "
+    f"either vary together; with fewer than {FEWEST_GROUPS} norms (within norms: methods) there is no interval. "
+    "Intervals are not corrected for multiple comparisons: of twenty correlations that are zero, about one has an "
+    "interval without zero."
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flbench.config import Federated
 from flbench.papers.label_skew.probe_cells import probes_of
 from flbench.report.board import Details, Leaderboard, Section
 from flbench.report.cells import Cell, grouped
@@ -127,7 +128,8 @@ def _groups(cells: Sequence[Cell], method: str) -> Iterator[list[Cell]]:
     own = [
         cell
         for cell in cells
-        if cell.tick("method").label == method
+        if isinstance(cell.experiment, Federated)
+        and cell.experiment.method.label() == method
         and cell.complete
         and all("features" in probes_of(run.record) for run in cell.runs)
     ]
@@ -175,7 +177,10 @@ def _features(section: Section, cells: Sequence[Cell], lines: Mapping[str, list[
     spectrum.set_yscale("log")
     norms.set_yscale("log")
     legend(figure, rows, styles, ["norm"])
-    method, partition, steps = (cells[0].tick(axis).label for axis in ("method", "partition", "local_steps"))
+    experiment = cells[0].experiment
+    assert isinstance(experiment, Federated)
+    method = experiment.method.label()
+    partition, steps = (cells[0].tick(axis).label for axis in ("partition", "local_steps"))
     rates = sorted({cell.training.lr for cell in cells})
     rate = f"lr {rates[0]:.4g}" if len(rates) == 1 else "each norm at its best lr"
     where = f"{section.title}: {method}, {partition}, E {steps}, {rate}"

@@ -62,8 +62,9 @@ class Probed:
 
     @property
     def method_label(self) -> str:
-        """The method, as printed."""
-        return self.cell.tick("method").label if self.is_federated else "centralized"
+        """The method with its settings, without the names of methods that compute the same."""
+        experiment = self.cell.experiment
+        return experiment.method.label() if isinstance(experiment, Federated) else "centralized"
 
     @property
     def row(self) -> tuple[str, str]:

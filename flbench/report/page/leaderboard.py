@@ -13,11 +13,12 @@ from flbench.report.cells import CONFIDENCE, gap_text, lines_below, listing, mea
 from flbench.report.claims import claims_grid
 from flbench.report.literal import literal
 from flbench.report.page.details import detail_blocks
+from flbench.report.page.planned import planned_blocks
 from flbench.report.stats import LEVEL, RESAMPLES
 from flbench.report.summary import Overall, Standing
 from flbench.report.supplement import Place
 from flbench.report.tables import MAX_COLUMNS, Position, Table
-from flbench.report.wording import NONE, TIED, column_head, marked, row_labels
+from flbench.report.wording import NONE, TIED, column_head, marked, row_labels, row_name
 
 #: Most rows of the first table; the others are in the sections.
 MOST_ROWS = 20
@@ -136,11 +137,12 @@ def _entry(table: Table, at: Position, below: Sequence[str]) -> Entry:
     cell = table.cells[at]
     metric = METRICS[cell.metric]
     values = ((run, cell.by_seed.get(run.experiment.seed)) for run in cell.runs)
+    same = [f"= {row_name(table.rows[table.twins[at][0]])}"] if at in table.twins else []
     marks = [TIED] if at in table.tied else []
     marks += ["²"] if len(cell.numerics) > 1 else []
     return Entry(
         text=mean_text(cell),
-        below=tuple(below),
+        below=(*below, *same),
         bold=at in table.best | table.tied,
         mark=" ".join(marks),
         order=cell.summary.mean if cell.summary else None,
@@ -176,6 +178,7 @@ def _section(section: Section) -> Iterator[Block]:
             "Runs on different data are never averaged: they have rows of their own."
         )
         yield Paragraph(text, warning=True)
+    yield from planned_blocks(section)
     everything = tuple(_tables(section.tables, 3))
     if section.tuned:
         yield Heading(3, f"Best {' and '.join(section.chosen)} of each row")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flbench.report.board import Details, Leaderboard
+from flbench.report.cells import Cell
 from flbench.report.dataframes import flatten
 from flbench.report.lr_range import Range, Ranges
 from flbench.report.runs import NOT_COMPARED
@@ -24,14 +25,28 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
         "title": board.options.title,
         "metric": sections[0].layout.metric if sections else None,
         "cells": [
-            _cell(table, at)
+            _cell(table, at, cell)
             for section in sections
             for table in (*section.tables, *section.own_shard)
             for at in sorted(table.cells)
+            for cell in (table.cells[at], *table.cells[at].copies)
         ],
         "overall": [_overall(found) for found in board.overall],
         "details": [
             _details(one, at) for section in sections for one in section.details for at in sorted(one.table.cells)
+        ],
+        "planned": [
+            {
+                "section": section.title,
+                "field": one.pair.field,
+                "comparison": one.name,
+                "column": one.column,
+                **(_contrast(one.contrast) or {}),
+                "pairs": one.cells,
+                "missing": one.missing,
+            }
+            for section in sections
+            for one in section.planned
         ],
         "lr_ranges": [
             _lr_range(section.title, ranges, row)
@@ -55,11 +70,12 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
     }
 
 
-def _cell(table: Table, at: Position) -> dict[str, Any]:
-    cell = table.cells[at]
-    summary = cell.summary
+def _cell(table: Table, at: Position, cell: Cell) -> dict[str, Any]:
+    """Return the cell at a position, or one of its copies, which name the cell that they are the same as."""
+    summary, origin = cell.summary, table.cells[table.twins.get(at, at)]
     return {
         "cell_id": cell.experiment.cell_id,
+        "same_as": None if cell is origin else origin.experiment.cell_id,
         "experiment": {name: value for name, value in flatten(cell.experiment).items() if name not in NOT_COMPARED},
         "rounds": cell.rounds,
         "metric": cell.metric,

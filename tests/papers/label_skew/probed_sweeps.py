@@ -14,7 +14,7 @@ from flbench.report.board import Leaderboard
 from flbench.report.runs import Collection, Run
 from tests.report.stores import experiment, leaderboard_of
 
-METHODS = ("fedavg", "fedprox", "fedlc", "fedrs", "fednova", "scaffold", "fedyogi")
+METHODS = ("fedavg", "fedprox", "fedlc", "moon", "fedavgm", "scaffold", "fedyogi")
 NORMS = ("none", "fn", "ln", "gn", "rms", "bn", "ln-static")
 RATES = (0.01, 0.1, 1.0)
 
