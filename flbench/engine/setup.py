@@ -22,6 +22,7 @@ from flbench.engine.cuda_graph import CudaRecorder
 from flbench.engine.device_data import DeviceData
 from flbench.engine.executors import CHUNK, LoopExecutor, StackedExecutor
 from flbench.engine.federated import FederatedTrainer
+from flbench.engine.freed_memory import keep_freed_memory
 from flbench.engine.initial_factors import Start, set_factors
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.engine.partial_batches import smallest_batch, stacks_partial_batches
@@ -92,6 +93,7 @@ def make_trainer(
     if problem := model.head_problem(head, image, data.classes):
         raise UserError(f"{experiment.dataset.label()}, model {model.label()}, head {head.label()}: {problem}")
     set_matmul_precision(experiment.precision)
+    keep_freed_memory()
     autocast = torch.bfloat16 if experiment.precision == "bf16" else None
     network = partial(make_network, experiment, data, device)
     first = network()
