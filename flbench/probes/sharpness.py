@@ -24,8 +24,8 @@ class Sharpness(Probe):
 
     ``lambda_max``: of the Fisher information of the softmax, E[J^T (diag p - p p^T) J], which is the Gauss-Newton part
     of the cross-entropy's Hessian: gradient descent on it is stable below ``rate`` = 2 / lambda_max; ``lr``: the
-    learning rate in use, for comparison; ``lambda_outputs``: of E[J^T J], which Karakida et al. 2019 analyse;
-    ``local``: lambda_max over the own samples of each of the first ``clients`` clients. Normalizations use that batch.
+    learning rate in use, for comparison; ``local``: lambda_max over the own samples of each of the first ``clients``
+    clients. Normalizations use that batch.
     """
 
     samples: Annotated[int, Field(ge=2)] = 100
@@ -35,27 +35,24 @@ class Sharpness(Probe):
         """Return the numbers that the class describes."""
         access = seen.access
         images = access.train_samples(self.samples)
-        largest = self._largest(access, images, softmax=True)
+        largest = self._largest(access, images)
         return {
             "lambda_max": _finite(largest),
             "rate": 2 / largest if largest > 0 else None,
             "lr": access.current_lr,
-            "lambda_outputs": _finite(self._largest(access, images, softmax=False)),
             "local": [
-                _finite(self._largest(access, access.train_samples(self.samples, client), softmax=True, client=client))
+                _finite(self._largest(access, access.train_samples(self.samples, client), client))
                 for client in range(min(self.clients, access.clients))
             ],
         }
 
-    def _largest(self, access: ModelAccess, images: Tensor, *, softmax: bool, client: int = 0) -> float:
+    def _largest(self, access: ModelAccess, images: Tensor, client: int = 0) -> float:
         from flbench.probes import fisher
 
         params, buffers = access.model(client)
 
         def outputs(leaves: dict[str, Tensor]) -> Tensor:
             logits_MY = access.forward(leaves, buffers, images, training=True)[1]
-            if not softmax:
-                return logits_MY
             # diag p - p p^T = L L^T with L = diag(sqrt p) - p sqrt(p)^T: L^T J has the softmax's Fisher as its square.
             p_MY = logits_MY.detach().softmax(1)
             return p_MY.sqrt() * (logits_MY - (p_MY * logits_MY).sum(1, keepdim=True))
