@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flbench.config import Experiment
 from flbench.store import Lease, Plan, Queue, Store
+from flbench.store.queue import BATCH
 from tests.faults.stub import experiments
 from tests.report.stores import finish
 
@@ -68,3 +69,28 @@ def test_neighbours_and_remaining_runs(store: Store) -> None:
 def test_rounds_are_read_without_the_rest_of_the_line() -> None:
     plan = experiments(3, rounds=7, eval_every=3) + experiments(3, rounds=1234, method="scaffold")
     assert [Plan.of(plan).rounds(index) for index in range(6)] == [7] * 3 + [1234] * 3
+
+
+def test_workers_of_short_runs_take_batches_in_turn_and_then_what_others_left(store: Store) -> None:
+    plan = experiments(5 * BATCH)
+
+    def order(worker: int) -> list[int]:
+        queue = Queue(store, Plan.of(plan), offset=worker)
+        first = next(passing := iter(queue))
+        queue.take_batches(workers=3)
+        return [entry.experiment["seed"] for entry in (first, *passing)]
+
+    orders = [order(worker) for worker in range(3)]
+    assert [found[0] for found in orders] == [0, 1, 2]
+    own = [[*range(1, BATCH), *range(3 * BATCH, 4 * BATCH)], [*range(BATCH, 2 * BATCH), *range(4 * BATCH, 5 * BATCH)]]
+    assert [found[1 : 1 + len(first)] for found, first in zip(orders, own, strict=False)] == own
+    assert all(sorted(found) == list(range(5 * BATCH)) for found in orders)
+
+
+def test_companions_are_no_runs_that_others_have_begun(store: Store) -> None:
+    plan = experiments(4)
+    queue = Queue(store, Plan.of(plan), offset=0)
+    passing = iter(queue)
+    next(passing)
+    store.claim(plan[2], Lease.here())
+    assert [entry.run_id for entry in queue.near(3)] == [plan[1].run_id, plan[3].run_id]

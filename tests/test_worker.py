@@ -123,6 +123,24 @@ def test_a_stopped_worker_ends_its_round_and_starts_no_run(store: Store) -> None
     assert (store.run(plan[0].run_id).attempts()[-1].path / "executed").read_text().split()[0] == "5"
 
 
+def test_a_batch_that_is_stopped_leaves_its_other_runs_as_they_were(store: Store) -> None:
+    plan = experiments(40, rounds=4)
+    done: list[int] = []
+
+    def note(experiment: Experiment, attempt: Attempt, **options: Any) -> Done:
+        done.append(experiment.seed)
+        return execute(experiment, attempt, **options)
+
+    assert go(store, plan, note, stop=lambda: len(done) == 5, offset=1, workers=3) == 5
+    states = [store.run(one.run_id).state(one) for one in plan]
+    assert done == [1, 8, 9, 10, 11]
+    assert [number for number, state in enumerate(states) if state.status != "pending"] == done[:-1]
+    assert {state.status for number, state in enumerate(states) if number not in done} == {"pending"}
+    go(store, plan, note, offset=2, workers=3)
+    assert sorted({*done}) == list(range(40))
+    assert {store.run(one.run_id).state(one).status for one in plan} == {"done"}
+
+
 def test_interpreter_shutdown_leaves_the_run_resumable(store: Store) -> None:
     (experiment,) = experiments(1)
 

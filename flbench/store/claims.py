@@ -25,6 +25,10 @@ RESERVE, RESERVED = "exit.reserve", 2048
 #: Characters of a message that always fit into the reserve.
 SHORT = 400
 
+#: Seconds of work that a power cut may cost a run. Younger attempts do not wait for the disk: with runs of a tenth of a
+#: second, the wait would take a fifth of the time.
+AT_RISK = 30.0
+
 #: Names in environment.json that are repeated in a result.
 SHORT_ENVIRONMENT = ("flbench", "git_commit", "git_dirty", "python", "torch", "host", "cpu", "gpu", "plugins")
 
@@ -35,6 +39,12 @@ class Attempt(AttemptDir):
     def __init__(self, path: Path, run: RunDir, experiment: Experiment) -> None:
         super().__init__(path)
         self.run, self.experiment, self.request = run, experiment, RunRequest.of(experiment)
+        self._began = time.perf_counter()
+
+    @property
+    def _is_durable(self) -> bool:
+        """Whether to wait until what this attempt writes is on disk."""
+        return time.perf_counter() - self._began >= AT_RISK
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints of earlier attempts from which this run can continue, newest round first.
@@ -79,14 +89,16 @@ class Attempt(AttemptDir):
         directory = self.path / "checkpoint"
         files.make_directory(directory, self.path)
         older = self.checkpoint_files()
-        partial = files.stage(directory / f"{round:08d}.pt", write, sync=True)
+        sync = self._is_durable
+        partial = files.stage(directory / f"{round:08d}.pt", write, sync=sync)
         target = directory / f"{round:08d}-{files.sha256_of(partial)[:16]}.pt"
         try:
             files.disk.rename(partial, target)
         except OSError:
             files.discard(partial)
             raise
-        files.sync_directory(directory)
+        if sync:
+            files.sync_directory(directory)
         if not target.exists():  # a disk that lost the new file must not cost the old ones
             raise OSError(errno.EIO, "lost although its renaming succeeded", str(target))
         for path in older:
@@ -113,7 +125,8 @@ class Attempt(AttemptDir):
         Raises:
             ValueError: a finished run whose metrics lack an evaluation that was requested.
         """
-        files.sync_file(self.metrics_path)
+        if sync := self._is_durable:
+            files.sync_file(self.metrics_path)
         data = self.metrics_path.read_bytes()
         records = parse_records(data)
         evaluated = frozenset(record["round"] for record in records)
@@ -144,12 +157,13 @@ class Attempt(AttemptDir):
         self.run.write_experiment(self.experiment)  # again: a result is useless without it
         files.make_directory(result.path.parent, self.run.path)
         content = result.to_bytes()
-        if files.publish(result.path, content):
+        if files.publish(result.path, content, sync=sync):
             return True
         if self.run.result_for(self.request) is not None:
             return False
         # The same number of rounds is published already, with other evaluations or probes: both results are valid.
-        return files.publish(result.path.with_name(f"{rounds:08d}-{self.number:04d}.json"), content)
+        other = result.path.with_name(f"{rounds:08d}-{self.number:04d}.json")
+        return files.publish(other, content, sync=sync)
 
     def end(self, kind: str, message: str = "", round: int | None = None, *, user_fixable: bool = False) -> None:
         """Release the claim and record why; ``user_fixable`` marks a failure that only the user can fix."""

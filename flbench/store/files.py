@@ -161,9 +161,9 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
         sync_directory(path.parent)
 
 
-def publish(path: Path, data: bytes) -> bool:
+def publish(path: Path, data: bytes, *, sync: bool = True) -> bool:
     """Write ``data`` to ``path`` atomically unless it exists; return whether the file is ours."""
-    partial = stage(path, lambda file: file.write(data), sync=True)
+    partial = stage(path, lambda file: file.write(data), sync=sync)
     try:
         disk.link(partial, path)
     except FileExistsError:
@@ -172,7 +172,8 @@ def publish(path: Path, data: bytes) -> bool:
             return False
     finally:
         discard(partial)
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
     return True
 
 

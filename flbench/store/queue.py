@@ -10,6 +10,9 @@ from flbench.store.plans import Entry, Plan
 from flbench.store.races import Races
 from flbench.store.root import Store
 
+#: Consecutive runs of a plan that a worker of short runs takes in turn with the other workers.
+BATCH = 8
+
 
 class Queue:
     """The runs of a plan, pass after pass, in the order of the plan from an offset on.
@@ -20,17 +23,20 @@ class Queue:
     that ``is_thorough`` skips nothing, so that every run's state is read in the end.
 
     With ``races``, a run is yielded up to the rung to which the search trains it now.
+
+    The order is only advice: a claim decides who executes a run.
     """
 
     def __init__(self, store: Store, plan: Plan, offset: int, races: Races | None = None) -> None:
         self._runs = os.fspath(store.root / "runs")
-        self._plan, self._races = plan, races
+        self._plan, self._races, self._offset = plan, races, offset
         self._begun: set[str] | None = set(store.run_ids())
         begin = offset % len(plan)
         self._todo = list(chain(range(begin, len(plan)), range(begin)))
         self._left_out: list[int] = []
         self._again: list[int] = []
         self._position = 0
+        self._in_batches = False
         self.is_thorough = False
 
     def __iter__(self) -> Iterator[Entry]:
@@ -42,7 +48,7 @@ class Queue:
             self._races.refresh()
         for position, index in enumerate(self._todo):
             self._position = position
-            if self._begun is not None and self._plan.run_id(index) not in self._begun and self._exists(index):
+            if self._is_others(index):
                 self._again.append(index)
             elif not self.is_thorough and self._is_published(index):
                 self._left_out.append(index)
@@ -67,16 +73,31 @@ class Queue:
         if self._again[-1:] != [index := self._todo[self._position]]:
             self._again.append(index)
 
+    def take_batches(self, workers: int) -> None:
+        """Continue with batches of this worker's own, then with what is left of the other workers' batches.
+
+        Many workers of short runs would else look for a run in the same place at the same time, and most of their
+        claims would come too late. Nothing is claimed ahead: what a worker leaves behind is free for all others.
+        """
+        if not self._in_batches and workers > 1:
+            self._in_batches = True
+            coming = slice(self._position + 1, None)
+            self._todo[coming] = sorted(self._todo[coming], key=lambda index: (index // BATCH - self._offset) % workers)
+
     def near(self, count: int) -> Iterator[Entry]:
-        """Yield the next ``count`` runs of this pass that are not published."""
+        """Yield those of the next ``count`` runs of this pass that are neither published nor skipped by it."""
         for index in self._todo[self._position + 1 : self._position + 1 + count]:
-            if self.is_thorough or not self._is_published(index):
+            if self.is_thorough or not (self._is_others(index) or self._is_published(index)):
                 yield self._entry(index)
 
     def _entry(self, index: int) -> Entry:
         """Return a run of the plan, up to its rung if the plan is searched."""
         entry = self._plan[index]
         return entry if self._races is None else entry.until(self._races.standing(index).rung)
+
+    def _is_others(self, index: int) -> bool:
+        """Return whether another worker has begun a run since this queue was made, as far as the first pass asks."""
+        return self._begun is not None and self._plan.run_id(index) not in self._begun and self._exists(index)
 
     def _is_published(self, index: int) -> bool:
         return self._exists(index, f"/results/{self._plan.rounds(index):08d}.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 #: Variables whose values are secrets: WANDB_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY, PGPASSWORD ...
@@ -27,6 +28,7 @@ def redact_all(value: Any) -> Any:
     return _without_in_all(_secrets(), value)
 
 
+@lru_cache(1000)
 def is_secret(name: str) -> bool:
     """Return whether the name of a variable suggests a secret."""
     return _SECRET.search(name) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,9 @@ from flbench.worker.options import MemoryShort, Options
 
 #: How many of the next runs in the plan a worker considers for training together.
 GROUP_WINDOW = 200
+
+#: Seconds within which a run is short: its worker takes batches of runs from then on (``Queue.take_batches``).
+SHORT_SECONDS = 1.0
 
 
 def work(
@@ -57,7 +61,10 @@ def work(
             if not group:
                 continue
             claimed += len(group)
+            began = time.monotonic()
             kinds = execute_group(group, claims.engine, options, should_stop, stopped_as)
+            if time.monotonic() - began < SHORT_SECONDS:
+                queue.take_batches(options.workers)
             # The next runs would fail for the same reason.
             if "disk_full" in kinds:
                 raise StoreUnusable(f"the disk is full: the store {store.root} cannot be written")
@@ -104,16 +111,16 @@ class _Claims:
                 self._queue.keep()  # its worker may die; runs that are done or given up are not read again
             return []
         self._store.check_room()
-        engine, dataset = self.engine, canonical_json(entry.experiment.get("dataset"))
+        engine, dataset, experiment = self.engine, canonical_json(entry.experiment.get("dataset")), entry.parse()
         try:
             if dataset not in self.unusable:
-                engine.check(entry.parse())
+                engine.check(experiment)
         except UserError as problem:
             self.unusable[dataset] = problem
         if dataset in self.unusable:
             return []
         self._queue.keep()
-        first = self._store.claim(entry.parse(), self._lease, self._options.max_attempts)
+        first = self._store.claim(experiment, self._lease, self._options.max_attempts)
         return [] if first is None else [first, *self._claim_companions(first)]
 
     def _claim_companions(self, first: Attempt) -> Iterator[Attempt]:

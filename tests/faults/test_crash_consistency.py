@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 
 from flbench.errors import UserError
-from flbench.store import Store, files
+from flbench.store import Store, claims, files, leases
 from flbench.store.files import Disk
 from flbench.worker import environment, main
 from tests.faults.disks import Counting, Failing, Full, Killing, Losing, in_child
@@ -59,6 +61,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
     environment("cpu")  # calls git once, for all child processes
     patch = pytest.MonkeyPatch()
     patch.setenv("STUB_PAUSE", "0")
+    patch.setattr(claims, "AT_RISK", 0.0)  # with every wait for the disk
     counting, folder = Counting(), tmp_path_factory.mktemp("faulty")
     with pytest.MonkeyPatch.context() as replaced:
         replaced.setattr(files, "disk", counting)
@@ -162,6 +165,42 @@ def test_disk_fails_at_some_writes(faulty: Faulty, name: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_disk_fails_at_every_write(faulty: Faulty, name: str) -> None:
     check_faults(faulty, some(faulty.writes, 1), FAULTS[name], f"every-{name}")
+
+
+class PowerCut(Counting):
+    """Loses at its end what was written without waiting for the disk; names stay, as on ext4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: set[int] = set()
+
+    def sync(self, descriptor: int) -> None:
+        super().sync(descriptor)
+        self.synced.add(os.fstat(descriptor).st_ino)
+
+    def cut(self, root: Path) -> None:
+        for path in root.rglob("*"):
+            if path.is_file() and path.stat().st_ino not in self.synced:
+                os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("at_risk", [0.0, 30.0])
+def test_power_cut(tmp_path: Path, faulty: Faulty, monkeypatch: pytest.MonkeyPatch, at_risk: float) -> None:
+    """Results of attempts that waited for the disk stay; the others are noticed as damaged and computed again."""
+    monkeypatch.setattr(claims, "AT_RISK", at_risk)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with monkeypatch.context() as replaced:
+        replaced.setattr(files, "disk", disk := PowerCut())
+        assert sweep(tmp_path / "store") == 0
+    disk.cut(tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "workers")
+    monkeypatch.setattr(leases, "STALE", 0.0)  # no lease is left: the attempts' age decides
+    states = [Store(tmp_path / "store").run(experiment.run_id).state(experiment) for experiment in PLAN]
+    assert {state.status for state in states} == ({"lost"} if at_risk else {"done"})
+    assert sweep(tmp_path / "store") == 0
+    for experiment in PLAN:
+        run = Store(tmp_path / "store").run(experiment.run_id)
+        assert run.metrics(run.result_for(experiment)) == undisturbed(experiment)
 
 
 def check_full(faulty: Faulty, numbers: range) -> None:

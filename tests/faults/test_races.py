@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flbench.config import Experiment
-from flbench.store import Attempt, Lease, Store
-from tests.faults.stub import experiments
+from flbench.store import Attempt, Lease, Plan, Store
+from flbench.store.queue import BATCH
+from flbench.worker import Options, environment, work
+from tests.faults.stub import OneByOne, experiments
 
 PROCESSES = 12
 RACES = 20
@@ -92,3 +97,26 @@ def test_many_processes_create_one_store(tmp_path: Path) -> None:
     plan = experiments(RACES)
     root.mkdir()
     assert race(None, plan, opens) == [[True] * PROCESSES] * RACES  # type: ignore[arg-type]
+
+
+def test_workers_of_short_runs_never_execute_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four workers take batches, two of them the same ones; one is killed within a batch, which costs it one run."""
+    monkeypatch.setenv("STUB_PAUSE", "0")
+    environment("cpu")
+    plan = experiments(4 * BATCH, rounds=4)
+    plan[BATCH + 3] = experiments(1, rounds=4, lr=0.106)[0]  # kills its worker
+    store = Store(tmp_path / "store")
+
+    def run(offset: int) -> None:
+        options = Options(offset=offset, workers=3, max_attempts=1)
+        work(store, Plan.of(plan), Lease.here(), options, should_stop=lambda: False, load=lambda _: OneByOne())
+
+    processes = [fork.Process(target=run, args=(offset,)) for offset in (0, 1, 1, 2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    assert sorted(process.exitcode for process in processes) == [-signal.SIGKILL, 0, 0, 0]
+    states = [store.run(one.run_id).state(one) for one in plan]
+    assert [len(store.run(one.run_id).attempts()) for one in plan] == [1] * len(plan)
+    assert [state.status for state in states] == ["lost" if one.lr == 0.106 else "done" for one in plan]
