@@ -34,8 +34,9 @@ Backend = Literal["inline", "local", "slurm"]
 #: How much memory a worker has: all that any can have, or, where others can have more, the usual amount or more.
 Memory = Literal["all", "usual", "more"]
 
-#: Which evaluation of a run counts: the last, the best on held-out training data, or the best on the test data.
-SelectBy = Literal["last", "val", "oracle"]
+#: Which evaluation of a run counts: the last, the mean of the last five, the best on held-out training data, or the
+#: best on the test data.
+SelectBy = Literal["last", "tail", "val", "oracle"]
 
 #: Whether and how runs are mirrored to W&B; ``auto`` follows wandb's settings and login.
 TrackingMode = Literal["auto", "online", "offline", "off"]

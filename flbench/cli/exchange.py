@@ -24,7 +24,7 @@ def export(
     store: StoreOption = DEFAULT_STORE,
     ends: Annotated[
         bool,
-        typer.Option("--ends", help="Only the first and last evaluation of each run: half the size, no curves."),
+        typer.Option("--ends", help="Only the first and the last five evaluations of each run: smaller, no curves."),
     ] = False,
     sets: SetsOption = None,
     only: OnlyOption = None,

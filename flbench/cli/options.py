@@ -47,7 +47,9 @@ MetricOption = Annotated[str | None, typer.Option(help="Metric to rank by; defau
 SelectOption = Annotated[
     SelectBy | None,
     typer.Option(
-        "--select-by", help="Which round counts: last, val (the best on held-out data) or oracle (on the test data)."
+        "--select-by",
+        help="Which round counts: last, tail (the mean of the last five evaluations), val (the best on held-out data) "
+        "or oracle (on the test data).",
     ),
 ]
 TargetOption = Annotated[

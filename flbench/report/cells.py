@@ -216,7 +216,18 @@ def lines_below(cell: Cell) -> list[str]:
         below.append(f"{spread}n={summary.n}{', no interval' if summary.half_width is None else ''}")
     if not cell.complete:
         below.append(gap_text(cell))
+    below += tail_text(cell)
     return [*below, *filter(None, [cell.chosen])]
+
+
+def tail_text(cell: Cell) -> list[str]:
+    """Return ``last 97.10`` beside a mean over the last evaluations, and how many seeds have too few of them."""
+    averaged = [run for run in cell.runs if run.last is not None]
+    last = summarize([value for run in averaged if (value := value_of(run.last, cell.metric)) is not None])
+    if last is None:
+        return []
+    short = sum(run.record is not None for run in cell.runs) - len(averaged)
+    return [f"last {METRICS[cell.metric].text(last.mean)}", *([f"{short} with the last alone"] if short else [])]
 
 
 def mean_text(cell: Cell) -> str:

@@ -6,6 +6,7 @@ record, so ``metrics.jsonl`` is read only for extended runs and for curves.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,13 @@ from flbench.store import Result, RunRequest, Store
 
 #: Fields that do not distinguish cells at one round: what was observed, what is averaged over, and the length of a run.
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
+
+
+#: The evaluations that ``select_by: tail`` averages.
+TAIL = 5
+
+#: What ``select_by: tail`` averages; all other numbers are those of the last evaluation.
+_OF_MODELS = frozenset(name for name in METRICS if name.startswith(("acc", "val_acc", "loss", "train_loss")))
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,8 @@ class Run:
     failure: str | None = None
     result: Result | None = None
     record: Record | None = None
+    averaged: int = 1  # evaluations whose mean the record is
+    last: Record | None = None  # that of the last evaluation, where the record is a mean
     varied: frozenset[str] = frozenset()  # methods of which the report has several variants
     dropped: int | None = None  # the rung at which a search ended it; its result is of that rung
 
@@ -119,8 +129,13 @@ class Run:
 
     @property
     def has_curve(self) -> bool:
-        """Whether there are evaluations between its first and its last (an export with ``--ends`` has none)."""
-        return self.result is not None and (len(self.result.evaluated) > 2 or 0 not in self.result.evaluated)
+        """Whether evaluations cover the run: an export with ``--ends`` has the first and the last few."""
+        if self.result is None:
+            return False
+        rounds = sorted(self.result.evaluated)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(rounds)]
+        is_tail = len(rounds) == TAIL + 1 and gaps[0] > max(gaps[1:])
+        return 0 not in rounds or (len(rounds) > 2 and not is_tail)
 
     @property
     def fingerprint(self) -> str | None:
@@ -170,7 +185,8 @@ def collect(
             the last round that all finished ones recorded.
         select_by: which record up to that round counts. ``last``: the last one; ``val``: the one with the best accuracy
             on held-out training data, where there is such data; ``oracle``: the one with the best ``metric`` on the
-            test data, an upper bound. Of equal records the first.
+            test data, an upper bound. Of equal records the first. ``tail``: the mean of the last ``TAIL``, or the last
+            one where fewer were recorded after round 0.
         metric: ranks the records for ``oracle``.
         search: how the requests were searched: what it drops has no record, even where the source has one.
 
@@ -186,11 +202,13 @@ def collect(
         requested, left_out = [(one, one.rounds) for one in named_by(source, tuple(requests))], ()
     unique = {(experiment.run_id, rounds): experiment for experiment, rounds in requested}
     dropped = {} if search is None else _dropped(source, list(unique.values()), search)
-    ranked_by = {"last": None, "val": "val_acc", "oracle": metric}[select_by]
-    runs = (
+    ranked_by = {"val": "val_acc", "oracle": metric}.get(select_by)
+    runs = [
         _run_of(source, experiment, rounds, ranked_by, dropped.get(run_id))
         for (run_id, rounds), experiment in unique.items()
-    )
+    ]
+    if select_by == "tail":
+        runs = [_over_tail(run, source) for run in runs]
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 
 
@@ -258,6 +276,25 @@ def _run_of(
     if record is None:
         return Run(experiment, rounds, "damaged")
     return Run(experiment, rounds, "done", result=result, record=record)
+
+
+def _over_tail(run: Run, source: Source) -> Run:
+    """Return a run with the mean of its last ``TAIL`` evaluations; as it is where fewer were recorded."""
+    if run.result is None or run.record is None:
+        return run
+    records = source.metrics(run.run_id, run.result)
+    evaluated = [record for record in records if 0 < record["round"] <= run.rounds][-TAIL:]
+    if len(evaluated) < TAIL:
+        return run
+    values = {name: [value_of(record, name) for record in evaluated] for name in _OF_MODELS & run.record.keys()}
+    means = {name: math.fsum(known) / TAIL for name, of in values.items() if (known := _complete(of))}
+    return replace(run, record={**run.record, **means}, averaged=TAIL, last=run.record)
+
+
+def _complete(values: Sequence[float | None]) -> list[float]:
+    """Return the values; none if one is missing or not finite."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return known if len(known) == len(values) else []
 
 
 def covering(results: Sequence[Result], rounds: int, experiment: Experiment) -> Result | None:

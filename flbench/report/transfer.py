@@ -11,7 +11,7 @@ from typing import Any, Literal
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.report.exports import Exported, read
-from flbench.report.runs import StoredRun
+from flbench.report.runs import TAIL, StoredRun
 from flbench.store import Lease, Result, RunDir, Store, files, strict_json
 
 #: Fields of an environment that concern the machine's user rather than the numbers; they are not exported.
@@ -23,7 +23,7 @@ ImportOutcome = Literal["imported", "already there", "different numbers", "in us
 def export_runs(store: Store, run_ids: Iterable[str], *, ends: bool = False) -> tuple[list[Exported], tuple[str, ...]]:
     """Return every valid result of some runs by run id and rounds, and a message about each invalid one.
 
-    With ``ends``, only the first and the last evaluation of each run are kept.
+    With ``ends``, only the first evaluation of each run and its last ``TAIL`` are kept.
     """
     taken, problems = [], []
     for run_id in sorted(set(run_ids)):
@@ -59,8 +59,8 @@ def _export_run(run: RunDir, result: Result) -> Exported:
 
 
 def _ends_of(whole: Exported) -> Exported:
-    """Return what the run would have recorded with ``eval_every`` equal to its rounds."""
-    ends = {0, *(record["round"] for record in whole.records[-1:])}
+    """Return the result with the evaluations that tables read: before the first round, and the last ``TAIL``."""
+    ends = {0, *(record["round"] for record in whole.records[-TAIL:])}
     records = [record for record in whole.records if record["round"] in ends]
     metrics = strict_json.join_lines(records)
     result = dataclasses.replace(

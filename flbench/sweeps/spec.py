@@ -321,8 +321,8 @@ class Report(Strict):
     baseline: Values | None = Field(default=None, description="the row that the others are compared with")
     select_by: SelectBy = Field(
         default="last",
-        description="last: the last round; val: the best round on held-out training data; oracle: the best round on "
-        "the test data, an upper bound",
+        description="last: the last round; tail: the mean of the last five evaluations; val: the best round on "
+        "held-out training data; oracle: the best round on the test data, an upper bound",
     )
     tune: Annotated[tuple[str, ...], BeforeValidator(_fields)] = Field(
         default=("lr",), description="hyper-parameters of which each row shows its best, where they vary; [] for none"

@@ -159,7 +159,7 @@ def test_select_by_oracle_uses_the_test_data_of_every_round(tmp_path: Path) -> N
     assert best.record is not None and best.record["acc"] == 0.8
     (by_loss,) = collect(source, [request], select_by="oracle", metric="loss").runs
     assert by_loss.record is not None and by_loss.record["loss"] == pytest.approx(0.4)
-    with pytest.raises(UserError, match="unknown rule 'best'; known: last, val, oracle"):
+    with pytest.raises(UserError, match="unknown rule 'best'; known: last, tail, val, oracle"):
         collect(source, [request], select_by="best")
     text = markdown_of(leaderboard_of(collect(source, [request], select_by="oracle"), select_by="oracle"))
     assert "an upper bound and no result" in text

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flbench.choices import SelectBy
 from flbench.config import Experiment, canonical_json
 from flbench.errors import UserError
 from flbench.report import exports, transfer
@@ -44,8 +45,8 @@ def import_file(store: Store, path: Path) -> dict[str, int]:
     return dict(Counter(verdict for _, verdict in transfer.import_runs(store, exports.read(path), Lease.here())))
 
 
-def text(source: Source, requests: list[Experiment] | None = None) -> str:
-    return markdown_of(leaderboard_of(collect(source, requests)))
+def text(source: Source, requests: list[Experiment] | None = None, select_by: SelectBy = "last") -> str:
+    return markdown_of(leaderboard_of(collect(source, requests, select_by=select_by), select_by=select_by))
 
 
 def files_of(store: Store) -> dict[str, bytes]:
@@ -91,18 +92,32 @@ def test_the_ends_of_runs_report_the_same_numbers(tmp_path: Path) -> None:
     assert problems == ()
     path = tmp_path / "ends.parquet"
     exports.write(path, whole)
-    assert path.stat().st_size < export(store, tmp_path / "all.parquet").stat().st_size
+    assert path.stat().st_size <= export(store, tmp_path / "all.parquet").stat().st_size
     source = FilesSource([path])
     assert text(source, small_sweep()) == text(StoreSource(store), small_sweep())
-    assert [[record["round"] for record in one.records] for one in whole if one.result.rounds == 40] == [[40]]
     store = Store(tmp_path / "b")
-    finish(store, experiment(), lines=records([0, 10, 20], 0.6))
+    long = experiment(rounds=80)
+    finish(store, long, lines=records(range(0, 90, 10), 0.8))
     (one,), _ = transfer.export_runs(store, store.run_ids(), ends=True)
-    assert [record["round"] for record in one.records] == [0, 20], "with the evaluation before the first round"
+    assert [record["round"] for record in one.records] == [0, 40, 50, 60, 70, 80], "the first, and the last five"
     assert exports.Exported.from_row(one.to_row()).result.final == one.records[-1]
     exports.write(path, [one])
-    found = [collect(source).runs[0].has_curve for source in (StoreSource(store), FilesSource([path]))]
-    assert found == [True, False]
+    sources = StoreSource(store), FilesSource([path])
+    assert [collect(source).runs[0].has_curve for source in sources] == [True, False]
+    for source in sources:
+        (run,) = collect(source, [long], select_by="tail").runs
+        assert run.record is not None and run.last is not None and run.averaged == 5
+        assert (run.record["acc"], run.last["acc"]) == pytest.approx((0.6, 0.8)), "the mean of 0.4 to 0.8, and the last"
+        assert run.record["seconds"] == run.last["seconds"]
+        assert "<sub>last 80.00" in text(source, [long], select_by="tail")
+        assert "last 80.00" not in text(source, [long])
+
+
+def test_runs_with_few_evaluations_fall_back_to_the_last(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finish(store, experiment(), 0.6)
+    (run,) = collect(StoreSource(store), select_by="tail").runs
+    assert run.record is not None and run.record["acc"] == 0.6 and run.last is None
 
 
 def test_files_of_the_first_layout_are_read(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from flbench.report.claims import claims_grid
 from flbench.report.literal import literal
 from flbench.report.page.details import detail_blocks
 from flbench.report.page.planned import planned_blocks
+from flbench.report.runs import TAIL
 from flbench.report.stats import LEVEL, RESAMPLES
 from flbench.report.summary import Overall, Standing
 from flbench.report.supplement import Place
@@ -34,12 +35,14 @@ NO_SHARED_MODEL = (
 #: Which round counts, and how hyperparameters are chosen, by the rule.
 _WHEN: Mapping[SelectBy, str] = {
     "last": "after the last round",
+    "tail": f"mean of the last {TAIL} evaluations",
     "val": "at the round with the best validation accuracy",
     "oracle": "at the best round on the test data, which is an upper bound and no result",
 }
 _CHOSEN: Mapping[SelectBy, str] = {
     "last": "by the mean on the test data after the last round, which favours every row slightly "
     "(`select_by: val` chooses on held-out training data)",
+    "tail": f"by the mean of the last {TAIL} evaluations on the test data, which favours every row slightly",
     "val": "by the mean accuracy on held-out training data",
     "oracle": "by the mean on the test data, an upper bound and no result",
 }
