@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flbench import api
 from flbench.cli.dry_run import finished_runs, summary
 from flbench.cli.plan_status import tally_plan
 from flbench.config import Experiment, content_of
@@ -262,3 +263,24 @@ def test_the_search_is_part_of_the_plans_name_and_rungs_have_defaults(sweep: Swe
     assert [run.run_id for run in sweep.experiments] == [run.run_id for run in whole.experiments]
     default = load_sweep(sweep.path, ["search={axis: lr}", "rounds=200", "eval_every=10"]).search
     assert default == Halving(("lr",), (20, 40, 200), Fraction(1, 2), "val_acc")
+
+
+@pytest.mark.slow
+def test_a_searched_training_has_the_records_of_a_whole_one(tmp_path: Path) -> None:
+    """With two workers, on digits: kept runs have all records of the whole sweep, dropped ones its first."""
+    base = "{dataset: digits, model: {name: mlp, widths: [8]}, rounds: 8, eval_every: 2, E: 2, val_fraction: 0.1}"
+    text = f"version: 1\nname: real\nbase: {base}\naxes: {{lr: [0.001, 0.1, 0.5, 1]}}\nseeds: [0, 1]\n"
+    (tmp_path / "real.yaml").write_text(text)
+    search = "search={axis: lr, rungs: [2, 4, 8]}"
+    whole = api.sweep(tmp_path / "real.yaml", store=tmp_path / "whole", workers=1)
+    searched = api.sweep(tmp_path / "real.yaml", store=tmp_path / "searched", workers=2, sets=[search])
+    assert searched.state.tolist().count("dropped") == 6
+    assert set(searched.dropped.dropna()) == {2, 4}
+
+    def curve(store: str, run_id: str) -> list[dict[str, Any]]:
+        return [{**record, "seconds": 0} for record in Store(tmp_path / store).run(run_id).metrics()]
+
+    for run_id, dropped in zip(searched.run_id, searched.dropped.fillna(8), strict=True):
+        expected = [record for record in curve("whole", run_id) if record["round"] <= dropped]
+        assert curve("searched", run_id) == expected
+    assert sorted(whole.run_id) == sorted(searched.run_id)
