@@ -1,11 +1,14 @@
 """Replay successive halving on stored runs that were trained to the end: rounds saved, and settings found.
 
-    python benchmarks/bench_halving.py SWEEP.yaml --store STORE [--rungs 10,30,100 ...] [--keep 1/3 ...]
+    options="--set val_fraction=0.1 --set probes={}"
+    flbench sweep sweeps/digits.yaml $options --store STORE
+    python benchmarks/bench_halving.py sweeps/digits.yaml $options --store STORE [--rungs 10,30,100] [--keep 1/3]
 
-The runs need held-out data (val_fraction). A race is one row and column; the full choice is the setting with the best
-mean validation accuracy after the last round. Races alternate between two halves: choose rungs and keep by the first,
-and judge them by the second. ``same``: the search ends with the full choice; ``no worse``: its test accuracy is not
-below that of the full choice by more than the half-width of the 95 % interval of their difference, paired by seed.
+The runs need held-out data (val_fraction), and the sweep has no search. A race is one row and column; the full choice
+is the setting with the best mean validation accuracy after the last round. Races alternate between two halves: choose
+rungs and keep by the first, and judge them by the second. ``same``: the search ends with the full choice; ``no worse``:
+its test accuracy is not below that of the full choice by more than the half-width of the 95 % interval of their
+difference, paired by seed.
 """
 
 from __future__ import annotations
@@ -82,11 +85,12 @@ def line(found: list[Replay]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=Path)
+    parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--rungs", nargs="+", default=["10,20,100", "10,30,100", "10,40,100", "20,40,100"])
     parser.add_argument("--keep", nargs="+", default=["1/3", "2/5", "1/2"])
     given = parser.parse_args()
-    sweep, source = load_sweep(given.sweep), StoreSource(Store(given.store, create=False))
+    sweep, source = load_sweep(given.sweep, given.set), StoreSource(Store(given.store, create=False))
     collection = collect(source, sweep.experiments)
     ended = {run.run_id: run for run in collection.runs if run.state in ("done", "diverged")}
     curves = {

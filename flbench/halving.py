@@ -118,10 +118,12 @@ class Halving:
         standings = [Standing(self.rungs[0])] * len(race)
         for index, rung in enumerate(self.rungs[:-1]):
             left = [place for place, standing in enumerate(standings) if not standing.dropped]
-            ends = [[ended(run, rung) for run in race[place]] for place in left]
-            if any(end is None for seeds in ends for end in seeds):
-                break
-            scores = [_score([end.value for end in seeds if end and end.value is not None]) for seeds in ends]
+            scores = []
+            for place in left:
+                ends = [ended(run, rung) for run in race[place]]
+                if None in ends:
+                    return standings
+                scores.append(_score([end.value for end in ends if end and end.value is not None]))
             last_kept = sorted(scores, reverse=True)[: sizes[index + 1]][-1]
             for place, score in zip(left, scores, strict=True):
                 kept = score >= last_kept
