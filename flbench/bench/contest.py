@@ -102,17 +102,16 @@ def measure(task: Task, data_root: Path | None, note: Note) -> dict[str, Any]:
             peers, missing = _peers(folder, opened)
             contestants += peers
         variants = [Variant(one.name, one.work, "fp32", task.rounds, one.runs) for one in contestants]
-        seconds = take_turns(variants, repeats=task.turns, note=partial(_noted, note, task.workload))
+        seconds = take_turns(
+            variants,
+            repeats=task.turns,
+            note=lambda what, done, total: note(f"{task.workload}: {what}", done, total),
+        )
         rows: list[dict[str, Any]] = [
             {"name": one.name, "seconds": [round(s / one.runs, 7) for s in seconds[one.name]]} for one in contestants
         ]
         if task.peers:
-            weights = [one.weights() for one in contestants]
-            network = make_network(experiment, data, "cpu")
-            for row, one, own in zip(rows, contestants, weights, strict=True):
-                row["accuracies"] = [round(accuracy(network, run, data), 6) for run in own]
-                if one.versions:
-                    row |= {"versions": dict(one.versions), "difference": _difference(own[0], weights[0][0])}
+            _add_accuracies(rows, contestants, make_network(experiment, data, "cpu"), data)
     known = {"workload": task.workload, "what": workload.what, "data": name_of(data)}
     known |= {name: getattr(experiment, name) for name in ("clients", "local_steps", "batch_size", "lr")}
     turns = {"rounds": task.rounds, "all_rounds": task.all_rounds, "reference": REFERENCE}
@@ -170,8 +169,15 @@ def _peer(framework: Framework, peer: Peer) -> Contestant:
     return Contestant(name, peer.round, lambda: [peer.weights()], versions=peer.versions)
 
 
-def _noted(note: Note, workload: str, what: str, done: int, total: int) -> None:
-    note(f"{workload}: {what}", done, total)
+def _add_accuracies(
+    rows: Sequence[dict[str, Any]], contestants: Sequence[Contestant], network: nn.Module, data: Data
+) -> None:
+    """Add what shows that all contestants did the same work; the first contestant is flbench."""
+    weights = [one.weights() for one in contestants]
+    for row, one, own in zip(rows, contestants, weights, strict=True):
+        row["accuracies"] = [round(accuracy(network, run, data), 6) for run in own]
+        if one.versions:
+            row |= {"versions": dict(one.versions), "difference": _difference(own[0], weights[0][0])}
 
 
 @torch.no_grad()

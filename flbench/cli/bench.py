@@ -218,7 +218,9 @@ def _readme(context: typer.Context, data: Path | None, as_json: bool) -> None:
     for line in _header(machine, settings):
         say(errors, line)
     tasks = measure_tables(data, _progress)
-    measured = {"schema": 1, "machine": {**machine, "load_after": _load()}, "tasks": tasks}
+    kept = ("date", "cpu", "flbench", "git_commit", "git_dirty", "python", "torch", "load_before")
+    described = {**{name: machine[name] for name in kept}, "load_after": _load()}
+    measured = {"schema": 1, "machine": described, "tasks": tasks}
     if as_json:
         print_json(measured)
     else:
