@@ -9,7 +9,7 @@ from pathlib import Path
 from flbench.choices import Backend, Device, Executor, UsedDevice
 from flbench.config import Experiment
 from flbench.errors import UserError
-from flbench.launch import Launcher, inline, local, resources, slurm
+from flbench.launch import ROUND_SECONDS, Launcher, inline, local, resources, slurm, workers_worth
 from flbench.store import Store
 from flbench.sweeps import Sweep
 from flbench.sweeps.profile import load_profile
@@ -78,11 +78,13 @@ class SweepWorkers:
         cpus = self.options.pool
         return local.LocalLauncher(store, plan, self.options, workers=self.count, cpus=cpus, gpus=self.gpus)
 
-    def script(self, store: Path, plan: str, runs: int) -> str | None:
-        """Return the script that sbatch gets, with one array of at most ``runs`` jobs; None without SLURM."""
+    def script(self, store: Path, plan: str, experiments: Sequence[Experiment]) -> str | None:
+        """Return the script that sbatch gets, with the array of a plan whose speed is not known; None without SLURM."""
         if self.request is None:
             return None
-        return slurm.script(store, plan, self.options, self.request, min(self.count or 1, runs))
+        rounds = sum(experiment.rounds for experiment in experiments)
+        worth = workers_worth(rounds * ROUND_SECONDS, slurm.START_SECONDS) if rounds else len(experiments)
+        return slurm.script(store, plan, self.options, self.request, min(self.count or 1, len(experiments), worth))
 
 
 def run_launcher(

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from flbench.config import Experiment
 from flbench.errors import StoreUnusable
-from flbench.launch import Launcher, WorkersCrash
+from flbench.launch import ROUND_SECONDS, Launcher, WorkersCrash, workers_worth
 from flbench.progress import Progress, RunSnapshot, Watch
 from flbench.store import CancelMark, LiveWorker, Plan, Store, read_search
 from flbench.store.attempts import ending
@@ -81,6 +81,7 @@ class Orchestrator:
         self._make_launcher = launcher
         self._watch = Watch(store, Plan.of(experiments), max_attempts, read_search(store.sweeps / plan))
         self._launched, self._cost = 0, 0.0
+        self._last_end = -1, 0.0  # the number of ended runs, and when it was first seen while runs were active
         self._adopted: dict[str, LiveWorker] = {}
         self._starts_without_progress, self._last_counts = 0, (-1, -1, -1)
 
@@ -154,11 +155,25 @@ class Orchestrator:
         if not on_plan:
             room = max(room, 1)  # else workers of another plan could block this one forever
         idle = max(0, on_plan - len(progress.active))
-        missing = min(room, progress.pending - idle)
+        worth = max(self._workers_worth(launcher, progress), on_plan + progress.out_of_memory)
+        missing = min(room, progress.pending - idle, worth - on_plan)
         if missing > 0 and self._has_disk_space(on_plan):
             self._stop_crash_loop(launcher, progress, missing)
             launcher.start(missing, min(missing, progress.out_of_memory))
             self._launched += missing
+
+    def _workers_worth(self, launcher: Launcher, progress: Progress) -> int:
+        """Return how many workers the work that is left is worth, by the speed of the finished runs.
+
+        If no run has ended for a while, each is expected to take as long again: so slow runs get all workers soon.
+        """
+        now, ended = time.monotonic(), progress.done + progress.failed + progress.dropped
+        if not progress.active or ended != self._last_end[0]:
+            self._last_end = ended, now
+        left = progress.rounds_total - progress.rounds_done - progress.rounds_given_up
+        per_round = ROUND_SECONDS if progress.seconds_per_round is None else progress.seconds_per_round
+        expected = left * per_round if progress.rounds_total else progress.pending * launcher.start_seconds
+        return workers_worth(max(expected, len(progress.active) * (now - self._last_end[1])), launcher.start_seconds)
 
     def _kill_hanging_workers(self) -> None:
         """Kill workers of this plan on this machine whose heartbeats have stopped, so that their runs become free."""

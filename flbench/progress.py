@@ -65,6 +65,7 @@ class Progress:
         runs_per_second: the speed of a plan whose runs have no rounds; None for other plans, or if unknown.
         ended: the runs that have ended, by index in the plan, in the order in which they were found; it only grows.
         stopping: whether the workers were asked to stop at the end of their round.
+        seconds_per_round: the time of a round in the finished runs; None if none is finished, or they have no rounds.
     """
 
     total: int
@@ -85,6 +86,7 @@ class Progress:
     runs_per_second: float | None = None
     dropped: int = 0
     waiting: int = 0
+    seconds_per_round: float | None = None
 
     @property
     def share(self) -> float:
@@ -183,6 +185,7 @@ class Watch:
             ended=self.ended,
             dropped=dropped,
             waiting=waiting,
+            seconds_per_round=_seconds_per_round(done),
         )
 
     def failures(self) -> list[RunSnapshot]:
@@ -259,6 +262,12 @@ class Watch:
         # The first step includes the start-up of the workers: skip it once there are others.
         began, first = steps[1] if len(steps) > 3 else steps[0]
         return (done - first) / (now - began) if now - began > 1 and done > first else None
+
+
+def _seconds_per_round(done: Sequence[RunSnapshot]) -> float | None:
+    results = [seen.state.result for seen in done if seen.state.result is not None]
+    rounds = sum(result.rounds for result in results)
+    return sum(result.seconds for result in results) / rounds if rounds else None
 
 
 def share_done(rounds_done: int, rounds_total: int, runs_done: int, runs_total: int) -> float:

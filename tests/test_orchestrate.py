@@ -14,12 +14,13 @@ from flbench.config import Experiment, parse_experiment
 from flbench.launch import WorkersCrash
 from flbench.launch.inline import InlineLauncher
 from flbench.orchestrate import Orchestrator
-from flbench.progress import Progress, Watch
+from flbench.progress import Progress, RunSnapshot, Watch
 from flbench.run_names import common_fields, joined_common, label
-from flbench.store import Entry, Heartbeat, Lease, Store
+from flbench.store import Entry, Heartbeat, Lease, RunState, Store
 from flbench.store.attempts import ending
 from flbench.worker import Options
 from tests.faults.stub import FAULTS, OneByOne, execute, experiments, orchestrate, undisturbed
+from tests.report.stores import finish
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +111,7 @@ class DyingWorkerLauncher:
     """Start a worker that is killed after it was counted and before its run is read."""
 
     def __init__(self, store: Store, experiment: Experiment) -> None:
-        self.slots = 1
+        self.slots, self.start_seconds = 1, 0.0
         self._store, self._experiment = store, experiment
         self._counts: Iterator[int] | None = None
         self._lease = replace(Lease.here(), pid_start="not this process")
@@ -143,6 +144,44 @@ def test_no_worker_starts_for_a_run_whose_end_is_recorded_a_moment_later(store: 
     outcome = Orchestrator(store, "toy/abc", [greedy], lambda: DyingWorkerLauncher(store, greedy)).run()
     assert (outcome.exit_code, outcome.launched) == (1, 1)
     assert [seen.outcome for seen in outcome.failures] == ["oom"]
+
+
+class CountingLauncher(DyingWorkerLauncher):
+    """Counts the workers that it is asked to start, of which each takes ten seconds to start."""
+
+    def __init__(self) -> None:
+        self.slots, self.start_seconds, self.started = 33, 10.0, 0
+
+    def start(self, count: int, out_of_memory: int = 0) -> None:
+        self.started += count
+
+    def alive(self) -> int:
+        return self.started
+
+    def tokens(self) -> set[str]:
+        return set()
+
+
+@pytest.mark.parametrize(("rounds", "finished", "workers"), [(4, 0, 2), (400, 0, 33), (4, 1, 4), (400, 1, 4)])
+def test_as_many_workers_start_as_the_work_is_worth(store: Store, rounds: int, finished: int, workers: int) -> None:
+    """By the speed of the finished runs, which take one second each, and without any by a usual one."""
+    plan = experiments(33 + finished, rounds=rounds)
+    for experiment in plan[33:]:
+        finish(store, experiment)
+    launcher = CountingLauncher()
+    Orchestrator(store, "toy/abc", plan, lambda: launcher).run(detach=True)
+    assert launcher.started == workers
+
+
+def test_workers_follow_if_runs_take_long(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = experiments(33, rounds=1)
+    orchestrator = Orchestrator(store, "toy/abc", plan, CountingLauncher)
+    progress = Watch(store, [Entry.of(one) for one in plan], 3).update()
+    busy = replace(progress, active=(RunSnapshot("", "", 1, RunState("running")),) * 2)
+    now = iter([0.0, 1.0, 100.0])
+    monkeypatch.setattr("flbench.orchestrate.time.monotonic", lambda: next(now))
+    found = [orchestrator._workers_worth(CountingLauncher(), one) for one in (progress, busy, busy)]
+    assert found == [1, 1, 20]
 
 
 def test_crash_loop_ends_with_the_workers_log(store: Store) -> None:

@@ -49,7 +49,8 @@ def sweep(
         typer.Option(
             min=1,
             max=MOST_AT_ONCE,
-            help="Number of workers; default: as many as cores and GPUs have room for; on SLURM, max_jobs.",
+            help="Number of workers; default: as many as cores and GPUs have room for; on SLURM, max_jobs. "
+            "On SLURM fewer are submitted for little work, since each takes some ten seconds to start.",
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
@@ -86,7 +87,7 @@ def sweep(
     loaded = given.planned_as(resolve_data(given.experiments, store, data, "nothing" if dry_run else needed))
     if dry_run:
         print_dry_run(loaded, store, workers=wanted.count, rerun=rerun, as_json=as_json)
-        script = wanted.script(store, f"{loaded.name}/{loaded.spec_hash}", len(loaded.experiments))
+        script = wanted.script(store, f"{loaded.name}/{loaded.spec_hash}", loaded.experiments)
         if script is not None and not as_json:
             typer.echo(script)
         return

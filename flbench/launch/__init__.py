@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
 from typing import Protocol
 
 from flbench.errors import UserError
 from flbench.store import Store
 from flbench.store.attempts import ending
+
+#: The seconds that a round takes as long as nothing is known about it.
+ROUND_SECONDS = 0.1
 
 #: Lines of a log that an error message quotes.
 LOG_LINES = 15
@@ -19,6 +24,10 @@ class Launcher(Protocol):
     @property
     def slots(self) -> int:
         """Return how many workers fit on this machine, or were requested."""
+
+    @property
+    def start_seconds(self) -> float:
+        """Return the seconds of work that a worker must have for its start to pay; 0: one run is always enough."""
 
     def start(self, count: int, out_of_memory: int = 0) -> None:
         """Start ``count`` more workers, ``out_of_memory`` of them for runs that ran out of memory."""
@@ -37,6 +46,11 @@ class Launcher(Protocol):
 
     def crash_log(self) -> str:
         """Return the end of the log of the worker that crashed last, with its path; '' if no worker crashed."""
+
+
+def workers_worth(seconds: float, start_seconds: float) -> int:
+    """Return how many workers it pays to start for so many seconds of work, at least one."""
+    return max(1, math.ceil(seconds / start_seconds)) if start_seconds else sys.maxsize
 
 
 class WorkersCrash(UserError):

@@ -25,7 +25,7 @@ class InlineLauncher:
         options: Options,
         load: Callable[[Options], Engine] = load_engine,
     ) -> None:
-        self.slots = 1
+        self.slots, self.start_seconds = 1, 0.0
         self._store, self._plan, self._options, self._load = store, plan, options, load
         self._runs = Plan.of(experiments)
         self._stop = threading.Event()

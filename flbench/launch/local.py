@@ -54,6 +54,8 @@ class LocalLauncher:
     Whenever a worker runs out of memory, ``slots`` decreases by one.
     """
 
+    start_seconds = 0.0  # on cores that would be idle
+
     def __init__(
         self,
         store: Store,

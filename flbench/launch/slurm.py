@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: Least seconds between two questions to the controller.
 POLL_SECONDS = 2.0
 
+#: Least seconds of work for which a job is submitted: a job takes about as long to start and to import torch.
+START_SECONDS = 10.0
+
 #: The pause after an answer of the controller, as a multiple of the time that the answer took.
 POLL_PAUSE_FACTOR = 10.0
 
@@ -92,6 +95,8 @@ class Request:
 class SlurmLauncher:
     """Submit workers as array jobs; count all jobs of the plan, including those that other launchers submitted."""
 
+    start_seconds = START_SECONDS
+
     def __init__(
         self,
         store: Store,
@@ -127,10 +132,11 @@ class SlurmLauncher:
             raise WorkersCrash("jobs of this sweep were cancelled with scancel; run the same command again to continue")
         largest = max(1, int(config_value("MaxArraySize") or ARRAY_SIZE))
         more = out_of_memory if self._request.mem is not None else 0
+        sharing = min(self._workers, self.alive() + count)
         for wanted, more_memory in ((more, True), (count - more, False)):
             for begin in range(0, wanted, largest):
                 if self.slots:  # SLURM has accepted all arrays so far
-                    self._submit(begin, min(largest, wanted - begin), more_memory)
+                    self._submit(begin, min(largest, wanted - begin), more_memory, sharing)
 
     def alive(self) -> int:
         """Return how many jobs of the plan are queued or running; as before while SLURM does not answer."""
@@ -170,12 +176,12 @@ class SlurmLauncher:
             return ""
         return end_of_log(max(logs, key=lambda log: log.stat().st_mtime))
 
-    def _submit(self, begin: int, tasks: int, more_memory: bool) -> None:
+    def _submit(self, begin: int, tasks: int, more_memory: bool, sharing: int) -> None:
         excluded = ",".join(filter(None, [self._request.exclude, *sorted(self._failed_nodes)]))
         request = replace(self._request, exclude=excluded or None)
         if more_memory and request.mem is not None:
             request = replace(request, mem=MEMORY_FACTOR * request.mem)
-        options = replace(self._options, memory=memory_of(request, more_memory), workers=self._workers)
+        options = replace(self._options, memory=memory_of(request, more_memory), workers=sharing)
         submission = Submission.create(self._store, self._plan, tasks, memory=options.memory)
         command = worker_command(self._store.root, self._plan, options, begin, self._command)
         executor = executor_for(submission.folder, submission.name, request, tasks)

@@ -267,7 +267,7 @@ class Slurm(Strict):
 
     kind: Literal["slurm"]
     profile: str = Field(description="file with the cluster's partition, account, set-up lines")
-    max_jobs: int = Field(default=64, ge=1, description="most jobs at a time")
+    max_jobs: int = Field(default=64, ge=1, description="most jobs at a time; fewer for little work")
 
 
 _BACKENDS: dict[str, type[Strict]] = {"inline": Inline, "local": Local, "slurm": Slurm}
