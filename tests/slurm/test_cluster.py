@@ -112,7 +112,7 @@ def test_arrays_are_as_large_as_the_cluster_allows(cluster: Cluster) -> None:
     largest = int(config_value("MaxArraySize") or 0)
     if largest > 4:
         pytest.skip(f"MaxArraySize is {largest}: slurm/dev-cluster start --max-array-size 4")
-    plan = experiments(7, rounds=20)
+    plan = experiments(7, rounds=200)
     assert cluster.sweep(plan, N1, workers=7).exit_code == 0
     assert sorted(submission.tasks for submission in cluster.submissions()) == [3, 4]
     assert_undisturbed(cluster, plan)
