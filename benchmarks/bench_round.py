@@ -55,7 +55,7 @@ def trainers(workload: Workload, arguments: argparse.Namespace, *, by_hand: bool
     for seed in range(arguments.runs):
         experiment = workload.experiment(norm=arguments.norm, method=arguments.method, seed=seed)
         data = data_for(experiment, arguments.data)
-        with mock.patch.object(executors, "is_dense", executors.is_dense if by_hand else lambda network: False):
+        with mock.patch.object(executors, "dense_layers", executors.dense_layers if by_hand else lambda network: None):
             trainer, _ = make_trainer(experiment, data, device="cpu", executor="stacked", pool=1)
         assert isinstance(trainer, FederatedTrainer)
         made.append(trainer)

@@ -18,7 +18,7 @@ Shape suffixes: N clients, B batch, D features of a layer's input, Y classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +28,9 @@ from flbench.methods.base import Tree
 from flbench.models.layers import Dense, Flatten, Relu, multiplied
 from flbench.models.network import Network, pure_forward
 from flbench.models.norm_layers import Normalization
+
+#: A layer with its path in the network.
+DenseLayer = tuple[str, nn.Module]
 
 
 class _Layer(Protocol):
@@ -115,18 +118,13 @@ class _Normalization:
         return of_x
 
 
-#: The modules that are layers.
-_LAYERS = (Dense, Relu, Normalization)
-
-
 class DenseStack:
-    """A stack of clients with this network, which ``is_dense``; what it returns is valid until its next pass."""
+    """A stack of clients with a network of these ``dense_layers``; what it returns is valid until its next pass."""
 
-    def __init__(self, network: nn.Module) -> None:
-        modules = [(path, module) for path, module in network.named_modules() if isinstance(module, _LAYERS)]
-        layers = [_layer(path, module, first=number == 0) for number, (path, module) in enumerate(modules)]
-        behind = sum(path in ("head", "logits") for path, _ in modules)
-        self._trunk, self._head = layers[:-behind], layers[-behind:]
+    def __init__(self, layers: Sequence[DenseLayer]) -> None:
+        made = [_layer(path, module, first=number == 0) for number, (path, module) in enumerate(layers)]
+        behind = sum(path in ("head", "logits") for path, _ in layers)
+        self._trunk, self._head = made[:-behind], made[-behind:]
 
     def forward(self, params: Tree, buffers: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features_NBD and logits_NBY of images_NBCHW."""
@@ -157,13 +155,17 @@ class DenseStack:
         return {name: grads[name] for name in params}
 
 
-def is_dense(network: nn.Module) -> bool:
-    """Return whether a network is a row of dense layers, ReLUs and normalizations."""
-    return type(network) is Network and all(
-        isinstance(module, Network | nn.Sequential | Flatten | Relu | Normalization)
-        or (isinstance(module, Dense) and module.reparametrization is None)
-        for module in network.modules()
-    )
+def dense_layers(network: nn.Module) -> list[DenseLayer] | None:
+    """Return a network's dense layers, ReLUs and normalizations in order; None if it has other layers."""
+    layers: list[DenseLayer] = []
+    for path, module in network.named_modules():
+        # Exactly these types: a subclass may compute something else.
+        plain = type(module) is Relu or (type(module) is Dense and module.reparametrization is None)
+        if plain or isinstance(module, Normalization):
+            layers.append((path, module))
+        elif type(module) not in (Network, nn.Sequential, Flatten):
+            return None
+    return layers if type(network) is Network else None
 
 
 def _layer(path: str, module: nn.Module, *, first: bool) -> _Layer:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -26,7 +25,7 @@ from flbench.choices import UsedExecutor
 from flbench.engine.clients import ChunkJob, ClientResult, JobAt, Results, map_tensors
 from flbench.engine.conv_tuner import ConvTuner, convolutions_of, convolve
 from flbench.engine.cuda_graph import GraphedFunction, Recorder, Trial
-from flbench.engine.dense_stack import DenseStack, is_dense
+from flbench.engine.dense_stack import dense_layers
 from flbench.engine.gradients import Passes, autocast
 from flbench.engine.local import local_train
 from flbench.errors import out_of_memory
@@ -163,8 +162,7 @@ class StackedExecutor:
         self.convolutions: Mapping[str, str] = {}  #: how each layer convolves, once ``tune`` has chosen it
         self._network, self._autocast, self._tuner = network, autocast, tuner
         self.pixels_last = pixels_last  #: the layout in which a GPU's convolutions are fastest
-        dense = partial(DenseStack, network) if is_dense(network) else None
-        self._passes = Passes(network, stacked_forward(network), dense)
+        self._passes = Passes(network, stacked_forward(network), dense_layers(network))
         self._forward_one = pure_forward(network)
         self._graphed = None if record is None else GraphedFunction(self._evaluate, record, "an evaluation")
 

@@ -5,7 +5,7 @@ Shape suffixes: N clients (absent for one), B batch, Y classes, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from flbench.engine.dense_stack import DenseStack, log_softmax_gradient
+from flbench.engine.dense_stack import DenseLayer, DenseStack, log_softmax_gradient
 from flbench.engine.hooks import LiftedHooks, mean_over_batch
 from flbench.methods.base import Outputs, Tree
 from flbench.models.layers import at_least_float
@@ -28,12 +28,12 @@ Target = tuple[Tensor, Tensor | None]
 class Passes:
     """The passes of a network that no other thread uses, and that is in training mode.
 
-    ``dense`` makes the derived passes of a stack; None: the network has none (``dense_stack.is_dense``).
+    ``dense`` are the layers of a stack whose backward pass is derived by hand; None: autograd derives it.
     """
 
     network: nn.Module
     forward: Forward
-    dense: Callable[[], DenseStack] | None = None
+    dense: Sequence[DenseLayer] | None = None
 
 
 class Gradient(Protocol):
@@ -61,7 +61,7 @@ def gradient_of(passes: Passes, lifted: LiftedHooks, autocast: torch.dtype | Non
     """Return the fastest way to compute the gradient; ``autocast`` is the dtype of mixed precision, or None."""
     if passes.dense is None or autocast is not None:
         return ByAutograd(passes, lifted, autocast)
-    return ByHand(passes.network, passes.dense, lifted)
+    return ByHand(passes.dense, lifted)
 
 
 class ByAutograd:
@@ -97,11 +97,11 @@ class ByAutograd:
 class ByHand:
     """For stacks of multi-layer perceptrons: the network's passes are derived, and the method's terms by autograd."""
 
-    def __init__(self, network: nn.Module, dense: Callable[[], DenseStack], lifted: LiftedHooks) -> None:
-        self._lifted, self._stack = lifted, dense()
+    def __init__(self, layers: Sequence[DenseLayer], lifted: LiftedHooks) -> None:
+        self._lifted, self._stack = lifted, DenseStack(layers)
+        self._teachers = {name: DenseStack(layers) for name in lifted.teachers}
         #: The layers that differ in evaluation mode; to switch the whole network takes longer than a teacher's pass.
-        self._modal = [module for module in network.modules() if isinstance(module, Normalization)]
-        self._teachers = {name: dense() for name in lifted.teachers}
+        self._modal = [module for _, module in layers if isinstance(module, Normalization)]
 
     def taught(self, images: Tensor) -> dict[str, Outputs]:
         """As in ``Gradient``."""

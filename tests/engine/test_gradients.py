@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from flbench.engine import executors
-from flbench.engine.dense_stack import is_dense
+from flbench.engine import device_data, executors
+from flbench.engine.dense_stack import dense_layers
 from flbench.engine.optimizers import Adam, Sgd
 from flbench.models.initial_weights import build
 from flbench.registry import HEADS, METHODS, MODELS, NORMS
@@ -30,10 +30,10 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, method: str, norm: str = "none", 
     model = MODELS.parse({"name": "mlp", "widths": given.pop("widths")})
     head, bias, dtype = HEADS.parse(given.pop("head")), given.pop("bias"), given.pop("dtype")
     network = build(model, (1, 8, 8), 3, NORMS.parse(norm), bias, seed=3, dtype=dtype, head=head)
-    assert is_dense(network)
+    assert dense_layers(network)
     given |= {"network": network, "images": replace(toy_images(), dtype=dtype), "executor": "stacked"}
     by_hand = toy_trainer(METHODS.parse(method), **given)
-    monkeypatch.setattr(executors, "is_dense", lambda network: False)
+    monkeypatch.setattr(executors, "dense_layers", lambda network: None)
     by_autograd = toy_trainer(METHODS.parse(method), **given)
     train(2, by_hand, by_autograd)
     return [by_hand, by_autograd]
@@ -83,4 +83,15 @@ def test_both_ways_agree_in_float64(method: str, monkeypatch: pytest.MonkeyPatch
 )
 def test_the_network_decides(settings: dict[str, Any], dense: bool) -> None:
     norm = {"name": "ws", "layers": "all"} if settings.get("norm") == "ws" else settings.get("norm", "none")
-    assert is_dense(toy_network(**{**settings, "norm": norm})) == dense
+    assert (dense_layers(toy_network(**{**settings, "norm": norm})) is not None) == dense
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_images_converted_once_have_the_bits_of_images_converted_in_batches(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, in_batches = (toy_trainer(METHODS.parse("fedavg"), executor=executor) for _ in range(2))
+    train(2, once)
+    monkeypatch.setattr(device_data, "CONVERTED_ONCE", 0)
+    train(2, in_batches)
+    assert same_bits(once, in_batches)
