@@ -262,7 +262,7 @@ _LOCAL_ONLY = mutations_of(
     ("weights are averaged", "*dict(model.named_parameters()), ", ""),
 )
 
-_REGULARIZER = "g + alpha * (w - x + c)"
+_REGULARIZER = "(w - x).add_(c).mul_(alpha).add_(g)"
 _FEDDYN = mutations_of(
     "feddyn",
     ("alpha not scaled by samples", '(1 / ctx.relative_size if self.weighting == "samples" else 1)', "1"),
