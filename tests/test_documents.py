@@ -121,7 +121,9 @@ def test_the_leaderboard_agrees_with_readme() -> None:
         heads = [part.strip() for part in next(re.finditer(r"^\|(.*)\|$", begun, re.MULTILINE))[1].split("|")]
         (shown_there, *_) = tables(begun)
         values = {
-            (re.split(r"\(| = ", row[0])[0].removesuffix(" ¹"), row[1]): re.sub(r"<.*|\*\*| ≈", "", row[heads.index(head)])
+            (re.split(r"\(| = ", row[0])[0].removesuffix(" ¹"), row[1]): re.sub(
+                r"<.*|\*\*| ≈", "", row[heads.index(head)]
+            )
             for row in shown_there
         }
         for method, norm, *said in table:
