@@ -92,7 +92,11 @@ def report(
     ] = False,
     tolerance: Annotated[
         float | None,
-        typer.Option(metavar="POINTS", min=0, help="Allowed difference from a published number (default: 1 point)."),
+        typer.Option(
+            metavar="POINTS",
+            min=0,
+            help="Widest interval, to either side, that confirms a published number (default: 5 points).",
+        ),
     ] = None,
     why: Annotated[
         bool,

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from flbench.config import Training
 from flbench.papers.label_skew import figures, figures_one_class
 from flbench.papers.label_skew.chapter import synthesize
-from flbench.papers.label_skew.claims_published import TOLERANCE, compare
+from flbench.papers.label_skew.claims_published import compare
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
 from flbench.papers.niid_bench import claims as niid_bench_claims
 from flbench.papers.niid_bench.supplement import NiidBenchSupplement
+from flbench.papers.published_numbers import WIDEST
 from flbench.papers.rank_collapse.chapter import deep_chapter, rank_chapter
 from flbench.papers.rank_collapse.figures import deep, rank
 from flbench.papers.sharpness.chapter import chapter as sharpness_chapter
@@ -39,19 +40,19 @@ RANK_COLLAPSE = Paper(
 NIID_BENCH = Paper(supplement=lambda _, collection: NiidBenchSupplement(niid_bench_claims.compare(collection)))
 
 
-def papers(*, published: bool = False, tolerance: float = TOLERANCE, why: bool = False) -> tuple[Paper, ...]:
+def papers(*, published: bool = False, tolerance: float = WIDEST, why: bool = False) -> tuple[Paper, ...]:
     """Return every paper that a report compares runs with; the options are about the label-skew paper.
 
     Args:
         published: whether numbers that no run belongs to are listed as well.
-        tolerance: largest difference of a number that holds, in percentage points.
+        tolerance: widest reach, to either side, of an interval that shows agreement, in percentage points.
         why: whether the report has the chapter "Why".
     """
 
     def label_skew_supplement(sections: Sequence[Section], collection: Collection) -> LabelSkewSupplement:
         training = [run for run in collection.runs if isinstance(run.experiment, Training)]
         return LabelSkewSupplement(
-            published=compare(training, tolerance=tolerance, everything=published),
+            published=compare(training, widest=tolerance, everything=published),
             why=synthesize(sections, collection) if why else None,
         )
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from flbench.config import Training
 from flbench.papers.evidence import number_entry
+from flbench.papers.prediction import Prediction
 from flbench.report.blocks import Entry
 from flbench.report.cells import Cell, Summary, mean_text
 from flbench.report.claims import VERDICTS, Claim, Verdict
@@ -18,12 +19,17 @@ Obstacle = Literal["", "not comparable", "shorter"]
 OBSTACLES: tuple[Obstacle, ...] = get_args(Obstacle)
 
 
+#: Percentage points: an interval that reaches further to either side does not show agreement.
+WIDEST = 5.0
+
+
 class Judgement(NamedTuple):
-    """The verdict on a published number, the obstacle to it if any, and why."""
+    """The verdict on a published number, why, the obstacle to it if any, and what our runs predict for it if tested."""
 
     verdict: Verdict
     why: str = ""
     obstacle: Obstacle = ""
+    prediction: Prediction | None = None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -74,7 +80,7 @@ class Comparison(Generic[Row]):
     @property
     def claim(self) -> Claim:
         """The number as a claim with its verdict."""
-        verdict, why, obstacle = self.judgement
+        verdict, why, obstacle, _ = self.judgement
         evidence = f"{obstacle}: {why}" if obstacle else why
         return Claim(f"{self.row.label}: {self.row.text} %", self.row.source, verdict, evidence)
 
@@ -101,7 +107,7 @@ class Comparison(Generic[Row]):
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON form of the numbers and the verdict, values in percent."""
-        row, cell, ours, claim = self.row, self.cell, self.ours, self.claim
+        row, cell, ours, claim, prediction = self.row, self.cell, self.ours, self.claim, self.judgement.prediction
         half_width = ours.half_width if ours else None
         return {
             "published": row.value,
@@ -116,6 +122,8 @@ class Comparison(Generic[Row]):
             "difference": self.difference,
             "verdict": claim.verdict,
             "why": claim.evidence,
+            "prediction": None if prediction is None else [100 * prediction.low, 100 * prediction.high],
+            "p": None if prediction is None else prediction.p,
         }
 
 
@@ -162,11 +170,7 @@ def without_comparison(cell: Cell, rounds: int, other_data: str | None) -> Judge
         return Judgement("inconclusive", f"{ours:,} of {rounds:,} rounds", obstacle)
     if not cell.values:
         return Judgement("does not hold", gap)
-    if gap:
-        return Judgement("inconclusive", gap)
-    if cell.summary is None or cell.summary.half_width is None:
-        return Judgement("inconclusive", "one seed has no interval")
-    return None
+    return Judgement("inconclusive", gap) if gap else None
 
 
 def other_content(experiment: Training, fingerprint: str | None, samples: str | None) -> str | None:

@@ -280,7 +280,7 @@ def test_published_numbers_on_request(
     assert flbench(monkeypatch, "report", "tiny.yaml", "--published", "--tolerance", "2.5") == 0
     text = Path("tiny.md").read_text()
     assert "365 published numbers: not run 365." in text
-    assert "at most 2.5 points" in text
+    assert "at most 2.5 points to either side" in text
     assert text.endswith("```sh\nflbench report tiny.yaml --published --tolerance 2.5\n```\n")
     assert "published numbers: not run 365" in capsys.readouterr().out
     assert flbench(monkeypatch, "report", "tiny.yaml", "--tolerance", "-1") == 2

@@ -1,7 +1,12 @@
-"""Every published number as a claim: whether ours agrees, and whether the order of the methods does."""
+"""Every published number as a claim: whether ours agrees, and whether the order of the methods does.
+
+Most numbers are single runs. What single runs scatter by is pooled over the cells, published ones and ours, that share
+data set, model, partition, clients and rounds and have several seeds (``flbench/papers/prediction.py``).
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +18,19 @@ from flbench.papers.label_skew.published import (
     other_data,
     published_rows,
 )
-from flbench.papers.published_numbers import Comparison, Judgement, judgements, without_comparison
+from flbench.papers.prediction import Seeds, Spread, pool, predict
+from flbench.papers.published_numbers import WIDEST, Comparison, Judgement, judgements, without_comparison
+from flbench.registry import DATASETS
 from flbench.report.cells import Cell, cells_of, grouped
 from flbench.report.claims import VERDICTS, Verdict
 from flbench.report.runs import Run
-from flbench.report.stats import kendall_tau
+from flbench.report.stats import LEVEL, holm, kendall_tau
 
-#: Percentage points; the paper's own repetitions of a number differ by up to 4.
-TOLERANCE = 1.0
+#: Cells below this multiple of the accuracy of guessing are at chance: their seeds hardly differ.
+CHANCE = 1.5
+
+#: What cells whose seeds scatter alike have in common: data set, model, partition, clients, rounds.
+Level = tuple[str, str, str, int, int]
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Order:
 class Published:
     """The comparison with all published numbers."""
 
-    tolerance: float  # percentage points
+    widest: float  # percentage points that an interval which shows agreement may reach to either side
     everything: bool  # whether published numbers without a requested run are listed too
     comparisons: tuple[Comparison[PublishedRow], ...]  # one a published number and cell of ours
     orders: tuple[Order, ...]  # one a column of a table
@@ -57,8 +67,24 @@ class Published:
         """A judgement for each published number, by the most decisive of our cells."""
         return judgements(self.comparisons)
 
+    @property
+    def tested(self) -> str:
+        """How many numbers lie outside their interval, and how many would by chance; empty where none was tested.
 
-def compare(runs: Iterable[Run], *, tolerance: float = TOLERANCE, everything: bool = False) -> Published | None:
+        A number that several tables print is one; Holm's correction controls the chance of any false alarm.
+        """
+        pairs = {(id(one.cell), one.row.text, one.row.sd): one.judgement.prediction for one in self.comparisons}
+        p_values = [prediction.p for prediction in pairs.values() if prediction]
+        if not p_values:
+            return ""
+        outside, corrected = (sum(p < LEVEL for p in some) for some in (p_values, holm(p_values)))
+        return (
+            f"{outside} of {len(p_values)} numbers with runs of full length lie outside the 95 % interval that these "
+            f"predict ({LEVEL * len(p_values):.1f} expected by chance, {corrected} after Holm's correction)"
+        )
+
+
+def compare(runs: Iterable[Run], *, widest: float = WIDEST, everything: bool = False) -> Published | None:
     """Compare runs with the published numbers of their data sets and models, or with all if ``everything``.
 
     Returns:
@@ -75,35 +101,61 @@ def compare(runs: Iterable[Run], *, tolerance: float = TOLERANCE, everything: bo
         for cell in sorted(cells_of(members, "acc"), key=_settings):
             if (configuration := configuration_of(cell.training)) is not None:
                 cells.setdefault(configuration, []).append(cell)
+    spreads = _spreads(cells)
     comparisons = [
-        Comparison(row, cell, judge(row, cell, tolerance))
+        Comparison(row, cell, judge(row, cell, spreads.get(_level(row.configuration, row.rounds)), widest))
         for row in rows
         for cell in cells.get(row.configuration) or [None]
     ]
-    return Published(tolerance, everything, tuple(comparisons), tuple(_orders(comparisons)))
+    return Published(widest, everything, tuple(comparisons), tuple(_orders(comparisons)))
 
 
-def judge(row: PublishedRow, cell: Cell | None, tolerance: float) -> Judgement:
+def _level(configuration: Configuration, rounds: int) -> Level:
+    return *configuration.place, configuration.partition, configuration.clients, rounds
+
+
+def _spreads(cells: Mapping[Configuration, Sequence[Cell | None]]) -> dict[Level, Spread]:
+    """Return the spread of single runs at each level, from published and our repetitions that are not at chance."""
+    found: dict[Level, list[Seeds]] = {}
+    for row in published_rows():
+        if row.sd:
+            seeds = Seeds(row.value / 100, float(row.sd) / 100, row.seeds)
+            found.setdefault(_level(row.configuration, row.rounds), []).append(seeds)
+    for configuration, cell in ((known, cell) for known, same in cells.items() for cell in same):
+        if cell and cell.summary and cell.summary.sd is not None and cell.complete and _is_official(cell):
+            ours = Seeds(cell.summary.mean, cell.summary.sd, cell.summary.n)
+            found.setdefault(_level(configuration, cell.rounds), []).append(ours)
+    chance = {level: CHANCE / (DATASETS[level[0]].classes or math.inf) for level in found}
+    pools = {level: pool(one for one in some if one.mean >= chance[level]) for level, some in found.items()}
+    return {level: spread for level, spread in pools.items() if spread}
+
+
+def _is_official(cell: Cell) -> bool:
+    return other_data(cell.training, cell.fingerprint, cell.samples) is None
+
+
+def judge(row: PublishedRow, cell: Cell | None, spread: Spread | None, widest: float = WIDEST) -> Judgement:
     """Return the verdict on a published number, and why.
 
-    ``holds``: the difference and the half-width of our 95 % interval are both within the tolerance. ``does not hold``:
-    the difference exceeds the tolerance by more than the half-width, or all our seeds diverged. Everything between, and
-    every cell without all of its seeds, with a single one, or with an obstacle, is ``inconclusive``.
+    The unit is a run. ``does not hold``: the published number lies outside the 95 % interval that our runs predict for
+    it, or all our seeds diverged. ``holds``: it lies inside, and the interval reaches at most ``widest`` points to
+    either side. Everything else, every cell without all of its seeds or with an obstacle, is ``inconclusive``.
     """
     if cell is None:
         return Judgement("not run")
     other = other_data(cell.training, cell.fingerprint, cell.samples)
     if judgement := without_comparison(cell, row.rounds, other):
         return judgement
-    summary = cell.summary
-    assert summary is not None and summary.half_width is not None
-    # Numbers are compared as printed, to a hundredth of a point.
-    distance, half_width = round(abs(100 * summary.mean - row.value), 2), round(100 * summary.half_width, 2)
-    if distance <= tolerance and half_width <= tolerance:
-        return Judgement("holds")
-    if round(distance - half_width, 2) > tolerance:
-        return Judgement("does not hold")
-    return Judgement("inconclusive", "" if distance > tolerance else "our interval is too wide")
+    if spread is None:
+        return Judgement("inconclusive", "no comparable runs with several seeds")
+    assert cell.summary is not None
+    mean, n = cell.summary.mean, cell.summary.n
+    found = predict(mean, n, spread, published=row.value / 100, seeds=row.seeds)
+    why = f"{100 * found.low:.2f} to {100 * found.high:.2f}"
+    if found.p < LEVEL:
+        return Judgement("does not hold", why, prediction=found)
+    is_narrow = 100 * max(mean - found.low, found.high - mean) <= widest
+    return Judgement("holds" if is_narrow else "inconclusive", why, prediction=found)
 
 
 def _settings(cell: Cell) -> tuple[int, str, str]:

@@ -157,7 +157,7 @@ def _legend(figure: Figure, styles: Mapping[str, LineStyle]) -> None:
 
 
 def published(board: Leaderboard) -> Iterator[Drawing]:
-    """Draw a figure for each data set and model: a point for each published number and ours, with our interval."""
+    """Draw a figure for each data set and model: a point for each published number and ours, with its prediction."""
     supplement = board.supplement(LabelSkewSupplement)
     if supplement is None or supplement.published is None:
         return
@@ -170,27 +170,24 @@ def published(board: Leaderboard) -> Iterator[Drawing]:
             if one.row.configuration.place == place and (ours := one.ours) is not None
         ]
         if pairs:
-            yield _published(place, pairs, found.tolerance)
+            yield _published(place, pairs)
 
 
-def _published(
-    place: tuple[str, str], pairs: Sequence[tuple[Comparison[PublishedRow], Summary]], tolerance: float
-) -> Drawing:
+def _published(place: tuple[str, str], pairs: Sequence[tuple[Comparison[PublishedRow], Summary]]) -> Drawing:
     figure, (panel,) = panels(1, panel=(4.0, 3.8))
     values = [value for one, ours in pairs for value in (one.row.value, 100 * ours.mean)]
     low, high = max(0.0, min(values) - 5), min(100.0, max(values) + 5)
     panel.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
-    within = ([low - tolerance, high - tolerance], [low + tolerance, high + tolerance])
-    panel.fill_between([low, high], *within, color=GREY, alpha=0.15, linewidth=0, zorder=0)
     norms = sorted({one.row.configuration.norm for one, _ in pairs}, key=lambda norm: (norm != "none", norm))
     for index, norm in enumerate(norms):
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
         same = [pair for pair in pairs if pair[0].row.configuration.norm == norm]
         for number, (one, ours) in enumerate(same):
+            found = one.judgement.prediction
             panel.errorbar(
                 one.row.value,
                 100 * ours.mean,
-                yerr=100 * (ours.half_width or 0.0) or None,
+                yerr=[[100 * (ours.mean - found.low)], [100 * (found.high - ours.mean)]] if found else None,
                 color=color,
                 marker=marker,
                 markersize=5,
@@ -204,9 +201,9 @@ def _published(
     figure.legend(loc="outside right center", title="norm")
     rounds = sorted({one.cell.runs[0].rounds for one, _ in pairs if one.cell})
     caption = (
-        f"{', '.join(place)}: our accuracy (after {' and '.join(f'{number:,}' for number in rounds)} rounds, with 95 % "
-        f"intervals) against the published one; the line of equality within {tolerance:g} "
-        f"{'point' if tolerance == 1 else 'points'}. Hollow: fewer rounds or other data. "
+        f"{', '.join(place)}: our accuracy (after {' and '.join(f'{number:,}' for number in rounds)} rounds) "
+        "against the published one, and the line of equality. Bars: the 95 % interval that our runs predict for the "
+        "published number. Hollow: fewer rounds or other data. "
         f"{tally(one.judgement for one, _ in pairs)}."
     )
     return Drawing(file_name("published", *place), caption, figure, place)

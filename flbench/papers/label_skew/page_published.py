@@ -41,7 +41,7 @@ def fields(published: Published) -> dict[str, Any]:
             del column[name]
         orders.append({"table": one.table, **column, "rounds": one.rounds, "n": one.n, "tau": one.tau})
     return {
-        "tolerance": published.tolerance,
+        "tolerance": published.widest,
         "counts": dict(published.counts),
         "rows": [_row_fields(one) for one in published.comparisons],
         "orders": orders,
@@ -50,14 +50,17 @@ def fields(published: Published) -> dict[str, Any]:
 
 def reading(published: Published) -> str:
     """Return the meaning of the columns and of the verdicts."""
-    points = f"{published.tolerance:g} {'point' if published.tolerance == 1 else 'points'}"
+    points = f"{published.widest:g} {'point' if published.widest == 1 else 'points'}"
     return (
         "Published numbers: accuracy in percent as published by Zhang et al. 2024 (arXiv 2308.09565v2) and ours, the "
         "mean over seeds of the simple mean over clients on their own test shards. Published numbers are single runs "
-        "unless they have a standard deviation. "
-        "*holds*: the difference (ours less published) and the half-width of our 95 % interval are both at most "
-        f"{points}; *does not hold*: the difference exceeds that by more than the half-width; else *inconclusive*: "
-        "fewer than three seeds have no interval, *shorter*: ours ran fewer rounds, *not comparable*: on other data."
+        "unless they have a standard deviation. In brackets: the 95 % prediction interval of the published number from "
+        "our runs, t s sqrt(1/n + 1/n_published) on the logit scale. s is pooled over the repeated runs, published and "
+        "ours, of the same data set, model, partition and length, except those at chance. *does not hold*: the "
+        "published number lies outside; *holds*: it lies inside, and the interval reaches at most "
+        f"{points} to either side; else *inconclusive*: *shorter*: ours ran fewer rounds, *not comparable*: on other "
+        "data. Verdicts are not corrected for their number; the count at the top says how many contradictions chance "
+        "explains."
     )
 
 

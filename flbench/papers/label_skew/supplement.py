@@ -31,8 +31,9 @@ class LabelSkewSupplement(Supplement):
         """Return the counts of verdicts."""
         if self.published is None:
             return []
-        judgements = self.published.judgements
-        return [Paragraph(f"{len(judgements)} published numbers: {tally(judgements)}.")]
+        judgements, tested = self.published.judgements, self.published.tested
+        sentences = [f"{len(judgements)} published numbers: {tally(judgements)}", *filter(None, [tested])]
+        return [Paragraph(" ".join(f"{one}." for one in sentences))]
 
     def of_section(self, place: Place) -> Sequence[Block]:
         """Return the published numbers of a data set and model."""

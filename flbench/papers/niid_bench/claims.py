@@ -10,16 +10,20 @@ from typing import Any
 from flbench.config import Training
 from flbench.metric_specs import value_of
 from flbench.papers.niid_bench.published import MUS, Configuration, PublishedRow, configuration_of, published_rows
-from flbench.papers.published_numbers import Comparison, Judgement, judgements, other_content, without_comparison
-from flbench.report.cells import Cell, cells_of
+from flbench.papers.published_numbers import (
+    WIDEST,
+    Comparison,
+    Judgement,
+    judgements,
+    other_content,
+    without_comparison,
+)
+from flbench.report.cells import FEWEST, Cell, cells_of
 from flbench.report.runs import Collection, Run
 from flbench.report.stats import welch_half_width
 
 #: What is compared.
 METRIC = "acc_global"
-
-#: Percentage points: where the interval of the difference is wider to either side, it does not show agreement.
-WIDEST = 5.0
 
 #: The variant of SCAFFOLD that the numbers were computed with.
 SCAFFOLD = "flower"
@@ -95,13 +99,15 @@ def judge(row: PublishedRow, cell: Cell | None, other_method: str = "") -> Judge
 
     The unit is a seed, and the quantity the difference of two means over seeds, with its 95 % interval by Welch's t.
     ``does not hold``: the interval excludes zero. ``holds``: it contains zero, and reaches at most ``WIDEST`` points to
-    either side. Everything else is ``inconclusive``.
+    either side. Everything else is ``inconclusive``. Spreads are not pooled: published ones are 0 to 41 points.
     """
     if cell is None:
         return Judgement("not run")
     other = other_content(cell.training, cell.fingerprint, cell.samples) or _skipped(cell) or other_method
     if judgement := without_comparison(cell, row.rounds, other):
         return judgement
+    if len(cell.values) < FEWEST:
+        return Judgement("inconclusive", f"fewer than {FEWEST} seeds have no interval")
     difference, half_width = interval(row, cell)
     diverged = sum(run.result is not None and run.result.status == "diverged" for run in cell.runs)
     why = f"± {half_width:.2f}" + (f", {diverged} of {len(cell.runs)} diverged" if diverged else "")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flbench.papers.niid_bench.claims import SCAFFOLD, WIDEST, Published
+from flbench.papers.niid_bench.claims import SCAFFOLD, Published
 from flbench.papers.niid_bench.published import FREE, MUS, SETTINGS, PublishedRow
-from flbench.papers.published_numbers import HEADS, Comparison, tally
+from flbench.papers.published_numbers import HEADS, WIDEST, Comparison, tally
 from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
 from flbench.report.supplement import Place, Supplement
 

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from flbench.messages import format_scalar
 from flbench.papers.evidence import Finding, Outcome, direction, interval_text, percent_text, points_text
-from flbench.papers.rank_collapse.training import Arm, Setting
+from flbench.papers.rank_collapse.training import PAPER_EPOCHS, Arm, Setting
 from flbench.report.correlation import Correlation, spearman
 from flbench.report.stats import paired
 
@@ -20,6 +20,9 @@ CLOSE = 0.1
 
 #: A smaller loss of accuracy is no fall.
 NO_FALL = 0.01
+
+#: With fewer arms no order of them is significant: the least two-sided p-value of 4 is 2 / 4!.
+FEWEST_ARMS = 5
 
 
 def _ranks_over_depth(setting: Setting) -> list[Finding]:
@@ -42,36 +45,45 @@ def _ranks_over_depth(setting: Setting) -> list[Finding]:
 def _accuracy_over_depth(
     setting: Setting, chosen: Callable[[Arm], bool], judge: Callable[[Arm, Arm], Outcome]
 ) -> list[Finding]:
-    """Each kind of arm at its greatest depth against its least."""
+    """Each kind of arm at its greatest depth against its least, unless another setting trains it longer."""
     found: list[Finding] = []
     for name, arms in setting.by_name().items():
         trained = [arm for arm in arms if arm.final and chosen(arm)]
-        if len(trained) < 2:
+        if len(trained) < 2 or name in setting.trained_longer:
             continue
         first, last = trained[0], trained[-1]
         by_depth = ", ".join(f"{arm.experiment.depth}: {percent_text(arm.final.values())}" for arm in trained)
         change = points_text(paired(last.final, first.final))
-        evidence = f"{name}: {by_depth} % by depth (change {change} points, n={len(last.final)})"
+        evidence = f"{name}: {by_depth} % by depth (change {change} points, n={len(last.final)}, {_length(last)})"
         found.append((judge(first, last), evidence))
     return found
 
 
+def _length(arm: Arm) -> str:
+    """``15 epochs``, and whether its accuracy still rises."""
+    return f"{arm.epochs} epochs" + (f" of {PAPER_EPOCHS}, still rising" if arm.still_rises else "")
+
+
 def _falls(first: Arm, last: Arm) -> bool | None:
+    """An arm whose accuracy still rises may end as high as the other."""
     way = direction(paired(last.final, first.final))
-    return way < 0 if way else None
+    return way < 0 if way and not last.still_rises else None
 
 
 def _stays(first: Arm, last: Arm) -> bool | None:
+    """No fall: the interval of the change is above ``-NO_FALL``; a fall: it is below, and accuracy no longer rises."""
     change = paired(last.final, first.final)
-    if change is not None and change.mean >= -NO_FALL:
+    if change is None or change.half_width is None:
+        return None
+    if change.mean - change.half_width >= -NO_FALL:
         return True
-    return False if direction(change) < 0 else None
+    return False if change.mean + change.half_width < -NO_FALL and not last.still_rises else None
 
 
 def _rank_predicts(setting: Setting) -> list[Finding]:
     """The rank correlation of rank and accuracy over all arms and depths, and the arms that contradict it."""
     arms = [arm for arm in setting.arms if arm.final and arm.initial_rank]
-    if len(arms) < 3:
+    if len(arms) < FEWEST_ARMS:
         return []
     seeds = [
         (arm.initial_rank[seed], accuracy, place, arm.experiment.depth)
@@ -91,8 +103,9 @@ def _rank_predicts(setting: Setting) -> list[Finding]:
         best = max(fmean(one.final.values()) for one in arms if one.experiment.depth == arm.experiment.depth)
         if accuracy > best - CLOSE if rank < COLLAPSED else rank > HIGH and accuracy < best / 2:
             against.append((arm, f"{percent_text(arm.final.values())} %"))
-    lost = [arm for arm in setting.arms if arm.has_diverged and min(arm.initial_rank.values(), default=0.0) > HIGH]
-    against += [(arm, "diverged") for arm in lost]
+    if lost := [arm for arm in setting.arms if arm.has_diverged]:
+        named = ", ".join(f"{arm.name} at {arm.experiment.depth} layers, r = {arm.initial_rank_text}" for arm in lost)
+        evidence += f"; diverged at every rate, so without an accuracy: {named}"
     if against:
         evidence += "; against it: " + ", ".join(
             f"{arm.name} at {arm.experiment.depth} layers, r = {arm.initial_rank_text}, {end}" for arm, end in against
@@ -128,7 +141,7 @@ def _shift_breaks(setting: Setting) -> list[Finding]:
             for arm in [centred, *shifted]
         )
         evidence = f"shift {doses} (change {points_text(change)} points, {depth} layers, n={len(centred.final)})"
-        found.append((is_lower and way < 0 if way or not is_lower else None, evidence))
+        found.append((is_lower and way < 0 if (way and not last.still_rises) or not is_lower else None, evidence))
     return found
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import pairwise
 from statistics import fmean
 
+from flbench.messages import format_scalar
 from flbench.papers.evidence import Finding, direction, percent_text, points_text
 from flbench.papers.rank_collapse.training import Arm, Setting
 from flbench.report.stats import paired
@@ -48,7 +49,8 @@ def _outperforms(setting: Setting, is_other: Callable[[Arm], bool]) -> list[Find
         if not arm.is_pretrained or other is None or not other.final or not any(trial.records for trial in arm.trials):
             continue
         if not arm.final:
-            found.append((False if arm.has_diverged else None, f"{arm.name}: {_divergence(arm)}"))
+            # It has no accuracy to compare: smaller rates may train it.
+            found.append((None, f"{arm.name}: {_divergence(arm)}"))
             continue
         gaps = ((epoch, paired(arm.at_best(epoch), other.at_best(epoch))) for epoch in setting.shown_epochs())
         by_epoch = ", ".join(f"{epoch}: {points_text(gap)}" for epoch, gap in gaps if gap)
@@ -56,7 +58,9 @@ def _outperforms(setting: Setting, is_other: Callable[[Arm], bool]) -> list[Find
         way, n = direction(last), last.n if last else 0
         diverged = f", {_divergence(arm)}" if any(trial.diverged for trial in arm.trials) else ""
         evidence = f"{arm.name} less {other.name}, points by epoch: {by_epoch} (n={n}{diverged})"
-        found.append((way > 0 if way else None, evidence))
+        lower = other if way > 0 else arm
+        evidence += f"; {lower.name} still rises after {arm.epochs} epochs" if way and lower.still_rises else ""
+        found.append((way > 0 if way and not lower.still_rises else None, evidence))
     return found
 
 
@@ -65,11 +69,13 @@ def _divergence(arm: Arm) -> str:
     diverged, runs = (
         sum(counts) for counts in zip(*((one.diverged, len(one.runs)) for one in arm.trials), strict=True)
     )
-    return f"{diverged} of {runs} runs diverged"
+    rates = [trial.lr for trial in arm.trials if trial.lr is not None]
+    smallest = f" at rates from {format_scalar(min(rates))}" if diverged == runs and rates else ""
+    return f"{diverged} of {runs} runs diverged{smallest}"
 
 
 def _more_is_better(setting: Setting) -> list[Finding]:
-    """Rescaled arms by their steps; an arm that diverges at every learning rate is below all others."""
+    """Rescaled arms by their steps, each against the one with fewer; arms that diverge at every rate decide nothing."""
     found: list[Finding] = []
     for depth in setting.depths:
         arms = [
@@ -81,13 +87,13 @@ def _more_is_better(setting: Setting) -> list[Finding]:
         ]
         if len(arms) < 3:
             continue
-        finals = [fmean(arm.final.values()) if arm.final else 0.0 for arm in arms]
         by_steps = ", ".join(
             f"{arm.experiment.pretrain_steps}: {percent_text(arm.final.values())} % ({_divergence(arm)})"
             for arm in arms
         )
-        rises = all(later > earlier for earlier, later in pairwise(finals))
-        found.append((rises, f"by steps, at the best rate: {by_steps}"))
+        ways = [direction(paired(more.final, fewer.final)) for fewer, more in pairwise(arms)]
+        outcome = True if all(way > 0 for way in ways) else False if any(way < 0 for way in ways) else None
+        found.append((outcome, f"by steps, at the best rate: {by_steps}"))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -14,6 +14,9 @@ from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
 from flbench.report.ticks import public
 from flbench.studies.deep import Deep
+
+#: Epochs of the paper's networks, and the rise between the last two evaluations above which fewer have not ended.
+PAPER_EPOCHS, RISE = 75, 0.01
 
 Record = Mapping[str, Any]
 BySeed = Mapping[int, float]
@@ -140,6 +143,14 @@ class Arm:
         return self.at_best(self.epochs)
 
     @property
+    def still_rises(self) -> bool:
+        """Whether fewer epochs than the paper's ended while the accuracy rose: where it ends is not known."""
+        before = self.at_best([0, *self.recorded][-2]) if self.recorded else {}
+        if self.epochs >= PAPER_EPOCHS or not (before and self.final):
+            return False
+        return fmean(self.final.values()) - fmean(before.values()) > RISE
+
+    @property
     def unfinished(self) -> int:
         """The number of runs without a result."""
         return sum(run.result is None for trial in self.trials for run in trial.runs)
@@ -161,6 +172,12 @@ class Setting:
     """Arms on the same data, trained for as long, with the same learning rates."""
 
     arms: tuple[Arm, ...]  # by depth, then in the order of tables
+    trained_longer: frozenset[str] = frozenset()  # names of arms that another setting trains longer, at several depths
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What its runs share: data set, samples, width, batch size and, last, epochs."""
+        return _setting_key(self.arms[0].trials[0].runs[0])
 
     @property
     def title(self) -> str:
@@ -222,7 +239,15 @@ def settings_of(runs: Sequence[Run], collection: Collection) -> list[Setting]:
                 trials = [_trial(one, collection) for one in by_rate if experiment_of(one[0]).lr in kept]
                 arms.append(Arm(tuple(trials)))
         found.append(Setting(tuple(arms)))
-    return found
+    return [replace(one, trained_longer=_trained_longer(one, found)) for one in found]
+
+
+def _trained_longer(setting: Setting, others: Sequence[Setting]) -> frozenset[str]:
+    *where, epochs = setting.key
+    longer = [one for one in others if [*one.key[:-1]] == where and one.key[-1] > epochs]
+    return frozenset(
+        name for one in longer for name, arms in one.by_name().items() if sum(bool(arm.final) for arm in arms) > 1
+    )
 
 
 def _setting_key(run: Run) -> tuple[Any, ...]:

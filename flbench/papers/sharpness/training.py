@@ -17,6 +17,9 @@ from flbench.report.runs import Collection, Run
 #: A loss that ever exceeds this multiple of its first value has grown.
 GROWN = 1.1
 
+#: A last loss below this share of the first has converged.
+CONVERGED = 0.01
+
 #: A loss above this, or one that is not a finite number, has exploded (the grey area of figure 2).
 EXPLODED = 1e3
 
@@ -53,6 +56,11 @@ class Descent:
     def exploded(self) -> bool:
         """Whether the loss had exploded at the end."""
         return self.final > EXPLODED
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last loss is below ``CONVERGED`` of the first."""
+        return self.final < CONVERGED * self.first
 
 
 #: Whether a descent failed, by one criterion.
@@ -97,6 +105,11 @@ class Network:
         """Return the highest rate below the first that failed; None where the rates tried do not bracket it."""
         found = self.bracket(failed)
         return found[0] if found else None
+
+    @property
+    def highest_converged(self) -> float | None:
+        """The highest rate tried that converged, if any."""
+        return max((one.lr for one in self.descents if one.converged), default=None)
 
 
 def networks_of(descents: Sequence[Descent]) -> tuple[Network, ...]:

@@ -50,7 +50,7 @@ def descend(
 
 def catapult(factor: float) -> tuple[float, float]:
     """Grows above the line, and comes back: what was measured."""
-    return (10.0, 0.5) if factor < 1 else (10 * 5**factor, 2.0)
+    return (10.0, 0.05) if factor < 1 else (10 * 5**factor, 2.0)
 
 
 def wall(factor: float) -> tuple[float, float]:
@@ -73,13 +73,17 @@ def careless(factor: float) -> tuple[float, float]:
     [
         (catapult, "holds", "does not hold"),
         (wall, "holds", "holds"),
-        (spike, "holds", "in part"),
+        (spike, "holds", "holds"),
         (careless, "in part", "does not hold"),
     ],
 )
 def test_the_line_marks_growth_or_explosion(store: Memory, losses: Losses, onset: Verdict, explosion: Verdict) -> None:
+    """An explosion at some step counts, and only that of a wide network."""
     descend(store, losses)
     assert store.claim("losses grow").verdict == onset
+    assert store.claim("wide networks explode").verdict == "inconclusive"
+    assert store.claim("wide networks explode").evidence.endswith("No network has M = 800 or more.")
+    descend(store, losses, widths=(800,))
     assert store.claim("wide networks explode").verdict == explosion
 
 
@@ -91,7 +95,7 @@ def test_evidence_counts_the_runs_on_both_sides_of_their_own_line(store: Memory)
     assert "in 24 of 24 at 1.25 to 4 times" in found
     assert "onset over line: 1.08 (1.08, n=6)" in found
     exploded = store.claim("wide networks explode").evidence
-    assert "8 of 8 runs ended above 1000 or not finite and 8 were there at some step with M = 400" in exploded
+    assert "8 of 8 runs were above 1000 or not finite at some step and 8 at the end with M = 400" in exploded
     assert {one.verdict for one in store.chapter().claims if "means subtracted" in one.text} == {"not run"}
 
 
@@ -106,39 +110,58 @@ def centred(factor: float) -> tuple[float, float]:
     return (10.0, 1e-4) if factor < 2 else (math.inf, math.inf)
 
 
-def test_mean_subtraction_allows_rates_that_do_not_depend_on_the_width(store: Memory) -> None:
+def test_mean_subtraction_allows_larger_rates(store: Memory) -> None:
     descend(store, catapult)
     descend(store, centred, normalized="mean-last", lambda_max=lambda width: 30.0)
     found = store.claim("means subtracted")
     assert found.verdict == "holds"
-    assert "without, over M exponent -1.00" in found.evidence
     # At M = 100: 1.8 * 2 / 30 against 0.9 * 2 / 467.
-    assert "Gain (ratio of medians): 31.1 at 100, 62.3 at 200, 125 at 400" in found.evidence
+    assert "Gain (ratio of medians) by M: 31.1 at 100, 62.3 at 200, 125 at 400" in found.evidence
 
 
-@pytest.mark.parametrize("lambda_max", [lambda width: 4.67 * width, lambda width: 1e4])
-def test_rates_that_fall_with_the_width_or_are_no_higher_refute_it(
-    store: Memory, lambda_max: Callable[[int], float]
+def test_networks_that_converge_at_every_rate_bound_theirs_from_below(store: Memory) -> None:
+    descend(store, catapult)
+    descend(store, lambda factor: (10.0, 1e-4), normalized="mean-last", lambda_max=lambda width: 30.0)
+    assert store.claim("means subtracted").verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("lambda_max", "verdict"),
+    [
+        (lambda width: 2.5 * 4.67 * width, "does not hold"),
+        (lambda width: 1e4, "does not hold"),
+        (lambda width: 1.85 * 4.67 * width, "inconclusive"),  # by 8 %, and draws differ by 10 %
+    ],
+)
+def test_rates_that_are_no_higher_refute_it(
+    store: Memory, lambda_max: Callable[[int], float], verdict: Verdict
 ) -> None:
     descend(store, catapult)
     descend(store, centred, normalized="mean-last", lambda_max=lambda_max)
-    assert store.claim("means subtracted").verdict == "does not hold"
+    assert store.claim("means subtracted").verdict == verdict
 
 
-@pytest.mark.parametrize(("times", "verdict"), [(1.0, "holds"), (0.1, "does not hold")])
-def test_the_line_of_mean_subtraction_is_compared_with_the_rates_that_survived(
-    store: Memory, times: float, verdict: Verdict
-) -> None:
-    """Networks that survive up to about the line, and up to a tenth of it."""
+def test_two_networks_alone_are_inconclusive(store: Memory) -> None:
+    """Two of four networks are the highest in one of six cases."""
+    descend(store, catapult, widths=(100,))
+    descend(store, centred, widths=(100,), normalized="mean-last", lambda_max=lambda width: 30.0)
+    assert store.claim("means subtracted").verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1.0, "holds"), (2.0, "holds"), (0.1, "does not hold")])
+def test_no_run_above_the_line_of_mean_subtraction_survives(store: Memory, times: float, verdict: Verdict) -> None:
+    """Networks that survive up to 0.6 and 0.3 times the line, and up to 6 times: it is necessary to stay below."""
     family = Family("relu", 4.0, 1.0, 3, 1, 1000, "mean-last")
 
     def lambda_max(width: int) -> float:
         line = predicted_rate(family, width)
         assert line is not None
-        return 2 * 1.8 / (times * line)  # 1.8 is the last factor that survives
+        return 2 * 1.8 / (0.6 * line / times)  # 1.8 is the last factor that survives
 
     descend(store, centred, normalized="mean-last", lambda_max=lambda_max)
-    assert store.claim("subtracted means").verdict == verdict
+    found = store.claim("subtracted means")
+    assert found.verdict == verdict
+    assert ("in 6 of 6 networks" if verdict == "does not hold" else "runs above the line survived") in found.evidence
 
 
 def test_lines_of_theory() -> None:
