@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 ROOT = Path(__file__).parents[1]
 
@@ -191,10 +191,18 @@ def test_accuracy_follows_the_rank_of_the_features() -> None:
 
 def test_the_tables_of_results() -> None:
     _, full, short = tables((ROOT / "docs" / "results.md").read_text(encoding="utf-8"))
-    for name, ours, published, difference in full:
+    paper = pd.read_csv(ROOT / "flbench" / "papers" / "label_skew" / "published.csv")
+    repeated = paper[(paper["table"] == 14) & (paper["model"] == "cnn")]
+    slopes = repeated["value"] / 100 * (1 - repeated["value"] / 100)
+    spread = math.sqrt(((repeated["std"] / 100 / slopes) ** 2).mean())  # of logits, three seeds a cell
+    reach = stats.t.ppf(0.975, 2 * len(repeated)) * spread * math.sqrt(2)
+    for name, ours, published, difference, predicted, verdict in full:
         method, _, norm = name.partition(", ")
         value = cell("cifar10_one_step", lr=0.01, method=METHODS[method], norm=NORMS[norm or "none"]).item()
         assert ours == f"{value:.2f}" and difference == f"{float(ours) - float(published):+.2f}", name
+        low, high = (100 * special.expit(special.logit(value / 100) + side * reach) for side in (-1, 1))
+        assert predicted == f"{low:.1f} to {high:.1f}", name
+        assert verdict == ("holds" if low <= float(published) <= high else "does not hold"), name
     rows = {
         "FedAvg none, fn, ln, gn": [("fedavg", norm) for norm in ("none", "fn", "ln", "gn")],
         "FedAvg + BN, FedBN": [("fedavg", "bn"), ("fedbn", "bn")],
