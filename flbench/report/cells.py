@@ -7,6 +7,7 @@ data are never averaged, and seeds that were computed with different numerics ar
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,13 @@ CONFIDENCE = 0.95
 
 #: Fewer values than this have no interval: that of two is 9 standard deviations wide.
 FEWEST = 3
+
+
+#: Metrics that are shares of the test images.
+SHARES = frozenset({"acc", "acc_weighted", "acc_global"})
+
+#: A seed has collapsed where it is below the median of its cell by both: ten points, and so many usual deviations.
+COLLAPSE, FAR = 0.1, 5.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,22 @@ def summarize(values: Sequence[float]) -> Summary | None:
 
     quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     return Summary(n, mean, sd, quantile * sd / math.sqrt(n))
+
+
+def welch_half_width(parts: Sequence[tuple[float, int]]) -> float:
+    """Return the half-width of the 95 % interval of a sum or difference of independent estimates.
+
+    Args:
+        parts: the variance of each estimate, and its degrees of freedom, by which those of the sum are approximated
+            (Satterthwaite 1946, Welch 1947).
+    """
+    from scipy.special import stdtrit
+
+    total = math.fsum(variance for variance, _ in parts)
+    if total == 0:
+        return 0.0
+    freedom = 1 / math.fsum((variance / total) ** 2 / df for variance, df in parts)
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
 
 
 @dataclass(frozen=True)
@@ -126,6 +150,53 @@ class Cell:
     def summary(self) -> Summary | None:
         """Mean, sd and interval of ``values``; None where there are none."""
         return summarize(self.values)
+
+    @property
+    def images(self) -> int | None:
+        """The number of test images of which the metric is a share: as recorded, else that of the data set."""
+        if self.metric not in SHARES:
+            return None
+        counts = getattr(getattr(self.experiment, "dataset", None), "counts", None)
+        if self.samples:
+            return int(self.samples.partition("/")[2])
+        return counts[1] if counts else None
+
+    @cached_property
+    def half_width(self) -> float | None:
+        """The half-width of the 95 % interval of the accuracy on images like those of the test set.
+
+        Let x_is be 1 where the model of seed s is right on image i, and p_i its mean over seeds. The mean of n seeds on
+        one test set of m images has the variance tau^2 / n + (E[p_i (1 - p_i)] / n + Var[p_i]) / m, where tau^2 is the
+        variance over seeds of the accuracy in the population. The sample variance over seeds estimates
+        tau^2 + E[p_i (1 - p_i)] / m, so that sd^2 / n has every term but Var[p_i] / m, which all seeds share and no
+        number of seeds reduces. It is at most p (1 - p) / m, the variance of a binomial share, which is added: exact
+        where all seeds are wrong on the same images, else an upper bound. The degrees of freedom are Welch's.
+
+        ``acc`` weighs clients equally, so that images of clients with few of them weigh more. Records do not have the
+        sizes of test shards: where these differ, the added term is too small. Numbers that are no share of test images
+        have the interval over seeds alone.
+        """
+        found = self.summary
+        if found is None or found.sd is None or found.half_width is None:
+            return None
+        if not self.images:
+            return found.half_width
+        of_images = found.mean * (1 - found.mean) / self.images
+        return welch_half_width([(found.sd**2 / found.n, found.n - 1), (of_images, self.images - 1)])
+
+    @cached_property
+    def collapsed(self) -> tuple[int, ...]:
+        """The seeds far below the others: under the median by ``COLLAPSE`` and by ``FAR`` times the usual deviation.
+
+        The usual deviation is 1.4826 times the median absolute one, which equals the sd of normal values. None where
+        there are fewer than ``FEWEST`` values, or where the metric is no accuracy.
+        """
+        if self.metric not in SHARES or len(self.values) < FEWEST:
+            return ()
+        middle = statistics.median(self.values)
+        usual = 1.4826 * statistics.median(abs(value - middle) for value in self.values)
+        bound = middle - max(COLLAPSE, FAR * usual)
+        return tuple(seed for seed, value in self.by_seed.items() if value < bound)
 
     @cached_property
     def gaps(self) -> Mapping[str, int]:
@@ -217,6 +288,9 @@ def lines_below(cell: Cell) -> list[str]:
     if not cell.complete:
         below.append(gap_text(cell))
     below += tail_text(cell)
+    if cell.collapsed:
+        worst = metric.text(min(cell.values))
+        below.append(f"{len(cell.collapsed)}/{len(cell.values)} collapsed, worst {worst}")
     return [*below, *filter(None, [cell.chosen])]
 
 
@@ -234,7 +308,7 @@ def mean_text(cell: Cell) -> str:
     """Return ``97.26 ± 1.05``, mean and half-width of its interval; empty where there is no value."""
     if cell.summary is None:
         return ""
-    metric, half_width = METRICS[cell.metric], cell.summary.half_width
+    metric, half_width = METRICS[cell.metric], cell.half_width
     return metric.text(cell.summary.mean) + ("" if half_width is None else f" ± {metric.text(half_width)}")
 
 

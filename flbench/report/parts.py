@@ -85,6 +85,7 @@ def _layout_of(sweep: Sweep) -> Layout:
         options.select_by,
         tune=tuple(dict.fromkeys((*options.tune, *(sweep.search.axes if sweep.search else ())))),
         contrasts=tuple(pair for contrast in options.contrasts for pair in _pairs(contrast)),
+        margin=options.margin,
         target=options.target,
         search=sweep.search,
     )

@@ -38,6 +38,19 @@ class Difference:
     half_width: float | None
     p: float | None
 
+    def is_above(self, bound: float, sign: int = 1) -> bool:
+        """Return whether ``sign`` times the mean is shown to exceed a bound, by a one-sided t-test at ``LEVEL``.
+
+        Equal differences without spread are compared with the bound themselves. Never for fewer than ``FEWEST``.
+        """
+        if self.half_width is None:
+            return False
+        from scipy.special import stdtrit
+
+        freedom = self.n - 1
+        one_sided = float(stdtrit(freedom, 1 - LEVEL) / stdtrit(freedom, (1 + CONFIDENCE) / 2))
+        return sign * self.mean - one_sided * self.half_width > bound
+
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
     """Return values by seed minus others, over their common seeds, with the two-sided paired t-test (Student 1908).
@@ -61,22 +74,6 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
 
     t = summary.mean / (summary.sd / math.sqrt(summary.n))
     return Difference(summary.n, summary.mean, summary.half_width, 2 * float(stdtr(summary.n - 1, -abs(t))))
-
-
-def welch_half_width(parts: Sequence[tuple[float, int]]) -> float:
-    """Return the half-width of the 95 % interval of a sum or difference of independent estimates.
-
-    Args:
-        parts: the variance of each estimate, and its degrees of freedom, by which those of the sum are approximated
-            (Satterthwaite 1946, Welch 1947).
-    """
-    from scipy.special import stdtrit
-
-    total = math.fsum(variance for variance, _ in parts)
-    if total == 0:
-        return 0.0
-    freedom = 1 / math.fsum((variance / total) ** 2 / df for variance, df in parts)
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -111,7 +108,7 @@ def corrected(found: Mapping[At, Difference]) -> dict[At, Contrast]:
     return {at: Contrast(gap, p_values.get(at)) for at, gap in found.items()}
 
 
-def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+def bootstrap_interval(strata: Sequence[Sequence[float]], images: int | None = None) -> tuple[float, float] | None:
     """Return the 95 % percentile interval of the mean over cells of the mean over seeds, by a stratified bootstrap.
 
     Seeds are drawn within each cell, n - 1 of n with replacement: n of n would understate the variance by (n - 1) / n,
@@ -120,6 +117,8 @@ def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float]
 
     Args:
         strata: the values of each cell's seeds; the draws depend on the number of values alone.
+        images: the number of test images that all values share, whose binomial error is added (``Cell.half_width``);
+            None: the values are no shares of test images.
 
     Returns:
         None where a cell has fewer than ``FEWEST`` values.
@@ -132,7 +131,11 @@ def bootstrap_interval(strata: Sequence[Sequence[float]]) -> tuple[float, float]
         n = len(values)
         total_R += np.asarray(values)[draw.integers(0, n, size=(RESAMPLES, n - 1))].mean(axis=1)
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(total_R / len(strata), [tail, 1 - tail])
+    mean_R = total_R / len(strata)
+    if images:
+        share = float(np.clip(mean_R.mean(), 0, 1))
+        mean_R += stream(0, "bootstrap of test images").binomial(images, share, size=RESAMPLES) / images - share
+    low, high = np.quantile(mean_R, [tail, 1 - tail])
     return float(low), float(high)
 
 

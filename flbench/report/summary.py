@@ -106,12 +106,14 @@ def _row(
 ) -> OverallRow:
     full = len(means) == len(standings)
     summary = summarize(means)
+    cells = [one.cell for one in standings if one]
+    images = min((cell.images for cell in cells if cell.images), default=None)
     return OverallRow(
         row=row,
         standings=tuple(standings),
         complete=len(means),
         mean=summary.mean if summary and full else None,
-        interval=bootstrap_interval([one.cell.values for one in standings if one]) if full else None,
+        interval=bootstrap_interval([cell.values for cell in cells], images) if full else None,
         rank=rank,
         best=sum(one is not None and one.at in one.table.best | one.table.tied for one in standings),
     )

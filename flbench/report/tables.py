@@ -16,7 +16,7 @@ from flbench.metric_specs import METRICS
 from flbench.registry import Component
 from flbench.report.cells import Cell, Unit, grouped
 from flbench.report.runs import compared_fields
-from flbench.report.stats import LEVEL, Contrast, contrasts
+from flbench.report.stats import Contrast, contrasts
 from flbench.report.ticks import Tick, axis_label, place_label
 
 #: Fields that name a section; they are not axes of its tables.
@@ -26,6 +26,10 @@ SECTION = ("dataset", "model")
 PROBLEM = frozenset(
     {"partition", "min_size", "clients", "participation", "val_fraction", "local_steps", "local_epochs", "rounds"}
 )
+
+
+#: The margin of a tie between shares, where the sweep names none.
+POINT = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,16 @@ class Layout:
     baseline: tuple[str, ...] = ("method=fedavg", "norm=none")
     tune: tuple[str, ...] = ("lr",)  # hyperparameters to choose where they vary
     contrasts: tuple[Pair, ...] = ()  # planned comparisons
+    margin: float | None = None  # a cell at most this much worse than the best ties; None: ``tie_margin`` chooses
     target: float | None = None  # value to which rounds and bytes are counted; None: the final value of the baseline
     search: Halving | None = None  # how settings were dropped before the last round
+
+    @property
+    def tie_margin(self) -> float:
+        """The margin of a tie: that of the sweep, else a point for shares, and 0, without ties, for other metrics."""
+        if self.margin is not None:
+            return self.margin
+        return POINT if METRICS[self.metric].percent else 0.0
 
     def spelled_out(self) -> Layout:
         """Return the same layout with the full names of fields."""
@@ -164,6 +176,7 @@ class Table:
     cols: tuple[tuple[Tick, ...], ...]
     cells: Mapping[Position, Cell]  # by row and column
     ranked: bool = True  # whether the cells of a column are compared
+    margin: float = 0.0  # a cell ties with the best if it is shown to be less than this worse
 
     @property
     def title(self) -> str:
@@ -236,12 +249,14 @@ class Table:
 
     @cached_property
     def tied(self) -> frozenset[Position]:
-        """Positions that are not the best, but not significantly worse either.
+        """Positions that are shown to be less than ``margin`` worse than the best, each by a test at 5 %.
 
-        A cell as good as any is best or tied in at least 97 of 100 cases; of twelve equal cells all are so in 88 (by
-        simulation: ``tests/report/test_simulation.py``).
+        The one-sided paired t-test of non-inferiority (Schuirmann 1987): of cells that are worse by the margin or more
+        at most 5 of 100 are marked, whatever the number of cells (``tests/report/test_simulation.py``). A cell that is
+        neither marked nor significantly worse is undecided.
         """
-        close = (at for at, one in self.to_best.items() if one.p is not None and one.p >= LEVEL)
+        sign = -1 if METRICS[self.metric].lower_is_better else 1
+        close = (at for at, one in self.to_best.items() if one.difference.is_above(-self.margin, sign))
         return self._with_twins(close) - self.best
 
 
@@ -257,11 +272,13 @@ def lay_out(cells: Sequence[Cell], layout: Layout, *, ranked: bool = True, chose
     tables = []
     for members in groups:
         place = place_label(axes.cols[:slow], axes.col(members[0], axes.cols[:slow]))
-        tables += _split(members, place, axes, axes.cols[slow:], ranked)
+        tables += _split(members, place, axes, axes.cols[slow:], ranked=ranked, margin=layout.tie_margin)
     return tables
 
 
-def _split(cells: Sequence[Cell], place: str, axes: Axes, col_axes: tuple[str, ...], ranked: bool) -> list[Table]:
+def _split(
+    cells: Sequence[Cell], place: str, axes: Axes, col_axes: tuple[str, ...], *, ranked: bool, margin: float
+) -> list[Table]:
     """Return one table, or several of about the same width where one would be too wide."""
     cols = sorted({axes.col(cell, col_axes) for cell in cells})
     size = math.ceil(len(cols) / math.ceil(len(cols) / MAX_COLUMNS))
@@ -277,5 +294,6 @@ def _split(cells: Sequence[Cell], place: str, axes: Axes, col_axes: tuple[str, .
                 raise AssertionError(f"two cells at one place: {placed[at].experiment!r} and {cell.experiment!r}")
             placed[at] = cell
         kind, metric = cells[0].experiment.kind, cells[0].metric
-        tables.append(Table(kind, place, metric, axes.rows, col_axes, tuple(rows), tuple(some), placed, ranked=ranked))
+        shape = axes.rows, col_axes, tuple(rows), tuple(some)
+        tables.append(Table(kind, place, metric, *shape, placed, ranked=ranked, margin=margin))
     return tables

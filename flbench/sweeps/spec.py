@@ -331,6 +331,12 @@ class Report(Strict):
         default=(),
         description="planned comparisons of a field's values with another one, as {norm: [fn, ln], against: none}",
     )
+    margin: float | None = Field(
+        default=None,
+        gt=0,
+        description="a cell ties with the best of its column if it is shown to be less than this worse, in the unit of "
+        "the metric; default: 0.01, a point, for accuracies, and no ties for other metrics",
+    )
     target: float | None = Field(
         default=None,
         description="value of the metric to which rounds and bytes are counted; default: what the baseline ends with",

@@ -8,9 +8,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flbench.report.cells import summarize
-from flbench.report.stats import LEVEL, bootstrap_interval, holm, paired
+from flbench.report.cells import Cell, summarize
+from flbench.report.runs import Run
+from flbench.report.stats import LEVEL, bootstrap_interval, paired
 from flbench.streams import stream
+from tests.report.stores import experiment
 
 DRAWS = 10_000
 
@@ -27,13 +29,12 @@ def runs(cells: int, seeds: int, worse: float = 0.0) -> np.ndarray:
     return 70 + shared + own
 
 
-def marked(accs: np.ndarray) -> list[bool]:
+def marked(accs: np.ndarray, margin: float) -> list[bool]:
     """Which cells of one draw (cell, seed) are the best or tied with it, as in a leaderboard's column."""
     cells = [dict(enumerate(values.tolist())) for values in accs]
     best = int(accs.mean(axis=1).argmax())
-    p_values = [paired(cell, cells[best]) for index, cell in enumerate(cells) if index != best]
-    corrected = iter(holm([found.p for found in p_values if found is not None and found.p is not None]))
-    return [index == best or next(corrected) >= LEVEL for index in range(len(cells))]
+    gaps = [paired(cell, cells[best]) for cell in cells]
+    return [index == best or (gap is not None and gap.is_above(-margin)) for index, gap in enumerate(gaps)]
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -58,21 +59,59 @@ def test_the_paired_test_gives_a_false_alarm_in_5_of_100_cases(seeds: int) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5])
-@pytest.mark.parametrize("cells", [2, 6, 12])
-def test_equal_cells_are_marked(cells: int, seeds: int) -> None:
-    """Of equally good cells, each is marked as best or tied in 97 of 100 cases, and all of them in 88 at least."""
-    found = np.array([marked(accs) for accs in runs(cells, seeds)])
-    assert found.mean(axis=0).min() >= 0.97 - MARGIN
-    assert found.all(axis=1).mean() >= 0.88 - MARGIN
+@pytest.mark.parametrize("cells", [2, 12])
+def test_cells_that_are_worse_by_the_margin_rarely_tie(cells: int, seeds: int) -> None:
+    """A cell that is worse by the margin ties in at most 5 of 100 cases, also if it is one of many."""
+    found = np.array([marked(accs, margin=2.0) for accs in runs(cells, seeds, worse=2.0)[:3000]])
+    assert found[:, 1:].mean(axis=0).max() <= 0.05 + 2 * MARGIN
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seeds", "most"), [(3, 0.75), (5, 0.06)])
-def test_worse_cells_are_significant_with_five_seeds(seeds: int, most: float) -> None:
-    """Six cells, five of them four sd of the noise worse: with three seeds most tie, with five few do."""
-    shares = np.mean([marked(accs) for accs in runs(6, seeds, worse=4.0)], axis=0)
-    assert shares[0] >= 0.95
-    assert shares[1:].max() <= most
+@pytest.mark.parametrize(("seeds", "margin", "least"), [(3, 4.0, 0.4), (5, 4.0, 0.9), (10, 2.0, 0.85)])
+def test_equal_cells_tie(seeds: int, margin: float, least: float) -> None:
+    """Six equal cells; the margin is in sd of a cell's noise, a point where this is half a point or a quarter."""
+    found = np.array([marked(accs, margin) for accs in runs(6, seeds)[:3000]])
+    assert found.mean() >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "spread"), [(3, 0.0), (5, 0.01), (10, 0.03)])
+def test_the_interval_covers_the_accuracy_in_the_population(seeds: int, spread: float) -> None:
+    """Of 355 images some are hard for all seeds: the interval over seeds alone covers 62 to 67 of 100 times.
+
+    Image i is right with probability p_i over seeds, drawn from a Beta distribution with mean 0.95; a seed's own
+    accuracy differs by ``spread``.
+    """
+    draw, images, p, times = stream(0, "simulated images", seeds), 355, 0.95, 1000
+    population = draw.beta(0.3 * p, 0.3 * (1 - p), size=(200_000, 1)) + spread * draw.standard_normal((200_000, 1))
+    truth = np.clip(population, 0, 1).mean()
+    covered = {"population": 0, "seeds": 0}
+    for _ in range(times):
+        p_i = draw.beta(0.3 * p, 0.3 * (1 - p), size=images)
+        shift_s = spread * draw.standard_normal((seeds, 1))
+        values = (draw.random((seeds, images)) < np.clip(p_i + shift_s, 0, 1)).mean(axis=1)
+        cell = _cell(values.tolist())
+        assert cell.summary is not None and cell.half_width is not None and cell.summary.half_width is not None
+        covered["population"] += abs(cell.summary.mean - truth) <= cell.half_width
+        covered["seeds"] += abs(cell.summary.mean - truth) <= cell.summary.half_width
+    assert covered["population"] / times >= 0.94, covered
+    assert covered["seeds"] / times <= (0.75 if spread < 0.02 else 0.95), covered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "most"), [(3, 0.3), (5, 0.12), (10, 0.05)])
+def test_seeds_of_one_normal_distribution_rarely_collapse(seeds: int, most: float) -> None:
+    """The rule's worst case: so wide a distribution that ten points are no bound. Below 2 points nothing collapses."""
+    draw = stream(0, "simulated collapses", seeds)
+    for sd, bound in ((1.0, most), (0.02, 0.0)):
+        values = 0.7 + sd * draw.standard_normal((3000, seeds))
+        assert np.mean([bool(_cell(of.tolist()).collapsed) for of in values]) <= bound
+
+
+def _cell(values: list[float]) -> Cell:
+    requests = [experiment(seed=seed) for seed in range(len(values))]
+    runs = (Run(one, 20, "done", record={"acc": value}) for one, value in zip(requests, values, strict=True))
+    return Cell(tuple(runs), "acc")
 
 
 @pytest.mark.slow

@@ -78,7 +78,8 @@ def _differences(details: Details) -> list[Block]:
             rows.append((*names, *contrasts))
     text = (
         f"Difference of the means{' in points' if METRICS[table.metric].percent else ''}, paired by seed, ± half-width "
-        "of its 95 % interval; p: paired t-test, corrected for the number of cells in the column (Holm)."
+        "of its 95 % interval; p: paired t-test, corrected for the number of different cells in the column "
+        "(Holm); exploratory."
     )
     axes = _axes(details)
     return [Paragraph(text), Grid((*axes, *heads, "to the best"), tuple(rows), len(axes))]

@@ -9,7 +9,7 @@ from flbench.halving import Halving
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, words
 from flbench.report.board import Leaderboard, Picture, Section
-from flbench.report.cells import CONFIDENCE, gap_text, lines_below, listing, mean_text
+from flbench.report.cells import COLLAPSE, CONFIDENCE, FAR, gap_text, lines_below, listing, mean_text
 from flbench.report.claims import claims_grid
 from flbench.report.literal import literal
 from flbench.report.page.details import detail_blocks
@@ -18,7 +18,7 @@ from flbench.report.runs import TAIL
 from flbench.report.stats import LEVEL, RESAMPLES
 from flbench.report.summary import Overall, Standing
 from flbench.report.supplement import Place
-from flbench.report.tables import MAX_COLUMNS, Position, Table
+from flbench.report.tables import MAX_COLUMNS, POINT, Position, Table
 from flbench.report.wording import NONE, TIED, column_head, marked, row_labels, row_name
 
 #: Most rows of the first table; the others are in the sections.
@@ -91,8 +91,8 @@ def _introduction(board: Leaderboard) -> str:
         better = "lower is better" if metric.lower_is_better else "higher is better"
         shown.append(f"`{name}`: {metric.what}, {_WHEN[select_by]}{unit}; {better}.")
     return (
-        f"{' '.join(shown)} Mean ± half-width of its 95 % interval over seeds. **Bold**: the best of its column, and "
-        f"{TIED} what is not significantly worse. [How to read this](#how-to-read-this)."
+        f"{' '.join(shown)} Mean ± half-width of its 95 % interval, over seeds and test images. **Bold**: the best of "
+        f"its column, and {TIED} what is shown to be at most a little worse. [How to read this](#how-to-read-this)."
     )
 
 
@@ -285,14 +285,19 @@ def _chapters(board: Leaderboard) -> Iterator[Block]:
 def _reading(board: Leaderboard) -> Iterator[Block]:
     confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
     texts = [
-        f"± is the half-width of the {confidence} Student-t interval of the mean over seeds; fewer than three seeds "
-        "have none. `sd`: sample standard deviation (ddof 1), `n`: seeds.",
+        f"± is the half-width of the {confidence} interval of the mean, for other seeds and other test images: "
+        "Student's t over seeds, and for accuracies the binomial error of the test set, which all seeds share (of 355 "
+        "images one is 0.28 points). Fewer than three seeds have none. `sd`: sample standard deviation over seeds "
+        "(ddof 1), `n`: seeds. `1/5 collapsed, worst 41.20`: seeds that are below the cell's median by "
+        f"{100 * COLLAPSE:g} points and by {FAR:g} times the usual deviation.",
         "`2/3: 1 failed (oom)`: how many of the requested seeds have a value, and why the others have none; "
         "`1/3 diverged`: how many of them stopped at a number that was not finite; `–`: not requested. Such cells are "
         "never the best.",
-        f"{TIED}: a paired t-test over seeds (all cells of a seed share partition, initial weights and batches), "
-        f"corrected for the number of cells in the column (Holm), finds no significant difference to the best at "
-        f"{level}; that is no proof of equality. With three seeds almost all cells tie; five seeds separate more.",
+        f"{TIED}: a one-sided paired t-test over seeds (all cells of a seed share partition, initial weights and test "
+        f"images) shows at {level} that the cell is less than {_margins(board)} worse than the best of its column. Of "
+        "cells that are worse by that or more, at most 5 of 100 have the mark. A cell without it may be worse or "
+        "undecided: the table of differences tells which. p-values there are corrected for the different cells of the "
+        "column (Holm) and exploratory; planned comparisons have a table of their own.",
     ]
     compared = [found for found in board.overall if len(found.columns) > 1 and found.ranked > 1]
     if compared:
@@ -300,11 +305,20 @@ def _reading(board: Leaderboard) -> Iterator[Block]:
         rows = " or ".join(dict.fromkeys(str(found.ranked) for found in compared))
         texts.append(
             f"mean of {columns}: mean over the columns, below it its {confidence} interval by a bootstrap of "
-            f"{RESAMPLES:,} resamples, stratified by column; mean rank: among the {rows} rows that are complete in "
-            "every column, 1 is the best."
+            f"{RESAMPLES:,} resamples of seeds, stratified by column, and of test images; mean rank: among the {rows} "
+            "rows that are complete in every column, 1 is the best."
         )
     yield Heading(2, "How to read this")
     yield Items((*texts, *(text for one in board.supplements for text in one.reading())))
+
+
+def _margins(board: Leaderboard) -> str:
+    """Return ``1 point``, or the margins of several layouts."""
+    texts = []
+    for layout in dict.fromkeys(section.layout for section in board.sections):
+        percent, margin = METRICS[layout.metric].percent, layout.tie_margin
+        texts.append(f"{100 * margin:g} {'point' if margin == POINT else 'points'}" if percent else f"{margin:g}")
+    return " or ".join(dict.fromkeys(texts))
 
 
 def _provenance(board: Leaderboard) -> Iterator[Block]:

@@ -82,6 +82,8 @@ def _cell(table: Table, at: Position, cell: Cell) -> dict[str, Any]:
         "mean": summary.mean if summary else None,
         "sd": summary.sd if summary else None,
         "ci_half_width": summary.half_width if summary else None,
+        "population_half_width": cell.half_width,
+        "collapsed_seeds": list(cell.collapsed),
         "n": len(cell.values),
         "wished": cell.requested,
         "gaps": dict(cell.gaps),
