@@ -18,7 +18,7 @@ from flbench.messages import format_scalar
 from flbench.report.cells import Cell
 from flbench.report.stats import Contrast, corrected, paired
 from flbench.report.tables import Pair, Table
-from flbench.report.ticks import Tick, place_label
+from flbench.report.ticks import place_label
 from flbench.sweeps import condition
 
 
@@ -42,10 +42,7 @@ class Planned:
 def planned(tables: Sequence[Table], pairs: Sequence[Pair]) -> tuple[Planned, ...]:
     """Return the planned comparisons in the columns of some tables that have both values."""
     places = {
-        (pair, place_label(*column)): found
-        for pair in pairs
-        for table in tables
-        for column, found in _by_column(table, pair).items()
+        (pair, column): found for pair in pairs for table in tables for column, found in _by_column(table, pair).items()
     }
     complete = {at: [(a, b) for a, b in found if a.complete and b.complete] for at, found in places.items()}
     differences = {
@@ -59,25 +56,22 @@ def planned(tables: Sequence[Table], pairs: Sequence[Pair]) -> tuple[Planned, ..
     )
 
 
-#: The axes of a column without the compared field, and the place on them.
-_Column = tuple[tuple[str, ...], tuple[Tick, ...]]
-
-
-def _by_column(table: Table, pair: Pair) -> Mapping[_Column, list[tuple[Cell, Cell]]]:
-    """Return the cells that differ in the field alone, by their column, each computation once."""
+def _by_column(table: Table, pair: Pair) -> Mapping[str, list[tuple[Cell, Cell]]]:
+    """Return the cells that differ in the field alone, by the label of their column, each computation once."""
     is_first, is_reference = (condition([f"{pair.field}={value}"]) for value in (pair.value, pair.against))
     references: dict[tuple[object, ...], Cell] = {}
-    firsts: list[tuple[_Column, tuple[object, ...], Cell]] = []
+    firsts: list[tuple[str, tuple[object, ...], Cell]] = []
     for (r, c), cell in sorted(table.cells.items()):
         row = [tick for axis, tick in zip(table.row_axes, table.rows[r], strict=True) if axis != pair.field]
-        on = [(axis, tick) for axis, tick in zip(table.col_axes, table.cols[c], strict=True) if axis != pair.field]
-        column = tuple(axis for axis, _ in on), tuple(tick for _, tick in on)
-        place: tuple[object, ...] = (*row, *column, cell.fingerprint)
+        on = {axis: tick for axis, tick in zip(table.col_axes, table.cols[c], strict=True) if axis != pair.field}
+        # A wide table is split: its title has what all of its columns share.
+        column = ", ".join(filter(None, [table.short_title, place_label(tuple(on), tuple(on.values()))]))
+        place = (*row, column, cell.fingerprint)
         if is_reference(cell.experiment):
             references[place] = cell
         elif is_first(cell.experiment) and (r, c) not in table.twins:
             firsts.append((column, place, cell))
-    found: dict[_Column, list[tuple[Cell, Cell]]] = {}
+    found: dict[str, list[tuple[Cell, Cell]]] = {}
     for column, place, cell in firsts:
         if place in references:
             found.setdefault(column, []).append((cell, references[place]))
