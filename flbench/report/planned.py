@@ -62,7 +62,9 @@ def _by_column(table: Table, pair: Pair) -> Mapping[str, list[tuple[Cell, Cell]]
     references: dict[tuple[object, ...], Cell] = {}
     firsts: list[tuple[str, tuple[object, ...], Cell]] = []
     for (r, c), cell in sorted(table.cells.items()):
-        row = [tick for axis, tick in zip(table.row_axes, table.rows[r], strict=True) if axis != pair.field]
+        row: list[object] = [
+            tick for axis, tick in zip(table.row_axes, table.rows[r], strict=True) if axis != pair.field
+        ]
         on = {axis: tick for axis, tick in zip(table.col_axes, table.cols[c], strict=True) if axis != pair.field}
         # A wide table is split: its title has what all of its columns share.
         column = ", ".join(filter(None, [table.short_title, place_label(tuple(on), tuple(on.values()))]))
