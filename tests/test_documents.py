@@ -61,12 +61,23 @@ def best(name: str, **where: Any) -> pd.Series:
     return max((cell(name, lr=rate, **where) for rate in whole), key=lambda values: values.mean())
 
 
-def shown(values: pd.Series) -> str:
-    """Return the mean and, for at least three seeds, the half-width of its 95 % interval by scipy."""
-    if len(values) < 3:
-        return f"{values.mean():.2f}"
-    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-    return f"{values.mean():.2f} ± {half:.2f}"
+#: Test images of digits.
+DIGITS = 355
+
+
+def shown(values: pd.Series, images: int = 10_000) -> str:
+    """Return the mean and, for at least three seeds, the half-width of its 95 % interval by scipy.
+
+    Its square is the sum of those of the intervals over seeds and of a share of the test images.
+    """
+    n, mean = len(values), values.mean()
+    if n < 3:
+        return f"{mean:.2f}"
+    squares = [
+        (stats.t.ppf(0.975, n - 1) * stats.sem(values)) ** 2,
+        stats.norm.ppf(0.975) ** 2 * mean * (100 - mean) / images,
+    ]
+    return f"{mean:.2f} ± {math.sqrt(sum(squares)):.2f}"
 
 
 def tables(text: str) -> list[list[list[str]]]:
@@ -91,8 +102,8 @@ def test_the_table_of_readme() -> None:
         row = {"method": METHODS[method], "norm": NORMS[norm]}
         step = "–" if said[4] == "–" else shown(cell("cifar10_one_step", lr=0.01, partition=ONE, **row))
         assert [re.sub(r" \(.*\)", "", text) for text in said] == [
-            shown(best("digits", local_steps=10, partition=ONE, **row)),
-            shown(best("digits", local_steps=10, partition=SKEWED, **row)),
+            shown(best("digits", local_steps=10, partition=ONE, **row), DIGITS),
+            shown(best("digits", local_steps=10, partition=SKEWED, **row), DIGITS),
             "–" if said[2] == "–" else shown(cell("fashion_mnist", partition=ONE, **row)),
             shown(cell("cifar10", lr=0.01, partition=ONE, kind="federated", **row)),
             step,

@@ -76,6 +76,22 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
     return Difference(summary.n, summary.mean, summary.half_width, 2 * float(stdtr(summary.n - 1, -abs(t))))
 
 
+def welch_half_width(parts: Sequence[tuple[float, int]]) -> float:
+    """Return the half-width of the 95 % interval of a sum or difference of independent estimates.
+
+    Args:
+        parts: the variance of each estimate, and its degrees of freedom, by which those of the sum are approximated
+            (Satterthwaite 1946, Welch 1947).
+    """
+    from scipy.special import stdtrit
+
+    total = math.fsum(variance for variance, _ in parts)
+    if total == 0:
+        return 0.0
+    freedom = 1 / math.fsum((variance / total) ** 2 / df for variance, df in parts)
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number, in the same order (Holm 1979, controls the family-wise error)."""
     corrected, least = [0.0] * len(p_values), 0.0

@@ -204,7 +204,7 @@ def test_ours_against_published(tmp_path: Path) -> None:
     assert list(identity.get_xdata()) == list(identity.get_ydata())
     spots = {point.get_xydata().round(2).tolist()[0][0] for point in points if len(point.get_xydata()) == 1}
     assert {56.82, 55.86, 55.76} <= spots
-    assert "holds 2" in drawing.caption
+    assert "holds 5" in drawing.caption
 
 
 def test_labels_without_data_are_left_out(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from flbench.papers.published_numbers import (
     other_content,
     without_comparison,
 )
-from flbench.report.cells import FEWEST, Cell, cells_of, welch_half_width
+from flbench.report.cells import FEWEST, Cell, cells_of
 from flbench.report.runs import Collection, Run
+from flbench.report.stats import welch_half_width
 
 #: What is compared.
 METRIC = "acc_global"
