@@ -22,9 +22,9 @@ from flbench.papers.niid_bench.published import (
 )
 from flbench.papers.published_numbers import Judgement
 from flbench.report.board import Options
-from flbench.report.stats import welch_half_width
 from flbench.report.leaderboard import build
 from flbench.report.parts import parts_of
+from flbench.report.stats import welch_half_width
 from flbench.report.write.json import to_json
 from flbench.sweeps import load_sweep
 from tests.papers.in_memory import Memory
