@@ -180,7 +180,7 @@ def test_failed_runs_are_counted_where_they_are_many(spec: Path, monkeypatch: py
 class Cancelled:
     """Starts a worker that fails the first run; the next start reports that the jobs were cancelled."""
 
-    slots = 1
+    slots, start_seconds = 1, 0.0
 
     def __init__(self, store: Store, first: Experiment) -> None:
         self._store, self._first = store, first
@@ -272,7 +272,9 @@ def test_store_that_belongs_to_something_else(spec: Path, tmp_path: Path) -> Non
 def test_dry_run_shows_the_script_that_sbatch_gets(spec: Path, tmp_path: Path) -> None:
     (profile := tmp_path / "gpus.yaml").write_text("{partition: gpu, gpus: 1, time: 2h, setup: module load cuda}")
     result = CliRunner().invoke(
-        app, ["sweep", str(spec), "--backend", "slurm", "--profile", str(profile), "--dry-run", "--workers", "3"]
+        app,
+        ["sweep", str(spec), "--backend", "slurm", "--profile", str(profile), "--dry-run", "--workers", "3"]
+        + ["--set", "base.rounds=200"],  # enough work for three workers
     )
     assert result.exit_code == 0
     for line in ("#SBATCH --array=0-2%3", "#SBATCH --gpus-per-node=1", "#SBATCH --time=120", "module load cuda"):
