@@ -273,12 +273,9 @@ def test_dry_run_shows_the_script_that_sbatch_gets(spec: Path, tmp_path: Path) -
     (profile := tmp_path / "gpus.yaml").write_text("{partition: gpu, gpus: 1, time: 2h, setup: module load cuda}")
     result = CliRunner().invoke(
         app,
-        # Enough work for three workers.
         [
-            *"sweep --set base.rounds=200 --backend slurm --dry-run --workers 3".split(),
-            "--profile",
-            str(profile),
-            str(spec),
+            *["sweep", str(spec), "--set", "base.rounds=200"],  # enough work for three workers
+            *["--backend", "slurm", "--profile", str(profile), "--dry-run", "--workers", "3"],
         ],
     )
     assert result.exit_code == 0
