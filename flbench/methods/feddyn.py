@@ -42,9 +42,8 @@ class FedDyn(Method):
         return tmap(lambda a: 0 * a, x)
 
     def direction(self, w: Tree, g: Tree, ctx: Context) -> Tree:
-        """Add the gradient of the dynamic regularizer."""
+        """Add the gradient of the dynamic regularizer; in place, because new memory takes longer than arithmetic."""
         alpha = self.alpha * (1 / ctx.relative_size if self.weighting == "samples" else 1)
-        # In place after the first operation: new memory for each takes longer than the arithmetic.
         return tmap(lambda g, w, x, c: (w - x).add_(c).mul_(alpha).add_(g), g, w, ctx.x, ctx.client)
 
     def finish(self, w: Tree, ctx: Context) -> tuple[Tree, Tree]:

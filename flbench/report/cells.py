@@ -169,7 +169,8 @@ class Cell:
             return found.half_width
         from scipy.special import ndtri
 
-        of_images = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(found.mean * (1 - found.mean) / self.images)
+        share = min(max(found.mean, 0), 1)  # imported records may have any number
+        of_images = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(share * (1 - share) / self.images)
         return math.hypot(found.half_width, of_images)
 
     @cached_property

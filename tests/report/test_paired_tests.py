@@ -86,3 +86,8 @@ def test_the_baseline_is_fedavg_without_normalization_by_default() -> None:
     assert "| fedavg | ln | classes:1 | +20.00 ± 2.48<br><sub>p 0.0025, n=3</sub> |" in text  # 3 x 0.00083
     assert "to fedavg ln |" in markdown_of(board(baseline=("norm=ln",)))
     assert "| method | norm | partition | to the best |" in markdown_of(board(baseline=("norm=bn",)))
+
+
+def test_values_beyond_a_share_have_the_interval_over_seeds() -> None:
+    text = markdown_of(board({**VALUES, "rms": (1.2, 1.3, 1.4)}))
+    assert "| fedavg | rms | **130.00 ± 24.84** |" in text  # 4.303 * 10 / sqrt 3; such records can only be imported
