@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _EXPECTED: Mapping[str, str] = {
@@ -65,11 +65,14 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> str:
     "unknown norm 'lm'; did you mean 'ln'? known: ln, none"
     """
     known = by_similarity(name, known)
-    message = f"unknown {what} {name[:80]!r}{' of ' if of else ''}{of}"
+    return unknown_message(f"{what} {name[:80]!r}{' of ' if of else ''}{of}", did_you_mean(name, known), known)
+
+
+def unknown_message(what: str, hint: str, known: Sequence[str]) -> str:
+    """Return the message about something unknown, with a hint (``did_you_mean``) and all known names in their order."""
     if not known:
-        return f"{message}; there are none"
-    hint = did_you_mean(name, known)
-    return f"{message}{hint}{' ' if hint else '; '}known: {', '.join(known)}"
+        return f"unknown {what}; there are none"
+    return f"unknown {what}{hint}{' ' if hint else '; '}known: {', '.join(known)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -195,7 +195,9 @@ class Registry(Generic[C]):
             component: C = adapter(cls).validate_python(fields)  # type: ignore[arg-type]
         except pydantic.ValidationError as error:
             first = error.errors()[0]
-            raise InvalidComponent(explain(first), tuple(str(part) for part in first["loc"])) from None
+            missing = first["type"] in ("missing", "missing_argument") and first["loc"] == (cls.shorthand,)
+            example = _example(cls) if missing else ""
+            raise InvalidComponent(explain(first) + example, tuple(str(part) for part in first["loc"])) from None
         for key, value in fields.items():
             if _coerced(value, getattr(component, key)):
                 raise InvalidComponent(f"expected {_type_of(getattr(component, key))}, got {value!r}", (key,))
@@ -214,6 +216,12 @@ def _source_hash(package: str) -> str:
         content = path.read_bytes()
         sha.update(f"{name.as_posix()} {len(content)};".encode() + content)
     return sha.hexdigest()[:16]
+
+
+def _example(cls: type[Component]) -> str:
+    """Return ``, e.g. classes:2`` for a component whose shorthand is a number, else an empty text."""
+    value = {"integer": "2", "number": "0.1"}.get(schema_of(cls)["properties"][cls.shorthand].get("type"))
+    return f", e.g. {cls.name}:{value}" if value else ""
 
 
 @cache
@@ -277,3 +285,4 @@ MODELS: Registry[Any] = Registry("model", "flbench.models", "flbench.models")
 DATASETS: Registry[Any] = Registry("dataset", "flbench.data.catalog", "flbench.datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "flbench.data.partition", "flbench.partitions")
 PROBES: Registry[Any] = Registry("probe", "flbench.probes", "flbench.probes")
+REGISTRIES = (METHODS, NORMS, HEADS, MODELS, DATASETS, PARTITIONS, PROBES)

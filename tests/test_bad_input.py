@@ -394,7 +394,9 @@ def test_a_directory_is_no_sweep_file(tmp_path: Path, refusal: Callable[..., str
     ("arguments", "says"),
     [
         (("lr=fast",), "lr=fast: lr: expected a number, got 'fast'"),
-        (("lrr=1",), "lrr=1: unknown field 'lrr' of an experiment; did you mean 'lr'?"),
+        (("lrr=1",), "lrr=1: unknown field 'lrr' of a federated experiment; did you mean 'lr'?"),
+        (("kind=rank", "alpha=1"), "alpha=1: unknown field 'alpha' of a rank experiment; known: activation, "),
+        (("partition=classes",), "partition.n: a value is required here, e.g. classes:2"),
         (("norm",), "norm: expected FIELD=VALUE"),
         (("E=1", "local_steps=2"), "local_steps is given twice: E=1 and local_steps=2"),
         (("method={name: fedprox, mu: 0.9}", "method.mu=0.2"), "method.mu is given twice: inside method"),

@@ -9,12 +9,14 @@ import pytest
 
 from flbench.config import (
     KINDS,
+    SYNONYMS,
     EvaluatedRounds,
     Federated,
     FieldProblem,
     InvalidExperiment,
     canonical_json,
     digest,
+    fields_of_all_kinds,
     headline_of,
     parse_experiment,
     parse_field,
@@ -329,6 +331,17 @@ def test_wrong_experiments_name_the_field(raw: dict[str, Any], message: str) -> 
     with pytest.raises(InvalidExperiment) as caught:
         parse_experiment(raw)
     assert str(caught.value).startswith(message)
+
+
+def test_names_of_other_frameworks_lead_to_fields() -> None:
+    known = set(fields_of_all_kinds())
+    assert {field for fields in SYNONYMS.values() for field in fields} <= known
+    assert not known & SYNONYMS.keys()
+    with pytest.raises(InvalidExperiment) as caught:
+        parse_experiment({"learning_rate": 1})
+    hint, _, names = str(caught.value).partition("? known: ")
+    assert hint == "unknown field 'learning_rate' of a federated experiment; did you mean 'lr'"
+    assert names.split(", ") == sorted({*KINDS["federated"].model_fields, "E"}, key=str.lower)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -45,6 +45,18 @@ def test_a_sweep_without_axes_is_one_experiment(load: Load) -> None:
     assert sweep.varying == ()
 
 
+def test_a_name_is_looked_up_in_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path, seeds in (("sweeps/a.yaml", "[0]"), ("sweeps/paper/b.yaml", "[0, 1]")):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(f"version: 1\nname: x\nseeds: {seeds}\n")
+    assert [str(load_sweep(name).path) for name in ("a", "paper/b")] == ["sweeps/a.yaml", "sweeps/paper/b.yaml"]
+    Path("a").write_text("version: 1\nname: own\n")
+    assert load_sweep("a").name == "own"
+    with pytest.raises(SpecError, match=r"b: no such file.*there are sweeps/a\.yaml"):
+        load_sweep("b")
+
+
 def test_axes_are_a_product_whose_last_axis_varies_fastest(load: Load) -> None:
     sweep = load("axes: {norm: [none, ln], lr: [0.1, 0.2]}\nseeds: [3, 1]")
     assert values(sweep, "norm", "lr", "seed") == [

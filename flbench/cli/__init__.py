@@ -20,6 +20,7 @@ app = typer.Typer(
     name="flbench",
     cls=Commands,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # those of the commands, too
     rich_markup_mode=None,  # plain help: drawing it with rich would take longer than the rest of the command
     pretty_exceptions_enable=False,
     help="Which normalization and which federated method survive label skew, and why?\n\n"

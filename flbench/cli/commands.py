@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,28 +13,42 @@ from typer.core import TyperCommand, TyperGroup
 
 from flbench.errors import StoreUnusable, UserError
 
-#: By name, in the order of ``flbench --help``: the module below ``flbench.cli``, the command or group in it, the help.
-COMMANDS = {
-    "sweep": ("sweep", "sweep", "Run a sweep: launch what is missing, show the leaderboard."),
-    "report": ("report", "report", "Write a leaderboard, pages, figures and tables."),
-    "plot": ("plot", "plot", "Draw one kind of figure."),
-    "run": ("run", "run", "Run one experiment and watch it."),
-    "status": ("status", "status", "Show sweep progress and active workers."),
-    "logs": ("logs", "logs", "Show the logs of a run, or of a sweep's runs."),
-    "cancel": ("cancel", "cancel", "Stop sweeps or single runs; nothing is lost."),
-    "retry": ("retry", "retry", "Retry failed or cancelled runs on the next sweep."),
-    "sync": ("sync", "sync", "Mirror finished runs to Weights & Biases."),
-    "gc": ("gc", "gc", "Delete superseded checkpoints and stale files."),
-    "verify": ("verify", "verify", "Check a store; compute runs again."),
-    "show": ("show", "show", "List methods, norms, data sets and other components."),
-    "schema": ("schema", "schema", "Print the JSON Schema of sweep files."),
-    "export": ("exchange", "export", "Write finished runs into one compact file."),
-    "import": ("exchange", "import_", "Add exported runs to a store."),
-    "bench": ("bench", "bench", "Time training and probes."),
-    "doctor": ("doctor", "doctor", "Check what works on this machine, and say how to fix the rest."),
-    "data": ("data", "app", "List, download and verify data sets."),
-    "partition": ("partition", "app", "Show how the data are split across clients."),
+#: By group and name, in the order of ``flbench --help``: the module below ``flbench.cli``, the command or group of
+#: commands in it, the help.
+GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
+    "Run": {
+        "sweep": ("sweep", "sweep", "Run a sweep: launch what is missing, show the leaderboard."),
+        "run": ("run", "run", "Run one experiment and watch it."),
+        "status": ("status", "status", "Show sweep progress and active workers."),
+        "logs": ("logs", "logs", "Show the logs of a run, or of a sweep's runs."),
+        "cancel": ("cancel", "cancel", "Stop sweeps or single runs; nothing is lost."),
+        "retry": ("retry", "retry", "Retry failed or cancelled runs on the next sweep."),
+    },
+    "Results": {
+        "report": ("report", "report", "Write a leaderboard, pages, figures and tables."),
+        "plot": ("plot", "plot", "Draw one kind of figure."),
+    },
+    "Store": {
+        "export": ("exchange", "export", "Write finished runs into one compact file."),
+        "import": ("exchange", "import_", "Add exported runs to a store."),
+        "sync": ("sync", "sync", "Mirror finished runs to Weights & Biases."),
+        "gc": ("gc", "gc", "Delete superseded checkpoints and stale files."),
+        "verify": ("verify", "verify", "Check a store; compute runs again."),
+    },
+    "Data": {
+        "data": ("data", "app", "List, download and verify data sets."),
+        "partition": ("partition", "app", "Show how the data are split across clients."),
+    },
+    "Tools": {
+        "show": ("show", "show", "List methods, norms and other components, or show one."),
+        "schema": ("schema", "schema", "Print the JSON Schema of sweep files."),
+        "bench": ("bench", "bench", "Time training and probes."),
+        "doctor": ("doctor", "doctor", "Check what works on this machine, and say how to fix the rest."),
+    },
 }
+
+#: The same commands by name.
+COMMANDS = {name: where for commands in GROUPS.values() for name, where in commands.items()}
 
 
 class Commands(TyperGroup):
@@ -42,6 +57,13 @@ class Commands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         settings["commands"] = {name: Command(name, *where) for name, where in COMMANDS.items()}
         super().__init__(**settings)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each group under its name, which typer does only in help that rich draws."""
+        width = max(map(len, COMMANDS))  # one column of names for all groups
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", summary) for name, (*_, summary) in commands.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Return the result of a command.

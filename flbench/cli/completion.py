@@ -18,6 +18,7 @@ import typer
 from flbench.choices import DEFAULT_STORE
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.errors import UserError
+from flbench.registry import REGISTRIES
 from flbench.store import Store, plan_name
 
 #: Ids offered at most.
@@ -67,6 +68,21 @@ def _store_of(ctx: typer.Context) -> Store | None:
     with suppress(UserError, OSError):
         return Store(Path(ctx.params.get("store") or DEFAULT_STORE), create=False)
     return None
+
+
+def shown_things() -> list[str]:
+    """Return what ``flbench show`` shows."""
+    return [*(f"{registry.kind}s" for registry in REGISTRIES), "kinds", "sweeps", "run"]
+
+
+def shown_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of one of the lists of ``flbench show``, or runs once two digits of an id are typed."""
+    what = str(ctx.params.get("what") or "").removesuffix("s")
+    if what == "run":
+        return targets(ctx, incomplete) if incomplete else []
+    if what == "kind":
+        return list(KINDS)
+    return next((list(registry.classes) for registry in REGISTRIES if registry.kind == what), [])
 
 
 def fields(ctx: typer.Context, incomplete: str) -> list[str]:

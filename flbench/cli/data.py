@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from flbench.cli.boundary import print_json
-from flbench.cli.options import JsonOption, RootOption
+from flbench.cli.options import DataOption, JsonOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.data import download as fetching
 from flbench.data.datasets import Dataset, data_root, locate, recipe
@@ -24,44 +24,44 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
-def list_(root: RootOption = None, as_json: JsonOption = False) -> None:
+@app.command("list", short_help="List data sets, and where their files are.")
+def list_(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Show every data set: its size, where its files are, and whether they are decoded already.
 
     Example: flbench data list --json
     """
-    rows = [_describe(cls, root) for cls in DATASETS.classes.values()]
+    rows = [_describe(cls, data) for cls in DATASETS.classes.values()]
     if as_json:
         print_json(rows)
         return
     _print_list(rows)
-    typer.echo(f"\nData root: {data_root(root)} (set $FLBENCH_DATA or --root to change it)")
+    typer.echo(f"\nData folder: {data_root(data)} (set $FLBENCH_DATA or --data to change it)")
     if any(_is_missing(row) for row in rows):
         typer.echo("Fetch what is missing: flbench data download NAME...")
 
 
-@app.command()
+@app.command(short_help="Download data sets and check their checksums.")
 def download(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="Data sets, as 'flbench data list' names them.")
     ],
-    root: RootOption = None,
+    data: DataOption = None,
 ) -> None:
     """Fetch data sets through torchvision, which checks their checksums.
 
     Example: flbench data download cifar10 fashion_mnist
     """
     for dataset in [_parse(name) for name in names]:
-        folder = fetching.download(dataset, root)
+        folder = fetching.download(dataset, data)
         typer.echo(f"{dataset.name}: fetched and checked, in {folder}")
 
 
-@app.command()
+@app.command(short_help="Check files, counts, labels and the decoded cache.")
 def verify(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME...]", help="Data sets; default: all whose files are found.")
     ] = None,
-    root: RootOption = None,
+    data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check files against published checksums, decode them again, and compare counts, labels and the decoded cache.
@@ -71,8 +71,8 @@ def verify(
     Example: flbench data verify cifar10 folder:photos
     """
     reports: list[dict[str, Any]] = []
-    for dataset in [_parse(name) for name in names] if names else _found(root):
-        verdict = check(dataset, root)
+    for dataset in [_parse(name) for name in names] if names else _found(data):
+        verdict = check(dataset, data)
         reports.append(
             {
                 "name": dataset.label(),

@@ -25,10 +25,6 @@ DataOption = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of the data sets; default: $FLBENCH_DATA, else the user's cache folder."),
 ]
-RootOption = Annotated[
-    Path | None,
-    typer.Option("--root", help="Folder of data sets; default: $FLBENCH_DATA, else the user's cache folder."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable summary on standard output.")]
 RerunOption = Annotated[
     bool,
@@ -37,7 +33,11 @@ RerunOption = Annotated[
 
 SpecsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SPEC]...", help="Sweep files; default: every run.", autocompletion=sweep_files),
+    typer.Argument(
+        metavar="[SPEC]...",
+        help="Sweep files, or NAMEs for sweeps/NAME.yaml; default: every run.",
+        autocompletion=sweep_files,
+    ),
 ]
 ResultsOption = Annotated[
     list[Path] | None,

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import fields as complete_fields
-from flbench.cli.options import JsonOption, RootOption
+from flbench.cli.options import DataOption, JsonOption
 from flbench.cli.screen import plain_table, wide_console
 from flbench.config import Federated, parse_experiment
 from flbench.data.datasets import load
@@ -38,7 +38,7 @@ def _group() -> None:
     """Keep ``show`` a command of its own although it is the only one."""
 
 
-@app.command()
+@app.command(short_help="Show how many samples of each class every client has.")
 def show(
     settings: Annotated[
         list[str] | None,
@@ -59,7 +59,7 @@ def show(
         str | None, typer.Option(metavar="INTEGER", help="Fewest training samples of a client.")
     ] = None,
     val_fraction: Annotated[str | None, typer.Option(metavar="FLOAT", help="Share of training data held out.")] = None,
-    root: RootOption = None,
+    data: DataOption = None,
     out: Annotated[Path | None, typer.Option(help="Also draw a figure: a .png, .svg or .pdf file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,13 +74,13 @@ def show(
     options = (dataset, partition, clients, seed, min_size, val_fraction)
     experiment = _experiment(settings or [], dict(zip(_FIELDS, options, strict=True)))
     dataset_used: Any = experiment.dataset
-    data = load(dataset_used, root)
-    counts = count_labels(data, shards_of(experiment, data))
+    images = load(dataset_used, data)
+    counts = count_labels(images, shards_of(experiment, images))
     if as_json:
         fields = experiment.to_json()
         record = {
             **{name: fields[name] for name in _FIELDS},
-            "fingerprint": data.fingerprint,
+            "fingerprint": images.fingerprint,
             "class_names": counts.class_names,
             "domains": counts.domains_K,
             "train": counts.train_KC.tolist(),

@@ -1,207 +1,97 @@
-"""``flbench show``: list components and their fields, kinds of experiments, and sweep files."""
+"""``flbench show``: list components, kinds of experiments and sweep files, or show one of them in detail."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Console, RenderableType
 
-from flbench import registry
 from flbench.cli.boundary import print_json
+from flbench.cli.completion import shown_names, shown_things
+from flbench.cli.component_tables import (
+    component_details,
+    component_table,
+    components,
+    kind_table,
+    kinds,
+    sweep_table,
+    sweeps,
+)
 from flbench.cli.options import JsonOption
-from flbench.cli.schema import first_line
-from flbench.cli.screen import plain_table
-from flbench.config import KINDS, parse_experiment
 from flbench.errors import UserError
-from flbench.messages import format_scalar
-from flbench.registry import Component, default_of, plain, schema_of
-from flbench.sweeps import load_sweep
+from flbench.messages import unknown
+from flbench.registry import REGISTRIES, Registry
 
-#: Fields that hold components, and the command that lists these.
-_PLURALS = {
-    **{"dataset": "show datasets", "model": "show models", "norm": "show norms", "method": "show methods"},
-    **{"head": "show heads", "partition": "show partitions", "probes": "show probes"},
-}
-
-What = Literal["methods", "norms", "heads", "models", "datasets", "partitions", "probes", "kinds", "sweeps"]
+#: The registries by what lists them. Each name without its ``s`` means one of the list.
+COMPONENTS: Mapping[str, Registry[Any]] = {f"{registry.kind}s": registry for registry in REGISTRIES}
+LISTS = (*COMPONENTS, "kinds", "sweeps")
 
 
 def show(
-    what: Annotated[What, typer.Argument(help="What to list.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help=f"What to list: {', '.join(LISTS)}.", show_default=False, autocompletion=shown_things
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Show this one in detail.", autocompletion=shown_names),
+    ] = None,
     as_json: JsonOption = False,
     folder: Annotated[Path, typer.Option("--folder", help="Folder with the sweep files.")] = Path("sweeps"),
 ) -> None:
     """List methods, norms, heads, models, data sets, partitions, probes, kinds of experiments, or sweep files.
 
+    With a NAME, show one of them: its documentation, equation, source, and fields with defaults and limits.
+
     Example: flbench show norms
 
-    Example: flbench show kinds
+    Example: flbench show method fedprox
+
+    Example: flbench show kind federated
     """
-    if what == "kinds":
-        rows = kinds()
-        tables = [_kind_table(row) for row in rows]
-    elif what == "sweeps":
-        rows = sweeps(folder)
-        tables = [_sweep_table(rows)]
+    listed = what if what in LISTS else f"{what}s"
+    if listed not in LISTS:
+        raise UserError(f"flbench show {what}: {unknown('list', what, LISTS)}")
+    shown: list[RenderableType]
+    if listed == "kinds":
+        rows = _chosen(kinds(), "kind", name)
+        shown = [kind_table(row) for row in rows]
+    elif listed == "sweeps":
+        rows = _chosen(sweeps(folder), "sweep", name)
+        shown = [sweep_table(rows)]
     else:
-        rows = components(getattr(registry, what.upper()).classes.values())
-        tables = [_component_table(what, rows)]
+        found = COMPONENTS[listed]
+        rows = components(found.classes.values() if name is None else [_class_of(found, name)])
+        shown = [component_table(listed, rows), f"flbench show {found.kind} NAME shows one in detail."]
+        if name is not None:
+            field = listed if listed == "probes" else found.kind
+            shown = list(component_details(field, rows[0], found[rows[0]["name"]]))
     if as_json:
-        print_json(rows)
+        print_json(rows if name is None else rows[0])
     elif not rows:
-        typer.echo(f"no sweep files (*.yaml) below {folder}" if what == "sweeps" else f"no {what} are installed")
+        typer.echo(f"no sweep files (*.yaml) below {folder}" if listed == "sweeps" else f"no {listed} are installed")
     else:
-        Console().print(*tables, sep="\n")
+        Console(highlight=False).print(*shown, sep="\n")
 
 
-def components(classes: Iterable[type[Component]]) -> list[dict[str, Any]]:
-    """Return components as JSON.
-
-    Returns:
-        For each: ``name``, ``shorthand``, ``version``, ``fields``, ``doc`` (the first line), ``equation`` and
-        ``source`` (the paper; both null if it states none) and ``module``.
-    """
-    return [
-        {
-            "name": cls.name,
-            "shorthand": f"{cls.name}:{cls.shorthand.upper()}" if cls.shorthand else None,
-            "version": cls.version,
-            "fields": _fields(cls),
-            "doc": first_line(cls).replace("``", ""),
-            "equation": _stated(cls, "equation"),
-            "source": _stated(cls, "source"),
-            "module": cls.__module__,
-        }
-        for cls in classes
-    ]
+def _class_of(found: Registry[Any], name: str) -> Any:
+    """Return the component that a name, or its form with a value (``classes:2``), means; raises UserError."""
+    try:
+        return found[name.partition(":")[0]]
+    except KeyError as error:
+        raise UserError(str(error)) from None
 
 
-def kinds() -> list[dict[str, Any]]:
-    """Return every kind of experiment, as JSON.
-
-    Returns:
-        For each: ``name``, ``version``, ``fields`` (each with a ``doc``), ``doc`` (the first line) and ``headline``:
-        the metric that summarizes a run whose fields have their defaults.
-    """
-    rows = []
-    for kind, model in KINDS.items():
-        default = parse_experiment({"kind": kind}).to_json()
-        schema = model.model_json_schema()["properties"]
-        fields = [
-            {
-                "name": field,
-                "type": _PLURALS.get(field) or _type(schema[field]),
-                "default": default[field],
-                "required": False,
-                "doc": info.description,
-            }
-            for field, info in model.model_fields.items()
-            if field != "kind"
-        ]
-        facts = {"name": kind, "version": model.version, "fields": fields}
-        rows.append({**facts, "doc": first_line(model), "headline": model.headline_of(default)})
-    return rows
-
-
-def sweeps(folder: Path) -> list[dict[str, Any]]:
-    """Return every sweep file below a folder with its number of runs, or what is wrong with it."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.rglob("*.yaml")):
-        try:
-            sweep = load_sweep(path)
-        except UserError as error:
-            rows.append({"file": str(path), "name": None, "runs": None, "cells": None, "problem": str(error)})
-        else:
-            count = sweep.arithmetic
-            rows.append(
-                {"file": str(path), "name": sweep.name, "runs": count.runs, "cells": count.cells, "problem": None}
-            )
-    return rows
-
-
-def _stated(cls: type[Component], what: str) -> str | None:
-    """Return what a component, or the one it derives from, states about itself; the base of its kind is ignored."""
-    for one in cls.__mro__:
-        if one is not cls and Component in one.__bases__:
-            return None
-        if text := vars(one).get(what):
-            return str(text)
-    return None
-
-
-def _fields(cls: type[Component]) -> list[dict[str, Any]]:
-    schema = schema_of(cls)
-    return [
-        {
-            "name": field.name,
-            "type": _type(schema["properties"][field.name]),
-            "default": None if (default := default_of(field)) is dataclasses.MISSING else plain(default),
-            "required": default is dataclasses.MISSING,
-        }
-        for field in dataclasses.fields(cls)
-    ]
-
-
-_LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-
-
-def _type(schema: dict[str, Any]) -> str:
-    """Return a JSON Schema in words: ``number > 0``, ``original | text | code``, ``list of integer >= 1``."""
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    if "anyOf" in schema:
-        return " | ".join(map(_type, schema["anyOf"]))
-    if schema.get("type") == "array":
-        return f"list of {_type(schema.get('items', {}))}"
-    limits = [f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema and schema[key] < 2**63]
-    return " ".join([str(schema.get("const", schema.get("type", "any"))), *limits])
-
-
-def _kind_table(row: dict[str, Any]) -> Table:
-    table = plain_table(title=f"[bold]kind: {row['name']}[/bold]  {escape(row['doc'])}")
-    table.show_header = False
-    for field in row["fields"]:
-        table.add_row(
-            f"  {field['name']}", escape(_default_text(field["default"])), escape(f"{field['doc']} ({field['type']})")
-        )
-    return table
-
-
-def _default_text(default: Any) -> str:
-    """Return a default as people write it; for a component, its name."""
-    if isinstance(default, dict):
-        rest = [str(value) for name, value in default.items() if name != "name"]
-        return ":".join([default["name"], *rest])
-    return "-" if default is None else "[]" if default == [] else format_scalar(default)
-
-
-def _component_table(what: str, rows: list[dict[str, Any]]) -> Table:
-    table = plain_table(["name", "fields", "description"], title=what)
-    for row in rows:
-        fields = []
-        for field in row["fields"]:
-            default = "required" if field["required"] else format_scalar(field["default"])
-            fields.append(f"{field['name']}: {default}  ({field['type']})")
-        what_it_is = "\n".join(filter(None, [row["doc"], row["equation"], row["source"]]))
-        table.add_row(
-            f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]",
-            escape("\n".join(fields) or "-"),
-            escape(what_it_is),
-        )
-    return table
-
-
-def _sweep_table(rows: list[dict[str, Any]]) -> Table:
-    table = plain_table(["file", "name", "cells", "runs"], title="sweeps")
-    for row in rows:
-        if row["problem"]:
-            table.add_row(escape(row["file"]), f"[red]{escape(row['problem'])}[/red]", "-", "-")
-        else:
-            table.add_row(escape(row["file"]), escape(row["name"]), f"{row['cells']:,}", f"{row['runs']:,}")
-    return table
+def _chosen(rows: list[dict[str, Any]], what: str, name: str | None) -> list[dict[str, Any]]:
+    """Return all rows, or the one with a name; raises UserError if there is none."""
+    if name is None:
+        return rows
+    known: Mapping[str, Any] = {row["name"]: row for row in rows if row["name"]}
+    if name not in known:
+        raise UserError(unknown(what, name, known))
+    return [known[name]]

@@ -28,7 +28,9 @@ from flbench.sweeps import load_sweep
 
 
 def sweep(
-    spec: Annotated[Path, typer.Argument(help="The sweep file (YAML).", autocompletion=sweep_files)],
+    spec: Annotated[
+        Path, typer.Argument(help="The sweep file (YAML), or NAME for sweeps/NAME.yaml.", autocompletion=sweep_files)
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done, from the file and the store; do nothing.")
     ] = False,

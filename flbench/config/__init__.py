@@ -14,6 +14,7 @@ from flbench.config.evaluations import MAX_ROUNDS, EvaluatedRounds, evaluated_at
 from flbench.config.kinds import KINDS, fields_of_all_kinds, headline_of
 from flbench.config.parse import (
     ALIASES,
+    SYNONYMS,
     Assembler,
     Cell,
     GivenValue,
@@ -36,6 +37,7 @@ __all__ = [
     "KINDS",
     "MAX_ROUNDS",
     "REQUEST_FIELDS",
+    "SYNONYMS",
     "Assembler",
     "Cell",
     "Centralized",

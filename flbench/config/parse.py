@@ -17,11 +17,33 @@ from flbench.config.base import Check, Experiment, canonical_json, digest_text
 from flbench.config.components import FieldProblem, parse_components, registry_of
 from flbench.config.kinds import KINDS, fields_of_all_kinds
 from flbench.errors import InvalidComponent, UserError
-from flbench.messages import explain, format_scalar, unknown
+from flbench.messages import did_you_mean, explain, format_scalar, unknown, unknown_message
 from flbench.registry import Component
 
 #: Short names that users may write, and their fields.
 ALIASES: Mapping[str, str] = {"E": "local_steps"}
+
+
+#: What other frameworks and papers call these fields.
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("learning_rate", "client_lr", "local_lr", "eta", "step_size"), ("lr",)),
+    **dict.fromkeys(("epochs", "local_iterations", "tau"), ("local_steps", "local_epochs")),
+    **dict.fromkeys(("optim", "solver", "server_optimizer"), ("optimizer", "method")),
+    **dict.fromkeys(("algorithm", "strategy", "aggregator", "aggregation"), ("method",)),
+    **dict.fromkeys(("normalization", "normalisation", "norm_layer"), ("norm",)),
+    **dict.fromkeys(("num_clients", "n_clients", "num_users"), ("clients",)),
+    **dict.fromkeys(("num_rounds", "n_rounds", "comm_round", "communication_rounds", "steps"), ("rounds",)),
+    **dict.fromkeys(("fraction", "client_fraction", "frac", "sample_rate", "fraction_fit"), ("participation",)),
+    **dict.fromkeys(("alpha", "beta", "split", "iid", "skew", "heterogeneity"), ("partition",)),
+    **dict.fromkeys(("data", "data_set"), ("dataset",)),
+    **dict.fromkeys(("network", "net", "architecture", "arch", "backbone"), ("model",)),
+    **dict.fromkeys(("bs", "batch", "local_bs"), ("batch_size",)),
+    **dict.fromkeys(("wd", "l2", "decay"), ("weight_decay",)),
+    **dict.fromkeys(("clip", "grad_clip", "max_grad_norm"), ("clip_norm", "agc")),
+    **dict.fromkeys(("random_seed", "random_state"), ("seed",)),
+    "eval_interval": ("eval_every",),
+    "dtype": ("precision",),
+}
 
 
 class InvalidExperiment(UserError):
@@ -46,7 +68,7 @@ def parse_experiment(raw: Mapping[str, Any]) -> Experiment:
     model = KINDS[kind]
     for field in given:
         if field not in model.model_fields:
-            raise InvalidExperiment(unknown("field", str(field), model.model_fields, f"a {kind} experiment"))
+            raise InvalidExperiment(unknown_field(str(field), kind))
     try:
         values = {field: parse_field(kind, field, given[field]) for field in model.model_fields if field in given}
     except FieldProblem as problem:
@@ -83,16 +105,32 @@ def _adapter(kind: str, field: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
-def normal_path(key: str) -> str:
-    """Return the path that a key names: its alias replaced; raises ValueError if no experiment has it."""
+def normal_path(key: str, kind: str | None = None) -> str:
+    """Return the path that a key names: its alias replaced.
+
+    Raises:
+        ValueError: no experiment has it. The message names the fields of ``kind``, or of every kind.
+    """
     head, dot, sub = key.partition(".")
     field = ALIASES.get(head, head)
-    known = [*fields_of_all_kinds(), *ALIASES]
-    if field not in known:
-        raise ValueError(unknown("field", head, known, "an experiment"))
+    if field not in fields_of_all_kinds():
+        raise ValueError(unknown_field(head, kind))
     if dot and (registry_of(field) is None or field == "probes"):
         raise ValueError(f"{field!r} has no fields of its own, got {key!r}")
     return field + dot + sub
+
+
+def unknown_field(name: str, kind: str | None = None) -> str:
+    """Return the message about a field that no experiment of a kind has (None: of any kind).
+
+    It names the field that other frameworks call so, or else a similar one, and all fields from A to Z.
+    """
+    fields = list(fields_of_all_kinds() if kind is None else KINDS[kind].model_fields)
+    known = sorted([*fields, *(alias for alias, field in ALIASES.items() if field in fields)], key=str.lower)
+    meant = [field for field in SYNONYMS.get(name.lower().replace("-", "_"), ()) if field in known]
+    hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else did_you_mean(name, known)
+    article = "an experiment" if kind is None else f"a {kind} experiment"
+    return unknown_message(f"field {name[:80]!r} of {article}", hint, known)
 
 
 def short_name(path: str) -> str:
@@ -203,8 +241,7 @@ class Assembler:
                 if field not in self.fields:
                     for path in paths:
                         if layer[path].where[0] != "base":  # which kinds share: it may give fields of another kind
-                            message = unknown("field", field, self.fields, f"a {self.kind} experiment")
-                            raise self._error(layer[path].where, message)
+                            raise self._error(layer[path].where, unknown_field(field, self.kind))
                     continue
                 known = self._parsed[given] = self._parse(field, {path: layer[path] for path in paths})
             cell[field] = known

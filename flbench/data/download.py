@@ -26,7 +26,7 @@ def download(dataset: Dataset, root: Path | None = None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}; name another folder by --root") from error
+        raise UserError(f"cannot write to {folder}: {error.strerror}; name another folder by --data") from error
     import torchvision.datasets
 
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,9 +33,14 @@ __all__ = [
     "collection_paused",
     "condition",
     "experiment_from",
+    "find_file",
     "load_sweep",
     "load_sweeps",
 ]
+
+
+#: Where a sweep file is looked up by its name.
+FOLDER = Path("sweeps")
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ def load_sweep(path: Path | str, sets: Iterable[str] = (), only: Iterable[str] =
     """Read, check and expand a sweep file.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or NAME for ``sweeps/NAME.yaml``.
         sets: ``PATH=VALUE`` changes, applied in order (paths of the file; a bare field means ``base``);
             ``NAME:PATH=VALUE`` names the file, too.
         only: ``FIELD=VALUE`` conditions; cells that do not meet all of them are left out.
@@ -108,10 +114,10 @@ def load_sweeps(
     Raises:
         SpecError: as for ``load_sweep``, or options are for a file that is not among them.
     """
-    sets, only = tuple(sets), tuple(only)
+    files, sets, only = [find_file(path) for path in paths], tuple(sets), tuple(only)
     if limit is not None and limit < 1:
         raise SpecError(f"--limit {limit}: expected at least 1 run")
-    names = [Path(path).stem for path in paths]
+    names = [path.stem for path in files]
     if not names and (sets or only or limit):
         raise SpecError("--set, --only and --limit change a sweep: name its file")
     addressed = [(split_address(text)[0], text) for text in sets]
@@ -119,9 +125,18 @@ def load_sweeps(
         if name is not None and name not in names:
             raise SpecError(f"--set {text}: {unknown('sweep file', name, names)}")
     return [
-        _load(Path(path), tuple(text for name, text in addressed if name in (None, stem)), only, limit)
-        for path, stem in zip(paths, names, strict=True)
+        _load(path, tuple(text for name, text in addressed if name in (None, stem)), only, limit)
+        for path, stem in zip(files, names, strict=True)
     ]
+
+
+def find_file(name: Path | str) -> Path:
+    """Return the path of a sweep file: ``sweeps/NAME.yaml`` for a NAME without ending, unless that is a file itself."""
+    path = Path(name)
+    if path.suffix or os.path.isfile(path):  # noqa: PTH113  Path.is_file raises where a name is too long
+        return path
+    named = FOLDER / f"{path}.yaml"
+    return named if os.path.isfile(named) else path  # noqa: PTH113
 
 
 def _load(path: Path, sets: tuple[str, ...], only: tuple[str, ...], limit: int | None) -> Sweep:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from flbench.config import ALIASES, Layer, Where, fields_of_all_kinds, normal_path
+from flbench.config import ALIASES, KINDS, Layer, Where, fields_of_all_kinds, normal_path
 from flbench.messages import unknown
 from flbench.sweeps.source import Source, SpecError, component_form, read_value
 from flbench.sweeps.spec import SweepSpec
@@ -61,9 +61,10 @@ def read_only(only: Iterable[str]) -> list[tuple[Source, Layer]]:
 def read_fields(fields: Iterable[str]) -> tuple[Source, Layer]:
     """Return the fields of one experiment from ``FIELD=VALUE`` arguments; raises SpecError."""
     given: dict[str, tuple[str, Any]] = {}
-    for text in fields:
-        key, value = _split(text, text, "FIELD=VALUE, as in lr=0.1 or norm=ln")
-        path = _normal_path(text, key)
+    split = [(text, *_split(text, text, "FIELD=VALUE, as in lr=0.1 or norm=ln")) for text in fields]
+    kind = next((value for _, key, value in split if key == "kind" and value in [*KINDS]), "federated")
+    for text, key, value in split:
+        path = _normal_path(text, key, kind)
         if path in given:
             raise SpecError(f"{text}: {path} is given twice: {given[path][0]} and {text}")
         given[path] = text, value
@@ -89,9 +90,9 @@ def _split(option: str, text: str, usage: str) -> tuple[str, Any]:
         raise SpecError(f"{option}: {str(error).partition(': ')[2]}") from None
 
 
-def _normal_path(option: str, key: str) -> str:
+def _normal_path(option: str, key: str, kind: str | None = None) -> str:
     try:
-        return normal_path(key)
+        return normal_path(key, kind)
     except ValueError as error:
         raise SpecError(f"{option}: {error}") from None
 

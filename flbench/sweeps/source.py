@@ -19,6 +19,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from flbench.config import GivenValue, Layer, Where, normal_path, registry_of
 from flbench.errors import InvalidComponent, UserError
+from flbench.messages import by_similarity
 from flbench.registry import Registry
 from flbench.regular import NotRegular, open_regular
 
@@ -69,7 +70,8 @@ class Source:
                 data = file.read(_MOST_BYTES + 1)
             text = data.decode("utf-8-sig") if len(data) <= _MOST_BYTES else None
         except FileNotFoundError:
-            nearby = sorted(str(p) for p in path.parent.glob("*.yaml"))[:20]
+            nearby = sorted(str(p) for folder in (path.parent, Path("sweeps")) for p in folder.glob("*.yaml"))
+            nearby = by_similarity(str(path), dict.fromkeys(nearby))[:20]
             there = f"; there are {', '.join(nearby)}" if nearby else ""
             raise SpecError(f"{path}: no such file: expected a sweep file (YAML){there}") from None
         except NotRegular as error:

@@ -66,7 +66,7 @@ def test_list_as_a_table(mnist: Any, tmp_path: Path) -> None:
     lines = call("list").stdout.splitlines()
     assert any(line.startswith("cifar10") and "3x32x32" in line and "missing" in line for line in lines)
     assert any(line.startswith("mnist") and f"{tmp_path}/mnist (torchvision's idx files)" in line for line in lines)
-    assert f"Data root: {tmp_path} (set $FLBENCH_DATA or --root to change it)" in lines
+    assert f"Data folder: {tmp_path} (set $FLBENCH_DATA or --data to change it)" in lines
     assert "Fetch what is missing: flbench data download NAME..." in lines
 
 
@@ -242,6 +242,6 @@ def test_a_missing_network_is_one_message(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_download_to_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    error = call("download", "mnist", "--root", str(tmp_path / "file")).exception
+    error = call("download", "mnist", "--data", str(tmp_path / "file")).exception
     assert isinstance(error, UserError)
     assert f"cannot write to {tmp_path}/file/mnist" in str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.commands import COMMANDS
+from flbench.cli.commands import COMMANDS, GROUPS
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -24,9 +25,17 @@ def test_help_says_whole_sentences_in_80_columns(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "80")
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    commands = result.output.partition("Commands:\n")[2].splitlines()
-    assert len(commands) == len(COMMANDS)
+    sections = re.findall(r"^(\w+):\n((?:  .+\n)+)", result.output, flags=re.MULTILINE)
+    assert [title for title, _ in sections] == ["Options", *GROUPS]
+    commands = [line for _, lines in sections[1:] for line in lines.splitlines()]
+    assert [line.split()[0] for line in commands] == [*COMMANDS]
     assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
+
+
+@pytest.mark.parametrize("command", ["", "sweep", "data", "data list"])
+def test_h_is_help(command: str) -> None:
+    short, long = (CliRunner().invoke(app, [*command.split(), option]) for option in ("-h", "--help"))
+    assert short.exit_code == 0 and short.output == long.output and "-h, --help" in short.output
 
 
 SUBCOMMANDS = ("data list", "data download", "data verify", "partition show")

@@ -47,7 +47,7 @@ def test_the_table() -> None:
 
 def test_clients_are_shown_with_their_domains(tmp_path: Path) -> None:
     write_pacs(tmp_path)
-    fields = ("dataset=pacs", "partition=domain-classes:2-2-3", "clients=12", "--root", str(tmp_path))
+    fields = ("dataset=pacs", "partition=domain-classes:2-2-3", "clients=12", "--data", str(tmp_path))
     rows = [line.split() for line in call(*fields).stdout.splitlines()[2:]]
     assert [row[:2] for row in rows][::3] == [["0", "photo"], ["3", "art_painting"], ["6", "cartoon"], ["9", "sketch"]]
     assert json.loads(call(*fields, "--json").stdout)["domains"][11] == ["sketch"]
@@ -89,7 +89,7 @@ def test_a_picture(tmp_path: Path, suffix: str) -> None:
         (["clients=3", "clients=3"], "clients is given twice"),
         (["partition=dirichlet:0.01", "min_size=140"], "raise 'beta', or lower 'clients' or 'min_size'"),
         (["clients=10", "--out", "picture.jpg"], "expected a name that ends in .png, .svg, .pdf"),
-        (["dataset=cifar10", "--root", "/nonexistent"], "the data set cifar10 is missing"),
+        (["dataset=cifar10", "--data", "/nonexistent"], "the data set cifar10 is missing"),
     ],
 )
 def test_mistakes_are_one_message(arguments: list[str], message: str) -> None:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from flbench.cli import app
-from flbench.cli.show import components
+from flbench.cli.component_tables import components
 from flbench.config import KINDS as EXPERIMENTS
+from flbench.errors import UserError
 from flbench.methods import Method
 from flbench.registry import DATASETS, HEADS, METHODS, MODELS, NORMS, PARTITIONS, Registry
 
@@ -60,7 +62,8 @@ def test_methods_and_norms_show_their_equation_and_source() -> None:
     methods = {row["name"]: row for row in json.loads(flbench("methods", "--json"))}
     assert methods["fedavg"]["equation"].startswith("x <- x + server_lr")
     assert "McMahan" in methods["fedavg"]["source"]
-    assert methods["fedavg"]["equation"] in flbench("methods")
+    shown = flbench("method", "fedavg")
+    assert methods["fedavg"]["equation"] in shown and methods["fedavg"]["source"] in shown
     norms = {row["name"]: row for row in json.loads(flbench("norms", "--json"))}
     heads = {row["name"]: row for row in json.loads(flbench("heads", "--json"))}
     assert norms["ln-before"]["equation"] == norms["ln"]["equation"]  # a variation of it
@@ -99,8 +102,8 @@ def test_fields_show_types_limits_and_defaults() -> None:
         "default": None,
         "required": True,
     }
-    assert "groups: 2  (integer >= 1)" in flbench("norms")
-    assert "beta: required  (number > 0)" in flbench("partitions")
+    assert re.search(r"^groups +2 +integer >= 1", flbench("norm", "gn"), flags=re.MULTILINE)
+    assert "beta=required" in flbench("partitions")
 
 
 def test_probes_may_be_none_or_some() -> None:
@@ -121,8 +124,31 @@ def test_sweeps_with_their_number_of_runs(tmp_path: Path) -> None:
     assert "no sweep files" in flbench("sweeps", "--folder", str(tmp_path / "nowhere"))
 
 
-def test_an_unknown_list_is_a_usage_error() -> None:
-    assert CliRunner().invoke(app, ["show", "methds"]).exit_code == 2
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("methds",), "unknown list 'methds'; did you mean 'methods'?"),
+        (("method", "fedprx"), "unknown method 'fedprx'; did you mean 'fedprox'?"),
+        (("kind", "ranks"), "unknown kind 'ranks'; did you mean 'rank'?"),
+    ],
+)
+def test_unknown_names_are_errors_with_the_nearest(arguments: tuple[str, ...], message: str) -> None:
+    error = CliRunner().invoke(app, ["show", *arguments]).exception
+    assert isinstance(error, UserError) and message in str(error)
+
+
+def test_one_component_in_detail_beside_the_list() -> None:
+    (listed,) = [row for row in json.loads(flbench("methods", "--json")) if row["name"] == "fedprox"]
+    assert json.loads(flbench("method", "fedprox", "--json")) == listed
+    assert json.loads(flbench("partition", "classes:2", "--json"))["name"] == "classes"
+    assert "method=fedprox method.mu=0.01" in flbench("method", "fedprox")
+    assert flbench("kind", "rank").count("kind: ") == 1
+
+
+def test_every_list_has_one_line_for_each_component_in_80_columns() -> None:
+    for what, registry in KINDS.items():
+        done = CliRunner().invoke(app, ["show", what], env={"COLUMNS": "80"})
+        assert len(done.stdout.splitlines()) == len(registry.classes) + 3, what
 
 
 def test_the_readme_counts_norms_and_methods() -> None:

@@ -100,6 +100,7 @@ verify fuzz
 show methods
 show norms --json
 show kinds
+show method fedprox
 schema
 export out.parquet fuzz.yaml --limit 2 --set lr=0.3
 import runs.parquet

@@ -1,0 +1,194 @@
+"""Components, kinds of experiments and sweep files as ``flbench show`` lists them: as JSON and as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from flbench.cli.schema import first_line
+from flbench.cli.screen import plain_table
+from flbench.config import KINDS, parse_experiment, registry_of
+from flbench.errors import UserError
+from flbench.messages import format_scalar
+from flbench.registry import Component, default_of, plain, schema_of
+from flbench.sweeps import load_sweep
+
+
+def components(classes: Iterable[type[Component]]) -> list[dict[str, Any]]:
+    """Return components as JSON.
+
+    Returns:
+        For each: ``name``, ``shorthand``, ``version``, ``fields``, ``doc`` (the first line), ``equation`` and
+        ``source`` (the paper; both null if it states none) and ``module``.
+    """
+    return [
+        {
+            "name": cls.name,
+            "shorthand": f"{cls.name}:{cls.shorthand.upper()}" if cls.shorthand else None,
+            "version": cls.version,
+            "fields": _fields(cls),
+            "doc": first_line(cls).replace("``", ""),
+            "equation": _stated(cls, "equation"),
+            "source": _stated(cls, "source"),
+            "module": cls.__module__,
+        }
+        for cls in classes
+    ]
+
+
+def kinds() -> list[dict[str, Any]]:
+    """Return every kind of experiment, as JSON.
+
+    Returns:
+        For each: ``name``, ``version``, ``fields`` (each with a ``doc``), ``doc`` (the first line) and ``headline``:
+        the metric that summarizes a run whose fields have their defaults.
+    """
+    rows = []
+    for kind, model in KINDS.items():
+        default = parse_experiment({"kind": kind}).to_json()
+        schema = model.model_json_schema()["properties"]
+        fields = [
+            {
+                "name": field,
+                "type": f"show {own.kind}s" if (own := registry_of(field)) else _type(schema[field]),
+                "default": default[field],
+                "required": False,
+                "doc": info.description,
+            }
+            for field, info in model.model_fields.items()
+            if field != "kind"
+        ]
+        facts = {"name": kind, "version": model.version, "fields": fields}
+        rows.append({**facts, "doc": first_line(model), "headline": model.headline_of(default)})
+    return rows
+
+
+def sweeps(folder: Path) -> list[dict[str, Any]]:
+    """Return every sweep file below a folder with its number of runs, or what is wrong with it."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            sweep = load_sweep(path)
+        except UserError as error:
+            rows.append({"file": str(path), "name": None, "runs": None, "cells": None, "problem": str(error)})
+        else:
+            count = sweep.arithmetic
+            rows.append(
+                {"file": str(path), "name": sweep.name, "runs": count.runs, "cells": count.cells, "problem": None}
+            )
+    return rows
+
+
+def _stated(cls: type[Component], what: str) -> str | None:
+    """Return what a component, or the one it derives from, states about itself; the base of its kind is ignored."""
+    for one in cls.__mro__:
+        if one is not cls and Component in one.__bases__:
+            return None
+        if text := vars(one).get(what):
+            return str(text)
+    return None
+
+
+def _fields(cls: type[Component]) -> list[dict[str, Any]]:
+    schema = schema_of(cls)
+    return [
+        {
+            "name": field.name,
+            "type": _type(schema["properties"][field.name]),
+            "default": None if (default := default_of(field)) is dataclasses.MISSING else plain(default),
+            "required": default is dataclasses.MISSING,
+        }
+        for field in dataclasses.fields(cls)
+    ]
+
+
+_LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """Return a JSON Schema in words: ``number > 0``, ``original | text | code``, ``list of integer >= 1``."""
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if "anyOf" in schema:
+        return " | ".join(map(_type, schema["anyOf"]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    limits = [f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema and schema[key] < 2**63]
+    return " ".join([str(schema.get("const", schema.get("type", "any"))), *limits])
+
+
+def kind_table(row: dict[str, Any]) -> Table:
+    """Return the fields of a kind of experiment, with their defaults and meaning."""
+    table = plain_table(title=f"[bold]kind: {row['name']}[/bold]  {escape(row['doc'])}")
+    table.show_header = False
+    for field in row["fields"]:
+        table.add_row(
+            f"  {field['name']}", escape(_default_text(field["default"])), escape(f"{field['doc']} ({field['type']})")
+        )
+    return table
+
+
+def _default_text(default: Any) -> str:
+    """Return a default as people write it; for a component, its name."""
+    if isinstance(default, dict):
+        rest = [str(value) for name, value in default.items() if name != "name"]
+        return ":".join([default["name"], *rest])
+    return "-" if default is None else "[]" if default == [] else format_scalar(default)
+
+
+def component_table(what: str, rows: list[dict[str, Any]]) -> Table:
+    """Return one line for each component: its YAML form, its fields with their defaults, and what it is."""
+    table = plain_table(["name"], title=what)
+    for row in rows:
+        fields = ", ".join(f"{field['name']}={_default_of_field(field)}" for field in row["fields"])
+        line = Text(row["doc"]).append(f"  ({fields})" if fields else "", style="dim")
+        line.no_wrap, line.overflow = True, "ellipsis"
+        table.add_row(f"[bold]{escape(row['shorthand'] or row['name'])}[/bold]", line)
+    return table
+
+
+def component_details(field: str, row: Mapping[str, Any], cls: type[Component]) -> Iterator[str | Table]:
+    """Yield all there is to know about one component: how to write it, its fields, documentation, equation, source."""
+    yield f"[bold]{escape(row['name'])}[/bold]  ({field}, version {row['version']}, {escape(row['module'])})"
+    yield ""
+    for paragraph in (inspect.getdoc(cls) or "").replace("``", "").split("\n\n"):
+        yield escape(paragraph if "\n " in paragraph else " ".join(paragraph.split("\n")))  # the terminal breaks lines
+        yield ""
+    table = plain_table(["field", "default", "type"])
+    for one in row["fields"]:
+        table.add_row(escape(one["name"]), escape(_default_of_field(one)), escape(one["type"]))
+    if row["fields"]:
+        yield table
+        yield ""
+    yield from (f"{what}: {escape(row[what])}" for what in ("equation", "source") if row[what])
+    yield f"On the command line: {escape(_example(field, row))}"
+
+
+def _example(field: str, row: Mapping[str, Any]) -> str:
+    name = row["shorthand"] or row["name"]
+    last = next((one for one in reversed(row["fields"]) if one["default"] is not None), None)
+    if field == "probes":
+        return f"probes={{{row['name']}: 10}}"
+    return f"{field}={name}" + (f" {field}.{last['name']}={_default_of_field(last)}" if last else "")
+
+
+def _default_of_field(field: Mapping[str, Any]) -> str:
+    return "required" if field["required"] else "–" if field["default"] is None else format_scalar(field["default"])
+
+
+def sweep_table(rows: list[dict[str, Any]]) -> Table:
+    """Return one line for each sweep file: its name and size, or its mistake."""
+    table = plain_table(["file", "name", "cells", "runs"], title="sweeps")
+    for row in rows:
+        if row["problem"]:
+            table.add_row(escape(row["file"]), f"[red]{escape(row['problem'])}[/red]", "-", "-")
+        else:
+            table.add_row(escape(row["file"]), escape(row["name"]), f"{row['cells']:,}", f"{row['runs']:,}")
+    return table
