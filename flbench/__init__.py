@@ -5,6 +5,7 @@ From Python, for notebooks (``flbench.api`` has the details; the results are pan
 ``flbench.load(source)``: the runs of a store or of exported files, one a row.
 ``flbench.run(norm="ln", partition="classes:1")``: run one experiment; its evaluations, one a row.
 ``flbench.sweep("sweeps/quickstart.yaml")``: run what is missing of a sweep; its runs, one a row.
+``flbench.model(run_id)``: the network of a run with its trained weights; ``flbench.predict(run_id, images)``.
 
 Importing this package imports nothing else; the first use of one of these functions imports ``flbench.api``.
 """
@@ -15,9 +16,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flbench.api import load, run, sweep
+    from flbench.api import load, model, predict, run, sweep
 
-__all__ = ["load", "run", "sweep"]
+__all__ = ["load", "model", "predict", "run", "sweep"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""flbench from Python: ``flbench.load``, ``flbench.run`` and ``flbench.sweep``, which call these.
+"""flbench from Python: ``flbench.load``, ``run``, ``sweep``, ``model`` and ``predict``, which call these.
 
 They use the same stores and workers as the commands, so that a notebook repeats no run that a command has finished, and
 vice versa. Results are pandas frames.
@@ -27,6 +27,9 @@ from flbench.sweeps import load_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
+
+    from flbench.trained import Trained
 
 #: One path or several, to stores or exported files.
 Paths = str | Path | Iterable[str | Path]
@@ -132,6 +135,71 @@ def sweep(
     select_by = loaded.spec.report.select_by
     collection = collect(StoreSource(opened), experiments, select_by=select_by, search=loaded.search)
     return dataframes.tidy(collection.runs)
+
+
+def model(
+    run_id: str,
+    round: int | None = None,
+    *,
+    client: int = 0,
+    store: str | Path | None = None,
+    data: str | Path | None = None,
+) -> nn.Module:
+    """Return the network of a run with its trained weights, on the CPU and in evaluation mode.
+
+    ``features, logits = model(images)`` takes floats in [0, 1] of shape (M, C, H, W). Where parts of the model stay on
+    the clients (FedBN, SiloBN), they are those of ``client``; otherwise all clients have the server's model.
+
+    Args:
+        run_id: the beginning of the run's id.
+        round: after which round; None: the last one that is saved. A finished run has its last round.
+        client: whose model.
+        store: the store's directory; None: $FLBENCH_STORE, else ``runs``.
+        data: folder of the data sets; None: the default one.
+
+    Raises:
+        UserError: there is no such run, or no such round is saved (the message lists the saved ones).
+    """
+    return _trained(run_id, round, client, store, data).network
+
+
+def predict(
+    run_id: str,
+    images: Any,
+    round: int | None = None,
+    *,
+    client: int = 0,
+    store: str | Path | None = None,
+    data: str | Path | None = None,
+) -> pd.DataFrame:
+    """Return the probability of each class for each image by the network of a run.
+
+    Args:
+        run_id: the beginning of the run's id.
+        images: array or tensor (M, C, H, W), or (M, H, W) without colours; integers as in the data set, or floats in
+            [0, 1].
+        round: as in ``model``, like the other arguments.
+        client: whose model.
+        store: the store's directory.
+        data: folder of the data sets.
+
+    Returns:
+        One row an image, one column a class by its name; ``.idxmax(axis=1)`` is the predicted class.
+
+    Raises:
+        UserError: as in ``model``, or the images have another shape than those of the data set.
+    """
+    return _trained(run_id, round, client, store, data).predict(images)
+
+
+def _trained(run_id: str, round: int | None, client: int, store: str | Path | None, data: str | Path | None) -> Trained:
+    from flbench.trained import trained  # imports torch
+
+    opened = Store(_store_path(store), create=False)
+    found = opened.id_beginning_with(run_id)
+    if found is None:
+        raise UserError(f"{run_id}: no run of {opened.root} has this id; flbench.load() and `flbench runs` list them")
+    return trained(opened.run(found), round, None if data is None else Path(data), client)
 
 
 def _execute(

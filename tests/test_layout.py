@@ -18,7 +18,8 @@ PACKAGE = Path(flbench.__file__).parent
 ROOMS = [
     "cli", "api", "tracking", "planning", "launchers", "orchestrate", "progress", "run_names", "papers", "report",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
-    "execution", "execution_types", "studies", "probes", "theory", "engine", "methods", "metrics", "models", "data",
+    "trained", "execution", "execution_types", "studies", "probes", "theory", "engine", "methods", "metrics", "models",
+    "data",
     "store", "halving", "config", "registry", "messages", "streams", "choices", "metric_specs", "errors", "regular",
 ]  # fmt: skip
 

@@ -25,6 +25,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "retry": ("retry", "retry", "Retry failed or cancelled runs on the next sweep."),
     },
     "Results": {
+        "runs": ("runs", "runs", "List runs; filter and sort them."),
+        "diff": ("diff", "diff", "Compare two runs, cells, sweeps or stores."),
         "report": ("report", "report", "Write a leaderboard, pages, figures and tables."),
         "plot": ("plot", "plot", "Draw one kind of figure."),
     },
@@ -40,7 +42,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "partition": ("partition", "app", "Show how the data are split across clients."),
     },
     "Tools": {
-        "show": ("show", "show", "List methods, norms and other components, or show one."),
+        "show": ("show", "show", "List methods, norms, ...; show one of them, or a run."),
         "schema": ("schema", "schema", "Print the JSON Schema of sweep files."),
         "bench": ("bench", "bench", "Time training and probes."),
         "doctor": ("doctor", "doctor", "Check what works on this machine, and say how to fix the rest."),

@@ -22,6 +22,18 @@ def value(metric: str, number: float | None) -> str:
     return METRICS[metric].text(number)
 
 
+def measured(name: str, number: float) -> str:
+    """Return a recorded number with its unit: ``91.23 %``, ``3.4 MiB``, ``4.2 s``; a plain number has none."""
+    if name.startswith("bytes_"):
+        return file_size(number)
+    if name == "seconds":
+        return duration(number)
+    known = METRICS.get(name)
+    if known is not None and known.percent:
+        return f"{known.text(number)} %"
+    return f"{number:.4g}" if isinstance(number, float) else str(number)
+
+
 def named(metric: str, number: float | None) -> str:
     """Return a recorded number with its name, which accuracy does without: ``91.2 %``, ``lambda_max 36.62``."""
     return value(metric, number) if metric == "acc" else f"{metric} {value(metric, number)}"

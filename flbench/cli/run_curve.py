@@ -12,7 +12,7 @@ from rich.text import Text
 
 from flbench.cli.curves import curve
 from flbench.cli.live import news_line, remaining
-from flbench.cli.numbers import duration, handy, pace, value
+from flbench.cli.numbers import duration, handy, measured, pace, value
 from flbench.cli.screen import live_area, say
 from flbench.config import Experiment, headline_of
 from flbench.metric_specs import METRICS
@@ -66,7 +66,7 @@ class RunCurve:
                 numbers.pop("round", None)
             if numbers:
                 in_order = sorted(numbers.items(), key=lambda item: (item[0] != "round", item[0] != self._metric))
-                say(console, ", ".join(f"{name} {value:.6g}" for name, value in in_order), fold=True)
+                say(console, ", ".join(f"{name} {measured(name, number)}" for name, number in in_order), fold=True)
             if result.status == "diverged":
                 say(console, f"The run diverged in round {result.rounds}: its loss or a weight is not a finite number.")
         for seen in outcome.failures:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import shown_names, shown_things
 from flbench.cli.component_tables import (
@@ -20,10 +21,13 @@ from flbench.cli.component_tables import (
     sweep_table,
     sweeps,
 )
-from flbench.cli.options import JsonOption
+from flbench.cli.options import JsonOption, StoreOption
+from flbench.cli.show_run import print_run, run_facts
+from flbench.cli.targets import find_run
 from flbench.errors import UserError
 from flbench.messages import unknown
 from flbench.registry import REGISTRIES, Registry
+from flbench.store import Store
 
 #: The registries by what lists them. Each name without its ``s`` means one of the list.
 COMPONENTS: Mapping[str, Registry[Any]] = {f"{registry.kind}s": registry for registry in REGISTRIES}
@@ -34,26 +38,44 @@ def show(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help=f"What to list: {', '.join(LISTS)}.", show_default=False, autocompletion=shown_things
+            metavar="WHAT",
+            help=f"What to list: {', '.join(LISTS)}; or run, to show a run of the store.",
+            show_default=False,
+            autocompletion=shown_things,
         ),
     ],
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Show this one in detail.", autocompletion=shown_names),
+        typer.Argument(
+            metavar="[NAME]",
+            help="Show this one in detail; for a run, the beginning of its id.",
+            autocompletion=shown_names,
+        ),
     ] = None,
     as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
     folder: Annotated[Path, typer.Option("--folder", help="Folder with the sweep files.")] = Path("sweeps"),
 ) -> None:
     """List methods, norms, heads, models, data sets, partitions, probes, kinds of experiments, or sweep files.
 
-    With a NAME, show one of them: its documentation, equation, source, and fields with defaults and limits.
+    With a NAME, show one of them: its documentation, equation, source, and fields with defaults and limits. `show run`
+    shows what a run changed of the defaults, its curve, attempts, probes, environment and files.
 
     Example: flbench show norms
 
     Example: flbench show method fedprox
 
     Example: flbench show kind federated
+
+    Example: flbench show run 3fa2
     """
+    if what in ("run", "runs"):
+        if name is None:
+            raise UserError(f"flbench show {what}: give the beginning of a run's id; flbench runs lists all")
+        opened = Store(store, create=False)
+        facts = run_facts(opened, find_run(opened, name))
+        (print_json if as_json else print_run)(facts)
+        return
     listed = what if what in LISTS else f"{what}s"
     if listed not in LISTS:
         raise UserError(f"flbench show {what}: {unknown('list', what, LISTS)}")

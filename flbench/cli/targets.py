@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,6 @@ from flbench.cli.completion import targets
 from flbench.errors import UserError
 from flbench.store import Entry, Store, plan_name, read_plan
 from flbench.sweeps import load_sweep
-
-#: Ids that an error message lists at most.
-MOST_IDS = 8
 
 TargetsArgument = Annotated[
     list[str],
@@ -46,15 +42,16 @@ def find_targets(store: Store, names: Iterable[str]) -> Targets:
         if found:
             plans.update(dict.fromkeys(found))
             continue
-        ids = store.ids_beginning_with(name) if re.fullmatch(r"[0-9a-f]{1,16}", name) else []
-        if not ids:
-            raise _unknown(store, name, "a sweep file, the name of a sweep, or the beginning of a run's id")
-        if len(ids) > 1:
-            shown = ", ".join(ids[:MOST_IDS])
-            more = f" and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
-            raise UserError(f"{name}: the ids of {len(ids)} runs begin so: {shown}{more}; give more digits")
-        run_ids[ids[0]] = None
+        run_ids[find_run(store, name, "a sweep file, the name of a sweep, or the beginning of a run's id")] = None
     return Targets(tuple(plans), tuple(run_ids))
+
+
+def find_run(store: Store, name: str, expected: str = "the beginning of a run's id") -> str:
+    """Return the id of the run that begins with some digits; raises UserError if none does, or several do."""
+    found = store.id_beginning_with(name)
+    if found is None:
+        raise _unknown(store, name, expected)
+    return found
 
 
 def find_plans(store: Store, name: str) -> list[Path]:

@@ -22,19 +22,21 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
     ``rounds`` is the round that counts. Accuracies are fractions; lists (recall, clients) and probes are left to
     ``curves``. Columns that a run has no value for are missing values.
     """
-    rows = []
-    for run in runs:
-        row = {"run_id": run.run_id, "cell_id": run.experiment.cell_id, **flatten(run.experiment), "rounds": run.rounds}
-        row |= {"state": run.state, "failure": run.failure}
-        row |= {} if run.dropped is None else {"dropped": run.dropped}
-        record = run.record or {}
-        row |= {name: value for name, value in record.items() if isinstance(value, int | float) and name != "round"}
-        if (result := run.result) is not None:
-            row |= {"status": result.status, "reached": result.rounds, "fingerprint": result.fingerprint}
-            public = {name: value for name, value in result.environment.items() if name != "host"}
-            row |= _below("numerics", result.numerics) | _below("environment", public)
-        rows.append(row)
-    return _frame(rows)
+    return _frame([row_of(run) for run in runs])
+
+
+def row_of(run: Run) -> dict[str, Any]:
+    """Return a run as a row of ``tidy``."""
+    row = {"run_id": run.run_id, "cell_id": run.experiment.cell_id, **flatten(run.experiment), "rounds": run.rounds}
+    row |= {"state": run.state, "failure": run.failure}
+    row |= {} if run.dropped is None else {"dropped": run.dropped}
+    record = run.record or {}
+    row |= {name: value for name, value in record.items() if isinstance(value, int | float) and name != "round"}
+    if (result := run.result) is not None:
+        row |= {"status": result.status, "reached": result.rounds, "fingerprint": result.fingerprint}
+        public = {name: value for name, value in result.environment.items() if name != "host"}
+        row |= _below("numerics", result.numerics) | _below("environment", public)
+    return row
 
 
 def write_csv(path: Path, runs: Iterable[Run]) -> None:

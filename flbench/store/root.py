@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment
-from flbench.errors import StoreUnusable
+from flbench.errors import StoreUnusable, UserError
 from flbench.store import files, strict_json
 from flbench.store.claims import RESERVE, RESERVED, Attempt
 from flbench.store.leases import Lease, Liveness, LiveWorker
@@ -23,6 +24,9 @@ from flbench.store.strict_json import SCHEMA
 
 #: Bytes of disk space that must be free for a run to start.
 ROOM = 32 << 20
+
+#: Ids that an error message lists at most.
+MOST_IDS = 8
 
 #: What a store's directory may contain besides format.json.
 PARTS = frozenset({"runs", "sweeps", "workers", "submissions", "quarantine", "wandb"})
@@ -67,6 +71,19 @@ class Store:
         planned = {run_id for run_id in self.planned_ids() if run_id.startswith(digits)}
         begun = {path.name for path in (self.root / "runs").glob(f"{digits[:2]:?<2}/{digits}*/")}
         return sorted(run_id for run_id in begun | planned if is_run_id(run_id))
+
+    def id_beginning_with(self, digits: str) -> str | None:
+        """Return the id of the run, begun or planned, that starts with some digits; None if there is none.
+
+        Raises:
+            UserError: several runs start so.
+        """
+        ids = self.ids_beginning_with(digits) if re.fullmatch(r"[0-9a-f]{1,16}", digits) else []
+        if len(ids) > 1:
+            shown = ", ".join(ids[:MOST_IDS])
+            more = f" and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
+            raise UserError(f"{digits}: the ids of {len(ids)} runs begin so: {shown}{more}; give more digits")
+        return ids[0] if ids else None
 
     def planned_ids(self) -> set[str]:
         """Return the ids in all plans that can be read."""

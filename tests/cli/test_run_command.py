@@ -29,7 +29,7 @@ def test_run_prints_every_evaluation_and_the_path_of_the_files(tmp_path: Path) -
     lines = result.stdout.splitlines()
     assert [line.partition(",")[0] for line in lines[:4]] == [f"round {round}/20" for round in (5, 10, 15, 20)]
     final = undisturbed(experiment)[-1]["acc"]
-    assert lines[4] == f"round 20, acc {final:.6g}"
+    assert lines[4] == f"round 20, acc {100 * final:.2f} %"
     assert lines[5] == f"Files: {Store(tmp_path / 'store').run(experiment.run_id).path}"
 
 

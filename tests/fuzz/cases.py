@@ -100,6 +100,10 @@ verify fuzz
 show methods
 show norms --json
 show kinds
+show run 0 --json
+runs fuzz --only norm=ln --columns lr,acc --sort=-acc
+runs --results runs.parquet --state done --json
+diff norm=ln norm=none --json
 show method fedprox
 schema
 export out.parquet fuzz.yaml --limit 2 --set lr=0.3

@@ -1,0 +1,160 @@
+"""``flbench runs``: list the runs of a store or of exported files, and filter, sort and cut the list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from flbench.choices import DEFAULT_STORE
+from flbench.cli.boundary import ends_quietly, print_json
+from flbench.cli.completion import targets
+from flbench.cli.numbers import counted
+from flbench.cli.options import JsonOption, LimitOption, OnlyOption, ResultsOption, StoreOption
+from flbench.cli.plan_status import STATES
+from flbench.cli.screen import fitting, plain_table, say, wide_console
+from flbench.cli.stored_runs import StoredRuns, newest_record, runs_of_files, runs_of_store
+from flbench.config import ALIASES, headline_of
+from flbench.errors import UserError
+from flbench.messages import format_scalar, unknown
+from flbench.metric_specs import METRICS
+from flbench.report.dataframes import row_of
+from flbench.report.literal import visible
+from flbench.report.runs import Run
+from flbench.run_names import common_fields, label
+from flbench.store import Entry, Store
+from flbench.sweeps import condition
+
+#: A row of the list: a column's name to its value.
+Row = dict[str, Any]
+
+
+def runs(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SWEEP|RUN]...",
+            help="Sweep files, names of sweeps in the store, or the beginnings of run ids; default: every run.",
+            autocompletion=targets,
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    results: ResultsOption = None,
+    only: OnlyOption = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help=f"Only runs in this state: {', '.join(STATES)}; repeatable."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...", help="Columns to show: fields, metrics and all others of --json, e.g. lr,method.mu,acc."
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Sort by a column; with a minus before it, the greatest first.")
+    ] = None,
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List runs: their id, what they run, state, rounds and headline number.
+
+    `flbench show run ID` shows one of them. With --json, each run has the columns of flbench.load.
+
+    Example: flbench runs lr_robustness --state failed
+
+    Example: flbench runs --only norm=ln --only lr=[0.1,0.3] --columns method,lr,acc,seconds --sort=-acc --limit 10
+
+    Example: flbench runs --results results/quickstart.parquet --only method=fedyogi
+    """
+    if bad := [one for one in state or () if one not in STATES]:
+        raise UserError(f"--state {bad[0]}: {unknown('state', bad[0], STATES)}")
+    if results:
+        opened, found = None, runs_of_files(results)
+    else:
+        opened = Store(store, create=False)
+        found = runs_of_store(opened, names or ())
+    matches = condition(only or ())
+    chosen = [run for run in found.runs if matches(run.experiment) and (not state or run.state in state)]
+    rows = [_row(run, opened) for run in chosen]
+    wanted = _columns(columns, rows)
+    order = _sorted(rows, sort)[:limit]
+    if as_json:
+        print_json([{name: _plain(rows[at].get(name)) for name in wanted or rows[at]} for at in order])
+        return
+    with ends_quietly():
+        _print(found, [chosen[at] for at in order], [rows[at] for at in order], wanted, total=len(chosen))
+
+
+def _row(run: Run, store: Store | None) -> Row:
+    """Return the columns of a run: those of ``flbench.load``, and for a run that goes on its newest evaluation."""
+    row = row_of(run)
+    if run.result is None and store is not None and (record := newest_record(store, run)) is not None:
+        row["reached"] = record["round"]
+        row |= {name: value for name, value in record.items() if isinstance(value, int | float) and name != "round"}
+    return row
+
+
+def _columns(given: str | None, rows: Sequence[Row]) -> list[str]:
+    """Return the columns that the user named; raises UserError for one that no run has."""
+    names = [ALIASES.get(name.strip(), name.strip()) for name in given.split(",")] if given else []
+    for name in names:
+        _check_column(f"--columns {name}", name, rows)
+    return names
+
+
+def _check_column(option: str, name: str, rows: Sequence[Row]) -> None:
+    known = dict.fromkeys(name for row in rows for name in row)
+    if rows and name not in known:
+        raise UserError(f"{option}: {unknown('column', name, known)}")
+
+
+def _sorted(rows: Sequence[Row], sort: str | None) -> list[int]:
+    """Return the indices of rows in the order of a column; rows without a value come last."""
+    if sort is None:
+        return list(range(len(rows)))
+    name = ALIASES.get(sort.removeprefix("-"), sort.removeprefix("-"))
+    _check_column(f"--sort {sort}", name, rows)
+    values: list[Any] = [row.get(name) for row in rows]
+    present = [at for at, value in enumerate(values) if value is not None]
+    if not all(isinstance(values[at], int | float) for at in present):
+        values = list(map(str, values))
+    ordered = sorted(present, key=values.__getitem__, reverse=sort.startswith("-"))
+    return [*ordered, *sorted({*range(len(rows))} - {*present})]
+
+
+def _print(found: StoredRuns, runs: Sequence[Run], rows: Sequence[Row], columns: Sequence[str], total: int) -> None:
+    console = wide_console()
+    if columns:
+        table = plain_table(["run"])
+        for name in columns:
+            are_numbers = all(isinstance(row.get(name), int | float | None) for row in rows)
+            table.add_column(name, justify="right" if are_numbers else "left", no_wrap=True)
+        for run, row in zip(runs, rows, strict=True):
+            table.add_row(run.run_id[:8], *(visible(_text(row.get(name))) for name in columns))
+    else:
+        table = plain_table(["run", "", "state"], ["round", "result"])
+        entries = [Entry.of(run.experiment) for run in runs]
+        common = common_fields(entries)
+        for run, row, entry in zip(runs, rows, entries, strict=True):
+            metric = headline_of(entry.experiment)
+            value = row.get(metric)
+            shown = "–" if value is None else f"{METRICS[metric].text(value)}{' %' if METRICS[metric].percent else ''}"
+            drawn, state = fitting(label(entry.experiment, common)), run.failure or run.state
+            table.add_row(run.run_id[:8], drawn, state, f"{row.get('reached', 0)}/{run.rounds}", f"{metric} {shown}")
+    if runs:
+        console.print(table)
+    cut = f" (of {total:,})" if total > len(runs) else ""
+    say(console, f"{counted(len(runs), 'run')}{cut}; flbench show run ID shows one")
+    for note in found.notes:
+        say(console, f"left out: {note}")
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else format_scalar(value)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
