@@ -17,6 +17,7 @@ from flbench.choices import DEFAULT_STORE, Device, SelectBy
 from flbench.config import Experiment, parse_experiment, require_device
 from flbench.errors import UserError
 from flbench.launchers import SweepWorkers, run_launcher, used_device
+from flbench.notebook import notebook_bar
 from flbench.orchestrate import Orchestrator
 from flbench.planning import prepare_runs, resolve_data, write_plan
 from flbench.report import dataframes
@@ -206,7 +207,7 @@ def _execute(
     store: Store, plan: str, experiments: Sequence[Experiment], launcher: Any, max_attempts: int, *, raises: bool = True
 ) -> None:
     """Execute the experiments; with ``raises`` a failed run raises UserError."""
-    outcome = Orchestrator(store, plan, experiments, launcher, max_attempts=max_attempts).run()
+    outcome = Orchestrator(store, plan, experiments, launcher, max_attempts=max_attempts).run(show=notebook_bar())
     if outcome.interrupted:
         raise KeyboardInterrupt
     for seen in outcome.failures if raises else ():

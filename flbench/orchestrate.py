@@ -126,7 +126,7 @@ class Orchestrator:
                 while not progress.finished:
                     self._show(progress)
                     if CancelMark(self._store.sweeps / self._plan).is_set():
-                        self._drain(launcher, interrupts)
+                        self._drain(launcher, interrupts, progress)
                         return self._outcome(self._watch.update())
                     self._start_missing_workers(launcher, progress)
                     if detach:
@@ -138,7 +138,7 @@ class Orchestrator:
                     time.sleep(0.02)
             except KeyboardInterrupt:
                 if launcher is not None:
-                    self._drain(launcher, interrupts)
+                    self._drain(launcher, interrupts, progress)
                 outcome = self._outcome(self._watch.update())
                 outcome.interrupted = not outcome.progress.finished
                 return outcome
@@ -233,8 +233,12 @@ class Orchestrator:
         paths = ((worker, self._store.workers / token / "lease.json") for token, worker in self._adopted.items())
         return [worker for worker, path in paths if path.exists() and alive(worker.lease, path)]
 
-    def _drain(self, launcher: Launcher, interrupts: Interrupts) -> None:
-        """Ask the plan's workers to stop and wait for them; kill them if the user interrupts a second time."""
+    def _drain(self, launcher: Launcher, interrupts: Interrupts, progress: Progress) -> None:
+        """Ask the plan's workers to stop and wait for them; kill them if the user interrupts a second time.
+
+        ``progress`` is shown at once, as an answer to the user: reading a large store takes seconds.
+        """
+        self._show(replace(progress, stopping=True))
         launcher.drain()
         self._adopt(launcher)
         for worker in self._live_adopted():

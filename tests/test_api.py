@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from rich.jupyter import JupyterMixin
 
 import flbench
 from flbench.errors import UserError
@@ -93,3 +96,25 @@ def test_finished_runs_are_not_repeated(tmp_path: Path) -> None:
         finish(Store(tmp_path / "runs"), request, accuracy(request))
     frame = flbench.sweep(tmp_path / "tiny.yaml", store=tmp_path / "runs")
     assert sorted(frame["acc"]) == pytest.approx([0.6, 0.7])
+
+
+def test_a_notebook_shows_one_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, drawn: JupyterMixin) -> None:
+            shown.append(drawn._repr_mimebundle_((), ())["text/plain"])
+
+    def display(drawn: JupyterMixin, display_id: bool) -> Handle:
+        Handle().update(drawn)
+        return Handle()
+
+    module = ModuleType("IPython.display")
+    module.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    flbench.run(store=tmp_path / "a", device="cpu", **TINY)
+    assert shown == [], "a terminal of IPython is no notebook"
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    flbench.run(store=tmp_path / "b", device="cpu", **TINY)
+    assert len(shown) >= 2 and "1/1 runs" in shown[-1]

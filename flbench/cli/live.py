@@ -15,7 +15,7 @@ from rich.text import Text
 from flbench.cli.curves import mixed_sparklines
 from flbench.cli.numbers import duration, handy, named, pace, value
 from flbench.cli.ranking import MOST_CELLS, Overview
-from flbench.cli.screen import fitting, live_area, plain_table, say
+from flbench.cli.screen import LabelCells, live_area, plain_table, say
 from flbench.metric_specs import METRICS
 from flbench.progress import Progress, RunSnapshot
 from flbench.report.literal import visible
@@ -29,6 +29,9 @@ OTHER_LINES = 8
 
 #: Lines about single runs at most, at each update of a terminal, or in one second of a pipe; further ones are counted.
 MOST_LINES = 4
+
+#: What the first Ctrl-C does, and the second.
+STOPPING = "stopping: workers finish their rounds; Ctrl-C again kills them"
 
 #: Seconds without output after which a summary is written to a pipe, and between two summaries while runs end.
 SILENCE = 10.0
@@ -79,13 +82,16 @@ class PlainView:
         self._news: list[RunSnapshot] = []
         self._last: Progress | None = None
         self._printed = self._summed = time.monotonic()
+        self._stopping = False
 
     def show(self, progress: Progress) -> None:
         """Print what is new, if the last lines are a second old."""
         self._last = progress
         self._news += progress.news
         silent = time.monotonic() - self._printed
-        if (self._news and silent > 1) or silent > SILENCE:
+        answers = progress.stopping and not self._stopping  # the user pressed Ctrl-C
+        self._stopping = progress.stopping
+        if (self._news and silent > 1) or silent > SILENCE or answers:
             self._flush(progress)
 
     def close(self) -> None:
@@ -100,7 +106,7 @@ class PlainView:
             say(self._console, news_line(seen))
         self._printed = time.monotonic()
         omitted = len(lines) != len(self._news) or len(lines) > MOST_LINES or not self._news
-        if omitted or self._printed - self._summed > SUMMARY:
+        if omitted or progress.stopping or self._printed - self._summed > SUMMARY:
             say(self._console, summary_line(progress))
             self._summed = self._printed
         self._news.clear()
@@ -126,8 +132,9 @@ def _active_table(progress: Progress, overview: Overview, most: int) -> list[Ren
     title, values = headlines(shown)
     table = plain_table(["running"], ["round", title])
     table.add_column(scale, no_wrap=True)
-    for seen, text, line in zip(shown, values, lines, strict=True):
-        table.add_row(fitting(seen.label), f"{seen.round}/{seen.rounds}", text, line)
+    labels = LabelCells([seen.label for seen in shown])
+    for seen, drawn, text, line in zip(shown, labels, values, lines, strict=True):
+        table.add_row(drawn, f"{seen.round}/{seen.rounds}", text, line)
     hidden = len(progress.active) - most
     return [table, Text(f"and {hidden} more", style="dim")] if hidden > 0 else [table]
 
@@ -148,7 +155,7 @@ def summary_line(progress: Progress) -> str:
     parts += [f"{progress.failed} failed"] if progress.failed else []
     parts += [f"{len(progress.active)} running, {progress.workers} workers"]
     if progress.stopping:
-        parts += ["stopping: workers finish their rounds"]
+        parts += [STOPPING]
     elif progress.runs_per_hour is not None:
         parts += [pace(progress.rounds_per_second)] if progress.rounds_per_second else []
         parts += [f"{handy(progress.runs_per_hour)} runs/h", remaining(progress)]

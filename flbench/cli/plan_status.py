@@ -126,6 +126,11 @@ def tally_plan(store: Store, plan: Path) -> Tally:
         return _joined(pool.imap(partial(_tally_part, store.root, plan), parts))
 
 
+def tally_entries(store: Store, entries: Sequence[Entry]) -> Tally:
+    """Count runs that are in no plan file."""
+    return _joined([_tally(store, entries, None)] if entries else [])
+
+
 def _cut(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the beginnings and ends of parts of whole lines."""
     begin = 0
@@ -217,11 +222,14 @@ class SweepStatus:
         """Bring the status up to date; ``workers`` are alive on this sweep."""
         self.tally = Tally()
         try:
-            self.tally = tally_plan(self._store, self.directory / "plan.jsonl")
+            self.tally = self._read()
         except StoreUnusable as error:
             self.problem = str(error)
         self._reads.append((time.monotonic(), self.tally.rounds_done))
         self._workers = workers
+
+    def _read(self) -> Tally:
+        return tally_plan(self._store, self.directory / "plan.jsonl")
 
     @property
     def rounds_per_second(self) -> float | None:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flbench.cli.curves import curve
-from flbench.cli.live import news_line, remaining
+from flbench.cli.live import STOPPING, news_line, remaining
 from flbench.cli.numbers import duration, handy, measured, pace, value
 from flbench.cli.screen import live_area, say
 from flbench.config import Experiment, headline_of
@@ -28,7 +28,7 @@ class RunCurve:
         self._console, self._run, self._experiment = console, found, experiment
         self._rounds, self._metric = experiment.rounds, headline_of(experiment.to_json())
         self._live: Live | None = None
-        self._printed = -1
+        self._printed, self._stopping = -1, False
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -43,13 +43,19 @@ class RunCurve:
         if self._live:
             speed = progress.rounds_per_second
             text = "" if speed is None else f"{pace(speed)}, {remaining(progress)}"
+            text = STOPPING if progress.stopping else text
             drawn = picture(records, self._rounds, self._console.width, text, metric=self._metric)
             self._live.update(drawn, refresh=True)
             return
         for record in records if self._rounds else ():  # without rounds, the result says it all
             if record["round"] > self._printed:
                 self._printed = record["round"]
-                say(self._console, record_line(record, self._rounds, self._metric))
+                known = progress.rounds_per_second and record["round"] < self._rounds
+                left = f", {remaining(progress)}" if known else ""
+                say(self._console, record_line(record, self._rounds, self._metric) + left)
+        if progress.stopping and not self._stopping:
+            say(self._console, STOPPING)
+        self._stopping = progress.stopping
 
     def print_end(self, outcome: Outcome) -> None:
         """Print the whole curve, the final numbers, and what to do next."""

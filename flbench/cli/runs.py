@@ -14,7 +14,7 @@ from flbench.cli.completion import targets
 from flbench.cli.numbers import counted
 from flbench.cli.options import JsonOption, LimitOption, OnlyOption, ResultsOption, StoreOption
 from flbench.cli.plan_status import STATES
-from flbench.cli.screen import fitting, plain_table, say, wide_console
+from flbench.cli.screen import LabelCells, plain_table, say, wide_console
 from flbench.cli.stored_runs import StoredRuns, newest_record, runs_of_files, runs_of_store
 from flbench.config import ALIASES, headline_of
 from flbench.errors import UserError
@@ -138,11 +138,12 @@ def _print(found: StoredRuns, runs: Sequence[Run], rows: Sequence[Row], columns:
         table = plain_table(["run", "", "state"], ["round", "result"])
         entries = [Entry.of(run.experiment) for run in runs]
         common = common_fields(entries)
-        for run, row, entry in zip(runs, rows, entries, strict=True):
+        labels = LabelCells([label(entry.experiment, common) for entry in entries])
+        for run, row, entry, drawn in zip(runs, rows, entries, labels, strict=True):
             metric = headline_of(entry.experiment)
             value = row.get(metric)
             shown = "–" if value is None else f"{METRICS[metric].text(value)}{' %' if METRICS[metric].percent else ''}"
-            drawn, state = fitting(label(entry.experiment, common)), run.failure or run.state
+            state = run.failure or run.state
             table.add_row(run.run_id[:8], drawn, state, f"{row.get('reached', 0)}/{run.rounds}", f"{metric} {shown}")
     if runs:
         console.print(table)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -38,6 +40,80 @@ def plain_table(left: Sequence[str] = (), right: Sequence[str] = (), *, gap: int
 def fitting(text: str) -> Text:
     """Return text in one line, which a narrow column cuts with an ellipsis."""
     return Text(visible(text), no_wrap=True, overflow="ellipsis")
+
+
+def distinct(labels: Sequence[str], width: int) -> list[str]:
+    """Return labels in at most ``width`` characters each, so that those that differ stay different.
+
+    If not all fit, the words that all share are left out; then the middle of what is too long; labels that would be
+    equal after that get a number.
+
+    >>> distinct(["fedavg ln E=10 s0", "fedavg ln E=10 s1"], 6)
+    ['… s0', '… s1']
+    """
+    if max(map(len, labels), default=0) <= width:
+        return list(labels)
+    shared = set.intersection(*(set(label.split()) for label in labels)) if len({*labels}) > 1 else set()
+    texts: dict[str, str] = {}
+    for label in dict.fromkeys(labels):
+        rest, number, mark = _without(label, shared), 1, ""
+        while (text := _cut(rest, width - len(mark)) + mark) in texts.values():
+            number += 1
+            mark = f"~{number}"
+        texts[label] = text
+    return [texts[label] for label in labels]
+
+
+def _without(label: str, shared: set[str]) -> str:
+    """Return a label without some words, and an ellipsis for those that were before or between the others."""
+    kept: list[str] = []
+    for word in label.split():
+        if word not in shared:
+            kept.append(word)
+        elif kept[-1:] != ["…"]:
+            kept.append("…")
+    return " ".join(kept)
+
+
+def _cut(text: str, width: int) -> str:
+    """Return text with an ellipsis in place of its middle if it is too long."""
+    tail = max(0, (width - 1) // 2)
+    return text if len(text) <= width else f"{text[: max(0, width - 1 - tail)]}…{text[len(text) - tail :]}"
+
+
+class LabelCells:
+    """The cells of a column of labels; where the column is narrow, they are shortened as ``distinct`` does."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = [visible(label) for label in labels]
+        self._at: dict[int, list[str]] = {}
+
+    def __iter__(self) -> Iterator[LabelCell]:
+        return (LabelCell(self, index) for index in range(len(self._labels)))
+
+    def text(self, index: int, width: int) -> str:
+        """Return one label in a column of some characters."""
+        if width not in self._at:
+            self._at[width] = distinct(self._labels, width)
+        return self._at[width][index]
+
+    def length(self, index: int) -> int:
+        """Return the length of a whole label."""
+        return len(self._labels[index])
+
+
+@dataclass(frozen=True)
+class LabelCell:
+    """One label of a column."""
+
+    column: LabelCells
+    index: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(self.column.text(self.index, options.max_width), no_wrap=True, overflow="ellipsis")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, max(1, self.column.length(self.index)))
 
 
 def can_redraw(console: Console) -> bool:

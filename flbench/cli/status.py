@@ -14,10 +14,14 @@ from flbench.cli.completion import sweeps
 from flbench.cli.options import JsonOption, StoreOption
 from flbench.cli.plan_status import SweepStatus, rounded
 from flbench.cli.screen import Screen
+from flbench.cli.single_status import SingleRuns
 from flbench.cli.status_tables import status_parts
 from flbench.cli.targets import expect_plans
 from flbench.errors import StoreUnusable
 from flbench.store import Store
+
+#: How the name of a single run begins that its worker registers in place of a plan's.
+SINGLE = "run "
 
 #: Seconds between two reads of ``--watch``.
 PERIOD = 2.0
@@ -39,7 +43,8 @@ def status(
     It only reads the store, so it works while a sweep runs, after it, and from any machine that sees the store. With
     --json, each sweep has: sweep, spec_hash, directory, problem, cancelled, runs, the number of runs in each state,
     rounds_done, rounds_total, rounds_per_second and seconds_left (null without workers), active, errors (by kind) and
-    failures (each with run_id, label, state, metric and its value, message, log). Exit code 4 if a plan cannot be read.
+    failures (each with run_id, label, state, metric and its value, message, log). The runs of `flbench run` are counted
+    together, under single. Exit code 4 if a plan cannot be read.
 
     Example: flbench status sweeps/quickstart.yaml --watch
 
@@ -48,6 +53,7 @@ def status(
     opened = Store(store, create=False)
     directories = opened.sweep_dirs() if spec is None else expect_plans(opened, spec)
     watched = [SweepStatus(opened, directory) for directory in directories]
+    single = SingleRuns(opened)
     with ends_quietly(), Screen(redraws=watch and not as_json) as screen:
         while True:
             began = time.monotonic()
@@ -55,6 +61,9 @@ def status(
             workers = Counter(worker.plan for worker in live)
             for one in watched:
                 one.update(workers[one.name])
+            if spec is None:
+                single.update(sum(worker.plan.startswith(SINGLE) for worker in live))
+            shown = [*watched, single] if single.tally.counts.total() else watched
             if as_json:
                 leases = [
                     {
@@ -68,10 +77,11 @@ def status(
                     for worker in live
                 ]
                 facts = {"schema": 1, "store": str(opened.root), "workers": leases}
-                print_json({**facts, "sweeps": [one.json() for one in watched]})
+                facts |= {"sweeps": [one.json() for one in watched]}
+                print_json(facts | ({"single": single.json()} if spec is None else {}))
             else:
-                screen.show(status_parts(opened, watched, everything=spec is None, width=screen.console.width))
-            if not watch or not any(one.goes_on for one in watched):
+                screen.show(status_parts(opened, shown, width=screen.console.width))
+            if not watch or not any(one.goes_on for one in shown):
                 break
             # Reading a large store takes long: leave the disk to the workers for most of the time.
             time.sleep(max(PERIOD, 5 * (time.monotonic() - began)))

@@ -11,7 +11,7 @@ from flbench.cli.live import headlines, news_line
 from flbench.cli.numbers import duration, pace, percent
 from flbench.cli.plan_status import STATES, SweepStatus, failures_by_kind
 from flbench.cli.ranking import MOST_CELLS, best, cells_tables
-from flbench.cli.screen import fitting, plain_table
+from flbench.cli.screen import LabelCells, fitting, plain_table
 from flbench.report.literal import visible
 from flbench.store import Store
 
@@ -24,10 +24,8 @@ WIDE = 120
 MOST_STATES = 4
 
 
-def status_parts(
-    store: Store, watched: Sequence[SweepStatus], *, everything: bool, width: int
-) -> Iterator[Table | str]:
-    """Yield what is shown, from the top; ``everything``: the whole store, not one sweep."""
+def status_parts(store: Store, watched: Sequence[SweepStatus], *, width: int) -> Iterator[Table | str]:
+    """Yield what is shown, from the top."""
     wide = width >= WIDE
     yield _sweeps_table(watched, wide=wide)
     yield from _running(watched, wide=wide)
@@ -38,12 +36,7 @@ def status_parts(
             yield from cells_tables(best(one.tally.cells.values(), MOST_CELLS), one.curves, one.names_of, title)
     yield from _failures(watched)
     yield from (one.problem for one in watched if one.problem)
-    parts = [f"{len(store.live_workers())} workers alive"]
-    if everything:
-        planned = store.planned_ids()
-        single = sum(run_id not in planned for run_id in store.run_ids())
-        parts += [f"{single} runs belong to no sweep"] if single else []
-    yield ", ".join([*parts, f"store: {store.root}"])
+    yield f"{len(store.live_workers())} workers alive, store: {store.root}"
 
 
 def _sweeps_table(watched: Sequence[SweepStatus], *, wide: bool) -> Table:
@@ -93,13 +86,14 @@ def _running(watched: Sequence[SweepStatus], *, wide: bool) -> Iterator[Table | 
     for title in ("running", "", "round", number, scale, *(("attempt", "worker", "heartbeat") if wide else ())):
         right = title in ("round", number, "attempt")
         table.add_column(title, justify="right" if right else "left", no_wrap=bool(title))
-    for (_, one), text, line in zip(shown, values, lines, strict=True):
+    labels = LabelCells([seen.label for seen in seens])
+    for (_, one), drawn, text, line in zip(shown, labels, values, lines, strict=True):
         seen = one.seen
         age = "–" if one.heartbeat_age is None else f"{duration(one.heartbeat_age)} ago"
         where = (str(one.attempt), one.worker, age) if wide else ()
         run_id = seen.run_id if wide else seen.run_id[:8]
         rounds = f"{seen.round}/{seen.rounds}"
-        table.add_row(run_id, fitting(seen.label), rounds, text, line, *map(visible, where))
+        table.add_row(run_id, drawn, rounds, text, line, *map(visible, where))
     yield table
     if len(running) > MOST_ROWS:
         yield f"and {len(running) - MOST_ROWS} more running; --json lists all"

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from flbench.cli.curves import curve
-from flbench.cli.live import PlainView, headlines, live_table, news_line, progress_view, summary_line
+from flbench.cli.live import STOPPING, PlainView, headlines, live_table, news_line, progress_view, summary_line
 from flbench.cli.numbers import duration, handy, pace
 from flbench.cli.ranking import Overview
+from flbench.cli.screen import LabelCells, distinct, plain_table
 from flbench.config import Experiment, parse_experiment
 from flbench.progress import Progress, RunSnapshot
 from flbench.store import Lease, Result, RunState, Store
@@ -77,7 +78,7 @@ def test_summary_line() -> None:
     unknown = progress(rounds_per_second=None, failed=2, diverged=1)
     assert summary_line(unknown) == "12/36 done, 1 diverged, 2 failed, 1 running, 2 workers"
     stopping = progress(stopping=True)
-    assert summary_line(stopping) == "12/36 done, 1 running, 2 workers, stopping: workers finish their rounds"
+    assert summary_line(stopping) == f"12/36 done, 1 running, 2 workers, {STOPPING}"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_live_overview(store: Store, width: int) -> None:
     assert " ".join(part.strip() for part in summary) == line, "the whole summary, folded where it must be"
     running, run, best, *cells = (row.rstrip() for row in rest)
     assert running.split() == ["running", "round", "accuracy", "from", "0", "to", "99", "%"]
-    cut = "fedavg ln dirichlet:0.1 s0, which has a name s…" if width == 80 else seen.active[0].label
+    cut = "fedavg ln dirichlet:0.1… columns do not hold it" if width == 80 else seen.active[0].label
     assert run.split("  ")[0] == cut
     assert run.endswith("15/20    99.0 %  ▁▅█")
     assert best.split() == ["best", "cells", "so", "far", "on", "runs", "accuracy", "from", "20", "to", "90", "%"]
@@ -277,3 +278,37 @@ def test_curve_of_another_number_has_its_own_scale() -> None:
     assert [line.partition(" ┤")[0] for line in lines[:4]] == ["2,000", "     ", "1,000", "    0"]
     wide = curve([(0, 1e12)], 10, width=5, height=4, top=1e12, text=handy)
     assert {line.index("┤") for line in wide[:4]} == {6}
+
+
+def test_labels_that_differ_stay_different() -> None:
+    names = [
+        f"{method} ln-static classes:2 E={steps} s{seed}"
+        for method in ("fedavg", "fedprox(mu=0.1)", "fedprox(mu=0.2)")
+        for steps in (1, 10)
+        for seed in range(3)
+    ]
+    for width in (60, 34, 20, 12, 8, 5):
+        short = distinct(names, width)
+        assert max(map(len, short)) <= width
+        assert len({*short}) == len(names), width
+    assert len({*distinct(["a b s0", "a b s0"], 4)}) == 1, "equal labels stay equal"
+    assert distinct([], 3) == []
+
+
+def test_a_narrow_column_shows_the_seeds() -> None:
+    console = Console(width=60, file=StringIO(), color_system=None)
+    table = plain_table(["running"], ["round"])
+    for drawn in LabelCells([f"fedavg ln {'very ' * 12}long s{seed}" for seed in (1, 2)]):
+        table.add_row(drawn, "30/200")
+    console.print(table)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "s1 " in shown and "s2 " in shown and "30/200" in shown
+
+
+def test_ctrl_c_is_acknowledged_at_once() -> None:
+    console = Console(width=200, file=StringIO(), color_system=None)
+    view = PlainView(console)
+    view.show(progress())
+    for _ in range(3):
+        view.show(progress(stopping=True))
+    assert console.file.getvalue().count(STOPPING) == 1  # type: ignore[attr-defined]

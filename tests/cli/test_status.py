@@ -62,11 +62,12 @@ def status(*arguments: str) -> Any:
 def test_table_running_and_failures(store: Store) -> None:
     result = status()
     assert result.exit_code == 0
-    head, row, _, running, _, cell, kind, failure, foot = result.stdout.splitlines()
+    head, row, single, _, running, _, cell, kind, failure, foot = result.stdout.splitlines()
     assert head.split() == ["sweep", "runs", "done", "running", "pending", "failed", "rounds"], (
         "none is diverged, or lost"
     )
     assert row.split() == ["toy", "4", "1", "1", "1", "1", "25/80"]
+    assert single.split() == ["single", "runs", "1", "1", "–", "–", "–", "20/20"], "of `flbench run`"
     assert "fedavg none lr=0.2 s0" in running
     assert re.search(rf"5/20 +25.0 % +█ +1 +{socket.gethostname()}:{os.getpid()} +", running)
     accuracies = [record["acc"] for record in undisturbed(experiments(1)[0])]
@@ -74,7 +75,19 @@ def test_table_running_and_failures(store: Store) -> None:
     assert cell.split() == ["fedavg", "none", "lr=0.01", "1/1", *percent(accuracies[-1]).split(), line]
     assert kind.startswith("1 oom, the last at 20")
     assert "fedavg none lr=0.101 s0: oom: MemoryError (log: " in failure
-    assert foot == f"0 workers alive, 1 runs belong to no sweep, store: {store.root}"
+    assert foot == f"0 workers alive, store: {store.root}"
+
+
+def test_single_runs_are_counted_and_shown_while_they_run(store: Store) -> None:
+    single = experiments(1, norm="ln", lr=0.5)[0]
+    assert store.claim(single, Lease.here()) is not None
+    found = json.loads(status("--json").stdout)
+    assert (found["single"]["runs"], found["single"]["done"], found["single"]["running"]) == (2, 1, 1)
+    assert [one["run_id"] for one in found["single"]["active"]] == [single.run_id]
+    assert "fedavg ln lr=0.5 s0" in status().stdout
+    of_sweep = status("toy")
+    assert "single runs" not in of_sweep.stdout
+    assert "single" not in json.loads(status("toy", "--json").stdout)
 
 
 def test_parts_of_a_plan_add_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +219,9 @@ def test_eighty_columns_show_the_main_columns(store: Store, monkeypatch: pytest.
     lines = drawn(store, monkeypatch, 80)
     tables = lines[: next(number for number, line in enumerate(lines) if "oom" in line)]
     assert max(map(len, tables)) <= 80
-    assert tables[2].split() == ["running", "round", "accuracy", "from", "20", "to", "25", "%"]
+    assert tables[3].split() == ["running", "round", "accuracy", "from", "20", "to", "25", "%"]
     running = load_sweep(store.root.parent / "toy.yaml").experiments[2]
-    assert tables[3].startswith(f"{running.run_id[:8]}  fedavg none lr=0.2 s0")
+    assert tables[4].startswith(f"{running.run_id[:8]}  fedavg none lr=0.2 s0")
     assert "attempt" in "".join(drawn(store, monkeypatch, 200))
 
 
