@@ -49,9 +49,9 @@ def load(
         source: a store, or exported files (``*.parquet``, or a folder of them); None: $FLBENCH_STORE, else ``runs``.
         spec: a sweep file, to return exactly its runs, whether they exist or not; None: every run.
         curves: return one row per evaluation instead of one row per run.
-        select_by: which round's record counts: ``last``, ``tail`` (the mean of the last five evaluations), ``val``
-            (the best accuracy on held-out training data) or
-            ``oracle`` (the best accuracy on the test data).
+        select_by: which round's record counts: ``last``, ``tail`` or ``val-tail`` (the mean of the last five
+            evaluations), ``val`` (the best accuracy on held-out training data) or ``oracle`` (the best accuracy on the
+            test data).
 
     Returns:
         One row per run: ids, every field (``method``, ``method.mu``, ...), ``state``, the metrics at the round that

@@ -34,9 +34,13 @@ Backend = Literal["inline", "local", "slurm"]
 #: How much memory a worker has: all that any can have, or, where others can have more, the usual amount or more.
 Memory = Literal["all", "usual", "more"]
 
-#: Which evaluation of a run counts: the last, the mean of the last five, the best on held-out training data, or the
-#: best on the test data.
-SelectBy = Literal["last", "tail", "val", "oracle"]
+#: Which evaluation of a run counts: the last, the mean of the last five, the best on held-out training data, the mean
+#: of the last five with settings chosen on held-out training data, or the best on the test data.
+SelectBy = Literal["last", "tail", "val", "val-tail", "oracle"]
+
+#: The rules that choose on held-out training data, and those whose value is the mean of the last five evaluations.
+ON_VALIDATION_DATA: frozenset[SelectBy] = frozenset({"val", "val-tail"})
+OVER_TAIL: frozenset[SelectBy] = frozenset({"tail", "val-tail"})
 
 #: Whether and how runs are mirrored to W&B; ``auto`` follows wandb's settings and login.
 TrackingMode = Literal["auto", "online", "offline", "off"]

@@ -41,6 +41,11 @@ def whole(what: str, text: str | bytes, *says: str) -> Case:
 AXES = "base: {clients: 10}\naxes: {lr: [0.1, 0.2], norm: [none, ln]}\n"
 
 
+def interaction(between: str) -> str:
+    """A planned comparison between the two values of a field."""
+    return f"report: {{contrasts: [{{norm: fn, against: none, between: {between}}}]}}"
+
+
 def option(what: str, options: tuple[str, ...], *says: str) -> Case:
     return Case(what, AXES, says, options)
 
@@ -327,6 +332,10 @@ CASES = [
     case("an unknown reference", "report: {contrasts: [{norm: fn, against: nine}]}", ".against: ", "'none'"),
     case("a contrast of no field", "report: {contrasts: [{nrom: fn, against: none}]}", ".nrom: ", "norm"),
     case("a contrast of two fields", "report: {contrasts: [{norm: fn, lr: 1, against: none}]}", "expected one field"),
+    case("an interaction of one value", interaction("{partition: [iid]}"), "between: ", "two different values"),
+    case("an interaction of no field", interaction("[iid]"), "between: expected one field"),
+    case("an interaction of an unknown value", interaction("{partition: [iid, idd]}"), "'iid'"),
+    case("an interaction of a field with itself", interaction("{norm: [ln, gn]}"), "another field than norm"),
     case("a contrast without reference", "report: {contrasts: [{norm: fn}]}", "contrasts[0]: expected one field"),
     case("tuning no field", "report: {tune: [lrr]}", "report.tune[0]: ", "did you mean 'lr'?"),
     case("val without held-out data", "report: {select_by: val}", "report.select_by: ", "val_fraction"),

@@ -48,8 +48,8 @@ SelectOption = Annotated[
     SelectBy | None,
     typer.Option(
         "--select-by",
-        help="Which round counts: last, tail (the mean of the last five evaluations), val (the best on held-out data) "
-        "or oracle (on the test data).",
+        help="Which round counts: last, tail (the mean of the last five evaluations), val (the best on held-out data), "
+        "val-tail (as tail, with settings chosen on held-out data) or oracle (the best on the test data).",
     ),
 ]
 TargetOption = Annotated[

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from flbench.report.budget import Budgets
 from flbench.report.claims import Chapter
 from flbench.report.costs import Costs
 from flbench.report.lr_range import Ranges
@@ -55,8 +56,14 @@ class Section:
     own_shard: tuple[Table, ...]  # methods that keep parameters on the clients, on the clients' own data
     details: tuple[Details, ...]  # of the tuned tables, or of all where nothing was tuned
     planned: tuple[Planned, ...]  # the planned comparisons, of the same tables
+    budgets: tuple[Budgets, ...]  # what fewer tuned settings give
     ranges: tuple[Ranges, ...]  # the learning rates with which each row works
     fingerprints: tuple[str, ...]  # versions of the data
+
+    @property
+    def at_edge(self) -> int:
+        """The number of tuned cells whose setting is at the edge of the grid."""
+        return sum(cell.at_edge for table in self.tuned for cell in table.cells.values())
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ class Cell:
     fingerprint: str | None = None  # version of the data
     elsewhere: int = 0  # runs of this configuration on other data
     chosen: str = ""  # how its hyperparameters were chosen, if they were
+    at_edge: bool = False  # whether a chosen one is the lowest or the highest that was tried
     # Significant digits by axis, where four are too few.
     digits: Mapping[str, int] = field(default_factory=dict, compare=False)
     copies: tuple[Cell, ...] = ()  # cells of the same unit whose rows are merged with this one's

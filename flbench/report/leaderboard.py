@@ -11,6 +11,7 @@ from flbench.errors import UserError
 from flbench.messages import by_similarity
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.board import Details, Leaderboard, Options, Section
+from flbench.report.budget import Budgets, budgets
 from flbench.report.cells import Cell, cells_of, gap_of, grouped
 from flbench.report.costs import budgets_of, costs_of, targets_of
 from flbench.report.lr_range import Ranges, ranges
@@ -21,7 +22,7 @@ from flbench.report.provenance import Provenance
 from flbench.report.runs import Collection, Run, varied_methods
 from flbench.report.selection import tune
 from flbench.report.summary import overalls
-from flbench.report.tables import SECTION, Layout, Table, axes_of, has_axis, lay_out, varies
+from flbench.report.tables import SECTION, Axes, Layout, Table, axes_for, axes_of, has_axis, lay_out, varies
 from flbench.report.ticks import Tick, axis_label, axis_value, tick
 from flbench.report.units import merge_rows
 from flbench.sweeps import condition
@@ -115,32 +116,38 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
     tuned: list[Table] = []
     chosen: list[str] = []
     details: list[Details] = []
-    found: list[Ranges] = []
-    budgets = {} if layout.search is None else budgets_of(collection.runs, layout.search)
+    lr_ranges: list[Ranges] = []
+    compared: list[tuple[Sequence[Cell], Axes]] = []
+    curves: list[Budgets] = []
+    searched = {} if layout.search is None else budgets_of(collection.runs, layout.search)
     for kind in sorted({cell.experiment.kind for cell in cells}, reverse=True):  # federated before centralized
         members = [cell for cell in cells if cell.experiment.kind == kind]
         everything = lay_out(members, layout)
-        axes, best = tune(members, layout)
-        of_best = lay_out(best, layout, chosen=axes)
+        found = tune(members, layout)
+        of_best = lay_out(found.cells, layout, chosen=found.axes)
         tables += everything
         tuned += of_best
-        chosen += axes
-        details += [_details(table, collection, layout, budgets) for table in of_best or everything]
+        chosen += found.axes
+        shown = found.cells or members
+        compared.append((shown, axes_for(shown, layout, found.axes)))
+        curves += filter(None, [budgets(found, layout)])
+        details += [_details(table, collection, layout, searched) for table in of_best or everything]
         if layout.search is None:  # else most rates are not trained to the end
-            found += filter(None, [ranges(members, layout)])
+            lr_ranges += filter(None, [ranges(members, layout)])
     own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]
     return Section(
         title=title,
         place=place_of(collection.runs[0].training),
         layout=layout,
-        constants=_constants(cells),
+        constants=", ".join([_constants(cells), *_following(compared)]),
         tables=tuple(tables),
         tuned=tuple(tuned),
         chosen=tuple(dict.fromkeys(chosen)),
         own_shard=tuple(lay_out(own, layout, ranked=False)),
         details=tuple(details),
-        planned=planned([one.table for one in details], layout.contrasts),
-        ranges=tuple(found),
+        planned=planned(compared, layout),
+        budgets=tuple(curves),
+        ranges=tuple(lr_ranges),
         fingerprints=fingerprints,
     )
 
@@ -158,6 +165,19 @@ def _details(table: Table, collection: Collection, layout: Layout, budgets: Mapp
         costs[r, c] = dataclasses.replace(found, budget=budgets.get(race) if race else None)
     ticks = None if row is None else table.rows[row]
     return Details(table, ticks, table.to_baseline(ticks), costs)
+
+
+def _following(kinds: Sequence[tuple[Sequence[Cell], Axes]]) -> list[str]:
+    """Return ``rounds 1000 with E 1, 20 with E 50``: fields of the problem that columns do not show."""
+    texts = []
+    for cells, axes in kinds:
+        for axis, origin in axes.of_cols:
+            values = {cell.tick(origin): cell.tick(axis) for cell in cells}
+            parts = [
+                f"{at.label} with {axis_label(origin, by)}" for by, at in sorted(values.items(), key=lambda of: of[0])
+            ]
+            texts.append(f"{axis} {', '.join(parts)}")
+    return list(dict.fromkeys(texts))
 
 
 def _constants(cells: Sequence[Cell]) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 from flbench.config import Training, normal_path
 from flbench.report.board import Options
 from flbench.report.runs import Collection, Source, collect
-from flbench.report.tables import Layout, Pair
-from flbench.sweeps import AGAINST, Sweep
+from flbench.report.tables import Between, Layout, Pair
+from flbench.sweeps import AGAINST, BETWEEN, Sweep
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,12 @@ def _layout_of(sweep: Sweep) -> Layout:
 
 def _pairs(contrast: Mapping[str, Any]) -> Iterator[Pair]:
     """Yield a comparison for each value that a planned comparison of a sweep file names."""
-    ((field, values),) = ((key, raw) for key, raw in contrast.items() if key != AGAINST)
+    ((field, values),) = ((key, raw) for key, raw in contrast.items() if key not in (AGAINST, BETWEEN))
+    between = None
+    for other, (first, second) in contrast.get(BETWEEN, {}).items():
+        between = Between(normal_path(other), json.dumps(first), json.dumps(second))
     for value in values if isinstance(values, list) else [values]:
-        yield Pair(normal_path(field), json.dumps(value), json.dumps(contrast[AGAINST]))
+        yield Pair(normal_path(field), json.dumps(value), json.dumps(contrast[AGAINST]), between)
 
 
 def merged(parts: Sequence[Part]) -> Collection:

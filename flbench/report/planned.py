@@ -1,86 +1,234 @@
 """Planned comparisons: few, named in the sweep file before its runs, so that their tests keep their power.
 
 A comparison of two values of a field, such as ``norm: fn`` against ``none``, is made in each column: the difference of
-the two cells with the same method, paired by seed, and then its mean over the methods that have both. Seeds are the
-unit: the t-test and its interval (``stats.paired``) are those of one mean difference a seed. Methods are not drawn from
-a population, so the conclusion is about their mean. A method that computes the same as another one counts once. Holm's
-correction is over the planned comparisons of the section alone.
+the two cells with the same method, paired by seed, and then its mean over the methods that have both. With ``between``
+it is an interaction: the difference in a column with the first value minus that in the column with the second, of the
+same method and seed. Seeds are the unit: the t-test and its interval (``stats.paired``) are those of one mean
+difference a seed. Methods are not drawn from a population, so the conclusion is about their mean. A method that
+computes the same as another one counts once. Holm's correction is over the planned comparisons of the section alone,
+once for the tests of differences and once for those of equivalence (``judged``).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
+from flbench.config import Experiment
 from flbench.messages import format_scalar
-from flbench.report.cells import Cell
-from flbench.report.stats import Contrast, corrected, paired
-from flbench.report.tables import Pair, Table
-from flbench.report.ticks import place_label
+from flbench.report.cells import FEWEST, Cell
+from flbench.report.stats import LEVEL, Contrast, Difference, corrected, equivalence_p, holm, paired
+from flbench.report.tables import KIND_TITLES, Axes, Layout, Pair
+from flbench.report.ticks import Tick, place_label
 from flbench.sweeps import condition
+
+At = TypeVar("At", bound=Hashable)
+
+#: What a planned comparison shows: a difference, none that matters, both, or nothing yet.
+Verdict = Literal["more", "less", "equivalent", "more, equivalent", "less, equivalent", "open"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A comparison, with p-values that are corrected for all that it was planned with."""
+
+    contrast: Contrast
+    equivalence: float | None  # p-value of the test that the difference is within the margin; None where it is not made
+
+    @property
+    def verdict(self) -> Verdict:
+        """The words of the tests that are significant."""
+        difference, p = self.contrast.difference, self.contrast.p
+        is_different = p is not None and p < LEVEL and difference.n >= FEWEST
+        is_close = self.equivalence is not None and self.equivalence < LEVEL
+        if not is_different:
+            return "equivalent" if is_close else "open"
+        if difference.mean > 0:
+            return "more, equivalent" if is_close else "more"
+        return "less, equivalent" if is_close else "less"
+
+
+def judged(found: Mapping[At, Difference], margin: float) -> dict[At, Judged]:
+    """Return planned differences with corrected p-values (Holm); a margin of 0 means no test of equivalence.
+
+    Of 100 families at most 5 have a wrong "more" or "less", and at most 5 a wrong "equivalent".
+    """
+    close = {at: p for at, one in found.items() if margin > 0 and (p := equivalence_p(one, margin)) is not None}
+    p_values = dict(zip(close, holm(list(close.values())), strict=True))
+    return {at: Judged(contrast, p_values.get(at)) for at, contrast in corrected(found).items()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A column of one kind of experiment."""
+
+    kind: str
+    axes: tuple[str, ...]
+    ticks: tuple[Tick, ...]
+
+    @property
+    def label(self) -> str:
+        """The name of the column, with the kind where it is not federated."""
+        kind = self.kind if KIND_TITLES.get(self.kind, self.kind) else ""
+        return ", ".join(filter(None, [kind, place_label(self.axes, self.ticks)]))
+
+    def without(self, axis: str) -> Place:
+        """Return the place on the other axes."""
+        kept = [(name, tick) for name, tick in zip(self.axes, self.ticks, strict=True) if name != axis]
+        return Place(self.kind, tuple(name for name, _ in kept), tuple(tick for _, tick in kept))
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned comparison in one column."""
+    """A planned comparison in one column; an interaction has the column's place on the other axes."""
 
     pair: Pair
-    column: str  # its label
-    contrast: Contrast  # corrected for all planned comparisons of the section
+    place: Place
+    judged: Judged
     cells: int  # differences of cells that are averaged
     missing: int  # those left out, because a cell has no value for some seed
 
     @property
+    def contrast(self) -> Contrast:
+        """The difference, with its corrected p-value."""
+        return self.judged.contrast
+
+    @property
+    def column(self) -> str:
+        """The label of the column."""
+        return self.place.label
+
+    @property
+    def value(self) -> str:
+        """``fn``."""
+        return _text(self.pair.value)
+
+    @property
+    def against(self) -> str:
+        """``none``."""
+        return _text(self.pair.against)
+
+    @property
     def name(self) -> str:
-        """``fn against none``."""
-        value, against = (format_scalar(json.loads(raw)) for raw in (self.pair.value, self.pair.against))
-        return f"{value} against {against}"
+        """``fn against none``, or ``fn against none, classes:1 minus iid``."""
+        return ", ".join(filter(None, [f"{self.value} against {self.against}", self.between]))
+
+    @property
+    def between(self) -> str:
+        """``classes:1 minus iid``; empty where it is no interaction."""
+        between = self.pair.between
+        return "" if between is None else f"{_text(between.first)} minus {_text(between.second)}"
 
 
-def planned(tables: Sequence[Table], pairs: Sequence[Pair]) -> tuple[Planned, ...]:
-    """Return the planned comparisons in the columns of some tables that have both values."""
+def _text(value: str) -> str:
+    """Return a value from JSON as its label: ``ln``, ``cosine(learned=true)``."""
+    parsed = json.loads(value)
+    if not isinstance(parsed, dict):
+        return format_scalar(parsed)
+    settings = ", ".join(f"{name}={format_scalar(one)}" for name, one in parsed.items() if name != "name")
+    return f"{parsed.get('name', '')}({settings})" if settings else str(parsed.get("name", ""))
+
+
+@dataclass(frozen=True)
+class _Gain:
+    """Cells of one method whose values are added and subtracted, seed by seed."""
+
+    plus: tuple[Cell, ...]
+    minus: tuple[Cell, ...]
+
+    @property
+    def complete(self) -> bool:
+        return all(cell.complete for cell in (*self.plus, *self.minus))
+
+
+#: What tells gains of a column apart: the row on the other axes, the version of the data, and the compared value.
+_Key = tuple[tuple[Hashable, ...], Tick]
+_Gains = Mapping[Place, Mapping[_Key, _Gain]]
+
+
+def planned(kinds: Sequence[tuple[Sequence[Cell], Axes]], layout: Layout) -> tuple[Planned, ...]:
+    """Return the planned comparisons among the shown cells of each kind, in the columns that have both values."""
     places = {
-        (pair, column): found for pair in pairs for table in tables for column, found in _by_column(table, pair).items()
+        (pair, place): list(gains.values())
+        for pair in layout.contrasts
+        for cells, axes in kinds
+        for place, gains in _gains(cells, axes, pair).items()
     }
-    complete = {at: [(a, b) for a, b in found if a.complete and b.complete] for at, found in places.items()}
+    complete = {at: [gain for gain in gains if gain.complete] for at, gains in places.items()}
     differences = {
-        at: gap
-        for at, found in complete.items()
-        if found and (gap := paired(_means([a for a, _ in found]), _means([b for _, b in found]))) is not None
+        at: found
+        for at, gains in complete.items()
+        if gains and (found := paired(_mean([g.plus for g in gains]), _mean([g.minus for g in gains]))) is not None
     }
     return tuple(
-        Planned(*at, contrast, len(complete[at]), len(places[at]) - len(complete[at]))
-        for at, contrast in corrected(differences).items()
+        Planned(*at, one, len(complete[at]), len(places[at]) - len(complete[at]))
+        for at, one in judged(differences, layout.tie_margin).items()
     )
 
 
-def _by_column(table: Table, pair: Pair) -> Mapping[str, list[tuple[Cell, Cell]]]:
-    """Return the cells that differ in the field alone, by the label of their column, each computation once."""
-    is_first, is_reference = (condition([f"{pair.field}={value}"]) for value in (pair.value, pair.against))
-    references: dict[tuple[object, ...], Cell] = {}
-    firsts: list[tuple[str, tuple[object, ...], Cell]] = []
-    for (r, c), cell in sorted(table.cells.items()):
-        row: list[object] = [
-            tick for axis, tick in zip(table.row_axes, table.rows[r], strict=True) if axis != pair.field
-        ]
-        on = {axis: tick for axis, tick in zip(table.col_axes, table.cols[c], strict=True) if axis != pair.field}
-        # A wide table is split: its title has what all of its columns share.
-        column = ", ".join(filter(None, [table.short_title, place_label(tuple(on), tuple(on.values()))]))
-        place = (*row, column, cell.fingerprint)
+def is_named(experiment: Experiment, layout: Layout) -> bool:
+    """Return whether a planned comparison is about the baseline with the value of a field that an experiment has."""
+    for pair in layout.contrasts:
+        others = [one for one in layout.baseline if not one.startswith(f"{pair.field}=")]
+        is_baseline = not others or condition(others)(experiment)
+        if is_baseline and any(_is(pair.field, value)(experiment) for value in (pair.value, pair.against)):
+            return True
+    return False
+
+
+def _gains(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
+    """Return what a planned comparison compares."""
+    if pair.between is None:
+        return _differences(cells, axes, pair)
+    field = pair.between.field
+    is_first, is_second = _is(field, pair.between.first), _is(field, pair.between.second)
+    firsts = _differences([cell for cell in cells if is_first(cell.experiment)], axes, pair)
+    seconds = _differences([cell for cell in cells if is_second(cell.experiment)], axes, pair)
+    others = {place.without(field): gains for place, gains in seconds.items()}
+    return {
+        place.without(field): {
+            key: _Gain((*gain.plus, *other.minus), (*gain.minus, *other.plus))
+            for key, gain in gains.items()
+            if (other := others.get(place.without(field), {}).get(key)) is not None
+        }
+        for place, gains in firsts.items()
+    }
+
+
+def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
+    """Return the cells that differ in the field alone, by column, each computation once."""
+    is_first, is_reference = _is(pair.field, pair.value), _is(pair.field, pair.against)
+    references: dict[Hashable, Cell] = {}
+    firsts: dict[Place, dict[_Key, Cell]] = {}
+    seen: set[Hashable] = set()
+    for cell in sorted(cells, key=lambda cell: (axes.row(cell), axes.col(cell))):
+        place = Place(cell.experiment.kind, axes.cols, axes.col(cell)).without(pair.field)
+        others = [tick for axis, tick in zip(axes.rows, axes.row(cell), strict=True) if axis != pair.field]
+        row = (*others, cell.fingerprint)
         if is_reference(cell.experiment):
-            references[place] = cell
-        elif is_first(cell.experiment) and (r, c) not in table.twins:
-            firsts.append((column, place, cell))
-    found: dict[str, list[tuple[Cell, Cell]]] = {}
-    for column, place, cell in firsts:
-        if place in references:
-            found.setdefault(column, []).append((cell, references[place]))
-    return found
+            references[place, row] = cell
+        elif is_first(cell.experiment) and (place, cell.unit) not in seen:
+            firsts.setdefault(place, {})[row, cell.tick(pair.field)] = cell
+        seen.add((place, cell.unit))
+    return {
+        place: {
+            key: _Gain((cell,), (reference,))
+            for key, cell in found.items()
+            if (reference := references.get((place, key[0]))) is not None
+        }
+        for place, found in firsts.items()
+    }
 
 
-def _means(cells: Sequence[Cell]) -> dict[int, float]:
-    """Return the mean over cells of each seed that all of them have."""
-    seeds = sorted(set.intersection(*(set(cell.by_seed) for cell in cells)))
-    return {seed: math.fsum(cell.by_seed[seed] for cell in cells) / len(cells) for seed in seeds}
+def _is(field: str, value: str) -> Callable[[Experiment], bool]:
+    """Return a test whether a field has a value."""
+    return condition([f"{field}={value}"])
+
+
+def _mean(parts: Sequence[Sequence[Cell]]) -> dict[int, float]:
+    """Return the mean over gains of the sum of their cells, for each seed that all cells have."""
+    seeds = sorted(set.intersection(*(set(cell.by_seed) for cells in parts for cell in cells)))
+    return {seed: math.fsum(cell.by_seed[seed] for cells in parts for cell in cells) / len(parts) for seed in seeds}

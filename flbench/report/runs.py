@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
-from flbench.choices import SelectBy
+from flbench.choices import OVER_TAIL, SelectBy
 from flbench.config import Experiment, Training
 from flbench.data.datasets import Dataset
 from flbench.errors import UserError
@@ -26,10 +26,10 @@ from flbench.store import Result, RunRequest, Store
 NOT_COMPARED = frozenset({"seed", "eval_every", "probes", "rounds"})
 
 
-#: The evaluations that ``select_by: tail`` averages.
+#: The number of evaluations that the rules of ``OVER_TAIL`` average.
 TAIL = 5
 
-#: What ``select_by: tail`` averages; all other numbers are those of the last evaluation.
+#: What these rules average; all other numbers are those of the last evaluation.
 _OF_MODELS = frozenset(name for name in METRICS if name.startswith(("acc", "val_acc", "loss", "train_loss")))
 
 
@@ -185,8 +185,8 @@ def collect(
             the last round that all finished ones recorded.
         select_by: which record up to that round counts. ``last``: the last one; ``val``: the one with the best accuracy
             on held-out training data, where there is such data; ``oracle``: the one with the best ``metric`` on the
-            test data, an upper bound. Of equal records the first. ``tail``: the mean of the last ``TAIL``, or the last
-            one where fewer were recorded after round 0.
+            test data, an upper bound. Of equal records the first. ``tail`` and ``val-tail``: the mean of the last
+            ``TAIL``, or the last one where fewer were recorded after round 0.
         metric: ranks the records for ``oracle``.
         search: how the requests were searched: what it drops has no record, even where the source has one.
 
@@ -207,7 +207,7 @@ def collect(
         _run_of(source, experiment, rounds, ranked_by, dropped.get(run_id))
         for (run_id, rounds), experiment in unique.items()
     ]
-    if select_by == "tail":
+    if select_by in OVER_TAIL:
         runs = [_over_tail(run, source) for run in runs]
     return Collection(tuple(sorted(runs, key=lambda run: (run.cell, run.experiment.seed))), left_out, source)
 

@@ -1,7 +1,7 @@
 """Tuning: hyperparameters chosen by a named rule, among the same settings for every row of a column.
 
-The rule that chooses a run's round (``last``, ``val``, ``oracle``) chooses the settings as well: by the mean over seeds
-of the accuracy on held-out training data for ``val``, else by that of the metric. A row that tried more settings than
+The rule that chooses a run's round (``select_by``) chooses the settings as well: by the mean over seeds of the accuracy
+on held-out training data for ``val`` and ``val-tail``, else by that of the metric. A row that tried more settings than
 another could win by them alone, so the rows of a column choose among the settings that all of them tried. A column
 without any keeps its settings as columns.
 """
@@ -10,49 +10,83 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from flbench.choices import ON_VALIDATION_DATA, SelectBy
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.cells import Cell, grouped, summarize
 from flbench.report.tables import Layout, axes_for, has_axis
-from flbench.report.ticks import place_label
+from flbench.report.ticks import axis_value, place_label
+
+#: Of fewer numbers each is an end: a choice among them is never marked as one at the edge of its grid.
+FEWEST_OF_GRID = 3
 
 
-def tune(cells: Sequence[Cell], layout: Layout) -> tuple[tuple[str, ...], list[Cell]]:
-    """Return the chosen hyperparameters, and the chosen cell of every row and column, whose ``chosen`` says what it is.
+@dataclass(frozen=True)
+class Tuned:
+    """The hyperparameters that were chosen; everything is empty where nothing varies."""
+
+    axes: tuple[str, ...] = ()
+    tried: tuple[tuple[Cell, ...], ...] = ()  # the settings of each row and column, the best by the rule first
+    cells: tuple[Cell, ...] = ()  # the first of each, whose ``chosen`` says what it is
+
+
+def tune(cells: Sequence[Cell], layout: Layout) -> Tuned:
+    """Return the settings of every row and column in the order of the rule, and the chosen one.
 
     Settings with missing seeds cannot be chosen; where no setting is complete, the one with the most seeds stands for
     all, so that the gap is shown. A hyperparameter that some rows lack is not tuned: each of its values is a row.
-    Both are empty where nothing varies, or where rows of a column have no setting in common.
+    Nothing is chosen where rows of a column have no setting in common.
     """
     chosen = tuple(axis for axis in layout.tune if all(has_axis(cell.experiment, axis) for cell in cells))
     axes = axes_for(cells, layout, chosen)
-    winners: list[Cell] = []
+    tried: list[tuple[Cell, ...]] = []
     most = 0
     for contest in grouped(cells, axes.col):
         rows = grouped(contest, axes.row)
         common = set.intersection(*({axes.col(cell, chosen) for cell in row} for row in rows))
         if not common:
-            return (), []
+            return Tuned()
         most = max(most, *map(len, rows))
         shared = ([cell for cell in row if axes.col(cell, chosen) in common] for row in rows)
-        winners += [_choose(settings, chosen, layout.select_by) for settings in shared]
-    return (chosen, winners) if most > 1 else ((), [])
+        tried += [_ranked(settings, chosen, layout.select_by) for settings in shared]
+    best = tuple(_chosen(settings, chosen, layout.select_by) for settings in tried)
+    return Tuned(chosen, tuple(tried), best) if most > 1 else Tuned()
 
 
-def _choose(settings: Sequence[Cell], axes: Sequence[str], select_by: str) -> Cell:
-    ordered = sorted(settings, key=lambda cell: [cell.tick(axis) for axis in axes])
-    scored = [(score, cell) for cell in ordered if (score := _score(cell, select_by)) is not None]
-    if not scored and len(ordered) > 1:
-        fullest = max(ordered, key=lambda cell: len(cell.values))
-        return dataclasses.replace(fullest, chosen=f"none complete of {len(ordered)}")
-    best = max(scored, key=lambda pair: pair[0])[1] if scored else ordered[0]
-    what = place_label(axes, [best.tick(axis) for axis in axes])
-    return dataclasses.replace(best, chosen=what if len(ordered) == 1 else f"{what}, best of {len(ordered)}")
+def _ranked(settings: Sequence[Cell], axes: Sequence[str], select_by: SelectBy) -> tuple[Cell, ...]:
+    """Return settings in the order of a rule: complete ones by their score, then the others by their finished seeds."""
+
+    def key(cell: Cell) -> tuple[bool, float]:
+        score = _score(cell, select_by)
+        return score is None, -len(cell.values) if score is None else -score
+
+    return tuple(sorted(sorted(settings, key=lambda cell: [cell.tick(axis) for axis in axes]), key=key))
 
 
-def _score(cell: Cell, select_by: str) -> float | None:
+def _chosen(settings: Sequence[Cell], axes: Sequence[str], select_by: SelectBy) -> Cell:
+    """Return the first of ranked settings, with the text that says how it was chosen."""
+    best, number = settings[0], len(settings)
+    if number > 1 and _score(best, select_by) is None:
+        return dataclasses.replace(best, chosen=f"none complete of {number}")
+    at_edge = any(_is_end(best, settings, axis) for axis in axes)
+    parts = [place_label(axes, [best.tick(axis) for axis in axes])]
+    parts += [f"best of {number}"] if number > 1 else []
+    parts += ["edge of the grid"] if at_edge else []
+    return dataclasses.replace(best, chosen=", ".join(parts), at_edge=at_edge)
+
+
+def _is_end(best: Cell, settings: Sequence[Cell], axis: str) -> bool:
+    """Return whether the value of an axis is its lowest or highest one, so that a better one may lie outside."""
+    values = {axis_value(cell.experiment, axis) for cell in settings}
+    if len(values) < FEWEST_OF_GRID or not all(isinstance(value, int | float) for value in values):
+        return False
+    return axis_value(best.experiment, axis) in (min(values), max(values))
+
+
+def _score(cell: Cell, select_by: SelectBy) -> float | None:
     """Return the mean that ranks settings, larger is better; None where a seed has none."""
-    name = "val_acc" if select_by == "val" else cell.metric
+    name = "val_acc" if select_by in ON_VALIDATION_DATA else cell.metric
     summary = summarize([value for run in cell.runs if (value := value_of(run.record, name)) is not None])
     if summary is None or summary.n < cell.requested or not cell.complete:
         return None

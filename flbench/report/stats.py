@@ -76,6 +76,25 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
     return Difference(summary.n, summary.mean, summary.half_width, 2 * float(stdtr(summary.n - 1, -abs(t))))
 
 
+def equivalence_p(difference: Difference, margin: float) -> float | None:
+    """Return the p-value of the test that a mean is less than ``margin`` away from 0 (TOST, Schuirmann 1987).
+
+    It is the larger one of two one-sided t-tests, that of the nearer bound. Equal differences, for which the t-test is
+    undefined, get the p-value of the one-sided sign-flip test, 1 / 2^n, or 1 where they are not within the margin.
+    None for fewer than ``FEWEST`` differences.
+    """
+    found = difference
+    if found.half_width is None:
+        return None
+    room = margin - abs(found.mean)
+    if found.half_width == 0:
+        return 2.0**-found.n if room > 0 else 1.0
+    from scipy.special import stdtr, stdtrit
+
+    error = found.half_width / float(stdtrit(found.n - 1, (1 + CONFIDENCE) / 2))
+    return float(stdtr(found.n - 1, -room / error))
+
+
 def welch_half_width(parts: Sequence[tuple[float, int]]) -> float:
     """Return the half-width of the 95 % interval of a sum or difference of independent estimates.
 

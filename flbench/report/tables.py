@@ -33,12 +33,22 @@ POINT = 0.01
 
 
 @dataclass(frozen=True)
+class Between:
+    """Two values of a field, both as JSON: a difference at the first is compared with that at the second."""
+
+    field: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
 class Pair:
     """A planned comparison of a field's value with another one, both as JSON."""
 
     field: str
     value: str
     against: str
+    between: Between | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,8 @@ class Axes:
     named: tuple[str, ...]  # fields with axes of their own, which the labels of components omit
     # Fields whose value follows from the row, each with the number of the row axis whose label shows it.
     of_rows: tuple[tuple[str, int], ...] = ()
+    # Fields of the problem whose value follows from a column axis, each with that axis.
+    of_cols: tuple[tuple[str, str], ...] = ()
 
     def row(self, cell: Cell) -> tuple[Tick, ...]:
         """Return the row of a cell."""
@@ -102,7 +114,8 @@ def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) 
     Fields that vary and are not in the layout are columns. A field whose value follows from the row, such as a weight
     decay that an override gives to one normalization, is part of the row's label instead: as a column it would leave
     rows without a common column. Hyperparameters of ``layout.tune`` stay columns, so that rows are compared at equal
-    settings.
+    settings. A field of the problem whose value follows from another column axis, such as rounds that are varied
+    together with local steps, is no axis of its own.
     Fields in ``chosen`` are neither rows nor columns.
     """
     wanted = (axis for axis in (*layout.rows, *layout.cols) if axis not in chosen)
@@ -116,8 +129,20 @@ def axes_for(cells: Sequence[Cell], layout: Layout, chosen: Sequence[str] = ()) 
         for axis in others
         if axis not in PROBLEM.union(layout.tune) and (place := _place(cells, axis, plain)) is not None
     }
-    cols = (*(axis for axis in others if axis not in of_rows), *asked)
-    return dataclasses.replace(plain, cols=cols, of_rows=tuple(of_rows.items()))
+    kept, of_cols = list(asked), []
+    for axis in others:
+        origins = (one for one in kept if axis in PROBLEM and _follows(cells, axis, one, plain.named))
+        if (origin := next(origins, None)) is not None:
+            of_cols.append((axis, origin))
+        elif axis not in of_rows:
+            kept.append(axis)
+    cols = (*kept[len(asked) :], *asked)
+    return dataclasses.replace(plain, cols=cols, of_rows=tuple(of_rows.items()), of_cols=tuple(of_cols))
+
+
+def _follows(cells: Sequence[Cell], axis: str, origin: str, named: Sequence[str]) -> bool:
+    """Return whether an axis has one value for each value of another one."""
+    return not any(varies(alike, axis, named) for alike in grouped(cells, lambda cell: cell.tick(origin, named)))
 
 
 def _place(cells: Sequence[Cell], axis: str, axes: Axes) -> int | None:

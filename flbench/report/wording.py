@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flbench.metric_specs import METRICS
+from flbench.metric_specs import METRICS, Metric
 from flbench.report.costs import Reached
+from flbench.report.planned import Judged
 from flbench.report.stats import Contrast
-from flbench.report.tables import Table
+from flbench.report.tables import POINT, Layout, Table
 from flbench.report.ticks import Tick, axis_label
 
 #: Mark of a cell that is not significantly worse than the best.
@@ -47,6 +48,19 @@ def contrast_text(contrast: Contrast, metric: str) -> tuple[str, str]:
     if contrast.p is None:
         return text, f"n={found.n}, no test"
     return text, f"p {'<0.001' if contrast.p < 0.001 else f'{contrast.p:.2g}'}, n={found.n}"
+
+
+def margin_text(margin: float, metric: Metric) -> str:
+    """Return ``1 point``, ``0.5 points``, or the number alone for a metric that is no percentage."""
+    if not metric.percent:
+        return f"{margin:g}"
+    return f"{100 * margin:g} {'point' if margin == POINT else 'points'}"
+
+
+def verdict_text(judged: Judged, layout: Layout) -> str:
+    """Return ``more``, ``less``, ``equivalent within 1 point``, both, or ``open``."""
+    within = f"equivalent within {margin_text(layout.tie_margin, METRICS[layout.metric])}"
+    return judged.verdict.replace("equivalent", within)
 
 
 def reached_text(reached: Reached) -> str:

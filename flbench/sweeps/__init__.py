@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from flbench.choices import ON_VALIDATION_DATA
 from flbench.config import KINDS, Assembler, Experiment, GivenValue, Where, canonical_json, label, normal_path
 from flbench.halving import Halving
 from flbench.messages import unknown
@@ -24,10 +26,11 @@ from flbench.sweeps.match import Rule
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
 from flbench.sweeps.search import read_search
 from flbench.sweeps.source import Source, SpecError
-from flbench.sweeps.spec import AGAINST, SweepSpec, Values
+from flbench.sweeps.spec import AGAINST, BETWEEN, SweepSpec, Values
 
 __all__ = [
     "AGAINST",
+    "BETWEEN",
     "SpecError",
     "Sweep",
     "collection_paused",
@@ -206,15 +209,16 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
         Rule(source, source.read_layer(spec.report.baseline, ("report", "baseline")))
     for index, contrast in enumerate(spec.report.contrasts):
         _check_contrast(source, contrast, ("report", "contrasts", index))
-    if spec.report.select_by == "val" and any(not getattr(run, "val_fraction", True) for run in experiments):
+    rule = spec.report.select_by
+    if rule in ON_VALIDATION_DATA and any(not getattr(run, "val_fraction", True) for run in experiments):
         raise source.error(
-            ("report", "select_by"), "val needs held-out data: set val_fraction, for example to 0.1, in base"
+            ("report", "select_by"), f"{rule} needs held-out data: set val_fraction, for example to 0.1, in base"
         )
 
 
 def _check_contrast(source: Source, contrast: Values, where: Where) -> None:
-    """Check that a planned comparison names values of one field, and the value that they are compared with."""
-    fields = [key for key in contrast if key != AGAINST]
+    """Check that a planned comparison names values of one field, the value to compare with, and two other values."""
+    fields = [key for key in contrast if key not in (AGAINST, BETWEEN)]
     if len(fields) != 1 or AGAINST not in contrast:
         raise source.error(where, f"expected one field and {AGAINST!r}, as {{norm: [fn, ln], against: none}}")
     (field,) = fields
@@ -223,6 +227,21 @@ def _check_contrast(source: Source, contrast: Values, where: Where) -> None:
         raise source.error((*where, AGAINST), f"expected one value, got {contrast[AGAINST]!r}")
     Rule(source, source.read_layer({field: contrast[field]}, where))
     Rule(source, {path: GivenValue(given.raw, (*where, AGAINST)) for path, given in reference.items()})
+    if BETWEEN in contrast:
+        _check_between(source, contrast[BETWEEN], normal_path(field), (*where, BETWEEN))
+
+
+def _check_between(source: Source, between: Any, compared: str, where: Where) -> None:
+    """Check that two values of one field are given, other than the field ``compared``."""
+    pairs = list(between.items()) if isinstance(between, dict) else []
+    values = pairs[0][1] if len(pairs) == 1 else None
+    if not isinstance(values, list) or len(values) != 2 or values[0] == values[1]:
+        form = 'expected one field with two different values, as {partition: ["classes:1", iid]}'
+        raise source.error(where, f"{form}, got {between!r}")
+    layer = source.read_layer(between, where)
+    if compared in layer:
+        raise source.error(where, f"expected another field than {compared}, whose values are compared")
+    Rule(source, layer)
 
 
 def _plan_hash(experiments: Iterable[Experiment], search: Halving | None) -> str:

@@ -25,8 +25,10 @@ else:  #: What a report can rank by.
 #: Fields of an experiment and their values; components are names, shorthands or mappings.
 Values = dict[str, Any]
 
-#: The key of a planned comparison beside its field: the value that the others are compared with.
+#: The keys of a planned comparison beside its field: the value that the others are compared with, and the field and two
+#: values between which the difference is compared.
 AGAINST = "against"
+BETWEEN = "between"
 
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -322,14 +324,16 @@ class Report(Strict):
     select_by: SelectBy = Field(
         default="last",
         description="last: the last round; tail: the mean of the last five evaluations; val: the best round on "
-        "held-out training data; oracle: the best round on the test data, an upper bound",
+        "held-out training data; val-tail: the mean of the last five evaluations, with settings chosen by the same "
+        "mean on held-out training data; oracle: the best round on the test data, an upper bound",
     )
     tune: Annotated[tuple[str, ...], BeforeValidator(_fields)] = Field(
         default=("lr",), description="hyper-parameters of which each row shows its best, where they vary; [] for none"
     )
     contrasts: Annotated[tuple[Values, ...], BeforeValidator(_conditions)] = Field(
         default=(),
-        description="planned comparisons of a field's values with another one, as {norm: [fn, ln], against: none}",
+        description="planned comparisons of a field's values with another one, as {norm: [fn, ln], against: none}; "
+        'with between: {partition: ["classes:1", iid]} the difference in the first column minus that in the second',
     )
     margin: float | None = Field(
         default=None,

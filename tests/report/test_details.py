@@ -57,8 +57,8 @@ def test_the_best_learning_rate_of_each_row_and_column() -> None:
     found = board(*runs)
     assert chosen(found) == {
         "fedavg none iid": (0.7, "lr 0.1, best of 3"),
-        "fedavg ln iid": (0.9, "lr 0.01, best of 3"),
-        "fedavg none classes:1": (0.3, "lr 1, best of 3"),
+        "fedavg ln iid": (0.9, "lr 0.01, best of 3, edge of the grid"),
+        "fedavg none classes:1": (0.3, "lr 1, best of 3, edge of the grid"),
     }
     assert sum(len(table.cells) for table in found.sections[0].tables) == 9, "all cells are still shown"
     assert [one.columns for one in found.overall] == [("iid", "classes:1")]
@@ -159,7 +159,7 @@ def test_select_by_oracle_uses_the_test_data_of_every_round(tmp_path: Path) -> N
     assert best.record is not None and best.record["acc"] == 0.8
     (by_loss,) = collect(source, [request], select_by="oracle", metric="loss").runs
     assert by_loss.record is not None and by_loss.record["loss"] == pytest.approx(0.4)
-    with pytest.raises(UserError, match="unknown rule 'best'; known: last, tail, val, oracle"):
+    with pytest.raises(UserError, match="unknown rule 'best'; known: last, tail, val, val-tail, oracle"):
         collect(source, [request], select_by="best")
     text = markdown_of(leaderboard_of(collect(source, [request], select_by="oracle"), select_by="oracle"))
     assert "an upper bound and no result" in text

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flbench.report.cells import Cell, summarize
+from flbench.report.planned import judged
 from flbench.report.runs import Run
 from flbench.report.stats import LEVEL, bootstrap_interval, paired
 from flbench.streams import stream
@@ -127,3 +128,29 @@ def test_the_bootstrap_covers_across_many_cells(cells: int, seeds: int, least: f
         assert interval is not None
         covered += interval[0] <= 0 <= interval[1]
     assert covered / 1000 >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_families_of_planned_comparisons_are_rarely_wrong(seeds: int) -> None:
+    """Twelve comparisons with differences of an sd of half a point: 0, just the margin of a point, and 3 points.
+
+    Of 100 families at most 5 have a "more" or "less" where there is no difference, or in the wrong direction, and at
+    most 5 an "equivalent" where the difference is as large as the margin.
+    """
+    draw, families, margin = stream(0, "simulated families", seeds), 2000, 0.01
+    truth = np.repeat([0.0, margin, 3 * margin], 4)
+    wrong, counts = {"difference": 0, "equivalence": 0}, {"equivalent": 0, "more": 0}
+    for values in truth + 0.005 * draw.standard_normal((families, seeds, 12)):
+        zero = dict.fromkeys(range(seeds), 0.0)
+        gaps = {at: paired(dict(enumerate(values[:, at].tolist())), zero) for at in range(12)}
+        words = [one.verdict for one in judged({at: gap for at, gap in gaps.items() if gap}, margin).values()]
+        wrong["difference"] += any(word.startswith(("more", "less")) for word in words[:4]) or any(
+            word.startswith("less") for word in words[4:]
+        )
+        wrong["equivalence"] += any("equivalent" in word for word in words[4:])
+        counts["equivalent"] += sum("equivalent" in word for word in words[:4])
+        counts["more"] += sum(word.startswith("more") for word in words[8:])
+    if seeds == 10:
+        assert min(counts.values()) / 4 / families > 0.95, "ten seeds find what is there"
+    assert all(n / families <= 0.05 + 4 * (0.05 * 0.95 / families) ** 0.5 for n in wrong.values()), wrong

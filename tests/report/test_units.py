@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flbench.report.board import Leaderboard
-from flbench.report.planned import planned
 from flbench.report.runs import Collection, Run
 from flbench.report.tables import Pair
 from flbench.report.write.json import to_json
@@ -67,12 +65,4 @@ def test_planned_comparisons_average_methods_and_are_corrected_among_themselves(
     raw = first.contrast.difference.p
     assert raw == pytest.approx(0.00274, abs=1e-5) and first.contrast.p == pytest.approx(2 * raw)
     text = markdown_of(board(contrasts=(pair,)))
-    assert "### Planned comparisons" in text and "corrected for the 2 comparisons" in text
-    tables = [replace(details.table, place=place) for place in ("iid", "classes:1") for details in section.details]
-    columns = [one.column for one in planned(tables, [pair])]
-    assert columns == [
-        "iid, E 1, classes:1",
-        "iid, E 10, classes:1",
-        "classes:1, E 1, classes:1",
-        "classes:1, E 10, classes:1",
-    ]
+    assert "### Planned comparisons" in text and "correction for the 2 comparisons" in text

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from flbench.report.board import Leaderboard, Picture
-from flbench.report.figures import axes, cost, curves, heatmap, label_counts
+from flbench.report.figures import axes, budget, cost, curves, gains, heatmap, label_counts, phase
 from flbench.report.figures.drawing import Drawing, FigureKind, save
 from flbench.report.figures.style import STYLE
 
 #: The kinds that belong to no paper.
 GENERAL = (
+    FigureKind("gains", "planned comparisons with their intervals", gains.gains, order=4),
+    FigureKind("phase", "the gain of planned comparisons over two axes of columns", phase.phase, order=5),
+    FigureKind("budget", "the expected value over the number of tried settings", budget.budget, order=6),
     FigureKind("curves", "the metric over rounds, with bands", curves.over_rounds, order=10),
     FigureKind("lr", "the metric over the learning rate", axes.over_lr, order=20),
     FigureKind("dirichlet", "the metric over Dirichlet's beta", axes.over_beta, order=30),

@@ -95,13 +95,20 @@ def metric_label(metric: str) -> str:
     return f"{METRICS[metric].title}{' (%)' if METRICS[metric].percent else ''}"
 
 
-def panels(count: int, *, panel: tuple[float, float] = PANEL, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure with ``count`` panels of a size in inches, and space for a legend on their right."""
+def panels(
+    count: int,
+    *,
+    panel: tuple[float, float] = PANEL,
+    across: int = PANELS_ACROSS,
+    beside: float = 1.6,
+    **options: Any,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with ``count`` panels of a size in inches, and a space ``beside`` them for a legend."""
     from matplotlib.figure import Figure
 
-    down = math.ceil(count / PANELS_ACROSS)
+    down = math.ceil(count / across)
     across = math.ceil(count / down)
-    figure = Figure(figsize=(panel[0] * across + 1.6, panel[1] * down + 0.5), layout="constrained")
+    figure = Figure(figsize=(panel[0] * across + beside, panel[1] * down + 0.5), layout="constrained")
     axes = list(figure.subplots(down, across, squeeze=False, **options).ravel())
     for spare in axes[count:]:
         spare.set_axis_off()
@@ -110,9 +117,9 @@ def panels(count: int, *, panel: tuple[float, float] = PANEL, **options: Any) ->
     return figure, axes[:count]
 
 
-def is_lowest(index: int, count: int) -> bool:
+def is_lowest(index: int, count: int, across: int = PANELS_ACROSS) -> bool:
     """Return whether a panel of ``panels`` has none below it."""
-    down = math.ceil(count / PANELS_ACROSS)
+    down = math.ceil(count / across)
     return index + math.ceil(count / down) >= count
 
 
@@ -161,6 +168,17 @@ def legend(figure: Figure, rows: Sequence[Sequence[Tick]], styles: Sequence[Line
     handles = [Line2D([], [], **style) for style in styles]
     names = [no_math(row_name(row)) for row in rows]
     figure.legend(handles, names, loc="outside right center", title=", ".join(axes), handlelength=3.5)
+
+
+def legend_below(figure: Figure, rows: Sequence[Sequence[Tick]], styles: Sequence[LineStyle]) -> None:
+    """Put the names and styles of rows below all panels, four side by side, in a figure that grows by their lines."""
+    from matplotlib.lines import Line2D
+
+    across = min(4, len(rows))
+    figure.set_figheight(figure.get_figheight() + 0.25 * math.ceil(len(rows) / across) + 0.2)
+    handles = [Line2D([], [], **style) for style in styles]
+    names = [no_math(row_name(row)) for row in rows]
+    figure.legend(handles, names, loc="outside lower center", ncols=across, handlelength=3)
 
 
 def annotate_gaps(panel: Axes, cells: Sequence[tuple[str, Cell]]) -> None:

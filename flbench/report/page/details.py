@@ -11,6 +11,7 @@ from flbench.report.cells import Cell
 from flbench.report.costs import Costs, Reached
 from flbench.report.literal import literal
 from flbench.report.lr_range import WITHIN, Range, Ranges
+from flbench.report.page.budget import budget_blocks
 from flbench.report.stats import Contrast
 from flbench.report.tables import Position
 from flbench.report.wording import NONE, TIED, bytes_text, contrast_text, reached_text, row_labels, row_name
@@ -30,6 +31,10 @@ def detail_blocks(section: Section, most_lines: int) -> Iterator[Block]:
         yield from _titled(f"Cost, clients and classes{title}", costs, most_lines)
         if recall := _recall(details):
             yield Fold(f"Recall of each class{title}", (recall,))
+    for budgets in section.budgets:
+        blocks = tuple(budget_blocks(budgets, section.layout.metric))
+        kind = "" if budgets.kind == "federated" else budgets.kind
+        yield from _titled(f"Tuning budget{_suffix(kind)}", blocks, most_lines)
     for ranges in section.ranges:
         kind = "" if ranges.kind == "federated" else ranges.kind
         yield from _titled(f"Range of learning rates{_suffix(kind)}", _ranges(ranges), most_lines)

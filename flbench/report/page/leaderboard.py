@@ -37,6 +37,7 @@ _WHEN: Mapping[SelectBy, str] = {
     "last": "after the last round",
     "tail": f"mean of the last {TAIL} evaluations",
     "val": "at the round with the best validation accuracy",
+    "val-tail": f"mean of the last {TAIL} evaluations",
     "oracle": "at the best round on the test data, which is an upper bound and no result",
 }
 _CHOSEN: Mapping[SelectBy, str] = {
@@ -44,6 +45,7 @@ _CHOSEN: Mapping[SelectBy, str] = {
     "(`select_by: val` chooses on held-out training data)",
     "tail": f"by the mean of the last {TAIL} evaluations on the test data, which favours every row slightly",
     "val": "by the mean accuracy on held-out training data",
+    "val-tail": f"by the mean of the last {TAIL} accuracies on held-out training data",
     "oracle": "by the mean on the test data, an upper bound and no result",
 }
 
@@ -187,7 +189,7 @@ def _section(section: Section) -> Iterator[Block]:
         yield Heading(3, f"Best {' and '.join(section.chosen)} of each row")
         yield Paragraph(
             "Each row and column with the best of the settings that all rows of the column tried, chosen "
-            f"{_CHOSEN[section.layout.select_by]}. A cell names their number if there are several."
+            f"{_CHOSEN[section.layout.select_by]}. A cell names their number if there are several.{_edge_text(section)}"
         )
         if section.layout.search is not None:
             yield Paragraph(_search_text(section, section.layout.search))
@@ -203,6 +205,14 @@ def _section(section: Section) -> Iterator[Block]:
         )
         yield from _tables(section.own_shard, 4)
     yield from detail_blocks(section, MOST_LINES)
+
+
+def _edge_text(section: Section) -> str:
+    """Return in how many cells a better setting may be outside the grid; empty for none."""
+    if not section.at_edge:
+        return ""
+    cells = sum(len(table.cells) for table in section.tuned)
+    return f" In {section.at_edge} of {cells} cells it is at the edge of the grid: a better one may lie outside."
 
 
 def _search_text(section: Section, search: Halving) -> str:

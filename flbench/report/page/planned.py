@@ -1,37 +1,55 @@
-"""The short table of a section's planned comparisons."""
+"""The short tables of a section's planned comparisons: differences, and interactions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.planned import Planned
-from flbench.report.wording import NONE, contrast_text
+from flbench.report.stats import LEVEL
+from flbench.report.wording import NONE, contrast_text, margin_text, verdict_text
 
 
 def planned_blocks(section: Section) -> Iterator[Block]:
-    """Yield the table, a row a comparison and a column a column of the section; nothing without comparisons."""
+    """Yield a table of differences and one of interactions, a row a comparison; nothing without comparisons."""
     if not section.planned:
         return
-    names = list(dict.fromkeys(one.name for one in section.planned))
-    columns = list(dict.fromkeys(one.column for one in section.planned))
-    metric = section.layout.metric
-    entries = {(one.name, one.column): _entry(one, metric) for one in section.planned}
-    rows = [(*words(name), *(entries.get((name, column), Entry(NONE)) for column in columns)) for name in names]
+    metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
+    close = (
+        f" **equivalent within {margin_text(margin, metric)}**: two one-sided t-tests, corrected in the same way."
+        if margin
+        else ""
+    )
     yield Heading(3, "Planned comparisons")
     yield Paragraph(
-        f"Named in the sweep file. Difference{' in points' if METRICS[metric].percent else ''} of cells that differ in "
-        "this field alone, paired by seed and averaged over the given number of pairs, ± half-width of its 95 % "
-        f"interval over seeds, on these test images; p: paired t-test, corrected for the {len(section.planned)} "
-        "comparisons of this table alone (Holm). All other comparisons in this section are exploratory."
+        f"Named in the sweep file. Difference{' in points' if metric.percent else ''} of cells that differ in this "
+        "field alone, paired by seed and averaged over the given number of pairs, ± half-width of its 95 % interval "
+        f"over seeds, on these test images. **more**, **less**: p, of the paired t-test, is below {LEVEL:g} after "
+        f"Holm's correction for the {len(section.planned)} comparisons of this section.{close} **open**: neither is "
+        "shown. All other comparisons in this section are exploratory."
     )
-    yield Grid(("comparison", *columns), tuple(rows), names=1)
+    differences = [one for one in section.planned if not one.between]
+    interactions = [one for one in section.planned if one.between]
+    if differences:
+        yield _grid(section, differences)
+    if interactions:
+        yield Paragraph("Interactions: the difference in the first column minus that in the second, of the same seed.")
+        yield _grid(section, interactions)
 
 
-def _entry(one: Planned, metric: str) -> Entry:
-    text, below = contrast_text(one.contrast, metric)
+def _grid(section: Section, some: Sequence[Planned]) -> Grid:
+    names = list(dict.fromkeys(one.name for one in some))
+    columns = list(dict.fromkeys(one.column for one in some))
+    entries = {(one.name, one.column): _entry(section, one) for one in some}
+    rows = [(*words(name), *(entries.get((name, column), Entry(NONE)) for column in columns)) for name in names]
+    return Grid(("comparison", *(column or METRICS[section.layout.metric].title for column in columns)), tuple(rows), 1)
+
+
+def _entry(section: Section, one: Planned) -> Entry:
+    text, below = contrast_text(one.contrast, section.layout.metric)
+    verdict = verdict_text(one.judged, section.layout)
     pairs = f"{one.cells} {'pair' if one.cells == 1 else 'pairs'}"
     missing = (f"{one.missing} left out",) if one.missing else ()
-    return Entry(text, (below, pairs, *missing), order=one.contrast.difference.mean)
+    return Entry(text, (verdict, below, pairs, *missing), order=one.contrast.difference.mean)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flbench.report.board import Details, Leaderboard
+from flbench.report.budget import Budget, Budgets
 from flbench.report.cells import Cell
 from flbench.report.dataframes import flatten
 from flbench.report.lr_range import Range, Ranges
@@ -41,12 +42,21 @@ def to_json(board: Leaderboard) -> dict[str, Any]:
                 "field": one.pair.field,
                 "comparison": one.name,
                 "column": one.column,
+                "between": one.between or None,
                 **(_contrast(one.contrast) or {}),
+                "p_equivalence_holm": one.judged.equivalence,
+                "verdict": one.judged.verdict,
                 "pairs": one.cells,
                 "missing": one.missing,
             }
             for section in sections
             for one in section.planned
+        ],
+        "budgets": [
+            _budget(section.title, budgets, row)
+            for section in sections
+            for budgets in section.budgets
+            for row in budgets.rows
         ],
         "lr_ranges": [
             _lr_range(section.title, ranges, row)
@@ -125,6 +135,7 @@ def _details(details: Details, at: Position) -> dict[str, Any]:
         "rounds": cell.rounds,
         "fingerprint": cell.fingerprint,
         "chosen": cell.chosen or None,
+        "at_edge": cell.at_edge,
         "best": at in table.best,
         "tied": at in table.tied,
         "to_baseline": _contrast(details.to_baseline.get(at)),
@@ -144,6 +155,18 @@ def _contrast(contrast: Contrast | None) -> dict[str, Any] | None:
         return None
     found = contrast.difference
     return {"mean": found.mean, "ci_half_width": found.half_width, "n": found.n, "p": found.p, "p_holm": contrast.p}
+
+
+def _budget(title: str, budgets: Budgets, row: Budget) -> dict[str, Any]:
+    return {
+        "section": title,
+        **{axis: at.label for axis, at in zip(budgets.row_axes, row.row, strict=True)},
+        "where": row.column,
+        "expected": [
+            {"settings": k, "mean": one.mean, "ci_half_width": one.half_width, "n": one.n}
+            for k, one in enumerate(row.curve, start=1)
+        ],
+    }
 
 
 def _lr_range(title: str, ranges: Ranges, row: Range) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""The tuning-budget curve: the expected value over the number of tried settings, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flbench.report.board import Leaderboard, Section
+from flbench.report.budget import Budget, Budgets
+from flbench.report.cells import grouped
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import (
+    COLORS,
+    is_lowest,
+    legend_below,
+    line_style,
+    metric_label,
+    panels,
+    plot_mean,
+    scale_of,
+    set_panel_title,
+    set_title,
+)
+from flbench.report.planned import is_named
+from flbench.report.ticks import Tick
+
+#: Most lines of a panel, most panels, panels side by side, and the size of one in inches.
+MOST_LINES, MOST_PANELS, _ACROSS, _PANEL = 8, 8, 4, (2.0, 1.9)
+
+
+def budget(board: Leaderboard) -> Iterator[Drawing]:
+    """Draw one figure a section: a panel a column, a line a row."""
+    for section in board.sections:
+        for budgets in section.budgets:
+            yield _draw(section, budgets)
+
+
+def _draw(section: Section, budgets: Budgets) -> Drawing:
+    columns = _columns(budgets.rows)
+    rows = _rows(section, [one for column in columns for one in column])
+    styles = {row: line_style(index, index // len(COLORS)) for index, row in enumerate(rows)}
+    metric = section.layout.metric
+    figure, axes = panels(len(columns), panel=_PANEL, across=_ACROSS, beside=0.3, sharex=True, sharey=True)
+    for index, (panel, column) in enumerate(zip(axes, columns, strict=True)):
+        set_panel_title(panel, column[0].column, _PANEL[0])
+        if is_lowest(index, len(columns), _ACROSS):
+            panel.set_xlabel("tried settings")
+        for one in column:
+            if one.row in styles:
+                known = [(summary.mean, summary.half_width) for summary in one.curve]
+                means, widths = zip(*known, strict=True)
+                numbers = range(1, len(known) + 1)
+                plot_mean(panel, numbers, means, widths, styles[one.row], scale=scale_of(metric))
+    most = max(len(one.curve) for column in columns for one in column)
+    axes[0].set_xticks(range(1, most + 1, 1 if most < 10 else 2))
+    figure.supylabel(f"expected {metric_label(metric)}", fontsize="medium")
+    what = f"{section.title}: expected {metric_label(metric)} over the number of tried settings"
+    set_title(figure, what)
+    differ = [axis for axis in range(len(rows[0])) if len({row[axis] for row in rows}) > 1] or [0]
+    legend_below(figure, [[row[axis] for axis in differ] for row in rows], list(styles.values()))
+    caption = f"{what}, of which the best by the rule is reported; bands: 95 % intervals over seeds."
+    return Drawing(
+        file_name("budget", section.title, "" if budgets.kind == "federated" else budgets.kind),
+        caption,
+        figure,
+        section.place,
+    )
+
+
+def _columns(found: Sequence[Budget]) -> list[list[Budget]]:
+    """Return the curves by column; of many columns only those at the ends of every axis."""
+    columns = grouped(found, lambda one: one.col)
+    if len(columns) <= MOST_PANELS:
+        return columns
+    ends = [{min(ticks), max(ticks)} for ticks in zip(*(column[0].col for column in columns), strict=True)]
+    return [column for column in columns if all(tick in of for tick, of in zip(column[0].col, ends, strict=True))]
+
+
+def _rows(section: Section, found: Sequence[Budget]) -> list[tuple[Tick, ...]]:
+    """Return the rows of planned comparisons, or else of all, and of many those with the best last values."""
+    named = [one for one in found if is_named(one.cell.experiment, section.layout)] or list(found)
+    last: dict[tuple[Tick, ...], list[float]] = {}
+    for one in named:
+        last.setdefault(one.row, []).append(one.curve[-1].mean)
+    best = sorted(last, key=lambda row: -sum(last[row]) / len(last[row]))[:MOST_LINES]
+    return sorted(best)

@@ -1,0 +1,86 @@
+"""The forest plot of planned comparisons: every gain with its interval, column by column, and interactions below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from flbench.metric_specs import METRICS
+from flbench.report.board import Leaderboard, Section
+from flbench.report.cells import grouped
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import LineStyle, line_style, no_math, scale_of, set_title
+from flbench.report.planned import Planned
+from flbench.report.wording import margin_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Width of a figure, height of a line, of a gap between columns and of what is around a panel, in inches.
+_WIDTH, _LINE, _GAP, _AROUND = 7.6, 0.14, 0.1, 0.5
+
+
+def gains(board: Leaderboard) -> Iterator[Drawing]:
+    """Draw one figure for each value that others are compared with: a panel of gains, one for each interaction."""
+    for section in board.sections:
+        for some in grouped(section.planned, lambda one: (one.pair.field, one.pair.against)):
+            yield _draw(section, some)
+
+
+def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    groups = grouped(some, lambda one: one.between)
+    values = list(dict.fromkeys(one.value for one in some))
+    styles = {value: line_style(index + 1) for index, value in enumerate(values)}
+    heights = [_LINE * len(group) + _GAP * len({one.column for one in group}) + _AROUND for group in groups]
+    figure = Figure(figsize=(_WIDTH, sum(heights) + 0.8), layout="constrained")
+    axes = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights).ravel()
+    for panel, group in zip(axes, groups, strict=True):
+        _draw_panel(panel, section, group, styles)
+    metric, against = METRICS[section.layout.metric], some[0].against
+    axes[-1].set_xlabel(f"difference in {metric.title}{' (points)' if metric.percent else ''}")
+    handles = [Line2D([], [], **{**styles[value], "linestyle": "-"}) for value in values]
+    names = [no_math(f"{value} against {against}") for value in values]
+    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(values)))
+    set_title(figure, f"{section.title}: planned comparisons against {against}")
+    within = f"; grey: within {margin_text(margin, metric)}" if (margin := section.layout.tie_margin) else ""
+    caption = (
+        f"{section.title}: planned comparisons against {against}, paired by seed, with 95 % intervals; filled: the "
+        f"corrected test shows a difference, hollow: it does not{within}, ≈: shown to be so."
+    )
+    return Drawing(file_name("gains", section.title, f"against {against}"), caption, figure, section.place)
+
+
+def _draw_panel(panel: Axes, section: Section, group: Sequence[Planned], styles: dict[str, LineStyle]) -> None:
+    """Draw the comparisons of a panel from the top to the bottom, with a gap between columns."""
+    scale, margin = scale_of(section.layout.metric), section.layout.tie_margin
+    if margin:
+        panel.axvspan(-scale * margin, scale * margin, color="#E4E4E4", linewidth=0)
+    panel.axvline(0, color="#000000", linewidth=0.8)
+    order = {value: index for index, value in enumerate(styles)}
+    y, middles = 0.0, {}
+    for column in dict.fromkeys(one.column for one in group):
+        members = sorted((one for one in group if one.column == column), key=lambda one: order[one.value])
+        for index, one in enumerate(members):
+            _draw_gain(panel, one, y + index * _LINE, scale, styles[one.value])
+        middles[column] = y + _LINE * (len(members) - 1) / 2
+        y += _LINE * len(members) + _GAP
+    panel.set_yticks(list(middles.values()), [no_math(column) for column in middles])
+    panel.set_ylim(y - _GAP - _LINE / 2 + 0.05, -_LINE / 2 - 0.05)
+    panel.tick_params(axis="y", length=0)
+    panel.grid(visible=False, axis="y")
+    panel.set_title(no_math(group[0].between or "in each column"), loc="left")
+
+
+def _draw_gain(panel: Axes, one: Planned, y: float, scale: int, style: LineStyle) -> None:
+    found, color = one.contrast.difference, style["color"]
+    width = scale * (found.half_width or 0.0)
+    face = color if one.judged.verdict.startswith(("more", "less")) else "#FFFFFF"
+    panel.plot([scale * found.mean - width, scale * found.mean + width], [y, y], color=color, linewidth=1.2)
+    panel.plot(scale * found.mean, y, marker=style["marker"], markersize=4.5, color=color, markerfacecolor=face)
+    if "equivalent" in one.judged.verdict:
+        panel.annotate(
+            "≈", (scale * found.mean + width, y), (3, 0), textcoords="offset points", va="center", fontsize=7
+        )

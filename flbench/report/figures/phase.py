@@ -1,0 +1,101 @@
+"""The phase diagram: a planned comparison's gain over two axes of columns, as a map that is readable in grey."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flbench.metric_specs import METRICS
+from flbench.report.board import Leaderboard, Section
+from flbench.report.cells import grouped
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.style import COLOR_MAP, is_lowest, no_math, scale_of, set_title
+from flbench.report.planned import Planned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap, Normalize
+
+#: Fewer places than this on an axis make no diagram.
+FEWEST = 3
+
+#: Width and height of a place in inches, and most maps side by side.
+_PLACE, _ACROSS = (0.47, 0.34), 2
+
+
+def phase(board: Leaderboard) -> Iterator[Drawing]:
+    """Draw one figure for each value that others are compared with, a map for each of them; no interactions.
+
+    Yields:
+        A figure where columns have two axes with ``FEWEST`` places or more.
+    """
+    for section in board.sections:
+        plain = [one for one in section.planned if not one.between and len(one.place.axes) == 2]
+        for some in grouped(plain, lambda one: (one.pair.field, one.pair.against)):
+            ticks = [sorted({one.place.ticks[axis] for one in some}) for axis in (0, 1)]
+            if min(map(len, ticks)) >= FEWEST:
+                yield _draw(section, some, ticks)
+
+
+def _draw(section: Section, some: Sequence[Planned], ticks: Sequence[Sequence[Any]]) -> Drawing:
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    values = list(dict.fromkeys(one.value for one in some))
+    across = min(_ACROSS, len(values))
+    down = math.ceil(len(values) / across)
+    size = (_PLACE[0] * len(ticks[1]) + 0.45) * across + 1.9, (_PLACE[1] * len(ticks[0]) + 0.45) * down + 0.8
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel())
+    metric, scale, against = METRICS[section.layout.metric], scale_of(section.layout.metric), some[0].against
+    means = [scale * one.contrast.difference.mean for one in some]
+    shade = Normalize(min(means), max(means))
+    colors = colormaps[f"{COLOR_MAP}{'_r' if metric.lower_is_better else ''}"]
+    for index, (panel, value) in enumerate(zip(axes, values, strict=False)):
+        _draw_map(panel, [one for one in some if one.value == value], ticks, scale, shade, colors)
+        panel.set_title(no_math(f"{value} against {against}"))
+        panel.tick_params(labelbottom=is_lowest(index, len(values), _ACROSS))
+    for spare in axes[len(values) :]:
+        spare.set_axis_off()
+    unit = " (points)" if metric.percent else ""
+    figure.colorbar(ScalarMappable(shade, colors), ax=axes, label=f"gain in {metric.title}{unit}", fraction=0.05)
+    names = ["E (local steps)" if axis == "local_steps" else axis for axis in some[0].place.axes]
+    figure.supylabel(names[0], fontsize="medium")
+    figure.supxlabel(names[1], fontsize="medium")
+    set_title(figure, f"{section.title}: gain against {against}")
+    caption = (
+        f"{section.title}: gain in {metric.title}{unit} against {against}, paired by seed; bold with *: the 95 % "
+        "interval excludes zero."
+    )
+    return Drawing(file_name("phase", section.title, f"against {against}"), caption, figure, section.place)
+
+
+def _draw_map(
+    panel: Axes,
+    some: Sequence[Planned],
+    ticks: Sequence[Sequence[Any]],
+    scale: int,
+    shade: Normalize,
+    colors: Colormap,
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    for one in some:
+        y, x = (at.index(tick) for at, tick in zip(ticks, one.place.ticks, strict=True))
+        found = one.contrast.difference
+        gain = scale * found.mean
+        panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colors(shade(gain)), edgecolor="#FFFFFF"))
+        is_clear = found.half_width is not None and abs(found.mean) > found.half_width
+        ink = "#FFFFFF" if shade(gain) < 0.5 else "#000000"
+        text, weight = (f"{gain:+.1f}*", "bold") if is_clear else (f"{gain:+.1f}", "normal")
+        panel.text(x, y, text, ha="center", va="center", color=ink, fontsize=7.5, fontweight=weight)
+    panel.set_xlim(-0.5, len(ticks[1]) - 0.5)
+    panel.set_ylim(len(ticks[0]) - 0.5, -0.5)
+    panel.set_xticks(range(len(ticks[1])), [no_math(at.label) for at in ticks[1]])
+    panel.set_yticks(range(len(ticks[0])), [no_math(at.label) for at in ticks[0]])
+    panel.tick_params(length=0)
+    panel.grid(visible=False)
+    panel.spines[:].set_visible(False)

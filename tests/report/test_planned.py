@@ -1,0 +1,156 @@
+"""Planned comparisons: interactions, equivalence and verdicts, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from flbench.report.board import Section
+from flbench.report.planned import judged
+from flbench.report.runs import Collection, Run
+from flbench.report.stats import Difference, equivalence_p, paired
+from flbench.report.tables import Between, Pair
+from flbench.report.write.json import to_json
+from tests.report.stores import draw, experiment, leaderboard_of, markdown_of
+
+#: Values of three seeds by normalization, partition and E. Gains of ln: one class, E 10: 0.20, 0.21, 0.22; one class,
+#: E 1: 0.1, 0.1, 0.1; iid, E 10: 0.01, 0, 0.02; iid, E 1: 0.1, 0.11, 0.12. So the interactions are 0.19, 0.21, 0.20 and
+#: 0, -0.01, -0.02.
+VALUES: Mapping[tuple[str, str, int], Sequence[float]] = {
+    ("none", "classes:1", 10): (0.60, 0.61, 0.62),
+    ("ln", "classes:1", 10): (0.80, 0.82, 0.84),
+    ("none", "classes:1", 1): (0.50, 0.60, 0.70),
+    ("ln", "classes:1", 1): (0.60, 0.70, 0.80),
+    ("none", "iid", 10): (0.90, 0.91, 0.92),
+    ("ln", "iid", 10): (0.91, 0.91, 0.94),
+    ("none", "iid", 1): (0.70, 0.71, 0.72),
+    ("ln", "iid", 1): (0.80, 0.82, 0.84),
+}
+GAIN = Pair("norm", '"ln"', '"none"')
+INTERACTION = Pair("norm", '"ln"', '"none"', Between("partition", '"classes:1"', '"iid"'))
+
+
+def board_of(values: Mapping[tuple[str, str, int], Sequence[float]], rounds: int | None = None, **options: Any) -> Any:
+    """The leaderboard of some values; with ``rounds``, E times rounds is the same for all."""
+    requests = [
+        (experiment(norm=norm, partition=partition, E=E, rounds=rounds // E if rounds else 20, seed=seed), acc)
+        for (norm, partition, E), accs in values.items()
+        for seed, acc in enumerate(accs)
+    ]
+    runs = tuple(Run(request, request.rounds, "done", record={"acc": acc}) for request, acc in requests)
+    return leaderboard_of(Collection(runs), cols=("partition", "local_steps"), **options)
+
+
+def section_of(values: Mapping[tuple[str, str, int], Sequence[float]], **options: Any) -> Section:
+    (section,) = board_of(values, **options).sections
+    return section
+
+
+def test_an_interaction_is_the_gain_in_one_column_minus_that_in_another() -> None:
+    found = section_of(VALUES, contrasts=(GAIN, INTERACTION)).planned
+    means = {(one.name, one.column): one.contrast.difference.mean for one in found}
+    assert means["ln against none", "classes:1, E 10"] == pytest.approx(0.21)
+    name = "ln against none, classes:1 minus iid"
+    assert means[name, "E 10"] == pytest.approx(0.20) and means[name, "E 1"] == pytest.approx(-0.01)
+    (strong,) = (one for one in found if one.column == "E 10")
+    # 0.19, 0.21, 0.20: sd 0.01, so the half-width is 4.303 * 0.01 / sqrt 3.
+    assert strong.contrast.difference.half_width == pytest.approx(0.02484, abs=1e-5)
+    assert len(found) == 6 and all((one.cells, one.missing) == (1, 0) for one in found)
+    text = markdown_of(board_of(VALUES, contrasts=(GAIN, INTERACTION)))
+    assert "| ln against none, classes:1 minus iid | -1.00 ± 2.48" in text and "6 comparisons of this section" in text
+
+
+def test_interactions_pair_the_cells_of_one_method() -> None:
+    requests = [
+        (experiment(norm=norm, partition=partition, method=method, seed=seed), acc + 0.01 * seed * seed)
+        for method, norm, partition, acc in [
+            ("fedavg", "none", "iid", 0.5),
+            ("fedavg", "ln", "iid", 0.6),
+            ("fedavg", "none", "classes:1", 0.3),
+            ("fedavg", "ln", "classes:1", 0.6),
+            ("scaffold", "none", "classes:1", 0.1),
+            ("scaffold", "ln", "classes:1", 0.9),
+        ]
+        for seed in range(3)
+    ]
+    runs = tuple(Run(request, request.rounds, "done", record={"acc": acc}) for request, acc in requests)
+    (section,) = leaderboard_of(Collection(runs), contrasts=(INTERACTION,)).sections
+    (one,) = section.planned
+    assert one.contrast.difference.mean == pytest.approx(0.2), "scaffold has no run with iid data"
+
+
+def test_the_test_of_equivalence_is_that_of_the_nearer_bound() -> None:
+    # 0.2, 0.3, 0.4 points: mean 0.3, standard error 0.1 / sqrt 3; to the bound of 1 point t = 0.7 / 0.0577 = 12.12.
+    # The t-distribution with 2 degrees of freedom has P(T > t) = 1/2 - t / (2 sqrt(t^2 + 2)).
+    found = paired({0: 0.002, 1: 0.003, 2: 0.004}, {0: 0.0, 1: 0.0, 2: 0.0})
+    assert found is not None
+    t = 0.7 / (0.1 / 3**0.5)
+    assert equivalence_p(found, 0.01) == pytest.approx(0.5 - t / (2 * (t**2 + 2) ** 0.5))
+    assert equivalence_p(found, 0.003) == pytest.approx(0.5), "a mean on the bound"
+    assert equivalence_p(Difference(3, 0.0, 0.0, 1.0), 0.01) == 1 / 8, "no spread: each seed was on either side"
+    assert equivalence_p(Difference(3, 0.02, 0.0, 0.25), 0.01) == 1.0
+    assert equivalence_p(Difference(2, 0.0, None, 1.0), 0.01) is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "half_width", "verdict"),
+    [
+        (0.05, 0.01, "more"),
+        (-0.05, 0.01, "less"),
+        (0.0, 0.005, "equivalent"),
+        (0.004, 0.002, "more, equivalent"),
+        (0.01, 0.03, "open"),
+    ],
+)
+def test_verdicts(mean: float, half_width: float, verdict: str) -> None:
+    p = 0.0001 if abs(mean) > half_width else 0.8
+    assert judged({0: Difference(10, mean, half_width, p)}, 0.01)[0].verdict == verdict
+
+
+def test_a_family_is_corrected_for_its_size() -> None:
+    """Of three with p 0.02 none is significant: 3 * 0.02 = 0.06; nor is any of three with p 0.02 of equivalence."""
+    one = Difference(10, 0.02, 0.0198, 0.02)
+    assert [found.verdict for found in judged(dict.fromkeys(range(3), one), 0.01).values()] == ["open"] * 3
+    assert judged({0: one}, 0.01)[0].verdict == "more"
+
+
+def test_json_has_the_verdict_and_the_interaction() -> None:
+    (found, *_) = to_json(board_of(VALUES, contrasts=(INTERACTION,)))["planned"]
+    assert found["between"] == "classes:1 minus iid" and found["verdict"] == "open"
+    assert found["p_holm"] >= found["p"] and 0 < found["p_equivalence_holm"] <= 1
+
+
+def test_the_forest_plot_has_a_panel_for_each_interaction() -> None:
+    (drawing,) = draw(board_of(VALUES, contrasts=(GAIN, INTERACTION)), "gains")
+    gains, interactions = drawing.figure.axes
+    assert [label.get_text() for label in gains.get_yticklabels()] == [
+        "iid, E 1",
+        "iid, E 10",
+        "classes:1, E 1",
+        "classes:1, E 10",
+    ]
+    assert [label.get_text() for label in interactions.get_yticklabels()] == ["E 1", "E 10"]
+    points = [line.get_xdata()[0] for line in interactions.lines if len(line.get_xdata()) == 1]
+    assert points == [pytest.approx(-1.0), pytest.approx(20.0)]
+
+
+def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
+    """Rounds follow from E, so that they are no axis; the section says which belong together."""
+    values = {
+        (norm, f"classes:{classes}", E): [0.5 + 0.01 * (norm == "ln") * classes * seed * E for seed in range(3)]
+        for norm in ("none", "ln")
+        for classes in (1, 2, 3)
+        for E in (1, 2, 4)
+    }
+    board = board_of(values, rounds=40, contrasts=(GAIN,))
+    (section,) = board.sections
+    assert section.tables[0].col_axes == ("local_steps",) and section.tables[0].place == "classes:1"
+    assert section.constants.endswith("rounds 40 with E 1, 20 with E 2, 10 with E 4")
+    (drawing,) = draw(board, "phase")
+    texts = [text.get_text() for text in drawing.figure.axes[0].texts]
+    # Seeds gain 0, 1 and 2 points times classes and E; their sd is so large that no interval excludes zero.
+    assert texts == [f"{1.0 * classes * E:+.1f}" for classes in (1, 2, 3) for E in (1, 2, 4)]
+    assert drawing.name == "phase-digits-mlp-against-none"
+    assert draw(board_of(VALUES, contrasts=(GAIN,)), "phase") == [], "two by two columns are a table"
