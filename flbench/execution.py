@@ -230,6 +230,7 @@ class _Execution:
             self._record(before, report)
         if (outcome := self._at_end()) is not None:
             return outcome
+        attempt.show_round(subject.round)
         if stop or self._checkpoint_is_due():
             self._checkpoint()
         return Outcome("stopped", subject.round) if stop else None

@@ -233,7 +233,8 @@ class Watch:
         attempt = run.attempts()[-1]
         record = attempt.last_record() or {}
         # The count never decreases: a new attempt has no records until it has copied those of the previous one.
-        self._rounds[index] = max(self._rounds.get(index, 0), min(record.get("round", 0), request.rounds))
+        round = max(record.get("round", 0), attempt.shown_round())
+        self._rounds[index] = max(self._rounds.get(index, 0), min(round, request.rounds))
         log = attempt.log_path if attempt.log_path.exists() else self._worker_log(attempt)
         reached, value = self._rounds[index], record.get(metric)
         return RunSnapshot(run.run_id, self._label(index), request.rounds, state, reached, value, log, metric)

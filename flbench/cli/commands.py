@@ -43,6 +43,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     },
     "Tools": {
         "show": ("show", "show", "List methods, norms, ...; show one of them, or a run."),
+        "init": ("init", "init", "Write a commented sweep file to start from."),
         "schema": ("schema", "schema", "Print the JSON Schema of sweep files."),
         "bench": ("bench", "bench", "Time training and probes."),
         "doctor": ("doctor", "doctor", "Check what works on this machine, and say how to fix the rest."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flbench.cli.curves import curve
-from flbench.cli.live import STOPPING, news_line, remaining
+from flbench.cli.live import STOPPING, SUMMARY, news_line, remaining
 from flbench.cli.numbers import duration, handy, measured, pace, value
 from flbench.cli.screen import live_area, say
 from flbench.config import Experiment, headline_of
@@ -28,7 +29,8 @@ class RunCurve:
         self._console, self._run, self._experiment = console, found, experiment
         self._rounds, self._metric = experiment.rounds, headline_of(experiment.to_json())
         self._live: Live | None = None
-        self._printed, self._stopping = -1, False
+        self._printed, self._evaluated, self._stopping = -1, 0, False
+        self._said = time.monotonic()
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -40,10 +42,11 @@ class RunCurve:
         """Draw or print the evaluations so far."""
         attempts = self._run.attempts()
         records = attempts[-1].records() if attempts else []
+        self._evaluated = records[-1]["round"] if records else 0
         if self._live:
             speed = progress.rounds_per_second
             text = "" if speed is None else f"{pace(speed)}, {remaining(progress)}"
-            text = STOPPING if progress.stopping else text
+            text = STOPPING if progress.stopping else ", ".join(filter(None, (self._between(progress), text)))
             drawn = picture(records, self._rounds, self._console.width, text, metric=self._metric)
             self._live.update(drawn, refresh=True)
             return
@@ -53,9 +56,21 @@ class RunCurve:
                 known = progress.rounds_per_second and record["round"] < self._rounds
                 left = f", {remaining(progress)}" if known else ""
                 say(self._console, record_line(record, self._rounds, self._metric) + left)
+            self._said = time.monotonic()
+        if (between := self._between(progress)) and time.monotonic() - self._said > SUMMARY:
+            self._said = time.monotonic()
+            say(self._console, f"{between}, {remaining(progress)}" if progress.rounds_per_second else between)
         if progress.stopping and not self._stopping:
             say(self._console, STOPPING)
         self._stopping = progress.stopping
+
+    def _between(self, progress: Progress) -> str:
+        """Return the round that the run has reached since its last evaluation; empty if there is none."""
+        reached = max((seen.round for seen in progress.active), default=0)
+        if reached <= max(self._evaluated, 0):
+            return ""
+        coming = next((round for round in sorted(self._experiment.evaluated_rounds()) if round > reached), None)
+        return f"round {reached}/{self._rounds}" + (f" (next evaluation at {coming})" if coming else "")
 
     def print_end(self, outcome: Outcome) -> None:
         """Print the whole curve, the final numbers, and what to do next."""

@@ -23,6 +23,10 @@ RESUMABLE = frozenset({"ok", "interrupted", "preempted"})
 DIED = frozenset({"lost", "signal", "timeout", "node_fail"})
 
 
+#: The file with the last round that a worker showed between two evaluations. Only displays read it.
+ROUND = "round.txt"
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A saved state after ``round``; only the engine reads and writes its content."""
@@ -84,6 +88,14 @@ class AttemptDir:
         except OSError:
             return None
         return records[-1] if records else None
+
+    def shown_round(self) -> int:
+        """Return the last round that the worker showed between two evaluations; 0 if it showed none."""
+        try:
+            text = (files.read_bytes(self.path / ROUND) or b"").decode(errors="replace")
+        except OSError:
+            return 0
+        return int(text) if is_number(text) and len(text) < 16 else 0  # the file may come from other people
 
     def environment(self) -> dict[str, Any]:
         """Return the environment that the attempt ran in."""

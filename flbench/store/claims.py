@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Literal
 
 from flbench.config import Experiment
 from flbench.store import files, strict_json
-from flbench.store.attempts import AttemptDir, Checkpoint, ending
+from flbench.store.attempts import ROUND, AttemptDir, Checkpoint, ending
 from flbench.store.records import check_record, parse_records
 from flbench.store.results import Result, RunRequest
 from flbench.store.runs import RunDir
@@ -21,6 +21,9 @@ from flbench.store.secrets import redact, redact_all
 
 #: The file that reserves space for exit.json in every attempt, and its size in bytes.
 RESERVE, RESERVED = "exit.reserve", 2048
+
+#: Seconds between two rounds that an attempt shows: runs with faster evaluations write nothing more than these.
+SHOWN_SECONDS = 5.0
 
 #: Characters of a message that always fit into the reserve.
 SHORT = 400
@@ -39,7 +42,7 @@ class Attempt(AttemptDir):
     def __init__(self, path: Path, run: RunDir, experiment: Experiment) -> None:
         super().__init__(path)
         self.run, self.experiment, self.request = run, experiment, RunRequest.of(experiment)
-        self._began = time.perf_counter()
+        self._began = self._shown = time.perf_counter()
 
     @property
     def _is_durable(self) -> bool:
@@ -83,6 +86,13 @@ class Attempt(AttemptDir):
         line = strict_json.to_line(metrics)
         check_record(strict_json.loads(line.encode()))  # a plug-in's probe may measure anything
         files.append_line(self.metrics_path, line)
+
+    def show_round(self, round: int) -> None:
+        """Tell displays that a round is done, at most every ``SHOWN_SECONDS``; errors are ignored."""
+        if time.perf_counter() - self._shown >= SHOWN_SECONDS:
+            self._shown = time.perf_counter()
+            with suppress(OSError):
+                files.replace(self.path / ROUND, b"%d" % round, sync=False)
 
     def save_checkpoint(self, round: int, write: Callable[[BinaryIO], object]) -> None:
         """Save the state after a round atomically; then delete this attempt's older checkpoints."""

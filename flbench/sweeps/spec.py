@@ -84,8 +84,12 @@ def _version(raw: Any) -> Any:
     return raw
 
 
+#: Names of sweeps.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
 def _name(raw: Any) -> Any:
-    if isinstance(raw, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", raw):
+    if isinstance(raw, str) and not NAME.fullmatch(raw):
         shown = raw if len(raw) <= 80 else raw[:77] + "..."
         raise ValueError(
             "expected a name of at most 64 letters, digits, '.', '_' and '-', which starts with a letter or a digit"

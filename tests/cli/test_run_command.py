@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from flbench.cli import app
-from flbench.cli.run_curve import picture
+from flbench.cli.run_curve import RunCurve, picture
 from flbench.errors import UserError
-from flbench.store import Store
+from flbench.progress import Watch
+from flbench.store import Entry, Lease, Store
 from flbench.sweeps import experiment_from
 from tests.faults.stub import undisturbed
 
@@ -87,3 +89,29 @@ def test_tf32_on_a_cpu_is_refused_before_anything_is_stored(tmp_path: Path) -> N
 def test_unknown_field_names_the_nearest() -> None:
     result = run("nrom=ln")
     assert "did you mean 'norm'?" in str(result.exception)
+
+
+def test_rounds_between_evaluations_are_shown(tmp_path: Path) -> None:
+    request = experiment_from(["rounds=100", "eval_every=10"])
+    store = Store(tmp_path / "store")
+    attempt = store.claim(request, Lease.here())
+    assert attempt is not None
+    attempt.record({"round": 0, "acc": 0.1})
+    attempt.show_round(6)
+    assert attempt.shown_round() == 0, "the first seconds write nothing"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flbench.store.claims.SHOWN_SECONDS", 0)
+        attempt.show_round(7)
+    watch = Watch(store, [Entry.of(request)], 1)
+    seen = watch.update()
+    assert [(one.round, one.value) for one in seen.active] == [(7, 0.1)]
+    console = Console(width=200, file=StringIO())
+    shown = RunCurve(console, store.run(request.run_id), request)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flbench.cli.run_curve.SUMMARY", -1)
+        shown.update(replace(seen, rounds_per_second=0.5))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[0].startswith("round 0/100, acc 10.0 %, ETA ")
+    assert lines[1].startswith("round 7/100 (next evaluation at 10), ETA ")
+    (attempt.path / "round.txt").write_text("9" * 50)
+    assert attempt.shown_round() == 0, "damaged"
