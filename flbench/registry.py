@@ -33,6 +33,7 @@ import pydantic
 
 from flbench.errors import InvalidComponent
 from flbench.messages import explain, format_scalar, unknown
+from flbench.plugin_files import load_plugins
 
 _log = logging.getLogger(__name__)
 
@@ -140,6 +141,7 @@ class Registry(Generic[C]):
                 offer = f"{package} offers the {self.kind} {point.name!r} ({point.value})"
                 self._broken[point.name] = f"{offer}, which cannot be loaded: {reason}"
                 _log.warning("%s; update or uninstall it", self._broken[point.name])
+        self._sources |= {module: _source_hash(module) for module in load_plugins()}
         return self._classes
 
     def __getitem__(self, name: str) -> type[C]:

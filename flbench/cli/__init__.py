@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ import typer
 from flbench.cli.boundary import check_environment, guarded_output
 from flbench.cli.commands import Commands
 from flbench.errors import UserError
+from flbench.plugin_files import add_plugins
 
 app = typer.Typer(
     name="flbench",
@@ -39,7 +41,12 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-) -> None: ...
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.py", help="Load components from a file; repeatable. $FLBENCH_PLUGINS lists more."),
+    ] = None,
+) -> None:
+    add_plugins(plugin or [])
 
 
 def main() -> None:

@@ -223,3 +223,29 @@ def test_using_a_broken_component_reports_why_and_writes_nothing(tmp_path: Path)
     assert "broken.yaml:3: axes.method[1]: the package 'flbench-broken' offers the method 'broken'" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_components_of_a_single_file(tmp_path: Path) -> None:
+    spec, plugin, store = tmp_path / "plugged.yaml", tmp_path / "my-demo.py", tmp_path / "runs"
+    spec.write_text(SWEEP)
+    shutil.copy(HERE / "flbench_demo" / "flbench_demo.py", plugin)
+    sweep = ("--plugin", "my-demo.py", "sweep", str(spec), "--store", str(store), "--backend", "local")
+    done = flbench(tmp_path / "site", *sweep, "--workers", "1")
+    assert done.returncode == 0, done.stderr + done.stdout
+    results = [json.loads(path.read_text()) for path in store.rglob("results/*.json")]
+    plugins = {result["environment"].get("plugins") for result in results} - {None, ""}
+    assert len(results) == 4
+    assert [name.partition("=")[0] for name in plugins] == ["flbench_plugin_my_demo"]
+    plugin.write_text(plugin.read_text() + "# changed\n")
+    again = flbench(tmp_path / "site", *sweep, "--dry-run", "--json")
+    assert (json.loads(again.stdout)["done"], json.loads(again.stdout)["missing"]) == (1, 3), "only fedavg without norm"
+    plugin.write_text("x = 1\n\ny = x / 0\n")
+    broken = flbench(tmp_path / "site", *sweep)
+    assert broken.returncode == 2
+    assert broken.stderr == f"error: --plugin {plugin}:3: ZeroDivisionError: division by zero\n"
+    missing = flbench(tmp_path / "site", "--plugin", "none.py", "show", "norms")
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        "error: --plugin none.py: expected a Python file, there is none\n",
+    )

@@ -1,0 +1,62 @@
+"""Components from single files: ``flbench --plugin my_norm.py``, or $FLBENCH_PLUGINS, which workers inherit."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from flbench.errors import UserError
+
+#: Absolute paths of plug-in files, separated as in $PATH.
+VARIABLE = "FLBENCH_PLUGINS"
+
+#: How the names of their modules begin.
+PREFIX = "flbench_plugin_"
+
+
+def add_plugins(paths: list[Path]) -> None:
+    """Let this process and those that it starts load some files; raises UserError for one that cannot be loaded."""
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"--plugin {path}: expected a Python file, there is none")
+    known = [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, *(str(path.resolve()) for path in paths)]))
+
+
+def load_plugins() -> Iterator[str]:
+    """Import the files, which register their components.
+
+    Yields:
+        The names of their modules.
+
+    Raises:
+        UserError: a file is missing or raises an error; the message names the file and the line.
+    """
+    for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        path = Path(text)
+        name = PREFIX + re.sub(r"\W", "_", path.stem)
+        loaded = sys.modules.get(name)
+        if loaded is None:
+            _import(name, path)
+        elif loaded.__file__ != text:
+            raise UserError(f"--plugin {path}: {loaded.__file__} has the same name; rename one of them")
+        yield name
+
+
+def _import(name: str, path: Path) -> None:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"--plugin {path}: expected a Python file, whose name ends in .py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        raise UserError(f"--plugin {path}{f':{line}' if line else ''}: {type(error).__name__}: {error}") from error
