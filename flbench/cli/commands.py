@@ -43,6 +43,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     },
     "Tools": {
         "show": ("show", "show", "List methods, norms, ...; show one of them, or a run."),
+        "new": ("new", "new", "Write a component that works, with its test."),
         "init": ("init", "init", "Write a commented sweep file to start from."),
         "schema": ("schema", "schema", "Print the JSON Schema of sweep files."),
         "bench": ("bench", "bench", "Time training and probes."),

@@ -71,6 +71,8 @@ def runs(
     """
     if bad := [one for one in state or () if one not in STATES]:
         raise UserError(f"--state {bad[0]}: {unknown('state', bad[0], STATES)}")
+    if limit is not None and limit < 1:
+        raise UserError(f"--limit {limit}: expected at least 1 run")
     if results:
         opened, found = None, runs_of_files(results)
     else:

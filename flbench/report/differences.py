@@ -1,8 +1,8 @@
 """Two groups of runs compared: the fields in which they differ, and the paired differences of a metric.
 
-Runs are paired where all other fields agree, the seed included. The unit of a test is the pair: all seeds of one
-configuration against the same seeds of the other (``stats.paired``), corrected for the number of configurations
-(``stats.corrected``).
+Runs are paired where all other fields agree, the seed included, unless the groups have no seed in common. The unit of a
+test is the pair: all seeds of one configuration against the same seeds of the other (``stats.paired``), corrected for
+the number of configurations (``stats.corrected``).
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def _is_same(first: Run, second: Run) -> bool:
 
 
 def written(run: Run) -> dict[str, str]:
-    """Return the fields that define a run apart from its seed, as users write them, and its round."""
+    """Return the fields that define a run, as users write them, and its round."""
     fields = {name: label(value) for name, value in compared_fields(run.experiment).items()}
-    return {**fields, "rounds": str(run.rounds)}
+    return {**fields, "rounds": str(run.rounds), "seed": str(run.experiment.seed)}
 
 
 def _values(fields: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
@@ -122,13 +122,14 @@ def _by_key(
         value = value_of(run.record, metric)
         if value is None:
             continue
-        key = tuple((name, text) for name, text in own.items() if name not in differing)
+        key = tuple((name, text) for name, text in own.items() if name not in differing and name != "seed")
         seeds = found.setdefault(key, {})
-        if run.experiment.seed in seeds:
+        seed = 0 if "seed" in differing else run.experiment.seed
+        if seed in seeds:
             several = [name for name in differing if max(map(len, fields[name])) > 1]
             listed = "; ".join(f"{name}: {' | '.join(', '.join(side) for side in fields[name])}" for name in several)
             raise UserError(f"runs have several partners, because fields vary on one side alone: {listed}; use --only")
-        seeds[run.experiment.seed] = run, value
+        seeds[seed] = run, value
     return found
 
 

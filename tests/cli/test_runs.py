@@ -121,6 +121,9 @@ def test_runs_and_their_cells(store: Store) -> None:
     first, second = experiment(norm="none", partition="classes:1"), experiment(norm="ln", partition="classes:1")
     one = json.loads(flbench("diff", first.run_id, second.run_id, "--json"))
     assert (one["pairs"], one["cells"][0]["half_width"], one["cells"][0]["p"]) == (1, None, None)
+    other_seed = experiment(norm="none", partition="classes:1", seed=1)
+    seeds = json.loads(flbench("diff", first.run_id, other_seed.run_id, "--json"))
+    assert (seeds["fields"], seeds["pairs"]) == ({"seed": {"a": ["0"], "b": ["1"]}}, 1)
     cells = json.loads(flbench("diff", first.run_id, second.run_id, "--cells", "--json"))
     assert (cells["pairs"], len(cells["cells"])) == (3, 1)
 
