@@ -99,7 +99,7 @@ NAMES = (
 )
 
 COMMANDS = (
-    *("status --json", "status", "logs toy", "retry toy"),
+    *("status --json", "status", "logs toy", "retry toy", "runs --json", "runs"),
     *("gc --yes", "export out.parquet", "report --json", "verify"),
 )
 
@@ -129,6 +129,9 @@ def test_damaged_files_do_not_hide_other_runs(store: Store, damage: Callable[[Pa
             sweeps = json.loads(result.stdout)["sweeps"]
             assert sorted(sweep["runs"] for sweep in sweeps) == [3, 1 + len(NAMES)]
             assert all(sweep["done"] >= 1 for sweep in sweeps)
+    for run in damaged:
+        shown = cli("show", "run", run.run_id)
+        assert shown.exception is None or isinstance(shown.exception, UserError), (run.run_id, shown.exception)
     assert store.run(OTHER.run_id).state(OTHER).status == "done"
 
 
