@@ -328,6 +328,8 @@ CASES = [
     case("an unknown metric", "report: {metric: accuracy}", "report.metric: ", "did you mean 'acc'?"),
     case("rows of no field", "report: {rows: [metod]}", "report.rows[0]: ", "did you mean 'method'?"),
     case("an unknown baseline", "report: {baseline: {method: fedav}}", "report.baseline.method: ", "'fedavg'"),
+    case("a headline of no field", "report: {headline: {partitoin: iid}}", "headline[0].partitoin: ", "'partition'"),
+    case("an unknown headline", "report: {headline: [{norm: fm}]}", "report.headline[0].norm: ", "'fn'"),
     case("an unknown contrast", "report: {contrasts: [{norm: fm, against: none}]}", "report.contrasts", "'fn'"),
     case("an unknown reference", "report: {contrasts: [{norm: fn, against: nine}]}", ".against: ", "'none'"),
     case("a contrast of no field", "report: {contrasts: [{nrom: fn, against: none}]}", ".nrom: ", "norm"),

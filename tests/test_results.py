@@ -36,6 +36,10 @@ def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path) -> None
     command = [sys.executable, "-c", "from flbench.cli import main; main()", *command_of(committed)]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert (tmp_path / "leaderboard.md").read_text() == committed
+    pages = {path.name: path.read_text() for path in (tmp_path / "docs/results").glob("*.md")}
+    kept_pages = {path.name: path.read_text() for path in (ROOT / "docs/results").glob("*.md")}
+    del kept_pages["README.md"]  # written by people
+    assert pages == kept_pages
     made = {path.name: path.read_bytes() for path in (tmp_path / "docs/figures").glob("*.svg")}
     kept = {path.name: path.read_bytes() for path in (ROOT / "docs/figures").glob("*.svg")}
     assert sorted(made) == sorted(kept)
@@ -46,6 +50,12 @@ def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path) -> None
 def test_committed_results_can_be_read(name: str) -> None:
     """Read the small files; the leaderboard's test reads the others."""
     assert len(exports.read(ROOT / f"results/{name}.parquet")) > 10
+
+
+def test_the_first_page_is_short() -> None:
+    text = (ROOT / "leaderboard.md").read_text()
+    assert len(text.encode()) <= 15_000 and text.count("\n") <= 150
+    assert 1 <= text.count("\n![") <= 3
 
 
 def test_the_figures_of_readme_exist() -> None:

@@ -24,15 +24,14 @@ from flbench.planning import write_plan
 from flbench.progress import Watch
 from flbench.report.dataframes import tidy
 from flbench.report.leaderboard import build
-from flbench.report.page.leaderboard import document
 from flbench.report.parts import parts_of
 from flbench.report.runs import StoreSource
 from flbench.report.write.json import to_json
-from flbench.report.write.markdown import to_markdown
 from flbench.store import Attempt, Lease, Plan, Races, Store, read_search
 from flbench.sweeps import SpecError, Sweep, load_sweep
 from flbench.worker import Options, work
 from tests.faults.stub import Done, OneByOne
+from tests.report.stores import unfolded_of
 
 SWEEP = """
 version: 1
@@ -182,7 +181,7 @@ def test_the_report_shows_what_was_dropped_and_the_budget_of_every_row(store: St
         ("lr 0.5, best of 5", 2 * (2 * 2 + 6 + 2 * 20)),
         ("lr 0.1, best of 5", 2 * (2 + 2 * 6 + 2 * 20)),
     ]
-    text = to_markdown(document(board))
+    text = unfolded_of(board)
     assert "dropped at round 6" in text
     assert "over all settings and seeds: 100 to 108 rounds (more where settings tie at a rung)." in text
     frame = tidy(part.collection.runs)

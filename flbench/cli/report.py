@@ -33,17 +33,16 @@ from flbench.errors import UserError
 from flbench.papers import papers
 from flbench.report.board import Leaderboard
 from flbench.report.dataframes import write_csv
-from flbench.report.figures.kinds import with_links, write_figures
+from flbench.report.figures.kinds import write_figures
 from flbench.report.leaderboard import build
-from flbench.report.output import check_replaceable, write_text
-from flbench.report.page.leaderboard import document
+from flbench.report.output import check_replaceable, write_text, written
+from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of
 from flbench.report.runs import Source, StoreSource
 from flbench.report.transfer import FilesSource
 from flbench.report.write.html import to_html
 from flbench.report.write.json import to_json
-from flbench.report.write.markdown import to_markdown
 from flbench.report.write.terminal import to_terminal
 from flbench.store import Store
 from flbench.sweeps import collection_paused, load_sweeps
@@ -60,7 +59,7 @@ TuneOption = Annotated[
 _NOT_REPEATED = frozenset({"specs", "sets", "only", "limit", "force", "as_json"})
 
 #: Options that name a file or a folder; documents do not show the directories of this machine.
-_PATHS = frozenset({"store", "results", "out", "html", "csv", "figures", "data"})
+_PATHS = frozenset({"store", "results", "out", "details", "html", "csv", "figures", "data"})
 
 #: Endings of file names.
 _ENDINGS: Mapping[str, tuple[str, ...]] = {"--out": (".md",), "--html": (".html", ".htm"), "--csv": (".csv",)}
@@ -74,6 +73,16 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.md", help="The leaderboard to write; default: named after the sweep or store."),
+    ] = None,
+    details: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the details as a page for each data set, paper and study into this folder, and a first page.",
+        ),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Title of the report; default: the names of the sweeps.")
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Also write it as one page with sortable tables.")
@@ -116,6 +125,7 @@ def report(
 ) -> None:
     """Write a leaderboard from a store or from exported files: quickstart.md for sweeps/quickstart.yaml.
 
+    It begins with a first page (answers, one table, few figures); --details writes the rest into pages of their own.
     Missing, failed and diverged runs are shown as such; the same runs give the same bytes. Numbers that the label-skew
     paper or NIID-Bench published for a data set and model among the runs are shown beside ours, each with a verdict.
 
@@ -131,10 +141,12 @@ def report(
     compared = {"published": published or None, "tolerance": tolerance, "why": why or None}
     with collection_paused():
         board = gather(choice, layout, compared, _typed(context))
+    if title is not None:
+        board = dataclasses.replace(board, options=dataclasses.replace(board.options, title=title))
     first, *more = [name for name, _ in board.options.specs] or _names(choice)
     out = out or Path(f"{first}-and-{len(more)}-more.md" if more else f"{first}.md")
-    for path in () if force else (None if as_json else out, html):
-        check_replaceable(path, board.options.title)
+    if not force:
+        check_replaceable(html, board.options.title)
     with ExitStack() as stack:
         stack.enter_context(writing())
         if csv is not None:
@@ -142,18 +154,24 @@ def report(
         if figures is not None or html is not None:
             folder = figures or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             pictures = write_figures(board, folder, figure_kinds(papers()).values(), data)
-            board = dataclasses.replace(board, pictures=with_links(pictures, out) if figures else pictures)
+            board = dataclasses.replace(board, pictures=pictures)
         if html is not None:
             write_text(html, to_html(document(board), board.options.title))
-        if not as_json:
-            write_text(out, to_markdown(document(board)))
+        shown = board if figures is not None else dataclasses.replace(board, pictures=())
+        pages = {} if as_json else written(shown, out, details)
+        for path in () if force else pages:
+            check_replaceable(path, board.options.title)
+        for path, text in pages.items():
+            write_text(path, text)
     if as_json:
         print_json(to_json(board))
         return
-    written = [str(path) for path in (out, html, csv) if path is not None]
+    files = [str(path) for path in (out, html, csv) if path is not None]
+    if details is not None:
+        files.insert(1, f"{len(pages) - 1} pages in {details}")
     if figures is not None:
-        written.append(f"{len(board.pictures)} figures in {figures} (SVG and PNG)")
-    _show(board, written)
+        files.append(f"{len(board.pictures)} figures in {figures} (SVG and PNG)")
+    _show(board, files)
 
 
 def gather(

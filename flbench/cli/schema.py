@@ -49,6 +49,7 @@ def sweep_schema() -> Schema:
         _replace(owner, key, {"$ref": f"#/$defs/{mapping}"})
     parts["contrast"] = _contrast(fields)
     _replace(parts["Report"], "contrasts", _one_or_list({"$ref": "#/$defs/contrast"}, fewest=0))
+    _replace(parts["Report"], "headline", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
     _replace(whole, "exclude", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
     _replace(whole, "overrides", _one_or_list({"$ref": "#/$defs/Override"}, fewest=0))
     _replace(whole, "seeds", {"anyOf": [_list_of({"type": "integer", "minimum": 0}), _RANGE]})

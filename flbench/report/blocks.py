@@ -6,6 +6,8 @@ which strings from a store are escaped with ``literal``. All other texts are pla
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,22 +70,31 @@ class Grid:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture in an SVG file; Markdown omits one without ``link``, HTML embeds it."""
+    """A picture in an SVG file; Markdown links it, HTML embeds it."""
 
     caption: str
-    link: str
     svg: Path
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Folded blocks; ``summary`` is the visible line."""
+    """Blocks that HTML folds below the line ``summary``; Markdown names them, and links their figures."""
 
     summary: str
     blocks: tuple[Block, ...]
 
 
 Block = Heading | Paragraph | Items | Code | Grid | Figure | Fold
+
+
+def shifted(block: Block, levels: int) -> Block:
+    """Return a block, a heading that many levels further down."""
+    return dataclasses.replace(block, level=block.level + levels) if isinstance(block, Heading) else block
+
+
+def anchor(text: str) -> str:
+    """Return the anchor that GitHub gives a title."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
 
 
 def words(*texts: str) -> tuple[Entry, ...]:

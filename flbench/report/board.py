@@ -47,6 +47,7 @@ class Section:
     """One data set and model, with the report options of some sweeps."""
 
     title: str  # data set and model, and the sweeps if others have other report options
+    name: str  # the shortest of its title that no other section has: the data set, or with the sweeps, or the title
     place: tuple[str, str]  # the names of data set and model
     layout: Layout  # the report options of the sweeps
     constants: str  # the settings that all cells share
@@ -74,7 +75,7 @@ class Picture:
     caption: str  # what it shows
     svg: Path  # its file; the PNG has the same name
     place: tuple[str, str] | None = None  # the data set and model it belongs to, if any
-    link: str = ""  # the path from the leaderboard to the file; empty for no link
+    on_first_page: bool = False  # whether its kind is for the first page
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -13,6 +14,9 @@ from flbench.report.runs import Run
 Verdict = Literal["holds", "in part", "does not hold", "inconclusive", "not run"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
+#: Those that say nothing of the statement.
+UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not run")
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -22,6 +26,11 @@ class Claim:
     source: str  # paper, and theorem, figure or table
     verdict: Verdict  # what our runs say
     evidence: str  # the numbers behind the verdict, with their spread or interval and n, or why there is none
+
+    @property
+    def gist(self) -> str:
+        """The first sentence of the evidence, without its full stop."""
+        return re.split(r"\.(?=\s+[A-Z])", self.evidence)[0].removesuffix(".")
 
     def fields(self) -> dict[str, str]:
         """Return the fields of the JSON form, in which the verdict is called ``holding``."""

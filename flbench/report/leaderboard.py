@@ -71,13 +71,15 @@ def _sections(parts: Sequence[Part]) -> tuple[Section, ...]:
         _check(runs, part.layout)
         found += [(_ticks(members[0]), part, members) for members in grouped(runs, _ticks)]
     counts = Counter(ticks for ticks, _, _ in found)
+    datasets = Counter(ticks[0] for ticks in counts)
     sections = []
     for ticks, part, members in sorted(found, key=lambda one: one[0]):
         title = ", ".join(at.label for at in ticks)
+        name = ticks[0].label if datasets[ticks[0]] == 1 else title
         if counts[ticks] > 1:
             names = [name for name, places in part.sweeps.items() if place_of(members[0].training) in places]
-            title += f" ({', '.join(names)})"
-        sections.append(_section(title, dataclasses.replace(part.collection, runs=tuple(members)), part.layout))
+            title, name = (f"{text} ({', '.join(names)})" for text in (title, name))
+        sections.append(_section(title, name, dataclasses.replace(part.collection, runs=tuple(members)), part.layout))
     return tuple(sections)
 
 
@@ -107,7 +109,7 @@ def _check(runs: Sequence[Run], layout: Layout) -> None:
             raise UserError(f"cannot lay out a leaderboard by {axis!r}; possible: {', '.join(known)}")
 
 
-def _section(title: str, collection: Collection, layout: Layout) -> Section:
+def _section(title: str, name: str, collection: Collection, layout: Layout) -> Section:
     cells = merge_rows(cells_of(collection.runs, layout.metric), layout.rows)
     fingerprints = tuple(sorted({cell.fingerprint for cell in cells if cell.fingerprint}))
     if len(fingerprints) > 1:
@@ -137,6 +139,7 @@ def _section(title: str, collection: Collection, layout: Layout) -> Section:
     own = [dataclasses.replace(cell, metric="acc_personal") for cell in cells if cell.personal]
     return Section(
         title=title,
+        name=name,
         place=place_of(collection.runs[0].training),
         layout=layout,
         constants=", ".join([_constants(cells), *_following(compared)]),

@@ -10,7 +10,7 @@ from pathlib import Path
 from flbench.errors import UserError
 from flbench.report.board import Leaderboard
 from flbench.report.leaderboard import build
-from flbench.report.page.leaderboard import document
+from flbench.report.page.document import document, documents
 from flbench.report.paper import Paper
 from flbench.report.parts import options_of, parts_of
 from flbench.report.runs import StoreSource
@@ -27,18 +27,26 @@ def write_leaderboard(
     ``arguments`` are options of the command that makes it again (``flbench report``).
     """
     board = build(parts_of(StoreSource(store), sweeps), options_of(sweeps, arguments), papers)
-    write_text(path, to_markdown(document(board)))
+    for file, text in written(board, path, None).items():
+        write_text(file, text)
     return board
 
 
+def written(board: Leaderboard, out: Path, details: Path | None) -> dict[Path, str]:
+    """Return the Markdown files of a report: one, or with a folder for details a first page and their pages."""
+    files = {out: document(board)} if details is None else documents(board, out, details)
+    return {path: to_markdown(blocks, path.parent if board.pictures else None) for path, blocks in files.items()}
+
+
 def check_replaceable(path: Path | None, title: str) -> None:
-    """Raise UserError for an existing file that is not an earlier report with the same title."""
+    """Raise UserError for an existing file that is not an earlier report, or part of one, with the same title."""
     if path is None or not path.is_file():
         return
     known = path.read_text(encoding="utf-8", errors="replace")
     page = re.search(r'<meta name="generator" content="flbench report: (.*)">', known)
-    page_title = unescape(page[1]) if page else None
-    text_title = known.partition("\n")[0].removeprefix("# ") if "\nRegenerate with:\n" in known else None
+    part = re.search(r"^Part of \[(.*?)\]\(", known, re.MULTILINE)
+    page_title = unescape(page[1]) if page else part[1] if part else None
+    text_title = known.partition("\n")[0].removeprefix("# ") if "\n```sh\nflbench report" in known else None
     if title not in (page_title, text_title):
         found = f"a report on {page_title or text_title}" if page_title or text_title else "no report"
         raise UserError(f"{path} is {found}, and this one is on {title}: name another file, or replace it with --force")

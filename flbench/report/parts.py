@@ -88,11 +88,16 @@ def _layout_of(sweep: Sweep) -> Layout:
         margin=options.margin,
         target=options.target,
         search=sweep.search,
+        headline=None if options.headline is None else tuple(map(_conditions, options.headline)),
     )
     if options.baseline is None:
         return layout
-    conditions = tuple(f"{path}={json.dumps(value)}" for path, value in options.baseline.items())
-    return dataclasses.replace(layout, baseline=conditions)
+    return dataclasses.replace(layout, baseline=_conditions(options.baseline))
+
+
+def _conditions(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a mapping of a sweep file as FIELD=VALUE conditions."""
+    return tuple(f"{path}={json.dumps(value)}" for path, value in values.items())
 
 
 def _pairs(contrast: Mapping[str, Any]) -> Iterator[Pair]:

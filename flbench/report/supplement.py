@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flbench.report.blocks import Block, Figure
+from flbench.report.cells import Cell
+from flbench.report.claims import Claim
 
 #: The names of a data set and a model.
 Place = tuple[str, str]
@@ -20,8 +22,16 @@ class Supplement:
         return ()
 
     def opening(self) -> Sequence[Block]:
-        """Return the blocks below the first table."""
+        """Return blocks among the answers of the first page."""
         return ()
+
+    def claims(self) -> Sequence[tuple[str, Claim]]:
+        """Return claims for the first page, each with the title of the section that it is about."""
+        return ()
+
+    def beside(self, cell: Cell) -> str:
+        """Return a line below a cell of the first page; empty for none."""
+        return ""
 
     def of_section(self, place: Place) -> Sequence[Block]:
         """Return the blocks at the end of the last section on a data set and model."""

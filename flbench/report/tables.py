@@ -67,6 +67,8 @@ class Layout:
     margin: float | None = None  # a cell at most this much worse than the best ties; None: ``tie_margin`` chooses
     target: float | None = None  # value to which rounds and bytes are counted; None: the final value of the baseline
     search: Halving | None = None  # how settings were dropped before the last round
+    # Columns on the first page, each as FIELD=VALUE conditions; None: the first ones.
+    headline: tuple[tuple[str, ...], ...] | None = None
 
     @property
     def tie_margin(self) -> float:

@@ -9,7 +9,7 @@ from flbench.report.costs import Reached
 from flbench.report.planned import Judged
 from flbench.report.stats import Contrast
 from flbench.report.tables import POINT, Layout, Table
-from flbench.report.ticks import Tick, axis_label
+from flbench.report.ticks import Tick, axis_label, place_label
 
 #: Mark of a cell that is not significantly worse than the best.
 TIED = "≈"
@@ -22,6 +22,11 @@ def column_head(table: Table, col: Sequence[Tick]) -> str:
     """Return the lines above a column: its position on every axis, or the metric where it is the only column."""
     labels = [axis_label(axis, at) for axis, at in zip(table.col_axes, col, strict=True)]
     return "\n".join(labels or [METRICS[table.metric].title])
+
+
+def column_name(table: Table, col: Sequence[Tick]) -> str:
+    """Return the position of a column on every axis on one line; a wide table is split, and its title has a part."""
+    return ", ".join(filter(None, [table.short_title, place_label(table.col_axes, col)]))
 
 
 def row_labels(table: Table, r: int) -> list[str]:

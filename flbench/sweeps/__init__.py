@@ -207,6 +207,8 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
                 raise source.error(("report", part, index), str(error)) from None
     if spec.report.baseline is not None:
         Rule(source, source.read_layer(spec.report.baseline, ("report", "baseline")))
+    for index, column in enumerate(spec.report.headline or ()):
+        Rule(source, source.read_layer(column, ("report", "headline", index)))
     for index, contrast in enumerate(spec.report.contrasts):
         _check_contrast(source, contrast, ("report", "contrasts", index))
     rule = spec.report.select_by

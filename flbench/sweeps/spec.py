@@ -345,6 +345,10 @@ class Report(Strict):
         description="a cell ties with the best of its column if it is shown to be less than this worse, in the unit of "
         "the metric; default: 0.01, a point, for accuracies, and no ties for other metrics",
     )
+    headline: Annotated[tuple[Values, ...] | None, BeforeValidator(_conditions)] = Field(
+        default=None,
+        description="columns on the first page, as {partition: iid, E: 10}; [] for none; default: the first ones",
+    )
     target: float | None = Field(
         default=None,
         description="value of the metric to which rounds and bytes are counted; default: what the baseline ends with",

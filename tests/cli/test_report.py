@@ -14,7 +14,7 @@ from flbench.report.output import write_leaderboard
 from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
 from flbench.sweeps import load_sweep
-from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, markdown_of, records
+from tests.report.stores import accuracy, experiment, filled, finish, leaderboard_of, markdown_of, records, unfolded_of
 
 SPEC = """
 version: 1
@@ -124,7 +124,8 @@ def test_a_change_of_one_of_two_sweeps(here: Path, monkeypatch: pytest.MonkeyPat
 def test_without_a_spec_everything_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(here / "elsewhere", [experiment(), experiment(lr=0.5)])
     assert flbench(monkeypatch, "report", "--store", "elsewhere", "--out", "sub/board.md") == 0
-    assert "lr 0.5" in Path("sub/board.md").read_text()
+    text = Path("sub/board.md").read_text()
+    assert "2 training runs on digits" in text and "the best lr" not in text and "In `--html`: All 2 cells" in text
     assert not Path("tiny.md").exists()
 
 
@@ -266,8 +267,9 @@ def test_mistakes_are_reported_in_one_line(
 def test_hundreds_of_cells(tmp_path: Path) -> None:
     requests = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
     board = leaderboard_of(collect(StoreSource(filled(tmp_path, requests))))
-    text = markdown_of(board)
-    assert text[text.index("All 200 cells") :].count("n=2") == 200
+    assert "In `--html`: All 200 cells" in markdown_of(board)
+    text = unfolded_of(board)
+    assert text.count("n=2, no interval") == 201, "each, and the best one in a table of its own"
 
 
 def test_published_numbers_on_request(
@@ -314,8 +316,8 @@ def test_why_is_shown_on_request(
     text = Path("tiny.md").read_text()
     why = text[text.index("\n## Why\n") : text.index("## How to read this")]
     assert "**Accuracy follows the rank of the features: inconclusive.**" in why
-    assert "](figures/why-digits-mlp.svg)" in why and "](figures/features-digits-mlp-fedavg" in why
-    assert "](figures/why-digits-mlp.svg)" not in text.replace(why, "")
+    assert "](figures/features-digits-mlp-fedavg" in why and "why-digits-mlp.svg" not in why
+    assert text.partition("\n## digits, mlp\n")[0].count("](figures/why-digits-mlp.svg)") == 1
     assert "tiny.yaml --set 'probes={features: 10}' --figures figures --why\n" in text
     assert "Accuracy follows the rank of the features: inconclusive" in capsys.readouterr().out
     assert flbench(monkeypatch, *words, "--json") == 0
@@ -354,13 +356,13 @@ report: {rows: [norm], metric: loss, target: 0.5}
     for order in (("rates.yaml", "best.yaml"), ("best.yaml", "rates.yaml")):
         flbench(monkeypatch, "report", *order, "--out", "board.md")
         texts.append(Path("board.md").read_text())
-        rates = texts[-1].partition("\n## digits, mlp (rates)\n")[2].partition("\n## ")[0]
-        best = texts[-1].partition("\n## digits, mlp (best)\n")[2].partition("\n## ")[0]
+        rates = texts[-1].partition("\n### digits, mlp (rates)\n")[2].partition("\n### ")[0]
+        best = texts[-1].partition("\n### digits, mlp (best)\n")[2].partition("\n### ")[0]
         assert "| norm | lr 0.01<br>iid | lr 0.1<br>iid |" in rates and "best of" not in rates
-        assert "### Best lr of each row" in best and "lr 0.1, best of 2" in best and "Target: 0.5," in best
+        assert "#### Best lr of each row" in best and "lr 0.1, best of 2" in best and "Target: 0.5," in best
     assert "- Runs: 16, 16 finished" in texts[0]
     flbench(monkeypatch, "report", "rates.yaml", "best.yaml", "--out", "board.md", "--tune", "lr", "--metric", "acc")
-    rates = Path("board.md").read_text().partition("\n## digits, mlp (rates)\n")[2].partition("\n## ")[0]
+    rates = Path("board.md").read_text().partition("\n### digits, mlp (rates)\n")[2].partition("\n### ")[0]
     assert "lr 0.1, best of 2" in rates, "an option of the command replaces that of every sweep"
 
 

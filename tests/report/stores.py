@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flbench.config import Experiment, content_of, parse_experiment
 from flbench.papers import papers
+from flbench.report.blocks import Block, Fold
 from flbench.report.board import Leaderboard, Options, Picture
 from flbench.report.claims import Chapter
 from flbench.report.figures import kinds
 from flbench.report.figures.drawing import Drawing
 from flbench.report.leaderboard import build
-from flbench.report.page.leaderboard import document
+from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import Part
 from flbench.report.runs import Collection
@@ -48,6 +49,16 @@ def leaderboard_of(collection: Collection, **options: Any) -> Leaderboard:
 def markdown_of(board: Leaderboard) -> str:
     """The text of ``leaderboard.md``."""
     return to_markdown(document(board))
+
+
+def unfolded_of(board: Leaderboard) -> str:
+    """The text of a report with what only HTML shows."""
+
+    def unfolded(blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
+            yield from unfolded(block.blocks) if isinstance(block, Fold) else (block,)
+
+    return to_markdown(list(unfolded(document(board))))
 
 
 def html_of(board: Leaderboard) -> str:

@@ -9,9 +9,8 @@ import pytest
 from matplotlib.image import imread
 
 from flbench.papers import papers
-from flbench.report.board import Leaderboard, Picture
+from flbench.report.board import Leaderboard
 from flbench.report.figures.drawing import Drawing
-from flbench.report.figures.kinds import with_links
 from flbench.report.figures.style import COLORS
 from flbench.report.paper import figure_kinds
 from flbench.report.runs import StoreSource, collect
@@ -216,14 +215,6 @@ def test_labels_without_data_are_left_out(tmp_path: Path) -> None:
 def test_kinds_without_support_draw_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path, [experiment()])
     assert {kind for kind in figure_kinds(papers()) if drawings(store, kind)} == {"curves", "labels"}
-
-
-def test_links_are_relative_to_the_leaderboard(tmp_path: Path) -> None:
-    picture = Picture("curves", "a caption", tmp_path / "docs" / "figures" / "a-0.1.svg")
-    (linked,) = with_links((picture,), tmp_path / "leaderboard.md")
-    assert linked.link == "docs/figures/a-0.1.svg"
-    (above,) = with_links((picture,), tmp_path / "docs" / "boards" / "b.md")
-    assert above.link == "../figures/a-0.1.svg"
 
 
 def test_neighbouring_colours_differ_in_grey() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from flbench.messages import format_scalar
 from flbench.papers.label_skew.claims_published import Order, Published
 from flbench.papers.label_skew.published import Configuration, PublishedRow, remarks
 from flbench.papers.published_numbers import HEADS, Comparison
-from flbench.report.blocks import Block, Entry, Grid, Heading, Items, Paragraph, words
+from flbench.report.blocks import Block, Entry, Fold, Grid, Heading, Items, Paragraph, words
 
 #: Settings that head a column where they differ between the rows of a section.
 _SETTINGS: Mapping[str, str] = {
@@ -20,6 +21,9 @@ _SETTINGS: Mapping[str, str] = {
     "lr": "lr",
     "batch_size": "batch_size",
 }
+
+#: With more numbers than this whose runs cannot decide, only the others are shown unfolded.
+MOST_SHORT = 12
 
 
 def other_places(published: Published, shown: Container[tuple[str, str]]) -> list[Block]:
@@ -86,9 +90,15 @@ def place_blocks(published: Published, place: tuple[str, str], heading: Heading)
         for name, value in shared.items()
     )
     heads = ["published as", "table", "ours", *(_SETTINGS[name] for name in settings)]
-    rows = tuple(_row(same, settings) for same in _merged(shown))
-    numbers = Grid((*heads, *HEADS), rows, len(heads), remarks=1)
-    blocks += [Paragraph(f"Everywhere: {everywhere}."), numbers]
+    rows = [(_row(same, settings), same[0].judgement.obstacle) for same in _merged(shown)]
+    numbers = Grid((*heads, *HEADS), tuple(row for row, _ in rows), len(heads), remarks=1)
+    full = tuple(row for row, obstacle in rows if not obstacle)
+    blocks.append(Paragraph(f"Everywhere: {everywhere}."))
+    if len(rows) - len(full) > MOST_SHORT:
+        blocks += [dataclasses.replace(numbers, rows=full)] if full else []
+        blocks.append(Fold(f"All {len(rows)} numbers, also of cells with fewer rounds or other data", (numbers,)))
+    else:
+        blocks.append(numbers)
     if notes := _remarks(shown):
         blocks.append(Items(tuple(notes)))
     if orders := [one for one in published.orders if one.column.place == place]:

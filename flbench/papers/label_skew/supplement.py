@@ -12,6 +12,8 @@ from flbench.papers.label_skew.chapter import KINDS, Synthesis
 from flbench.papers.label_skew.claims_published import Published
 from flbench.papers.published_numbers import tally
 from flbench.report.blocks import Block, Figure, Heading, Paragraph
+from flbench.report.cells import Cell
+from flbench.report.claims import Claim
 from flbench.report.supplement import Place, Supplement
 
 
@@ -34,6 +36,19 @@ class LabelSkewSupplement(Supplement):
         judgements, tested = self.published.judgements, self.published.tested
         sentences = [f"{len(judgements)} published numbers: {tally(judgements)}", *filter(None, [tested])]
         return [Paragraph(" ".join(f"{one}." for one in sentences))]
+
+    def claims(self) -> Sequence[tuple[str, Claim]]:
+        """Return the claims of the chapter "Why" and those on training on one class, by section."""
+        mechanisms = [(one.title, found.claim) for one in self.why or () for found in one.mechanisms]
+        return [*mechanisms, *((one.title, claim) for one in self.why or () for claim in one.claims)]
+
+    def beside(self, cell: Cell) -> str:
+        """Return the published number of a cell that ran as long as the paper, and the verdict."""
+        compared = [] if self.published is None else self.published.comparisons
+        same = (one for one in compared if one.cell is not None and one.cell.unit == cell.unit)
+        return next(
+            (f"published {one.row.text}: {one.judgement.verdict}" for one in same if one.judgement.prediction), ""
+        )
 
     def of_section(self, place: Place) -> Sequence[Block]:
         """Return the published numbers of a data set and model."""

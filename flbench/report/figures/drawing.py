@@ -50,6 +50,7 @@ class FigureKind:
         draw: draws a leaderboard's figures of this kind; none where the runs do not support it.
         order: position among the figures of a section, ascending.
         reads_data: whether ``draw`` takes the folder of the data sets as its second argument.
+        on_first_page: whether the first figure of this kind is one of the few on the first page.
     """
 
     name: str
@@ -57,6 +58,7 @@ class FigureKind:
     draw: Callable[..., Iterator[Drawing]]
     order: int = 100
     reads_data: bool = False
+    on_first_page: bool = False
 
 
 def save(drawing: Drawing, directory: Path) -> list[Path]:

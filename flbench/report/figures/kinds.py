@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,9 +12,13 @@ from flbench.report.figures.style import STYLE
 
 #: The kinds that belong to no paper.
 GENERAL = (
-    FigureKind("gains", "planned comparisons with their intervals", gains.gains, order=4),
-    FigureKind("phase", "the gain of planned comparisons over two axes of columns", phase.phase, order=5),
-    FigureKind("budget", "the expected value over the number of tried settings", budget.budget, order=6),
+    FigureKind("gains", "planned comparisons with their intervals", gains.gains, order=4, on_first_page=True),
+    FigureKind(
+        "phase", "the gain of planned comparisons over two axes of columns", phase.phase, order=5, on_first_page=True
+    ),
+    FigureKind(
+        "budget", "the expected value over the number of tried settings", budget.budget, order=6, on_first_page=True
+    ),
     FigureKind("curves", "the metric over rounds, with bands", curves.over_rounds, order=10),
     FigureKind("lr", "the metric over the learning rate", axes.over_lr, order=20),
     FigureKind("dirichlet", "the metric over Dirichlet's beta", axes.over_beta, order=30),
@@ -44,19 +46,11 @@ def draw(board: Leaderboard, kind: FigureKind, data_root: Path | None = None) ->
 def write_figures(
     board: Leaderboard, directory: Path, kinds: Iterable[FigureKind], data_root: Path | None = None
 ) -> tuple[Picture, ...]:
-    """Draw the kinds that the runs support as SVG and PNG into ``directory``; the pictures have no links yet."""
+    """Draw the kinds that the runs support as SVG and PNG into ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     pictures = []
     for kind in kinds:
         for drawing in draw(board, kind, data_root):
             svg, _ = save(drawing, directory)
-            pictures.append(Picture(kind.name, drawing.caption, svg, drawing.place))
+            pictures.append(Picture(kind.name, drawing.caption, svg, drawing.place, kind.on_first_page))
     return tuple(pictures)
-
-
-def with_links(pictures: tuple[Picture, ...], leaderboard: Path) -> tuple[Picture, ...]:
-    """Return the pictures with links to their SVG files, relative to the folder of the leaderboard."""
-    here = leaderboard.resolve().parent
-    return tuple(
-        dataclasses.replace(one, link=Path(os.path.relpath(one.svg.resolve(), here)).as_posix()) for one in pictures
-    )

@@ -45,12 +45,11 @@ def _suffix(title: str) -> str:
 
 
 def _titled(title: str, body: Sequence[Block], most_lines: int) -> Iterator[Block]:
-    """Yield a heading and its blocks, long tables folded; nothing without blocks."""
-    if body:
-        yield Heading(3, title)
-    for block in body:
-        is_long = isinstance(block, Grid) and len(block.rows) > most_lines
-        yield Fold(f"{len(block.rows)} lines", (block,)) if isinstance(block, Grid) and is_long else block
+    """Yield a heading and its blocks, folded if they have a long table; nothing without blocks."""
+    if any(isinstance(block, Grid) and len(block.rows) > most_lines for block in body):
+        yield Fold(title, tuple(body))
+    elif body:
+        yield from (Heading(3, title), *body)
 
 
 def _lines(details: Details) -> Iterator[tuple[tuple[Entry, ...], Position, Cell]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from html import escape, unescape
 from pathlib import Path
 
-from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
+from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, anchor
 from flbench.report.literal import visible
 
 #: The folder of the page's style sheet and script.
@@ -132,8 +132,3 @@ def _link(found: re.Match[str]) -> str:
     label, target = found.groups()
     leads = re.match(r"https?://|[^:\\]*$", unescape(target), re.IGNORECASE)
     return f'<a href="{escape(unescape(target))}">{label}</a>' if leads else label
-
-
-def anchor(text: str) -> str:
-    """Return the anchor that GitHub gives a title."""
-    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")

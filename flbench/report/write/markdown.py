@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
 
 from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
 from flbench.report.literal import literal, visible
 
-#: Most bytes of a file: GitHub shows Markdown of more than 512 KB as plain text.
-LARGEST = 500_000
 
-
-def to_markdown(blocks: Sequence[Block]) -> str:
-    """Return the document; of one that is too large for GitHub, the largest folds are left out."""
-    texts = [_block(block) for block in blocks]
-    folds = [(index, block) for index, block in enumerate(blocks) if isinstance(block, Fold)]
-    for index, fold in sorted(folds, key=lambda at: len(texts[at[0]]), reverse=True):
-        if len(_joined(texts).encode()) <= LARGEST:
-            break
-        texts[index] = (
-            f"{literal(fold.summary)}: left out, since GitHub shows a larger file as plain text; `--html` has them."
-        )
+def to_markdown(blocks: Sequence[Block], folder: Path | None = None) -> str:
+    """Return the document; ``folder`` is that of its file, for links to figures, which it has none of without one."""
+    texts = []
+    for is_fold, group in groupby(blocks, lambda block: isinstance(block, Fold)):
+        members = list(group)
+        texts += [_folds(members, folder)] if is_fold else [_block(block, folder) for block in members]
     return _joined(texts) + "\n"
+
+
+def _folds(folds: Sequence[Block], folder: Path | None) -> str:
+    """Return the lines of consecutive folds: links to their figures, and the names of all others."""
+    lines, names = [], []
+    for fold in folds:
+        assert isinstance(fold, Fold)
+        figures = [_address(block, folder) for block in fold.blocks if isinstance(block, Figure)]
+        if figures and folder is not None:
+            links = (f"[{literal(Path(link).stem)}]({link})" for link in figures)
+            lines.append(f"{literal(fold.summary)}: {', '.join(links)}.")
+        if any(not isinstance(block, Figure) for block in fold.blocks):
+            names.append(literal(fold.summary))
+    return "\n\n".join([*lines, *([f"In `--html`: {'; '.join(names)}."] if names else [])])
+
+
+def _address(figure: Figure, folder: Path | None) -> str:
+    return Path(os.path.relpath(figure.svg.resolve(), (folder or Path()).resolve())).as_posix()
 
 
 def _joined(texts: Iterable[str]) -> str:
     return "\n\n".join(filter(None, texts))
 
 
-def _block(block: Block) -> str:
+def _block(block: Block, folder: Path | None) -> str:
     match block:
         case Heading():
             return f"{'#' * block.level} {literal(block.text)}"
@@ -43,12 +57,9 @@ def _block(block: Block) -> str:
         case Grid():
             return _grid(block)
         case Figure():
-            return f"![{literal(block.caption)}]({block.link})" if block.link else ""
+            return "" if folder is None else f"![{literal(block.caption)}]({_address(block, folder)})"
         case Fold():
-            # GitHub reads Markdown in HTML between empty lines.
-            inside = _joined(map(_block, block.blocks))
-            summary = f"<summary>{literal(block.summary)}</summary>"
-            return f"<details>\n{summary}\n\n{inside}\n\n</details>" if inside else ""
+            return _folds([block], folder)
 
 
 def _grid(grid: Grid) -> str:

@@ -13,7 +13,7 @@ from flbench.report.blocks import Grid
 from flbench.report.claims import Verdict
 from flbench.theory.fits import Exponent
 from tests.papers.in_memory import Memory
-from tests.report.stores import experiment, leaderboard_of, markdown_of
+from tests.report.stores import experiment, leaderboard_of, unfolded_of
 
 WIDTHS = (50, 100, 200, 400)
 VARIANCES = {"relu": {"sigma_w2": 2.0, "sigma_b2": 0.0}, "tanh": {"sigma_w2": 3.0, "sigma_b2": 0.64}}
@@ -203,7 +203,7 @@ def test_records_without_what_a_bound_needs_have_no_bound(store: Memory) -> None
 
 def test_a_report_shows_verdicts_and_tables(store: Memory) -> None:
     add_draws(store, theory)
-    text = markdown_of(leaderboard_of(store.collection()))
+    text = unfolded_of(leaderboard_of(store.collection()))
     assert "## Sharpness of wide networks" in text
     assert "theorem 2.2" in text
     assert "**holds**" in text

@@ -1,0 +1,168 @@
+"""The table of the first page: few columns; the baseline, the rows of planned comparisons, and the best others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from flbench.config import Experiment
+from flbench.metric_specs import METRICS
+from flbench.report.board import Details, Section
+from flbench.report.cells import Cell
+from flbench.report.planned import Planned, is_named
+from flbench.report.stats import LEVEL
+from flbench.report.summary import Standing, mean_ranks
+from flbench.report.ticks import Tick
+from flbench.report.wording import column_name
+from flbench.sweeps import condition
+
+#: Most columns where sweeps do not name them, and most rows.
+MOST_COLUMNS, MOST_ROWS = 5, 12
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a section."""
+
+    section: Section
+    details: Details
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Its label, as planned comparisons name it."""
+        return column_name(self.details.table, self.details.table.cols[self.number])
+
+    def standing(self, row: tuple[Tick, ...]) -> Standing | None:
+        """Return the position of a row; None where nothing was requested."""
+        table = self.details.table
+        at = (table.rows.index(row), self.number) if row in table.rows else None
+        return Standing(table, at) if at in table.cells else None  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row over the columns."""
+
+    row: tuple[Tick, ...]  # the place on each row axis
+    standings: tuple[Standing | None, ...]  # its position in each column
+    better: tuple[bool, ...]  # by column, whether it is shown to be better than the baseline
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The table of the first page."""
+
+    row_axes: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    baseline: tuple[Tick, ...] | None  # the first row, with which the others are compared
+    left_out: int  # rows of these columns that are not among ``rows``
+
+
+def headline(sections: Sequence[Section]) -> Headline | None:
+    """Return the table of the columns that the sweeps name, else of each section's first ones; None without columns."""
+    columns = [column for section in sections for column in _columns_of(section, len(sections))]
+    if not columns:
+        return None
+    row_axes = columns[0].details.table.row_axes
+    columns = [column for column in columns if column.details.table.row_axes == row_axes]
+    found = {row: None for column in columns for row in column.details.table.rows if column.standing(row)}
+    baseline = next((one.details.baseline for one in columns if one.details.baseline in found), None)
+    order = _in_order(list(found), columns, baseline)
+    rows = []
+    for row in order[:MOST_ROWS]:
+        standings = tuple(column.standing(row) for column in columns)
+        better = tuple(_is_better(column, one) for column, one in zip(columns, standings, strict=True))
+        rows.append(Row(row, standings, better))
+    return Headline(row_axes, tuple(columns), tuple(rows), baseline, len(order) - len(rows))
+
+
+def _columns_of(section: Section, sections: int) -> list[Column]:
+    """Return the columns that a section shows; without a choice the first ones, so that ``sections`` have room."""
+    columns = [
+        Column(section, details, number)
+        for details in section.details
+        if details.table.kind == section.details[0].table.kind
+        for number in range(len(details.table.cols))
+    ]
+    if section.layout.headline is None:
+        return columns[: max(1, MOST_COLUMNS // sections)]
+    wanted = list(map(condition, section.layout.headline))
+    places = {
+        number: next((place for place, test in enumerate(wanted) if test(_first(column))), None)
+        for number, column in enumerate(columns)
+    }
+    chosen = sorted((place, number) for number, place in places.items() if place is not None)
+    return [columns[number] for _, number in chosen]
+
+
+def _first(column: Column) -> Experiment:
+    """Return an experiment of a column: all agree in the fields that head it."""
+    table = column.details.table
+    return next(cell.experiment for (_, c), cell in sorted(table.cells.items()) if c == column.number)
+
+
+def _in_order(
+    rows: Sequence[tuple[Tick, ...]], columns: Sequence[Column], baseline: tuple[Tick, ...] | None
+) -> list[tuple[Tick, ...]]:
+    """Return the baseline, the rows of planned comparisons with its method, and the others, best first.
+
+    A row is better than another one if it has values in more columns, then by its mean rank in these columns, as a
+    share of the rows there.
+    """
+    places: dict[tuple[Tick, ...], list[float]] = {row: [] for row in rows}
+    for column in columns:
+        standings = [(row, one) for row in rows if (one := column.standing(row)) and one.cell.complete]
+        means = [one.cell.summary.mean if one.cell.summary else math.nan for _, one in standings]
+        sign = 1 if METRICS[column.details.table.metric].lower_is_better else -1
+        ranks = mean_ranks(sign * np.array([means]).T) if means else []
+        for (row, _), rank in zip(standings, ranks, strict=True):
+            places[row].append(rank / len(standings))
+    planned = {
+        row
+        for column in columns
+        for row in rows
+        if (one := column.standing(row)) and is_named(one.cell.experiment, column.section.layout)
+    }
+    return sorted(
+        rows,
+        key=lambda row: (
+            row != baseline,
+            row not in planned,
+            -len(places[row]),
+            fmean(places[row]) if places[row] else 1.0,
+            row,
+        ),
+    )
+
+
+def _is_better(column: Column, standing: Standing | None) -> bool:
+    """Return whether a cell is shown to be better than the baseline of its column.
+
+    By the planned comparison where there is one of these two cells alone, else by the exploratory test.
+    """
+    if standing is None:
+        return False
+    table = column.details.table
+    at = table.twins.get(standing.at, standing.at)
+    planned = next((one for one in column.section.planned if _is_of(one, column, table.cells[at])), None)
+    contrast = planned.contrast if planned else column.details.to_baseline.get(at)
+    if contrast is None or contrast.p is None or contrast.p >= LEVEL:
+        return False
+    return (contrast.difference.mean < 0) == METRICS[table.metric].lower_is_better
+
+
+def _is_of(one: Planned, column: Column, cell: Cell) -> bool:
+    """Return whether a planned comparison is that of a cell with the baseline of its column alone."""
+    reference = column.standing(column.details.baseline) if column.details.baseline else None
+    if reference is None or one.between or one.cells != 1 or one.column != column.name:
+        return False
+    is_first, is_reference = (condition([f"{one.pair.field}={value}"]) for value in (one.pair.value, one.pair.against))
+    alone = dataclasses.replace(column.section.layout, contrasts=(one.pair,))
+    return is_first(cell.experiment) and is_named(cell.experiment, alone) and is_reference(reference.cell.experiment)

@@ -1,0 +1,244 @@
+"""The first page of a report: answers, one table, few figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from flbench.choices import ON_VALIDATION_DATA
+from flbench.metric_specs import METRICS
+from flbench.report.blocks import Block, Entry, Figure, Grid, Heading, Items, Paragraph, words
+from flbench.report.board import Leaderboard, Picture, Section
+from flbench.report.cells import gap_text, listing, mean_text
+from flbench.report.claims import UNDECIDED, VERDICTS, Chapter, Claim
+from flbench.report.headline import Column, Headline, Row, headline
+from flbench.report.literal import literal
+from flbench.report.page.sections import WHEN
+from flbench.report.planned import Planned, Verdict
+from flbench.report.stats import LEVEL
+from flbench.report.supplement import Place
+from flbench.report.wording import NONE, contrast_text, marked, verdict_text
+
+#: Most figures of the page.
+MOST_FIGURES = 3
+
+#: The verdicts on planned comparisons in the order of a sentence.
+ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equivalent", "equivalent", "open")
+
+#: Most columns of which a sentence on a planned comparison has the numbers.
+MOST_NAMED = 2
+
+_NOT_SHOWN = (
+    "After the rows of the planned comparisons: those with values in most columns, and of these the best by mean rank. "
+    "{} more rows are in the details."
+)
+
+
+def place_page(place: Place) -> str:
+    """Return the name of the page on a data set and model."""
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(place).lower()).strip("-")
+
+
+def pictures_of_first(board: Leaderboard) -> list[Picture]:
+    """Return the pictures of the page: the first ones of the kinds that are for it."""
+    found = headline(board.sections)
+    places = [column.section.place for column in found.columns] if found else []
+    for_it = [one for one in board.pictures if one.on_first_page and (one.place is None or one.place in places)]
+    # The data set of the first column comes first.
+    for_it.sort(key=lambda one: places.index(one.place) if one.place else -1)
+    first = {one.kind: one for one in reversed(for_it)}
+    return [one for one in board.pictures if first.get(one.kind) is one][:MOST_FIGURES]
+
+
+def first_page(board: Leaderboard, links: Mapping[str, str]) -> Iterator[Block]:
+    """Yield the page; ``links`` are the addresses of the pages of details by name."""
+    yield Heading(1, board.options.title)
+    yield Paragraph(_intro(board, links))
+    yield from _gaps(board)
+    found = headline(board.sections)
+    answers = list(_answers(board, found, links))
+    if answers:
+        yield Heading(2, "Answers")
+        yield from answers
+    if found is not None:
+        yield Heading(2, "Values")
+        yield from _table(board, found, links)
+    yield from (Figure(picture.caption, picture.svg) for picture in pictures_of_first(board))
+
+
+def _intro(board: Leaderboard, links: Mapping[str, str]) -> str:
+    """Return what was run."""
+    studies = sum(len(chapter.runs) for chapter in board.chapters)
+    trained = board.provenance.requested - studies
+    datasets = list(dict.fromkeys(literal(section.place[0]) for section in board.sections))
+    parts = [f"{trained:,} training runs on {', '.join(datasets)}"] if datasets else []
+    parts += [f"{studies:,} runs of studies of networks"] if studies else []
+    return f"{' and '.join(parts)} ([provenance]({links['provenance']}))."
+
+
+def _gaps(board: Leaderboard) -> Iterator[Block]:
+    """Yield what is missing."""
+    if board.unfinished:
+        studies = sum(len(chapter.runs) for chapter in board.chapters)
+        total, requested = sum(board.unfinished.values()), board.provenance.requested - studies
+        # A diverged run is finished: divergence is its result, although it has no value.
+        word = "Diverged" if board.unfinished.keys() == {"diverged"} else "Incomplete"
+        text = f"{total:,} of {requested:,} runs have no value: {literal(listing(board.unfinished))}."
+        yield Paragraph(f"**{word}:** {text}", warning=True)
+    for note in board.collection.left_out:
+        yield Paragraph(f"Left out: {literal(note)}.", warning=True)
+
+
+def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str]) -> Iterator[Block]:
+    """Yield a sentence for each planned comparison, claim and paper."""
+    planned = [text for section in board.sections for text in _planned_texts(section, found, links)]
+    if planned:
+        yield Paragraph(
+            "**Planned comparisons** of the sweep files: differences of cells that differ in one field alone, paired "
+            "by seed, on these test images, ± half-width of the 95 % interval over seeds; *a minus b*: the difference "
+            f"with a minus that with b. More, less, equivalent: shown at {100 * LEVEL:g} % by t-tests with Holm's "
+            "correction over the comparisons of the section; open: neither."
+        )
+        yield Items(tuple(planned))
+    for supplement in board.supplements:
+        yield from supplement.opening()
+        if texts := list(_claim_texts(board, supplement.claims())):
+            yield Items(tuple(texts))
+    if board.chapters:
+        yield Items(tuple(_chapter_text(chapter, links) for chapter in board.chapters))
+
+
+def _planned_texts(section: Section, found: Headline | None, links: Mapping[str, str]) -> Iterator[str]:
+    """Yield ``fn against none, accuracy on digits, 8 columns: more in 4, open in 4; classes:1: +6.25 ± 0.98``."""
+    headed = [column.name for column in found.columns if column.section is section] if found else []
+    title = f"[{literal(section.name)}]({links[place_page(section.place)]})"
+    metric = METRICS[section.layout.metric]
+    for pair in dict.fromkeys(one.pair for one in section.planned):
+        same = [one for one in section.planned if one.pair == pair]
+        by_verdict = {verdict: [one for one in same if one.judged.verdict == verdict] for verdict in ORDER}
+        counts = [_count(some, section) for some in by_verdict.values() if some]
+        numbers = [_numbers(one, section) for one in same if one.column in headed or len(same) <= MOST_NAMED]
+        name = literal(same[0].name)
+        columns = f"{len(same)} {'column' if len(same) == 1 else 'columns'}"
+        texts = "; ".join([", ".join(counts), *numbers[:MOST_NAMED]])
+        yield f"**`{name}`**, {metric.title} on {title}, {columns}: {texts}."
+
+
+def _count(some: Sequence[Planned], section: Section) -> str:
+    """Return ``more in 5 (by +3.58 to +7.95 points)`` for comparisons with the same verdict."""
+    metric = METRICS[section.layout.metric]
+    text = f"{verdict_text(some[0].judged, section.layout)} in {len(some)}"
+    if some[0].judged.verdict in ("open", "equivalent"):
+        return text
+    means = sorted((one.contrast.difference.mean for one in some), key=abs)
+    ends = dict.fromkeys(metric.change(mean) for mean in (means[0], means[-1]))
+    return f"{text} (by {' to '.join(ends)}{_unit(section)})"
+
+
+def _unit(section: Section) -> str:
+    return " points" if METRICS[section.layout.metric].percent else ""
+
+
+def _numbers(one: Planned, section: Section) -> str:
+    text, below = contrast_text(one.contrast, section.layout.metric)
+    pairs = "" if one.cells == 1 else f", mean of {one.cells} pairs"
+    column = f"{literal(one.column)}: " if one.column else ""
+    return f"{column}{text}{_unit(section)} ({below}{pairs})"
+
+
+def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
+    """Yield each statement with its verdicts by data set, and with numbers where it is decided."""
+    names = {section.title: literal(section.name) for section in board.sections}
+    for text in dict.fromkeys(claim.text for _, claim in claims):
+        same = [(where, claim) for where, claim in claims if claim.text == text]
+        decided = [
+            f"{claim.verdict.capitalize()} on {names[where]}: {literal(claim.gist)}."
+            for where, claim in same
+            if claim.verdict not in UNDECIDED
+        ]
+        places = {
+            verdict: ", ".join(names[where] for where, claim in same if claim.verdict == verdict)
+            for verdict in UNDECIDED
+        }
+        others = [f"{verdict.capitalize()} on {where}." for verdict, where in places.items() if where]
+        yield " ".join([f"**{literal(text)}.**", *decided, *others])
+
+
+def _chapter_text(chapter: Chapter, links: Mapping[str, str]) -> str:
+    """Return how many claims of a chapter hold, and the names of the others by verdict."""
+    held = sum(claim.verdict == "holds" for claim in chapter.claims)
+    parts = [f"{held} of {len(chapter.claims)} claims hold"]
+    for verdict in VERDICTS:
+        names = [f"“{literal(claim.text.rstrip('.'))}”" for claim in chapter.claims if claim.verdict == verdict]
+        if verdict != "holds" and names:
+            parts.append(f"*{verdict}*: {', '.join(names)}")
+    return f"[{literal(chapter.title)}]({links[chapter.kind]}): {'; '.join(parts)}."
+
+
+def _table(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> Iterator[Block]:
+    """Yield the table and what its numbers are."""
+    yield Paragraph(_what(board, found, links))
+    heads = tuple(_head(column, found) for column in found.columns)
+    supplements = board.supplements
+    rows = []
+    for row in found.rows:
+        is_personal = any(one.cell.personal for one in row.standings if one)
+        # Methods that compute the same in a section's columns may differ in those of another one.
+        labels = marked([at.label.split(" = ")[0] for at in row.row], personal=is_personal)
+        entries = [
+            _entry(row, c, [line for one in supplements if standing and (line := one.beside(standing.cell))])
+            for c, standing in enumerate(row.standings)
+        ]
+        rows.append((*words(*labels), *entries))
+    yield Grid((*found.row_axes, *heads), tuple(rows), len(found.row_axes))
+    notes = [_NOT_SHOWN.format(found.left_out)] if found.left_out else []
+    if any(one.cell.personal for row in found.rows for one in row.standings if one):
+        notes.append("¹ No shared model: mean over clients of their own models on the *whole* test set.")
+    sections = {column.section.title: column.section for column in found.columns}
+    yield Items((*(f"{literal(title)}: {_settings(section)}." for title, section in sections.items()), *notes))
+
+
+def _what(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> str:
+    names = dict.fromkeys(column.section.layout.metric for column in found.columns)
+    metrics = [METRICS[name] for name in names]
+    texts = [
+        f"`{name}`: {metric.what}{', in percent' if metric.percent else ''}; "
+        f"{'lower' if metric.lower_is_better else 'higher'} is better."
+        for name, metric in zip(names, metrics, strict=True)
+    ]
+    texts.append(
+        "Mean ± half-width of its 95 % interval, over seeds and test images; without ± fewer than three seeds."
+    )
+    if found.baseline is not None:
+        texts.append(
+            "**Bold**: shown to be better than the first row of the column, on these test images (by the planned "
+            "comparison, where it is one of these two cells; else by a paired t-test with Holm's correction over the "
+            "column)."
+        )
+    texts.append(f"[How to read this]({links['how-to-read-this']}).")
+    return " ".join(texts)
+
+
+def _head(column: Column, found: Headline) -> str:
+    several = len({one.section.title for one in found.columns}) > 1
+    return "\n".join(filter(None, [column.section.name if several else "", column.name]))
+
+
+def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:
+    standing = row.standings[c]
+    if standing is None:
+        return Entry(NONE)
+    cell = standing.cell
+    below = [f"n={cell.summary.n}"] if cell.summary and cell.summary.half_width is None else []
+    below += [gap_text(cell)] if not cell.complete else []
+    order = cell.summary.mean if cell.summary else None
+    return Entry(mean_text(cell), (*below, *beside), bold=row.better[c], order=order)
+
+
+def _settings(section: Section) -> str:
+    rule = section.layout.select_by
+    texts = {cell.chosen for table in section.tuned for cell in table.cells.values()}
+    data = "held-out training data" if rule in ON_VALIDATION_DATA else "the test data"
+    if len(texts) > 1:
+        texts = {f"the best {' and '.join(section.chosen)} of each row and column, chosen on {data}"}
+    return "; ".join([literal(section.constants), WHEN[rule], *texts])

@@ -1,0 +1,88 @@
+"""How to read a report, and where its numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flbench.metric_specs import METRICS
+from flbench.report.blocks import Block, Code, Heading, Items, Paragraph
+from flbench.report.board import Leaderboard
+from flbench.report.cells import COLLAPSE, CONFIDENCE, FAR
+from flbench.report.literal import literal
+from flbench.report.stats import LEVEL, RESAMPLES
+from flbench.report.wording import TIED, margin_text
+
+
+def reading(board: Leaderboard) -> Iterator[Block]:
+    """Yield what intervals, marks and verdicts mean."""
+    confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
+    texts = [
+        f"± is the half-width of the {confidence} interval of the mean, for other seeds and other test images: "
+        "Student's t over seeds, and for accuracies the binomial error of the test set, which all seeds share (of 355 "
+        "images one is 0.28 points). Fewer than three seeds have none. `sd`: sample standard deviation over seeds "
+        "(ddof 1), `n`: seeds. `1/5 collapsed, worst 41.20`: seeds that are below the cell's median by "
+        f"{100 * COLLAPSE:g} points and by {FAR:g} times the usual deviation.",
+        "`2/3: 1 failed (oom)`: how many of the requested seeds have a value, and why the others have none; "
+        "`1/3 diverged`: how many of them stopped at a number that was not finite; `–`: not requested. Such cells are "
+        "never the best.",
+        f"{TIED}: a one-sided paired t-test over seeds (all cells of a seed share partition, initial weights and test "
+        f"images) shows at {level} that the cell is less than {_margins(board)} worse than the best of its column. Of "
+        "cells that are worse by that or more, at most 5 of 100 have the mark. A cell without it may be worse or "
+        "undecided: the table of differences tells which. p-values there are corrected for the different cells of the "
+        "column (Holm) and exploratory; planned comparisons have a table of their own.",
+    ]
+    compared = [found for found in board.overall if len(found.columns) > 1 and found.ranked > 1]
+    if compared:
+        columns = " or ".join(dict.fromkeys(str(len(found.columns)) for found in compared))
+        rows = " or ".join(dict.fromkeys(str(found.ranked) for found in compared))
+        texts.append(
+            f"mean of {columns}: mean over the columns, below it its {confidence} interval by a bootstrap of "
+            f"{RESAMPLES:,} resamples of seeds, stratified by column, and of test images; mean rank: among the {rows} "
+            "rows that are complete in every column, 1 is the best."
+        )
+    yield Heading(2, "How to read this")
+    yield Items((*texts, *(text for one in board.supplements for text in one.reading())))
+
+
+def origin(board: Leaderboard) -> Iterator[Block]:
+    """Yield in short where the numbers come from, and the command that writes the report."""
+    made = board.provenance
+    yield Heading(2, "Regenerate")
+    yield Paragraph(
+        f"{made.finished:,} finished runs of {len(board.options.specs)} sweeps; the details have their code, packages, "
+        "data and numerics. This command writes all files:"
+    )
+    yield Code(board.options.command)
+
+
+def _margins(board: Leaderboard) -> str:
+    """Return ``1 point``, or the margins of several layouts."""
+    layouts = [section.layout for section in board.sections]
+    return " or ".join(dict.fromkeys(margin_text(one.tie_margin, METRICS[one.metric]) for one in layouts))
+
+
+def provenance(board: Leaderboard) -> Iterator[Block]:
+    """Yield what the runs were computed with, and the command that writes the report."""
+    made = board.provenance
+    lines = [
+        f"Runs: {made.requested}, {made.finished} finished",
+        f"Seeds: {_numbers_text(made.seeds)}",
+        f"Rounds: {_numbers_text(made.rounds)}",
+    ]
+    for title, counts in made.facts.items():
+        parts = [f"{text} ({count} {'run' if count == 1 else 'runs'})" for text, count in counts.items()]
+        if counts:
+            shared = list(counts.values()) == [made.finished]
+            lines.append(f"{title}: {literal(next(iter(counts)) if shared else '; '.join(parts))}")
+    lines += [f"Spec: {literal(name)} `{literal(spec_hash)}`" for name, spec_hash in board.options.specs]
+    yield Heading(2, "Provenance")
+    yield Items(tuple(lines))
+    yield Paragraph("Regenerate with:")
+    yield Code(board.options.command)
+
+
+def _numbers_text(numbers: Sequence[int]) -> str:
+    """Return ``0, 1, 2``; for more than three in a row ``0 to 19``."""
+    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))

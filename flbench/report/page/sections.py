@@ -1,0 +1,216 @@
+"""Details: the tables of a data set and model, and the chapters about studies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from flbench.choices import SelectBy
+from flbench.halving import Halving
+from flbench.metric_specs import METRICS
+from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, shifted, words
+from flbench.report.board import Leaderboard, Picture, Section
+from flbench.report.cells import lines_below, mean_text
+from flbench.report.claims import Chapter, claims_grid
+from flbench.report.literal import literal
+from flbench.report.page.details import detail_blocks
+from flbench.report.page.planned import planned_blocks
+from flbench.report.runs import TAIL
+from flbench.report.summary import Overall
+from flbench.report.supplement import Place
+from flbench.report.tables import Position, Table
+from flbench.report.wording import NONE, TIED, column_head, marked, row_labels, row_name
+
+#: Tables of details with more lines than this are folded.
+MOST_LINES = 24
+
+NO_SHARED_MODEL = (
+    "¹ Parts of the model stay on the clients, so there is no shared model: ranked by the mean over clients of the "
+    "client's own model on the *whole* test set."
+)
+
+#: Which round counts, and how hyperparameters are chosen, by the rule.
+WHEN: Mapping[SelectBy, str] = {
+    "last": "after the last round",
+    "tail": f"mean of the last {TAIL} evaluations",
+    "val": "at the round with the best validation accuracy",
+    "val-tail": f"mean of the last {TAIL} evaluations",
+    "oracle": "at the best round on the test data, which is an upper bound and no result",
+}
+CHOSEN: Mapping[SelectBy, str] = {
+    "last": "by the mean on the test data after the last round, which favours every row slightly "
+    "(`select_by: val` chooses on held-out training data)",
+    "tail": f"by the mean of the last {TAIL} evaluations on the test data, which favours every row slightly",
+    "val": "by the mean accuracy on held-out training data",
+    "val-tail": f"by the mean of the last {TAIL} accuracies on held-out training data",
+    "oracle": "by the mean on the test data, an upper bound and no result",
+}
+
+
+def _overall(found: Overall) -> Grid:
+    """Return a row's mean, mean rank and counts over all columns."""
+    of, metric = len(found.columns), METRICS[found.metric]
+    rows = []
+    for row in found.rows:
+        entries = [*words(*marked([at.label for at in row.row], personal=row.is_without_shared_model))]
+        if row.mean is None:
+            entries += words(NONE, NONE)
+        else:
+            interval = [f"{metric.text(row.interval[0])} to {metric.text(row.interval[1])}"] if row.interval else []
+            entries.append(Entry(metric.text(row.mean), tuple(interval), order=row.mean))
+            entries.append(Entry(f"{row.rank:.2f}", order=row.rank))
+        entries += [Entry(f"{row.complete}/{of}", order=row.complete), Entry(f"{row.best}/{of}", order=row.best)]
+        rows.append(tuple(entries))
+    heads = (*found.row_axes, f"mean of {of}", "mean rank", "complete in", "best or tied in")
+    return Grid(heads, tuple(rows), len(found.row_axes))
+
+
+def _entry(table: Table, at: Position, below: Sequence[str]) -> Entry:
+    """Return a cell with its marks; the tip lists its runs."""
+    cell = table.cells[at]
+    metric = METRICS[cell.metric]
+    values = ((run, cell.by_seed.get(run.experiment.seed)) for run in cell.runs)
+    same = [f"= {row_name(table.rows[table.twins[at][0]])}"] if at in table.twins else []
+    marks = [TIED] if at in table.tied else []
+    marks += ["²"] if len(cell.numerics) > 1 else []
+    return Entry(
+        text=mean_text(cell),
+        below=(*below, *same),
+        bold=at in table.best | table.tied,
+        mark=" ".join(marks),
+        order=cell.summary.mean if cell.summary else None,
+        tip=tuple(
+            f"seed {run.experiment.seed}: {run.state if value is None else metric.text(value)}, run {run.run_id}"
+            for run, value in values
+        ),
+    )
+
+
+def place_blocks(board: Leaderboard, place: Place) -> Iterator[Block]:
+    """Yield the sections on a data set and model, and what supplements and pictures show of it."""
+    in_chapters = {kind for one in board.supplements for kind in one.figure_kinds}
+    sections = [section for section in board.sections if section.place == place]
+    yield Heading(2, ", ".join(place) if len(sections) > 1 else sections[0].title)
+    for section in sections:
+        if len(sections) == 1:
+            yield from _section(section)
+        else:
+            yield Heading(3, section.title)
+            yield from (shifted(block, 1) for block in _section(section))
+    titles = {section.title for section in sections}
+    is_last = board.sections[-1].place == place
+    for found in board.overall:
+        if len(found.columns) > 1 and found.ranked > 1 and (found.title in titles or (not found.title and is_last)):
+            yield Fold(": ".join(filter(None, ["Means over all columns", found.title])), (_overall(found),))
+    for supplement in board.supplements:
+        yield from supplement.of_section(place)
+    own = (picture for picture in board.pictures if picture.place == place)
+    yield from _pictures(picture for picture in own if picture.kind not in in_chapters)
+
+
+def chapter_blocks(chapter: Chapter, pictures: Iterable[Picture]) -> Iterator[Block]:
+    """Yield what runs of one kind of study show."""
+    yield Heading(2, chapter.title)
+    if chapter.introduction:
+        yield Paragraph(chapter.introduction)
+    if gap := sum(run.result is None for run in chapter.runs):  # a diverged run has a result
+        yield Paragraph(f"**Incomplete:** {gap} of {len(chapter.runs)} runs have no value.", warning=True)
+    if chapter.claims:
+        yield claims_grid(chapter.claims)
+    yield from (Figure(picture.caption, picture.svg) for picture in pictures if picture.place == chapter.place)
+    if chapter.blocks:
+        yield Fold("The measurements", chapter.blocks)
+
+
+def _section(section: Section) -> Iterator[Block]:
+    yield Paragraph(f"Everywhere: {literal(section.constants)}.")
+    if len(section.fingerprints) > 1:
+        names = ", ".join(f"`{literal(name)}`" for name in section.fingerprints)
+        text = (
+            f"**{len(section.fingerprints)} versions of the data** ({names}). "
+            "Runs on different data are never averaged: they have rows of their own."
+        )
+        yield Paragraph(text, warning=True)
+    yield from planned_blocks(section)
+    everything = tuple(_tables(section.tables, 3))
+    if section.tuned:
+        yield Heading(3, f"Best {' and '.join(section.chosen)} of each row")
+        yield Paragraph(
+            "Each row and column with the best of the settings that all rows of the column tried, chosen "
+            f"{CHOSEN[section.layout.select_by]}. A cell names their number if there are several.{_edge_text(section)}"
+        )
+        if section.layout.search is not None:
+            yield Paragraph(_search_text(section, section.layout.search))
+        yield from _tables(section.tuned, 4)
+        yield Fold(f"All {sum(len(table.cells) for table in section.tables)} cells", everything)
+    else:
+        yield from everything
+    if section.own_shard:
+        text = (
+            "Accuracy of each client's own model on the client's own test shard. It is not ranked: with one class per "
+            "client a constant answer scores 100 %."
+        )
+        tables = (Paragraph(text), *_tables(section.own_shard, 4))
+        is_long = sum(len(table.rows) for table in section.own_shard) > MOST_LINES
+        yield from (Fold("Own shard", tables),) if is_long else (Heading(3, "Own shard"), *tables)
+    yield from detail_blocks(section, MOST_LINES)
+
+
+def _edge_text(section: Section) -> str:
+    """Return in how many cells a better setting may be outside the grid; empty for none."""
+    if not section.at_edge:
+        return ""
+    cells = sum(len(table.cells) for table in section.tuned)
+    return f" In {section.at_edge} of {cells} cells it is at the edge of the grid: a better one may lie outside."
+
+
+def _search_text(section: Section, search: Halving) -> str:
+    """Return how settings were dropped, and the budget of the rows."""
+    budgets = {costs.budget or 0 for details in section.details for costs in details.costs.values()}
+    least, most = min(budgets), max(budgets)
+    given = f"{most:,} rounds" if least == most else f"{least:,} to {most:,} rounds (more where settings tie at a rung)"
+    *early, last = map(str, search.rungs)
+    return (
+        f"**Search:** after {', '.join(early)} of {last} rounds the best {search.keep} of the settings of a row and "
+        f"column by their mean `{search.metric}` went on, and the others were dropped. Budget of every row in a "
+        f"column, over all settings and seeds: {given}."
+    )
+
+
+def _tables(tables: Sequence[Table], level: int) -> Iterator[Block]:
+    previous = ""
+    for table in tables:
+        if table.title != previous:
+            yield Heading(level, table.title)
+        previous = table.title
+        rows = []
+        for r in range(len(table.rows)):
+            entries = [
+                _entry(table, (r, c), lines_below(table.cells[r, c])) if (r, c) in table.cells else Entry(NONE)
+                for c in range(len(table.cols))
+            ]
+            rows.append((*words(*row_labels(table, r)), *entries))
+        heads = (*table.row_axes, *(column_head(table, col) for col in table.cols))
+        yield Grid(heads, tuple(rows), len(table.row_axes))
+        yield from _footnotes(table)
+
+
+def _footnotes(table: Table) -> Iterator[Block]:
+    cells = list(table.cells.values())
+    if table.ranked and any(cell.personal for cell in cells):
+        yield Paragraph(NO_SHARED_MODEL)
+    mixtures = sorted({cell.numerics for cell in cells if len(cell.numerics) > 1})
+    for mixture in mixtures:
+        text = literal("; ".join(mixture))
+        yield Paragraph(f"² The seeds of this cell were computed with different numerics: {text}.")
+    settings = sorted({one for cell in cells for one in cell.numerics})
+    if len(settings) > 1 and not mixtures:
+        text = literal("; ".join(settings))
+        yield Paragraph(f"The cells of this table were computed with different numerics: {text}.")
+
+
+def _pictures(pictures: Iterable[Picture]) -> Iterator[Block]:
+    """Yield the first picture, and the others folded."""
+    figures = [Figure(picture.caption, picture.svg) for picture in pictures]
+    yield from figures[:1]
+    if others := figures[1:]:
+        yield Fold(f"{len(others)} more {'figure' if len(others) == 1 else 'figures'}", tuple(others))

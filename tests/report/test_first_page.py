@@ -1,0 +1,133 @@
+"""The first page: which columns and rows it has, what is bold, what it says; and the files of a report with details."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flbench.report.board import Leaderboard, Picture
+from flbench.report.headline import MOST_COLUMNS, MOST_ROWS, headline
+from flbench.report.output import written
+from flbench.report.page.first import MOST_FIGURES, pictures_of_first
+from flbench.report.runs import Collection, Run
+from flbench.report.tables import Pair
+from tests.report.stores import experiment, leaderboard_of, markdown_of
+
+NORMS = ("none", "fn", "ln", "gn", "rms", "bn")
+METHODS = ("fedavg", "fedyogi", "fedadam", "scaffold")
+
+
+@cache
+def board(
+    partitions: tuple[str, ...] = ("classes:1", "iid"), methods: tuple[str, ...] = METHODS, **layout: Any
+) -> Leaderboard:
+    """Four methods x six normalizations, five seeds; with one class normalizations gain 10 points."""
+    runs = []
+    for method, norm, partition, seed in product(methods, NORMS, partitions, range(5)):
+        gain = 0.1 * (norm != "none" and partition == "classes:1") + 0.02 * (method != "fedavg")
+        noise = 0.01 * ((7 * seed + 3 * len(norm) + len(method)) % 5)
+        request = experiment(method=method, norm=norm, partition=partition, seed=seed)
+        runs.append(Run(request, request.rounds, "done", record={"acc": 0.6 + gain + noise}))
+    return leaderboard_of(Collection(tuple(runs)), **layout)
+
+
+def pairs(*norms: str) -> tuple[Pair, ...]:
+    return tuple(Pair("norm", json.dumps(norm), json.dumps("none")) for norm in norms)
+
+
+def test_the_baseline_comes_first_then_the_planned_rows() -> None:
+    found = headline(board(contrasts=pairs("ln", "bn")).sections)
+    assert found is not None and found.baseline == found.rows[0].row
+    names = [" ".join(at.label for at in row.row) for row in found.rows]
+    assert names[0] == "fedavg none" and set(names[1:3]) == {"fedavg ln", "fedavg bn"}
+    assert len(names) == MOST_ROWS and found.left_out == len(METHODS) * len(NORMS) - MOST_ROWS
+    assert not any(name.startswith("fedavg") for name in names[3:]), "the others are two points better"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names"),
+    [
+        (None, ["iid", "classes:1"]),
+        ((), None),
+        ((('partition="classes:1"',),), ["classes:1"]),
+        ((('partition="classes:1"',), ('partition="iid"',)), ["classes:1", "iid"]),
+        ((('partition="classes:1"',), ("E=10",)), ["classes:1", "iid"]),
+    ],
+)
+def test_columns_are_those_that_the_sweep_names(chosen: object, names: list[str] | None) -> None:
+    (section,) = board().sections
+    layout = dataclasses.replace(section.layout, headline=chosen)
+    found = headline([dataclasses.replace(section, layout=layout)])
+    assert (found and [column.name for column in found.columns]) == names
+
+
+def test_without_a_choice_there_are_few_columns() -> None:
+    partitions = tuple(f"dirichlet:{beta}" for beta in range(1, 9))
+    found = headline(board(partitions, methods=("fedavg",)).sections)
+    assert found is not None and len(found.columns) == MOST_COLUMNS
+
+
+def test_bold_is_what_was_shown() -> None:
+    """Ten points with one class a client are significant, noise without skew is not; nor is it for the baseline."""
+    found = headline(board().sections)
+    assert found is not None
+    assert not any(row.better[0] for row in found.rows)
+    one_class = {" ".join(at.label for at in row.row): row.better[1] for row in found.rows}
+    assert not one_class["fedavg none"] and any(one_class.values())
+
+
+def test_a_planned_comparison_of_the_two_cells_decides() -> None:
+    """Alone its test has more power than one with the correction for all rows of the column."""
+    (section,) = board(("classes:1",), contrasts=pairs("ln")).sections
+    (planned,) = section.planned
+    contrast = dataclasses.replace(planned.contrast, p=0.5)
+    refuted = dataclasses.replace(planned, judged=dataclasses.replace(planned.judged, contrast=contrast), cells=1)
+    found = headline([dataclasses.replace(section, planned=(refuted,))])
+    assert found is not None
+    better = {" ".join(at.label for at in row.row): row.better[0] for row in found.rows}
+    assert better["fedavg ln"] is False and any(better.values())
+
+
+def test_the_sentences_on_planned_comparisons() -> None:
+    text = markdown_of(board(contrasts=pairs("ln")))
+    (line,) = re.findall(r"^- \*\*`ln against none`.*$", text, re.MULTILINE)
+    assert "`**, accuracy on [digits](#digits-mlp), 2 columns: more in 1 (by +10.00 points), open in 1; " in line
+    assert "; classes:1: +10.00 ± " in line and "mean of 4 pairs)." in line
+
+
+def test_figures_of_the_first_page_are_few_and_of_its_first_data_set(tmp_path: Path) -> None:
+    places = [("cifar10", "cnn"), ("digits", "mlp")]
+    pictures = tuple(
+        Picture(kind, kind, tmp_path / f"{kind}-{place[0]}.svg", place, on_first_page=kind != "cost")
+        for kind in ("cost", "lr", "why", "published", "forest")
+        for place in places
+    )
+    shown = pictures_of_first(dataclasses.replace(board(), pictures=pictures))
+    assert [one.svg.name for one in shown] == ["lr-digits.svg", "why-digits.svg", "published-digits.svg"]
+    assert len(shown) == MOST_FIGURES
+
+
+def test_the_files_of_a_report_link_each_other(tmp_path: Path) -> None:
+    picture = Picture("curves", "a caption", tmp_path / "figures" / "curves.svg", ("digits", "mlp"))
+    report = dataclasses.replace(board(), pictures=(picture,))
+    files = written(report, tmp_path / "board.md", tmp_path / "docs" / "results")
+    names = {path.relative_to(tmp_path).as_posix() for path in files}
+    assert names == {f"docs/results/{name}.md" for name in ("digits-mlp", "how-to-read-this", "provenance")} | {
+        "board.md"
+    }
+    targets = {picture.svg, *files}
+    for path, text in files.items():
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            assert (path.parent / link).resolve() in targets, (path, link)
+        assert text.startswith("# ") and "\n# " not in text
+    assert "](../../figures/curves.svg)" in files[tmp_path / "docs" / "results" / "digits-mlp.md"]
+    (one,) = written(report, tmp_path / "board.md", None).values()
+    same = files[tmp_path / "board.md"].partition("## Details")[0].partition("## Values")[2]
+    assert same.replace("docs/results/how-to-read-this.md", "#how-to-read-this") in one
