@@ -11,15 +11,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
 import shutil
 import socket
 import struct
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 from flbench.store import files
@@ -31,8 +34,14 @@ if TYPE_CHECKING:
     from flbench.tracking.run_view import RunView
     from flbench.tracking.sweep_view import SweepView
 
+T = TypeVar("T")
+
 #: Seconds for W&B to answer at the start of a run, and to receive the rest of the run at its end.
 INIT_TIMEOUT, FINISH_TIMEOUT = 30.0, 120.0
+
+#: Seconds beyond its own time limits in which wandb's service must answer: it sometimes hangs, and wandb then waits
+#: forever. Then another service is started; the hanging one ends with this process.
+SERVICE_TIMEOUT = 30.0
 
 #: Seconds for wandb's service to close a run's file after that; size of the file's blocks, which no chunk crosses.
 CLOSE_TIMEOUT = 30.0
@@ -113,8 +122,8 @@ class WandbSink:
 
     def restart(self) -> None:
         """Reset wandb after a failure; its service starts again when it is needed."""
-        with suppress(Exception):
-            self._wandb.teardown(exit_code=1)
+        with suppress(Exception, SystemExit):  # the service's exit code becomes wandb's
+            _within(SERVICE_TIMEOUT, lambda: self._wandb.teardown(exit_code=1))
 
     def close(self) -> None:
         """End wandb's service and delete the staging folder."""
@@ -158,9 +167,10 @@ class WandbSink:
             finish_timeout_raises=True,
             stop_fn=lambda: None,  # W&B's stop button would send Ctrl-C to the mirror
         )
-        return self._wandb.init(
-            project=self._project, entity=self._entity, reinit="create_new", settings=settings, **run
+        init = partial(
+            self._wandb.init, project=self._project, entity=self._entity, reinit="create_new", settings=settings, **run
         )
+        return _within(INIT_TIMEOUT + SERVICE_TIMEOUT, init)
 
 
 class WandbRun:
@@ -210,6 +220,26 @@ class WandbRun:
             return ""
         finally:
             shutil.rmtree(staged, ignore_errors=True)
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """Return ``call()``, made in another thread, which is left alone if it takes longer; raises SendFailed then."""
+    answer: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def make() -> None:
+        try:
+            answer.put((call(), None))
+        except BaseException as error:
+            answer.put((None, error))
+
+    threading.Thread(target=make, daemon=True).start()
+    try:
+        value, error = answer.get(timeout=seconds)
+    except queue.Empty:
+        raise SendFailed(f"wandb's service did not answer for {seconds:.0f} s") from None
+    if error is not None:
+        raise error
+    return cast(T, value)
 
 
 def _wait_until_complete(path: Path, rows: int) -> None:

@@ -235,6 +235,30 @@ def test_a_server_that_never_answers_costs_a_warning(tmp_path: Path, env: dict[s
     assert "Traceback" not in result.stdout + result.stderr
 
 
+def test_a_service_that_does_not_start_a_run_costs_a_warning(
+    tmp_path: Path, env: dict[str, str], server: FakeServer
+) -> None:
+    toys = planned(tmp_path)
+    hanging = "import time, wandb; wandb.init = lambda **_: time.sleep(1000)"
+    impatient = "import flbench.tracking.wandb_sink as w; w.INIT_TIMEOUT, w.SERVICE_TIMEOUT = 0.5, 0.5"
+    env, before = online(env, server), f"{hanging}\n{impatient}"
+    result = flbench("sync", "--store", toys.store.root, "--mode", "online", env=env, before=before)
+    assert result.returncode == 1
+    assert "wandb's service did not answer for 1 s" in result.stdout
+    assert "gave up" in result.stdout
+
+
+def test_a_service_that_does_not_end_costs_no_run(tmp_path: Path, env: dict[str, str], server: FakeServer) -> None:
+    toys = planned(tmp_path)
+    # The call without an exit code only ends the search for a login.
+    hanging = "import time, wandb; wandb.teardown = lambda exit_code=0: time.sleep(1000 * exit_code)"
+    impatient = "import flbench.tracking.wandb_sink as w; w.SERVICE_TIMEOUT = 0.5"
+    env, before = online(env, server), f"{hanging}\n{impatient}"
+    result = flbench("sync", "--store", toys.store.root, "--mode", "online", env=env, before=before)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "4 of 4 runs are on W&B" in result.stdout
+
+
 @pytest.mark.parametrize("mode", ["offline", "online"])
 def test_a_killed_service_costs_no_run(tmp_path: Path, env: dict[str, str], server: FakeServer, mode: str) -> None:
     toys = planned(tmp_path, MANY)
