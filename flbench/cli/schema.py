@@ -8,7 +8,7 @@ from typing import Any
 from flbench.cli.boundary import print_json
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.registry import Component, schema_of
-from flbench.sweeps.spec import AGAINST, SweepSpec
+from flbench.sweeps.spec import AGAINST, BETWEEN, SweepSpec
 
 Schema = dict[str, Any]
 
@@ -47,6 +47,7 @@ def sweep_schema() -> Schema:
         (parts["Report"], "baseline", "conditions"),
     ):
         _replace(owner, key, {"$ref": f"#/$defs/{mapping}"})
+    parts["between"] = {**_mapping(fields, _two), "minProperties": 1, "maxProperties": 1}
     parts["contrast"] = _contrast(fields)
     _replace(parts["Report"], "contrasts", _one_or_list({"$ref": "#/$defs/contrast"}, fewest=0))
     _replace(parts["Report"], "headline", _one_or_list({"$ref": "#/$defs/conditions"}, fewest=0))
@@ -91,12 +92,20 @@ def _replace(owner: Schema, key: str, new: Schema) -> None:
     owner["properties"][key] = {"description": old.get("description", ""), **new}
 
 
+def _two(schema: Schema) -> Schema:
+    return {**_list_of(schema), "minItems": 2, "maxItems": 2}
+
+
 def _contrast(fields: dict[str, Schema]) -> Schema:
-    """Return the schema of a planned comparison: values of one field, and the one that they are compared with."""
+    """Return the schema of a planned comparison: values of a field, which one to compare with, between which columns."""
     conditions = _mapping(fields, _one_or_list)["properties"]
     forms = [
         {
-            "properties": {path: schema, AGAINST: {"$ref": f"#/$defs/field.{path}"}},
+            "properties": {
+                path: schema,
+                AGAINST: {"$ref": f"#/$defs/field.{path}"},
+                BETWEEN: {"$ref": "#/$defs/between"},
+            },
             "required": [path, AGAINST],
             "additionalProperties": False,
         }

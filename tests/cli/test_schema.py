@@ -48,6 +48,7 @@ def test_the_sweeps_of_the_repository_are_accepted(check: jsonschema.Draft202012
         {"base": {"kind": "rank", "normalized": "bn-rms", "rounds": 0}, "axes": {"normalized": ["bn-rms", "ln-all"]}},
         {"grids": [{"set": {"kind": "sharpness", "lr": None}}, {"set": {"normalized": "bn-rms"}}]},
         {"seeds": {"range": [0, 3]}, "resources": {"cpus": 2, "gpus": 0.5, "mem": "2G", "time": "30m"}},
+        {"report": {"contrasts": {"norm": "ln", "against": "fn", "between": {"partition": ["classes:1", "iid"]}}}},
         {"backend": {"kind": "slurm", "profile": "a.yaml"}, "report": {"rows": "method", "cols": ["E", "norm.groups"]}},
     ],
 )
@@ -84,6 +85,7 @@ def test_valid_files_are_accepted(check: jsonschema.Draft202012Validator, good: 
         {"resources": {"cpus": 0}},
         {"backend": {"kind": "slrum"}},
         {"report": {"rows": ["metod"]}},
+        {"report": {"contrasts": {"norm": "ln", "against": "fn", "between": {"partition": ["iid"]}}}},
     ],
 )
 def test_invalid_files_are_rejected(check: jsonschema.Draft202012Validator, bad: dict[str, Any]) -> None:
