@@ -97,7 +97,7 @@ def _two(schema: Schema) -> Schema:
 
 
 def _contrast(fields: dict[str, Schema]) -> Schema:
-    """Return the schema of a planned comparison: values of a field, which one to compare with, between which columns."""
+    """Return the schema of a planned comparison: values of a field, which to compare with, between which columns."""
     conditions = _mapping(fields, _one_or_list)["properties"]
     forms = [
         {
