@@ -332,6 +332,9 @@ CASES = [
     case("an unknown headline", "report: {headline: [{norm: fm}]}", "report.headline[0].norm: ", "'fn'"),
     case("an unknown contrast", "report: {contrasts: [{norm: fm, against: none}]}", "report.contrasts", "'fn'"),
     case("an unknown reference", "report: {contrasts: [{norm: fn, against: nine}]}", ".against: ", "'none'"),
+    case(
+        "an unknown condition", "report: {contrasts: [{norm: fn, against: none, if: {nrom: 1}}]}", ".if.nrom: ", "norm"
+    ),
     case("a contrast of no field", "report: {contrasts: [{nrom: fn, against: none}]}", ".nrom: ", "norm"),
     case("a contrast of two fields", "report: {contrasts: [{norm: fn, lr: 1, against: none}]}", "expected one field"),
     case("an interaction of one value", interaction("{partition: [iid]}"), "between: ", "two different values"),

@@ -8,7 +8,7 @@ from typing import Any
 from flbench.cli.boundary import print_json
 from flbench.config import ALIASES, KINDS, registry_of
 from flbench.registry import Component, schema_of
-from flbench.sweeps.spec import AGAINST, BETWEEN, SweepSpec
+from flbench.sweeps.spec import AGAINST, BETWEEN, IF, SweepSpec
 
 Schema = dict[str, Any]
 
@@ -105,6 +105,7 @@ def _contrast(fields: dict[str, Schema]) -> Schema:
                 path: schema,
                 AGAINST: {"$ref": f"#/$defs/field.{path}"},
                 BETWEEN: {"$ref": "#/$defs/between"},
+                IF: {"$ref": "#/$defs/conditions"},
             },
             "required": [path, AGAINST],
             "additionalProperties": False,

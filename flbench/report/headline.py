@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -17,6 +17,7 @@ from flbench.report.cells import Cell
 from flbench.report.planned import Planned, is_named
 from flbench.report.stats import LEVEL
 from flbench.report.summary import Standing, mean_ranks
+from flbench.report.tables import Table
 from flbench.report.ticks import Tick
 from flbench.report.wording import column_name
 from flbench.sweeps import condition
@@ -32,16 +33,23 @@ class Column:
     section: Section
     details: Details
     number: int
+    rows: Mapping[tuple[Tick, ...], int]  # the table's rows by their place on the axes of the page
 
     @property
     def name(self) -> str:
         """Its label, as planned comparisons name it."""
         return column_name(self.details.table, self.details.table.cols[self.number])
 
+    @property
+    def baseline(self) -> tuple[Tick, ...] | None:
+        """The row of the page with which the others are compared."""
+        table = self.details.table
+        return next((row for row, at in self.rows.items() if table.rows[at] == self.details.baseline), None)
+
     def standing(self, row: tuple[Tick, ...]) -> Standing | None:
         """Return the position of a row; None where nothing was requested."""
         table = self.details.table
-        at = (table.rows.index(row), self.number) if row in table.rows else None
+        at = (self.rows[row], self.number) if row in self.rows else None
         return Standing(table, at) if at in table.cells else None  # type: ignore[arg-type]
 
 
@@ -70,10 +78,10 @@ def headline(sections: Sequence[Section]) -> Headline | None:
     columns = [column for section in sections for column in _columns_of(section, len(sections))]
     if not columns:
         return None
-    row_axes = columns[0].details.table.row_axes
-    columns = [column for column in columns if column.details.table.row_axes == row_axes]
-    found = {row: None for column in columns for row in column.details.table.rows if column.standing(row)}
-    baseline = next((one.details.baseline for one in columns if one.details.baseline in found), None)
+    row_axes = tuple(dict.fromkeys(axis for column in columns for axis in column.details.table.row_axes))
+    columns = [dataclasses.replace(column, rows=_places(column.details.table, row_axes)) for column in columns]
+    found = {row: None for column in columns for row in column.rows if column.standing(row)}
+    baseline = next((row for one in columns if (row := one.baseline) in found), None)
     order = _in_order(list(found), columns, baseline)
     rows = []
     for row in order[:MOST_ROWS]:
@@ -86,7 +94,7 @@ def headline(sections: Sequence[Section]) -> Headline | None:
 def _columns_of(section: Section, sections: int) -> list[Column]:
     """Return the columns that a section shows; without a choice the first ones, so that ``sections`` have room."""
     columns = [
-        Column(section, details, number)
+        Column(section, details, number, {})
         for details in section.details
         if details.table.kind == section.details[0].table.kind
         for number in range(len(details.table.cols))
@@ -100,6 +108,15 @@ def _columns_of(section: Section, sections: int) -> list[Column]:
     }
     chosen = sorted((place, number) for number, place in places.items() if place is not None)
     return [columns[number] for _, number in chosen]
+
+
+def _places(table: Table, axes: Sequence[str]) -> dict[tuple[Tick, ...], int]:
+    """Return a table's rows by their place on these axes, where sections have different ones: all cells have a head."""
+    own = {r: dict(zip(table.row_axes, row, strict=True)) for r, row in enumerate(table.rows)}
+    found = {}
+    for (r, _), cell in sorted(table.cells.items()):
+        found[tuple(own[r][axis] if axis in own[r] else cell.tick(axis) for axis in axes)] = r
+    return found
 
 
 def _first(column: Column) -> Experiment:
@@ -160,7 +177,7 @@ def _is_better(column: Column, standing: Standing | None) -> bool:
 
 def _is_of(one: Planned, column: Column, cell: Cell) -> bool:
     """Return whether a planned comparison is that of a cell with the baseline of its column alone."""
-    reference = column.standing(column.details.baseline) if column.details.baseline else None
+    reference = column.standing(column.baseline) if column.baseline else None
     if reference is None or one.between or one.cells != 1 or one.column != column.name:
         return False
     is_first, is_reference = (condition([f"{one.pair.field}={value}"]) for value in (one.pair.value, one.pair.against))

@@ -14,7 +14,7 @@ from flbench.config import Training, normal_path
 from flbench.report.board import Options
 from flbench.report.runs import Collection, Source, collect
 from flbench.report.tables import Between, Layout, Pair
-from flbench.sweeps import AGAINST, BETWEEN, Sweep
+from flbench.sweeps import AGAINST, BETWEEN, CONTRAST_KEYS, IF, Sweep
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,13 @@ def _conditions(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _pairs(contrast: Mapping[str, Any]) -> Iterator[Pair]:
     """Yield a comparison for each value that a planned comparison of a sweep file names."""
-    ((field, values),) = ((key, raw) for key, raw in contrast.items() if key not in (AGAINST, BETWEEN))
+    ((field, values),) = ((key, raw) for key, raw in contrast.items() if key not in CONTRAST_KEYS)
     between = None
     for other, (first, second) in contrast.get(BETWEEN, {}).items():
         between = Between(normal_path(other), json.dumps(first), json.dumps(second))
+    where = _conditions(contrast.get(IF, {}))
     for value in values if isinstance(values, list) else [values]:
-        yield Pair(normal_path(field), json.dumps(value), json.dumps(contrast[AGAINST]), between)
+        yield Pair(normal_path(field), json.dumps(value), json.dumps(contrast[AGAINST]), between, where)
 
 
 def merged(parts: Sequence[Part]) -> Collection:

@@ -1,7 +1,8 @@
 """Planned comparisons: few, named in the sweep file before its runs, so that their tests keep their power.
 
 A comparison of two values of a field, such as ``norm: fn`` against ``none``, is made in each column: the difference of
-the two cells with the same method, paired by seed, and then its mean over the methods that have both. With ``between``
+the two cells with the same method, paired by seed, and then its mean over the methods that have both; with ``if`` over
+those that meet its conditions. With ``between``
 it is an interaction: the difference in a column with the first value minus that in the column with the second, of the
 same method and seed. Seeds are the unit: the t-test and its interval (``stats.paired``) are those of one mean
 difference a seed. Methods are not drawn from a population, so the conclusion is about their mean. A method that
@@ -107,14 +108,15 @@ class Planned:
         return _text(self.pair.value)
 
     @property
-    def against(self) -> str:
-        """``none``."""
-        return _text(self.pair.against)
+    def reference(self) -> str:
+        """``none``, or ``none with fedavg`` where the comparison is among these cells alone."""
+        values = ", ".join(_text(one.partition("=")[2]) for one in self.pair.where)
+        return f"{_text(self.pair.against)} with {values}" if values else _text(self.pair.against)
 
     @property
     def name(self) -> str:
-        """``fn against none``, or ``fn against none, classes:1 minus iid``."""
-        return ", ".join(filter(None, [f"{self.value} against {self.against}", self.between]))
+        """``fn against none``, ``fn against none with fedavg``, or ``fn against none, classes:1 minus iid``."""
+        return ", ".join(filter(None, [f"{self.value} against {self.reference}", self.between]))
 
     @property
     def between(self) -> str:
@@ -181,6 +183,8 @@ def is_named(experiment: Experiment, layout: Layout) -> bool:
 
 def _gains(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
     """Return what a planned comparison compares."""
+    is_meant = condition(pair.where)
+    cells = [cell for cell in cells if is_meant(cell.experiment)]
     if pair.between is None:
         return _differences(cells, axes, pair)
     field = pair.between.field

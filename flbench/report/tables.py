@@ -49,6 +49,7 @@ class Pair:
     value: str
     against: str
     between: Between | None = None
+    where: tuple[str, ...] = ()  # FIELD=VALUE conditions of the cells that are compared
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,13 @@ from flbench.sweeps.match import Rule
 from flbench.sweeps.options import apply_sets, read_fields, read_only, split_address
 from flbench.sweeps.search import read_search
 from flbench.sweeps.source import Source, SpecError
-from flbench.sweeps.spec import AGAINST, BETWEEN, SweepSpec, Values
+from flbench.sweeps.spec import AGAINST, BETWEEN, CONTRAST_KEYS, IF, SweepSpec, Values
 
 __all__ = [
     "AGAINST",
     "BETWEEN",
+    "CONTRAST_KEYS",
+    "IF",
     "SpecError",
     "Sweep",
     "collection_paused",
@@ -220,7 +222,7 @@ def _check_report(source: Source, spec: SweepSpec, experiments: tuple[Experiment
 
 def _check_contrast(source: Source, contrast: Values, where: Where) -> None:
     """Check that a planned comparison names values of one field, the value to compare with, and two other values."""
-    fields = [key for key in contrast if key not in (AGAINST, BETWEEN)]
+    fields = [key for key in contrast if key not in CONTRAST_KEYS]
     if len(fields) != 1 or AGAINST not in contrast:
         raise source.error(where, f"expected one field and {AGAINST!r}, as {{norm: [fn, ln], against: none}}")
     (field,) = fields
@@ -229,6 +231,8 @@ def _check_contrast(source: Source, contrast: Values, where: Where) -> None:
         raise source.error((*where, AGAINST), f"expected one value, got {contrast[AGAINST]!r}")
     Rule(source, source.read_layer({field: contrast[field]}, where))
     Rule(source, {path: GivenValue(given.raw, (*where, AGAINST)) for path, given in reference.items()})
+    if IF in contrast:
+        Rule(source, source.read_layer(contrast[IF], (*where, IF)))
     if BETWEEN in contrast:
         _check_between(source, contrast[BETWEEN], normal_path(field), (*where, BETWEEN))
 

@@ -25,10 +25,12 @@ else:  #: What a report can rank by.
 #: Fields of an experiment and their values; components are names, shorthands or mappings.
 Values = dict[str, Any]
 
-#: The keys of a planned comparison beside its field: the value that the others are compared with, and the field and two
-#: values between which the difference is compared.
+#: The keys of a planned comparison beside its field: the value that the others are compared with, the field and two
+#: values between which the difference is compared, and conditions of the cells that are compared.
 AGAINST = "against"
 BETWEEN = "between"
+IF = "if"
+CONTRAST_KEYS = (AGAINST, BETWEEN, IF)
 
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -337,7 +339,8 @@ class Report(Strict):
     contrasts: Annotated[tuple[Values, ...], BeforeValidator(_conditions)] = Field(
         default=(),
         description="planned comparisons of a field's values with another one, as {norm: [fn, ln], against: none}; "
-        'with between: {partition: ["classes:1", iid]} the difference in the first column minus that in the second',
+        'with between: {partition: ["classes:1", iid]} the difference in the first column minus that in the second; '
+        "with if: {method: fedavg} among these cells alone",
     )
     margin: float | None = Field(
         default=None,

@@ -49,6 +49,7 @@ def test_the_sweeps_of_the_repository_are_accepted(check: jsonschema.Draft202012
         {"grids": [{"set": {"kind": "sharpness", "lr": None}}, {"set": {"normalized": "bn-rms"}}]},
         {"seeds": {"range": [0, 3]}, "resources": {"cpus": 2, "gpus": 0.5, "mem": "2G", "time": "30m"}},
         {"report": {"contrasts": {"norm": "ln", "against": "fn", "between": {"partition": ["classes:1", "iid"]}}}},
+        {"report": {"contrasts": [{"norm": ["ln"], "against": "fn", "if": {"method": "fedavg"}}]}},
         {"backend": {"kind": "slurm", "profile": "a.yaml"}, "report": {"rows": "method", "cols": ["E", "norm.groups"]}},
     ],
 )

@@ -95,11 +95,32 @@ def test_a_planned_comparison_of_the_two_cells_decides() -> None:
     assert better["fedavg ln"] is False and any(better.values())
 
 
-def test_the_sentences_on_planned_comparisons() -> None:
-    text = markdown_of(board(contrasts=pairs("ln")))
-    (line,) = re.findall(r"^- \*\*`ln against none`.*$", text, re.MULTILINE)
-    assert "`**, accuracy on [digits](#digits-mlp), 2 columns: more in 1 (by +10.00 points), open in 1; " in line
-    assert "; classes:1: +10.00 ± " in line and "mean of 4 pairs)." in line
+def test_the_table_of_planned_comparisons() -> None:
+    """It has the columns of the page; the last one counts verdicts where there are more."""
+    one_class = (('partition="classes:1"',),)
+    text = markdown_of(board(contrasts=pairs("ln"), headline=one_class)).partition("## Values")[0]
+    assert "[digits](#digits-mlp), accuracy in points:" in text
+    assert "| comparison | classes:1 | all 2 columns |" in text
+    assert re.search(r"^\| ln against none \| \*\*\+10\.00 ± .*more.* \| more in 1, open in 1 \|$", text, re.MULTILINE)
+    whole = markdown_of(board(contrasts=pairs("ln"))).partition("## Values")[0]
+    assert "| comparison | iid | classes:1 |" in whole
+
+
+def test_sections_with_other_row_axes_share_the_table() -> None:
+    """Every cell has a head, so a section without heads among its rows has the row of the linear one."""
+    (plain,) = board(("classes:1",), methods=("fedavg",)).sections
+    runs = tuple(
+        Run(request, request.rounds, "done", record={"acc": 0.5})
+        for head, seed in product(("linear", "cosine"), range(3))
+        for request in [
+            experiment(norm="none", partition="classes:1", head=head, model="cnn", dataset="mnist", seed=seed)
+        ]
+    )
+    (heads,) = leaderboard_of(Collection(runs), rows=("method", "norm", "head")).sections
+    found = headline([plain, heads])
+    assert found is not None and found.row_axes == ("method", "norm", "head")
+    filled = {" ".join(at.label for at in row.row): [one is not None for one in row.standings] for row in found.rows}
+    assert filled["fedavg none linear"] == [True, True] and filled["fedavg none cosine"] == [False, True]
 
 
 def test_figures_of_the_first_page_are_few_and_of_its_first_data_set(tmp_path: Path) -> None:

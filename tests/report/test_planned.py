@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,6 +80,13 @@ def test_interactions_pair_the_cells_of_one_method() -> None:
     (section,) = leaderboard_of(Collection(runs), contrasts=(INTERACTION,)).sections
     (one,) = section.planned
     assert one.contrast.difference.mean == pytest.approx(0.2), "scaffold has no run with iid data"
+    among = [dataclasses.replace(GAIN, where=(f'method="{method}"',)) for method in ("fedavg", "scaffold")]
+    (section,) = leaderboard_of(Collection(runs), contrasts=(GAIN, *among)).sections
+    found = {(one.name, one.column): (one.contrast.difference.mean, one.cells) for one in section.planned}
+    assert found["ln against none", "classes:1"] == (pytest.approx(0.55), 2)
+    assert found["ln against none with fedavg", "classes:1"] == (pytest.approx(0.3), 1)
+    assert found["ln against none with scaffold", "classes:1"] == (pytest.approx(0.8), 1)
+    assert len(found) == 5, "scaffold has no run with iid data"
 
 
 def test_the_test_of_equivalence_is_that_of_the_nearer_bound() -> None:

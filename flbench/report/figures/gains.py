@@ -23,8 +23,8 @@ _WIDTH, _LINE, _GAP, _AROUND = 7.6, 0.14, 0.1, 0.5
 def gains(board: Leaderboard) -> Iterator[Drawing]:
     """Draw one figure for each value that others are compared with: a panel of gains, one for each interaction."""
     for section in board.sections:
-        for some in grouped(section.planned, lambda one: (one.pair.field, one.pair.against)):
-            yield _draw(section, some)
+        for reference in dict.fromkeys((one.pair.field, one.reference) for one in section.planned):
+            yield _draw(section, [one for one in section.planned if (one.pair.field, one.reference) == reference])
 
 
 def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
@@ -39,11 +39,10 @@ def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
     axes = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights).ravel()
     for panel, group in zip(axes, groups, strict=True):
         _draw_panel(panel, section, group, styles)
-    metric, against = METRICS[section.layout.metric], some[0].against
+    metric, against = METRICS[section.layout.metric], some[0].reference
     axes[-1].set_xlabel(f"difference in {metric.title}{' (points)' if metric.percent else ''}")
     handles = [Line2D([], [], **{**styles[value], "linestyle": "-"}) for value in values]
-    names = [no_math(f"{value} against {against}") for value in values]
-    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(values)))
+    figure.legend(handles, [*map(no_math, values)], loc="outside lower center", ncols=min(4, len(values)))
     set_title(figure, f"{section.title}: planned comparisons against {against}")
     within = f"; grey: within {margin_text(margin, metric)}" if (margin := section.layout.tie_margin) else ""
     caption = (

@@ -50,7 +50,7 @@ def _draw(section: Section, some: Sequence[Planned], ticks: Sequence[Sequence[An
     size = (_PLACE[0] * len(ticks[1]) + 0.45) * across + 1.9, (_PLACE[1] * len(ticks[0]) + 0.45) * down + 0.8
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel())
-    metric, scale, against = METRICS[section.layout.metric], scale_of(section.layout.metric), some[0].against
+    metric, scale, against = METRICS[section.layout.metric], scale_of(section.layout.metric), some[0].reference
     means = [scale * one.contrast.difference.mean for one in some]
     shade = Normalize(min(means), max(means))
     colors = colormaps[f"{COLOR_MAP}{'_r' if metric.lower_is_better else ''}"]

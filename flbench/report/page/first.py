@@ -25,8 +25,11 @@ MOST_FIGURES = 3
 #: The verdicts on planned comparisons in the order of a sentence.
 ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equivalent", "equivalent", "open")
 
-#: Most columns of which a sentence on a planned comparison has the numbers.
-MOST_NAMED = 2
+#: The verdicts that a difference was shown.
+DIFFERENT = ("more", "more, equivalent", "less", "less, equivalent")
+
+#: Most columns of a table of planned comparisons where none is on the page.
+MOST_COLUMNS = 3
 
 _NOT_SHOWN = (
     "After the rows of the planned comparisons: those with values in most columns, and of these the best by mean rank. "
@@ -91,15 +94,15 @@ def _gaps(board: Leaderboard) -> Iterator[Block]:
 
 def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str]) -> Iterator[Block]:
     """Yield a sentence for each planned comparison, claim and paper."""
-    planned = [text for section in board.sections for text in _planned_texts(section, found, links)]
-    if planned:
+    if any(section.planned for section in board.sections):
         yield Paragraph(
             "**Planned comparisons** of the sweep files: differences of cells that differ in one field alone, paired "
             "by seed, on these test images, ± half-width of the 95 % interval over seeds; *a minus b*: the difference "
             f"with a minus that with b. More, less, equivalent: shown at {100 * LEVEL:g} % by t-tests with Holm's "
             "correction over the comparisons of the section; open: neither."
         )
-        yield Items(tuple(planned))
+    for section in board.sections:
+        yield from _planned(section, found, links)
     for supplement in board.supplements:
         yield from supplement.opening()
         if texts := list(_claim_texts(board, supplement.claims())):
@@ -108,42 +111,49 @@ def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str
         yield Items(tuple(_chapter_text(chapter, links) for chapter in board.chapters))
 
 
-def _planned_texts(section: Section, found: Headline | None, links: Mapping[str, str]) -> Iterator[str]:
-    """Yield ``fn against none, accuracy on digits, 8 columns: more in 4, open in 4; classes:1: +6.25 ± 0.98``."""
+def _planned(section: Section, found: Headline | None, links: Mapping[str, str]) -> Iterator[Block]:
+    """Yield a table of the section's planned comparisons, and one of its interactions."""
     headed = [column.name for column in found.columns if column.section is section] if found else []
     title = f"[{literal(section.name)}]({links[place_page(section.place)]})"
     metric = METRICS[section.layout.metric]
-    for pair in dict.fromkeys(one.pair for one in section.planned):
-        same = [one for one in section.planned if one.pair == pair]
-        by_verdict = {verdict: [one for one in same if one.judged.verdict == verdict] for verdict in ORDER}
-        counts = [_count(some, section) for some in by_verdict.values() if some]
-        numbers = [_numbers(one, section) for one in same if one.column in headed or len(same) <= MOST_NAMED]
-        name = literal(same[0].name)
-        columns = f"{len(same)} {'column' if len(same) == 1 else 'columns'}"
-        texts = "; ".join([", ".join(counts), *numbers[:MOST_NAMED]])
-        yield f"**`{name}`**, {metric.title} on {title}, {columns}: {texts}."
+    unit = f"{metric.title} in points" if metric.percent else metric.title
+    gains = [one for one in section.planned if not one.between]
+    interactions = [one for one in section.planned if one.between]
+    if gains:
+        yield Paragraph(f"{title}, {unit}:")
+        yield _planned_grid(section, gains, headed)
+    if interactions:
+        yield Paragraph(f"{title}, differences of these gains between columns:")
+        yield _planned_grid(section, interactions, headed)
 
 
-def _count(some: Sequence[Planned], section: Section) -> str:
-    """Return ``more in 5 (by +3.58 to +7.95 points)`` for comparisons with the same verdict."""
-    metric = METRICS[section.layout.metric]
-    text = f"{verdict_text(some[0].judged, section.layout)} in {len(some)}"
-    if some[0].judged.verdict in ("open", "equivalent"):
-        return text
-    means = sorted((one.contrast.difference.mean for one in some), key=abs)
-    ends = dict.fromkeys(metric.change(mean) for mean in (means[0], means[-1]))
-    return f"{text} (by {' to '.join(ends)}{_unit(section)})"
+def _planned_grid(section: Section, some: Sequence[Planned], headed: Sequence[str]) -> Grid:
+    """Return a row a comparison: the numbers of the columns of the page, and how many columns have which verdict."""
+    every = list(dict.fromkeys(one.column for one in some))
+    columns = [column for column in headed if column in every] or every[:MOST_COLUMNS]
+    counted = len(every) > len(columns)
+    rows = []
+    for name in dict.fromkeys(one.name for one in some):
+        by_column = {one.column: one for one in some if one.name == name}
+        entries = [_gain(by_column[column], section) if column in by_column else Entry(NONE) for column in columns]
+        counts = words(_counts(list(by_column.values()), section)) if counted else ()
+        rows.append((*words(name), *entries, *counts))
+    heads = [column or METRICS[section.layout.metric].title for column in columns]
+    return Grid(("comparison", *heads, *([f"all {len(every)} columns"] if counted else [])), tuple(rows), 1)
 
 
-def _unit(section: Section) -> str:
-    return " points" if METRICS[section.layout.metric].percent else ""
+def _gain(one: Planned, section: Section) -> Entry:
+    text, _ = contrast_text(one.contrast, section.layout.metric)
+    verdict = verdict_text(one.judged, section.layout)
+    return Entry(text, (verdict,), bold=one.judged.verdict in DIFFERENT, order=one.contrast.difference.mean)
 
 
-def _numbers(one: Planned, section: Section) -> str:
-    text, below = contrast_text(one.contrast, section.layout.metric)
-    pairs = "" if one.cells == 1 else f", mean of {one.cells} pairs"
-    column = f"{literal(one.column)}: " if one.column else ""
-    return f"{column}{text}{_unit(section)} ({below}{pairs})"
+def _counts(some: Sequence[Planned], section: Section) -> str:
+    """Return ``more in 5, open in 3``."""
+    by_verdict = {verdict: [one for one in some if one.judged.verdict == verdict] for verdict in ORDER}
+    return ", ".join(
+        f"{verdict_text(same[0].judged, section.layout)} in {len(same)}" for same in by_verdict.values() if same
+    )
 
 
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
