@@ -13,7 +13,7 @@ from flbench.store import Entry, Store
 
 
 class SingleRuns(SweepStatus):
-    """All single runs of a store, like one sweep; nobody continues one that has stopped before its user does."""
+    """All single runs of a store, shown like one sweep; one that has stopped waits until its user starts it again."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, Path("single runs"))

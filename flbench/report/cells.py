@@ -36,7 +36,7 @@ FEWEST = 3
 #: Metrics that are shares of the test images.
 SHARES = frozenset({"acc", "acc_weighted", "acc_global"})
 
-#: A seed has collapsed where it is below the median of its cell by both: ten points, and so many usual deviations.
+#: A seed has collapsed if it is below the median of its cell by ten points and by five usual deviations.
 COLLAPSE, FAR = 0.1, 5.0
 
 

@@ -40,16 +40,24 @@ class Judged:
     equivalence: float | None  # p-value of the test that the difference is within the margin; None where it is not made
 
     @property
+    def is_different(self) -> bool:
+        """Whether the test shows a difference."""
+        p = self.contrast.p
+        return p is not None and p < LEVEL and self.contrast.difference.n >= FEWEST
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether the test shows that the difference is within the margin."""
+        return self.equivalence is not None and self.equivalence < LEVEL
+
+    @property
     def verdict(self) -> Verdict:
         """The words of the tests that are significant."""
-        difference, p = self.contrast.difference, self.contrast.p
-        is_different = p is not None and p < LEVEL and difference.n >= FEWEST
-        is_close = self.equivalence is not None and self.equivalence < LEVEL
-        if not is_different:
-            return "equivalent" if is_close else "open"
-        if difference.mean > 0:
-            return "more, equivalent" if is_close else "more"
-        return "less, equivalent" if is_close else "less"
+        if not self.is_different:
+            return "equivalent" if self.is_equivalent else "open"
+        if self.contrast.difference.mean > 0:
+            return "more, equivalent" if self.is_equivalent else "more"
+        return "less, equivalent" if self.is_equivalent else "less"
 
 
 def judged(found: Mapping[At, Difference], margin: float) -> dict[At, Judged]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
 import shutil
 import socket
 import struct
@@ -19,10 +18,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from flbench.store import files
@@ -224,22 +224,18 @@ class WandbRun:
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
     """Return ``call()``, made in another thread, which is left alone if it takes longer; raises SendFailed then."""
-    answer: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    answer: Future[T] = Future()
 
     def make() -> None:
         try:
-            answer.put((call(), None))
+            answer.set_result(call())
         except BaseException as error:
-            answer.put((None, error))
+            answer.set_exception(error)
 
     threading.Thread(target=make, daemon=True).start()
-    try:
-        value, error = answer.get(timeout=seconds)
-    except queue.Empty:
-        raise SendFailed(f"wandb's service did not answer for {seconds:.0f} s") from None
-    if error is not None:
-        raise error
-    return cast(T, value)
+    if not wait([answer], seconds).done:
+        raise SendFailed(f"wandb's service did not answer for {seconds:.0f} s")
+    return answer.result()
 
 
 def _wait_until_complete(path: Path, rows: int) -> None:

@@ -13,6 +13,7 @@ from flbench.report.cells import gap_text, listing, mean_text
 from flbench.report.claims import UNDECIDED, VERDICTS, Chapter, Claim
 from flbench.report.headline import Column, Headline, Row, headline
 from flbench.report.literal import literal
+from flbench.report.page.planned import planned_grid
 from flbench.report.page.sections import WHEN
 from flbench.report.planned import Planned, Verdict
 from flbench.report.stats import LEVEL
@@ -24,9 +25,6 @@ MOST_FIGURES = 3
 
 #: The verdicts on planned comparisons in the order of a sentence.
 ORDER: tuple[Verdict, ...] = ("more", "more, equivalent", "less", "less, equivalent", "equivalent", "open")
-
-#: The verdicts that a difference was shown.
-DIFFERENT = ("more", "more, equivalent", "less", "less, equivalent")
 
 #: Most columns of a table of planned comparisons where none is on the page.
 MOST_COLUMNS = 3
@@ -128,24 +126,18 @@ def _planned(section: Section, found: Headline | None, links: Mapping[str, str])
 
 
 def _planned_grid(section: Section, some: Sequence[Planned], headed: Sequence[str]) -> Grid:
-    """Return a row a comparison: the numbers of the columns of the page, and how many columns have which verdict."""
+    """Return the numbers of the columns of the page, and how many of all columns have which verdict."""
     every = list(dict.fromkeys(one.column for one in some))
     columns = [column for column in headed if column in every] or every[:MOST_COLUMNS]
-    counted = len(every) > len(columns)
-    rows = []
-    for name in dict.fromkeys(one.name for one in some):
-        by_column = {one.column: one for one in some if one.name == name}
-        entries = [_gain(by_column[column], section) if column in by_column else Entry(NONE) for column in columns]
-        counts = words(_counts(list(by_column.values()), section)) if counted else ()
-        rows.append((*words(name), *entries, *counts))
-    heads = [column or METRICS[section.layout.metric].title for column in columns]
-    return Grid(("comparison", *heads, *([f"all {len(every)} columns"] if counted else [])), tuple(rows), 1)
+    names = dict.fromkeys(one.name for one in some)
+    counts = {name: _counts([one for one in some if one.name == name], section) for name in names}
+    return planned_grid(section, some, columns, _gain, counts if len(every) > len(columns) else None)
 
 
-def _gain(one: Planned, section: Section) -> Entry:
+def _gain(section: Section, one: Planned) -> Entry:
     text, _ = contrast_text(one.contrast, section.layout.metric)
     verdict = verdict_text(one.judged, section.layout)
-    return Entry(text, (verdict,), bold=one.judged.verdict in DIFFERENT, order=one.contrast.difference.mean)
+    return Entry(text, (verdict,), bold=one.judged.is_different, order=one.contrast.difference.mean)
 
 
 def _counts(some: Sequence[Planned], section: Section) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Entry, Grid, Heading, Paragraph, words
@@ -40,11 +40,26 @@ def planned_blocks(section: Section) -> Iterator[Block]:
 
 
 def _grid(section: Section, some: Sequence[Planned]) -> Grid:
-    names = list(dict.fromkeys(one.name for one in some))
-    columns = list(dict.fromkeys(one.column for one in some))
-    entries = {(one.name, one.column): _entry(section, one) for one in some}
-    rows = [(*words(name), *(entries.get((name, column), Entry(NONE)) for column in columns)) for name in names]
-    return Grid(("comparison", *(column or METRICS[section.layout.metric].title for column in columns)), tuple(rows), 1)
+    return planned_grid(section, some, list(dict.fromkeys(one.column for one in some)), _entry)
+
+
+def planned_grid(
+    section: Section,
+    some: Sequence[Planned],
+    columns: Sequence[str],
+    entry: Callable[[Section, Planned], Entry],
+    counts: Mapping[str, str] | None = None,
+) -> Grid:
+    """Return a row a comparison, in some of the columns; ``counts`` are the texts of a last column by comparison."""
+    every = len({one.column for one in some})
+    entries = {(one.name, one.column): entry(section, one) for one in some if one.column in columns}
+    rows = [
+        (*words(name), *(entries.get((name, column), Entry(NONE)) for column in columns), *words(*last))
+        for name in dict.fromkeys(one.name for one in some)
+        for last in [[counts[name]] if counts else []]
+    ]
+    heads = [column or METRICS[section.layout.metric].title for column in columns]
+    return Grid(("comparison", *heads, *([f"all {every} columns"] if counts else [])), tuple(rows), 1)
 
 
 def _entry(section: Section, one: Planned) -> Entry:
