@@ -344,7 +344,7 @@ def test_other_frameworks_did_the_same_work() -> None:
 
 
 #: The folders with the files that documents name.
-SOURCES = ("flbench", "tests", "benchmarks")
+SOURCES = ("flbench", "tests", "benchmarks", ".ci")
 
 
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]), ids=lambda page: page.name)
@@ -357,3 +357,10 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     links = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
     missing = {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in ours)}
     assert missing | {link for link in links if not (page.parent / link).exists()} == set()
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """``mkdocs build`` warns, too, but it is not installed everywhere."""
+    listed = re.findall(r"^ +- (?:[\w&', ]+: )?([\w./*-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [path.relative_to(ROOT / "docs") for path in ROOT.glob("docs/**/*.md")]
+    assert [page.as_posix() for page in pages if not any(page.match(one) for one in listed)] == []
