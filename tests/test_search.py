@@ -261,7 +261,7 @@ def test_the_search_is_part_of_the_plans_name_and_rungs_have_defaults(sweep: Swe
     assert len({sweep.spec_hash, whole.spec_hash, other.spec_hash}) == 3
     assert [run.run_id for run in sweep.experiments] == [run.run_id for run in whole.experiments]
     default = load_sweep(sweep.path, ["search={axis: lr}", "rounds=200", "eval_every=10"]).search
-    assert default == Halving(("lr",), (20, 40, 200), Fraction(1, 2), "val_acc")
+    assert default == Halving(("lr",), (20, 80, 200), Fraction(2, 5), "val_acc")
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from flbench.sweeps.source import Source
 from flbench.sweeps.spec import SweepSpec
 
 #: The default rungs, as shares of the rounds; chosen with ``benchmarks/bench_halving.py``, as the default of ``keep``.
-SHARES = (0.1, 0.2, 1)
+SHARES = (0.1, 0.4, 1)
 
 
 def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experiment]) -> Halving | None:
@@ -46,7 +46,7 @@ def default_rungs(rounds: int, every: int) -> tuple[int, ...]:
     """Return ``SHARES`` of the rounds as rungs that are evaluated every ``every`` rounds.
 
     >>> default_rungs(200, 10), default_rungs(20, 10)
-    ((20, 40, 200), (10, 20))
+    ((20, 80, 200), (10, 20))
     """
     rungs = {min(rounds, max(1, round(share * rounds / every)) * every) for share in SHARES}
     return (*sorted(rungs - {rounds}), rounds)

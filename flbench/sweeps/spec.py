@@ -304,11 +304,11 @@ class Search(Strict):
     )
     rungs: Annotated[tuple[int, ...] | None, BeforeValidator(_rungs)] = Field(
         default=None,
-        description="increasing numbers of rounds, the last that of all runs; default: a tenth, a fifth and all",
+        description="increasing numbers of rounds, the last that of all runs; default: a tenth, two fifths and all",
     )
     keep: Annotated[
         Fraction, BeforeValidator(_share), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
-    ] = Field(default=Fraction(1, 2), description="share of the settings of a row and column that a rung keeps")
+    ] = Field(default=Fraction(2, 5), description="share of the settings of a row and column that a rung keeps")
     select_by: Literal["val", "last"] = Field(
         default="val",
         description="what ranks settings at a rung, as a mean over seeds: val: accuracy on held-out training data; "
