@@ -100,7 +100,7 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
         ),
     ]
     overall, without = _mean(best_pairs), _mean([pair for pair in pairs if (pair.plain.growth or 0) < GROWTHS[0][1]])
-    verdict = _verdict(overall, without, same_rate, places, inside)
+    verdict = _verdict(overall, without, same_rate, best, places, inside)
     ways = ", ".join(f"{one.where.split(', ')[0]}: {_DIRECTIONS[one.direction]}" for one in places)
     sentences = [
         f"The gain against the growth of none's norms: at the same learning rate {same_rate.text}"
@@ -129,15 +129,17 @@ def _verdict(
     overall: Mean | None,
     without: Mean | None,
     same_rate: RankCorrelation,
+    best: RankCorrelation,
     places: Sequence[RankCorrelation],
     inside: RankCorrelation,
 ) -> Verdict:
     """Return ``holds`` if the gain grows with the norms that FN bounds, and is gone where they do not grow.
 
-    It holds in part if the gain grows with them in some partitions alone, and is inconclusive if it does not grow with
-    them although accuracy without normalization falls with their growth. The arguments are the gain at the best
-    learning rates and where the norms of none hardly grow; the correlation of gain and growth at equal learning rates,
-    everywhere and in each of several partitions; and that of accuracy and growth within none.
+    It holds in part if the gain grows with them in some partitions alone. It is inconclusive if its direction is open
+    at equal or at the best learning rates, or if it does not grow with them although accuracy without normalization
+    falls with their growth. The arguments are the gain at the best learning rates and where the norms of none hardly
+    grow; the correlation of gain and growth at equal learning rates, at the best ones, and at equal ones in each of
+    several partitions; and that of accuracy and growth within none.
     """
     if overall is None or overall.interval is None:
         return "inconclusive"
@@ -148,7 +150,8 @@ def _verdict(
         return "holds" if left is not None and left[0] <= NOTABLE else "in part"
     if any(one.direction == "rises" for one in places):
         return "in part"
-    return "inconclusive" if same_rate.direction == "open" or inside.direction == "falls" else "does not hold"
+    is_open = "open" in (same_rate.direction, best.direction)
+    return "inconclusive" if is_open or inside.direction == "falls" else "does not hold"
 
 
 def _pairs(cells: Iterable[Probed], key: Key[Probed], norm: str) -> list[_Pair]:

@@ -83,9 +83,12 @@ def _gaps(board: Leaderboard) -> Iterator[Block]:
         studies = sum(len(chapter.runs) for chapter in board.chapters)
         total, requested = sum(board.unfinished.values()), board.provenance.requested - studies
         # A diverged run is finished: divergence is its result, although it has no value.
-        word = "Diverged" if board.unfinished.keys() == {"diverged"} else "Incomplete"
-        text = f"{total:,} of {requested:,} runs have no value: {literal(listing(board.unfinished))}."
-        yield Paragraph(f"**{word}:** {text}", warning=True)
+        if board.unfinished.keys() == {"diverged"}:
+            text = f"{total:,} of {requested:,} runs diverged; they have no value."
+        else:
+            why = literal(listing(board.unfinished))
+            text = f"**Incomplete:** {total:,} of {requested:,} runs have no value: {why}."
+        yield Paragraph(text, warning=True)
     for note in board.collection.left_out:
         yield Paragraph(f"Left out: {literal(note)}.", warning=True)
 

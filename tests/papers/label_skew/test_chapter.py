@@ -205,6 +205,20 @@ def test_a_gain_that_has_nothing_to_do_with_growth() -> None:
     assert mechanism("norms", shrinking).claim.verdict == "does not hold"
 
 
+def test_a_gain_whose_direction_is_open_at_the_best_learning_rates_is_not_decided() -> None:
+    """At equal rates it falls with the growth; at each row's best rate it goes up and down over the methods."""
+
+    def acc(request: Any) -> float:
+        if request.norm.name == "fn":
+            return 0.9
+        if request.lr == 1:
+            return 0.8 + 0.01 * (METHODS.index(request.method.name) * 3 % len(METHODS))
+        return 0.5 + growth_of(request) / 1e4
+
+    found = mechanism("norms", grows(acc))
+    assert found.claim.verdict == "inconclusive", found.claim.evidence
+
+
 def test_growth_can_explain_one_partition() -> None:
     def acc(request: Any) -> float:
         skewed = request.partition.name == "classes"
