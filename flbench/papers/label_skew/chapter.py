@@ -14,6 +14,7 @@ from flbench.papers.label_skew import (
     claims_feature_rank,
     claims_learning_rate,
     claims_one_class,
+    claims_rank_dose,
 )
 from flbench.papers.label_skew.correlations import READING, Mechanism, RankCorrelation
 from flbench.papers.label_skew.probe_cells import Births, Probed, has_probes, probed
@@ -54,7 +55,7 @@ class Synthesis:
     cells: tuple[Probed, ...]  # every cell with probes
     tuned: tuple[Probed, ...]  # those of the section's detailed tables, at the chosen learning rates where these vary
     mechanisms: tuple[Mechanism, ...]  # claims about why accuracies differ
-    claims: tuple[Claim, ...]  # of the label-skew paper about one-class training, where such runs were probed
+    claims: tuple[Claim, ...]  # about one-class training and about doses of rank, where such runs were probed
     seen: int  # runs with probes, of the ``finished`` ones
     finished: int
 
@@ -81,7 +82,7 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
             cells=tuple(cells),
             tuned=tuple(tuned),
             mechanisms=mechanisms if metric is not None and metric.percent and not metric.lower_is_better else (),
-            claims=tuple(claims_one_class.claims(cells)),
+            claims=(*claims_one_class.claims(cells), *claims_rank_dose.claims(shared, section.tables[0].margin)),
             seen=sum(map(has_probes, runs)),
             finished=len(runs),
         )

@@ -71,7 +71,7 @@ Measure = Callable[[Any], Measured | None]
 def probed_runs(
     measure: Measure,
     *,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[Any] = METHODS,
     norms: Sequence[str] = NORMS,
     partitions: Sequence[str] = ("classes:1", "iid"),
     rates: Sequence[float] = RATES,
