@@ -63,6 +63,8 @@ class Component:
     name: ClassVar[str]
     version: ClassVar[int] = 1
     shorthand: ClassVar[str | None] = None
+    #: Where it is described: text that may name entries of ``references.bib`` (``@key``).
+    source: ClassVar[str] = ""
 
     def settings(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, by name, as plain JSON values."""
@@ -224,6 +226,16 @@ def _example(cls: type[Component]) -> str:
     """Return ``, e.g. classes:2`` for a component whose shorthand is a number, else an empty text."""
     value = {"integer": "2", "number": "0.1"}.get(schema_of(cls)["properties"][cls.shorthand].get("type"))
     return f", e.g. {cls.name}:{value}" if value else ""
+
+
+def stated(cls: type[Component], what: str) -> str:
+    """Return what a component, or the one it derives from, states about itself; the base of its kind is ignored."""
+    for one in cls.__mro__:
+        if one is not cls and Component in one.__bases__:
+            return ""
+        if text := vars(one).get(what):
+            return str(text)
+    return ""
 
 
 @cache

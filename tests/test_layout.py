@@ -20,8 +20,8 @@ ROOMS = [
     "run_names", "papers", "report",
     "sweeps", "launch", "worker", "slurm", "testing", "bench",
     "trained", "execution", "execution_types", "studies", "probes", "theory", "engine", "methods", "metrics", "models",
-    "data", "store", "halving", "config", "registry", "plugin_files", "messages", "streams", "choices", "metric_specs",
-    "errors", "regular",
+    "data", "store", "halving", "config", "registry", "references", "plugin_files", "messages", "streams", "choices",
+    "metric_specs", "errors", "regular",
 ]  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from flbench.cli.screen import plain_table
 from flbench.config import KINDS, parse_experiment, registry_of
 from flbench.errors import UserError
 from flbench.messages import format_scalar
-from flbench.registry import Component, default_of, plain, schema_of
+from flbench.references import spelled_out
+from flbench.registry import Component, default_of, plain, schema_of, stated
 from flbench.sweeps import load_sweep
 
 
@@ -35,8 +36,8 @@ def components(classes: Iterable[type[Component]]) -> list[dict[str, Any]]:
             "version": cls.version,
             "fields": _fields(cls),
             "doc": first_line(cls).replace("``", ""),
-            "equation": _stated(cls, "equation"),
-            "source": _stated(cls, "source"),
+            "equation": stated(cls, "equation") or None,
+            "source": spelled_out(stated(cls, "source")) or None,
             "module": cls.__module__,
         }
         for cls in classes
@@ -84,16 +85,6 @@ def sweeps(folder: Path) -> list[dict[str, Any]]:
                 {"file": str(path), "name": sweep.name, "runs": count.runs, "cells": count.cells, "problem": None}
             )
     return rows
-
-
-def _stated(cls: type[Component], what: str) -> str | None:
-    """Return what a component, or the one it derives from, states about itself; the base of its kind is ignored."""
-    for one in cls.__mro__:
-        if one is not cls and Component in one.__bases__:
-            return None
-        if text := vars(one).get(what):
-            return str(text)
-    return None
 
 
 def _fields(cls: type[Component]) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ class DigitsSet(Dataset):
     The split is fixed and stratified: in each class every fifth sample, in scikit-learn's order, is a test sample.
     """
 
+    source = "@alpaydin1998digits; @pedregosa2011sklearn"
     image = (1, 8, 8)
     classes = 10
     white = 16
@@ -50,6 +51,7 @@ class DigitsSet(Dataset):
 class Cifar10(Dataset):
     """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32."""
 
+    source = "@krizhevsky2009cifar"
     image = (3, 32, 32)
     classes = 10
     augment = "flip-crop"
@@ -81,6 +83,7 @@ class Cifar10(Dataset):
 class Cifar100(Dataset):
     """CIFAR-100 with its 100 fine labels (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32."""
 
+    source = "@krizhevsky2009cifar"
     image = (3, 32, 32)
     classes = 100
     augment = "flip-crop"
@@ -117,6 +120,7 @@ class TinyImageNet(Dataset):
     The authors' validation images are the test set; those of their test set have no published labels.
     """
 
+    source = "@le2015tinyimagenet"
     image = (3, 64, 64)
     classes = 200
     augment = "flip-crop"
@@ -135,6 +139,7 @@ class Pacs(Dataset):
     (224x224 in its code) and another split (7,907 and 1,920), so that its numbers are not comparable.
     """
 
+    source = "@li2017pacs"
     image = (3, 64, 64)
     classes = 7
     augment = "flip-crop"
@@ -150,6 +155,7 @@ class Pacs(Dataset):
 class FashionMnist(Dataset):
     """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 grey images of 28x28."""
 
+    source = "@xiao2017fashion"
     image = (1, 28, 28)
     classes = 10
     class_names = (
@@ -187,6 +193,7 @@ class FashionMnist(Dataset):
 class Mnist(Dataset):
     """MNIST (LeCun et al. 1998): 60,000 and 10,000 grey images of 28x28."""
 
+    source = "@lecun1998mnist"
     image = (1, 28, 28)
     classes = 10
     class_names = tuple("0123456789")

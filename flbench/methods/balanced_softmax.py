@@ -23,9 +23,7 @@ class BalancedSoftmax(Method):
     """
 
     equation: ClassVar[str] = "local loss: CE(z_c + log n_c, y), classes with n_c = 0 removed"
-    source: ClassVar[str] = (
-        "Ren et al. 2020, Balanced Meta-Softmax for Long-Tailed Visual Recognition; as used by FedETF's code"
-    )
+    source: ClassVar[str] = "@ren2020balanced; as used by the code of @li2023fedetf"
 
     def logits(self, z_BY: Tensor, ctx: Context) -> Tensor:
         """Add the logarithms of the counts; that of 0 is -infinity."""

@@ -127,7 +127,7 @@ class Method(Component):
 
     #: What the method computes and where that is written, for programs (``flbench show methods --json``).
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x)"
-    source: ClassVar[str] = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks, Algorithm 1"
+    source: ClassVar[str] = "@mcmahan2017fedavg, Algorithm 1"
 
     #: Whether ``perturbed``, ``direction``, ``step`` and ``finish`` combine leaves element by element only, with
     #: ``ctx.norm`` and numbers of the context but without ``counts_Y``. They are then called once for a stack of

@@ -30,7 +30,7 @@ class FedACG(Method):
         "y = x + server_lr lam m, local loss: CE + beta/2 ||w - y||^2, "
         "m <- lam m + sum_k m_k/m (w_k - y), x <- x + server_lr m"
     )
-    source: ClassVar[str] = "Kim et al. 2024, Communication-Efficient FL with Accelerated Client Gradient, Algorithm 1"
+    source: ClassVar[str] = "@kim2024fedacg, Algorithm 1"
 
     lam: Annotated[float, Field(ge=0, lt=1)] = 0.85
     beta: Annotated[float, Field(ge=0)] = 0.001

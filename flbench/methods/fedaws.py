@@ -27,7 +27,7 @@ class FedAwS(Method):
     """
 
     equation: ClassVar[str] = "local loss: max(0, margin - cos(f, w_y))^2, then the server spreads the head's rows out"
-    source: ClassVar[str] = "Yu et al. 2020, Federated Learning with Only Positive Labels, Algorithm 1"
+    source: ClassVar[str] = "@yu2020fedaws, Algorithm 1"
     trains_head: ClassVar[bool] = True
 
     margin: Annotated[float, Field(gt=0, le=1)] = 0.9

@@ -28,7 +28,7 @@ class FedBN(Method):
     """
 
     equation: ClassVar[str] = "x <- x + server_lr sum_k m_k/m (w_k - x) for all but batch-normalization layers"
-    source: ClassVar[str] = "Li et al. 2021, FedBN: Federated Learning on Non-IID Features via Local BN, Algorithm 1"
+    source: ClassVar[str] = "@li2021fedbn, Algorithm 1"
     keeps_statistics: ClassVar[bool] = True
 
     def same_as(self, experiment: Federated) -> Method:

@@ -27,7 +27,7 @@ class FedCM(Method):
     """
 
     equation: ClassVar[str] = "w <- w - lr (alpha g + (1 - alpha) D), D <- sum_k m_k/m (x - w_k) / (K lr)"
-    source: ClassVar[str] = "Xu et al. 2021, FedCM: Federated Learning with Client-level Momentum"
+    source: ClassVar[str] = "@xu2021fedcm"
     elementwise: ClassVar[bool] = True
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.1

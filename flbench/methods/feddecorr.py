@@ -35,7 +35,7 @@ class FedDecorr(Method):
 
     smallest_batch: ClassVar[int] = 2
     equation: ClassVar[str] = "local loss: CE(z, y) + coefficient/d^2 ||K||_F^2, K the correlations of the features"
-    source: ClassVar[str] = "Shi et al. 2023, Dimensional Collapse in Heterogeneous Federated Learning (FedDecorr)"
+    source: ClassVar[str] = "@shi2023feddecorr"
 
     coefficient: Annotated[float, Field(ge=0)] = 0.5
     variant: Variant = "original"

@@ -28,7 +28,7 @@ class FedDyn(Method):
     """
 
     equation: ClassVar[str] = "w <- w - lr (g + alpha_k (w - x + c_k)), c_k += w_k - x, x <- mean_k w_k + mean c"
-    source: ClassVar[str] = "Acar et al. 2021, Federated Learning Based on Dynamic Regularization, Algorithm 1"
+    source: ClassVar[str] = "@acar2021feddyn, Algorithm 1"
     elementwise: ClassVar[bool] = True
     alpha: Annotated[float, Field(gt=0)] = 0.01
     weighting: Literal["samples", "equal"] = "samples"

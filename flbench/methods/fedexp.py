@@ -28,9 +28,7 @@ class FedExP(Method):
     equation: ClassVar[str] = (
         "x <- x + max(1, sum_k p_k ||w_k - x||^2 / (2 (||delta||^2 + eps))) delta, evaluated: mean of the last two x"
     )
-    source: ClassVar[str] = (
-        "Jhunjhunwala et al. 2023, FedExP: Speeding Up Federated Averaging via Extrapolation, Algorithm 1"
-    )
+    source: ClassVar[str] = "@jhunjhunwala2023fedexp, Algorithm 1"
 
     #: The step is adaptive: there is none to scale.
     server_lr: Annotated[float, Field(ge=1, le=1)] = 1.0

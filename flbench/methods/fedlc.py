@@ -28,7 +28,7 @@ class FedLC(Method):
     """
 
     equation: ClassVar[str] = "local loss: CE(z_c - tau n_c^(-1/4), y), classes with n_c = 0 removed"
-    source: ClassVar[str] = "Zhang et al. 2022, Federated Learning with Label Distribution Skew via Logits Calibration"
+    source: ClassVar[str] = "@zhang2022fedlc"
 
     tau: Annotated[float, Field(ge=0)] = 1.0
 

@@ -26,7 +26,7 @@ class FedNova(Method):
     """
 
     equation: ClassVar[str] = "x <- x + server_lr (sum_k p_k a_k) sum_k p_k (w_k - x) / a_k, a_k = K_k (no momentum)"
-    source: ClassVar[str] = "Wang et al. 2020, Tackling the Objective Inconsistency Problem, eq. 10 and Algorithm 1"
+    source: ClassVar[str] = "@wang2020fednova, eq. 10 and Algorithm 1"
 
     assumes_plain_momentum: ClassVar[bool] = True
 

@@ -28,9 +28,7 @@ class FedNTD(Method):
     """
 
     equation: ClassVar[str] = "local loss: CE(z, y) + beta KL(softmax(z_server/tau) || softmax(z/tau)) without class y"
-    source: ClassVar[str] = (
-        "Lee et al. 2022, Preservation of the Global Knowledge by Not-True Distillation in Federated Learning"
-    )
+    source: ClassVar[str] = "@lee2022fedntd"
 
     beta: Annotated[float, Field(ge=0)] = 1.0
     tau: Annotated[float, Field(gt=0)] = 1.0

@@ -14,7 +14,7 @@ from flbench.registry import METHODS
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ADAPTIVE = "Reddi et al. 2020, Adaptive Federated Optimization, Algorithm 2"
+_ADAPTIVE = "@reddi2021fedopt, Algorithm 2"
 
 
 @METHODS.register("fedavgm")
@@ -23,7 +23,7 @@ class FedAvgM(Method):
     """FedAvgM (Hsu et al. 2019): v <- beta v + delta,   x <- x + server_lr v; beta = 0 is FedAvg."""
 
     equation: ClassVar[str] = "v <- beta v + delta, x <- x + server_lr v"
-    source: ClassVar[str] = "Hsu et al. 2019, Measuring the Effects of Non-Identical Data Distribution, Section 4.3"
+    source: ClassVar[str] = "@hsu2019fedavgm, Section 4.3"
 
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.9
 

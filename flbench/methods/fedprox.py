@@ -27,7 +27,7 @@ class FedProx(Method):
     """
 
     equation: ClassVar[str] = "local loss: CE(z, y) + mu/2 ||w - x||^2"
-    source: ClassVar[str] = "Li et al. 2020, Federated Optimization in Heterogeneous Networks, Algorithm 2"
+    source: ClassVar[str] = "@li2020fedprox, Algorithm 2"
 
     mu: Annotated[float, Field(ge=0)] = 0.01
 

@@ -29,7 +29,7 @@ class FedRS(Method):
     """
 
     equation: ClassVar[str] = "local loss: CE(a_c z_c, y), a_c = 1 where n_c > 0, else alpha"
-    source: ClassVar[str] = "Li & Zhan 2021, FedRS: Federated Learning with Restricted Softmax, Section 4"
+    source: ClassVar[str] = "@li2021fedrs, Section 4"
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
 

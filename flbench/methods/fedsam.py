@@ -11,7 +11,7 @@ from flbench.methods.base import Context, Method, Tree, tmap
 from flbench.methods.fedcm import FedCM
 from flbench.registry import METHODS
 
-_SOURCE = "Qu et al. 2022, Generalized Federated Learning via Sharpness Aware Minimization"
+_SOURCE = "@qu2022fedsam"
 
 #: Least norm of a gradient: a gradient of 0 does not perturb, and every longer one moves by rho exactly.
 TINY = 1e-12

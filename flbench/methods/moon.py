@@ -30,7 +30,7 @@ class Moon(Method):
     """
 
     equation: ClassVar[str] = "local loss: CE(z, y) + mu log(1 + exp((cos(f, f_previous) - cos(f, f_server)) / tau))"
-    source: ClassVar[str] = "Li et al. 2021, Model-Contrastive Federated Learning, Algorithm 1"
+    source: ClassVar[str] = "@li2021moon, Algorithm 1"
 
     mu: Annotated[float, Field(ge=0)] = 1.0
     tau: Annotated[float, Field(gt=0)] = 0.5

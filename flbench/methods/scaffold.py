@@ -48,7 +48,7 @@ class Scaffold(Method):
         "w <- w - lr (g - c_k + c), c_k' = c_k - c + (x - w_k) / (K lr), "
         "x <- x + server_lr mean_k (w_k - x), c <- c + |S|/N mean_k (c_k' - c_k)"
     )
-    source: ClassVar[str] = "Karimireddy et al. 2020, SCAFFOLD, Algorithm 1 with option II"
+    source: ClassVar[str] = "@karimireddy2020scaffold, Algorithm 1 with option II"
     elementwise: ClassVar[bool] = True
 
     variant: Literal[Variant, "niid-bench", "flower"] = "original"

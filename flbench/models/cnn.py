@@ -19,6 +19,8 @@ class Cnn(Model):
     797,248 weights for CIFAR-10 without biases; the feature has 192 elements.
     """
 
+    source = "@zhang2024labelskew, published code"
+
     def stages(self) -> tuple[Stage, ...]:
         """Two convolutions and two dense layers."""
         return (*_TRUNK, Dense(192))
@@ -31,6 +33,8 @@ class CnnTable7(Model):
 
     725,440 weights for CIFAR-10 without biases; the feature has 384 elements.
     """
+
+    source = "@zhang2024labelskew, Table 7"
 
     def stages(self) -> tuple[Stage, ...]:
         """Two convolutions and one dense layer."""

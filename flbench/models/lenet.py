@@ -19,6 +19,8 @@ class LeNet(Model):
     LeCun et al. (1998) pad images of 28x28 pixels to 32x32, pool by averages and use tanh.
     """
 
+    source = "@lecun1998mnist, as in the code of @li2022niidbench"
+
     def stages(self) -> tuple[Stage, ...]:
         """Two convolutions and two dense layers."""
         return NarrowConv(6, kernel=5, pool=2), NarrowConv(16, kernel=5, pool=2), Dense(120), Dense(84)

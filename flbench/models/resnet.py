@@ -83,6 +83,7 @@ class ResNet18(Model):
         blocks: number of blocks of each group.
     """
 
+    source = "@he2016resnet; without normalizations of its own: @zhang2024labelskew"
     width: Annotated[int, Field(ge=1)] = 64
     blocks: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (2, 2, 2, 2)
 

@@ -35,6 +35,7 @@ class SimpleViT(Model):
         mlp_ratio: width of a block's hidden layer over ``width``.
     """
 
+    source = "@beyer2022vit"
     patch: Annotated[int, Field(ge=1)] = 4
     width: Annotated[int, Field(ge=8, multiple_of=4)] = 64
     depth: Annotated[int, Field(ge=1)] = 4

@@ -24,6 +24,7 @@ class Features(Probe):
     finite, and only ``norm`` where all are 0.
     """
 
+    source = "@zhang2024labelskew, figure 3; @daneshmand2020rank (rank)"
     samples: Annotated[int, Field(ge=2)] = 200
     values: Annotated[int, Field(ge=1)] = 20
 

@@ -21,6 +21,7 @@ class Overfit(Probe):
     clients). On ``samples`` test samples of all classes in equal numbers. There are no numbers without clients.
     """
 
+    source = "@zhang2024labelskew, figure 2"
     steps: Annotated[int, Field(ge=1)] = 5
     clients: Annotated[int, Field(ge=1)] = 10
     samples: Annotated[int, Field(ge=2)] = 500

@@ -28,6 +28,7 @@ class Sharpness(Probe):
     clients. Normalizations use that batch.
     """
 
+    source = "@karakida2019sharpness"
     samples: Annotated[int, Field(ge=2)] = 100
     clients: Annotated[int, Field(ge=0)] = 3
 

@@ -47,6 +47,7 @@ class Chapter:
     claims: tuple[Claim, ...]  # of the papers, each with our verdict
     blocks: tuple[Block, ...]  # tables of the measurements
     runs: tuple[Run, ...]  # the runs that it is about
+    source: str = ""  # the paper: text that may name entries of references.bib (@key)
 
     @property
     def place(self) -> tuple[str, str]:

@@ -21,6 +21,11 @@ class Supplement:
         """Kinds of figures that ``chapter`` shows; the others stand at the end of a section."""
         return ()
 
+    @property
+    def source(self) -> str:
+        """The paper, as in a component, where the document compares its numbers or claims; else empty."""
+        return ""
+
     def opening(self) -> Sequence[Block]:
         """Return blocks among the answers of the first page."""
         return ()

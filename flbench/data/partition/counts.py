@@ -48,6 +48,7 @@ class Classes(Partition):
     class, and with it the sizes of clients, vary (with n = 1 they do not).
     """
 
+    source = "@zhang2024labelskew; variant niid-bench: @li2022niidbench"
     shorthand = "n"
 
     n: Annotated[int, Field(ge=1)]
@@ -98,6 +99,7 @@ class Dirichlet(Partition):
     this ``self_balancing``, FedLab ``hetero_dir``. Sizes are equal with ``balanced-dirichlet``.
     """
 
+    source = "@hsu2019fedavgm; variant niid-bench: @li2022niidbench"
     shorthand = "beta"
     draws = 1000
 
@@ -140,6 +142,7 @@ class BalancedDirichlet(Partition):
     ``client_inner_dirichlet_partition``, which drop N mod K samples and draw classes again until one has samples left.
     """
 
+    source = "@acar2021feddyn, and its code"
     shorthand = "beta"
 
     beta: Annotated[float, Field(gt=0)]
@@ -168,6 +171,7 @@ class Quantity(Partition):
     in all, until every client has ``min_size`` training samples (NIID-Bench: 10).
     """
 
+    source = "@li2022niidbench"
     shorthand = "beta"
     draws = 1000
 
@@ -190,6 +194,7 @@ class Quantity(Partition):
 class LabelShards(Partition):
     """Sort by label, cut in K*n shards of equal size (or one more), deal each client n (McMahan et al. 2017)."""
 
+    source = "@mcmahan2017fedavg, section 3"
     shorthand = "n"
 
     n: Annotated[int, Field(ge=1)]

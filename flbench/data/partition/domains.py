@@ -34,6 +34,7 @@ class DomainClasses(Partition):
     separately for each domain.
     """
 
+    source = "@zhang2024labelskew, appendix C.2"
     shorthand = "sizes"
     by_domain = True
 
@@ -74,4 +75,5 @@ class DomainDirichlet(Dirichlet):
     times in all, until every client has ``min_size`` training samples.
     """
 
+    source = "@zhang2024labelskew, appendix C.2"
     by_domain = True

@@ -17,7 +17,7 @@ class Head(Component):
     """A linear map of the features; the base of all others."""
 
     equation: ClassVar[str] = "z = W f + b"
-    source: ClassVar[str] = "label-skew paper (Zhang et al. 2024, arXiv 2308.09565), section 2"
+    source: ClassVar[str] = "@zhang2024labelskew, section 2"
 
     #: Whether training moves the weight; if not, it is a buffer that the engine never averages.
     trained: ClassVar[bool] = True

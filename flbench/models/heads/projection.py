@@ -29,7 +29,7 @@ class Projection(Head):
     """
 
     equation: ClassVar[str] = "z = W g + b, g = P2 relu(P1 f)"
-    source: ClassVar[str] = "Li et al. 2021, Model-Contrastive Federated Learning, and its code (ModelFedCon)"
+    source: ClassVar[str] = "@li2021moon, and its code (ModelFedCon)"
 
     hidden: Annotated[int, Field(ge=1)] | None = None
     out: Annotated[int, Field(ge=1)] = 256

@@ -33,10 +33,7 @@ class Cosine(Head):
     """
 
     equation: ClassVar[str] = "z_y = s cos(w_y, f), norms at least 1e-5"
-    source: ClassVar[str] = (
-        "Gidaris & Komodakis 2018, Dynamic Few-Shot Visual Learning without Forgetting (learned s); "
-        "Wang et al. 2018, CosFace: Large Margin Cosine Loss for Deep Face Recognition (fixed s)"
-    )
+    source: ClassVar[str] = "@gidaris2018cosine (learned s); @wang2018cosface (fixed s)"
 
     scale: _Scale = 10.0
     learned: bool = False
@@ -82,10 +79,7 @@ class Frozen(_Fixed):
     """
 
     equation: ClassVar[str] = "z = s W f, W W^T = 1 (spherefed: z = s W f / max(||f||, 1e-5)), W never trained"
-    source: ClassVar[str] = (
-        "Oh et al. 2022, FedBABU: Toward Enhanced Representation for Federated Image Classification; "
-        "Dong et al. 2022, SphereFed: Hyperspherical Federated Learning"
-    )
+    source: ClassVar[str] = "@oh2022fedbabu; @dong2022spherefed"
 
     variant: Literal["fedbabu", "spherefed"] = "fedbabu"
     scale: _Scale = 1.0
@@ -118,10 +112,7 @@ class Etf(_Fixed):
     """
 
     equation: ClassVar[str] = "z_y = s v_y f / max(||f||, 1e-5), V = sqrt(Y/(Y-1)) (1 - 11^T/Y) U, U U^T = 1"
-    source: ClassVar[str] = (
-        "Li et al. 2023, No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and "
-        "Fixed Classifier (FedETF); Papyan et al. 2020"
-    )
+    source: ClassVar[str] = "@li2023fedetf (FedETF); @papyan2020collapse"
 
     scale: _Scale = 10.0
     learned: bool = False

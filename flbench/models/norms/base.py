@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 #: How sources name the label-skew paper.
-PAPER = "label-skew paper (Zhang et al. 2024)"
+PAPER = "@zhang2024labelskew"
 
 #: Added to variances, and the floor of norms, everywhere (label-skew paper, appendix C.1).
 EPS = 1e-5
@@ -30,7 +30,7 @@ class Norm(Component):
     """No normalization; the base of all others."""
 
     equation: ClassVar[str] = "x"
-    source: ClassVar[str] = "label-skew paper (Zhang et al. 2024, arXiv 2308.09565), section 2: the vanilla network"
+    source: ClassVar[str] = f"{PAPER}, section 2: the vanilla network"
 
     #: Fewest samples in a training batch that the norm can work with.
     smallest_batch: ClassVar[int] = 1

@@ -31,7 +31,7 @@ class SiloBatchNorm(BatchNorm):
     """
 
     equation: ClassVar[str] = "bn; gamma and beta are averaged, running mean and variance never leave the client"
-    source: ClassVar[str] = "Andreux et al. 2020, Siloed Federated Learning for Multi-Centric Histopathology Datasets"
+    source: ClassVar[str] = "@andreux2020silobn"
     is_policy: ClassVar[bool] = True
 
     def module(self, shape: Shape) -> nn.Module:
@@ -56,7 +56,7 @@ class FixedBatchNorm(BatchNorm):
 
     shorthand: ClassVar[str] = "rounds"
     equation: ClassVar[str] = "bn in the first rounds, then mu and sigma are the running ones, fixed"
-    source: ClassVar[str] = "Zhong et al. 2023, Making Batch Normalization Great in Federated Deep Learning (FixBN)"
+    source: ClassVar[str] = "@zhong2023fixbn"
     is_policy: ClassVar[bool] = True
 
     rounds: Annotated[int, Field(ge=1)] = 100
@@ -88,10 +88,7 @@ class GlobalBatchNorm(BatchNorm):
         "gamma_c (x_c - mu_c) / sqrt(s_c + 1e-5) + beta_c; once a round mu <- mu + momentum (M - mu), "
         "s <- s + momentum (V - s), M and V of the round's batches of all clients"
     )
-    source: ClassVar[str] = (
-        "Guerraoui et al. 2024, Overcoming the Challenges of Batch Normalization in Federated Learning; "
-        "steps as in the code of Chen et al. 2025, Hybrid Batch Normalisation"
-    )
+    source: ClassVar[str] = "@guerraoui2024fbn; steps as in the code of @chen2025hbn"
     smallest_batch: ClassVar[int] = 1
     is_policy: ClassVar[bool] = True
 
@@ -124,9 +121,7 @@ class LockStepBatchNorm(BatchNorm):
         "bn with mu = sum_k m_k/m E_k[x], sigma^2 = sum_k m_k/m E_k[(x - mu)^2], and the same means of the gradients "
         "with respect to mu and sigma^2"
     )
-    source: ClassVar[str] = (
-        "Wang et al. 2023, Why Batch Normalization Damage Federated Learning on Non-IID Data?, and the authors' code"
-    )
+    source: ClassVar[str] = "@wang2023fedtan, and the authors' code"
     is_policy: ClassVar[bool] = True
     lock_step: ClassVar[bool] = True
 

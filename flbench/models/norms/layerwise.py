@@ -54,7 +54,7 @@ class LayerNorm(Layerwise):
     """
 
     equation: ClassVar[str] = "gamma (x - mu) / sqrt(sigma^2 + 1e-5) + beta, gamma and beta of the shape of x"
-    source: ClassVar[str] = f"Ba et al. 2016, eq. 3 and 4; {PAPER}, section 5.6 and Table 6 (learnable)"
+    source: ClassVar[str] = f"@ba2016ln, eq. 3 and 4; {PAPER}, section 5.6 and Table 6 (learnable)"
 
     def module(self, shape: Shape) -> nn.Module:
         """Over all elements of a sample."""
@@ -92,7 +92,7 @@ class StaticLayerNorm(Layerwise):
 class LayerNormBefore(LayerNorm):
     """As ln, but before each activation function (label-skew paper, Table 6): conv, norm, ReLU."""
 
-    source: ClassVar[str] = f"Ba et al. 2016, eq. 3 and 4; {PAPER}, section 5.6 and Table 6 (before)"
+    source: ClassVar[str] = f"@ba2016ln, eq. 3 and 4; {PAPER}, section 5.6 and Table 6 (before)"
 
     order: Literal["before"] = "before"
 
@@ -142,7 +142,7 @@ class GroupNorm(Grouped):
     """
 
     equation: ClassVar[str] = "gamma_c (x - mu_g) / sqrt(sigma_g^2 + 1e-5) + beta_c, mu and sigma over group g"
-    source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 6; {PAPER}, Table 4 (2 groups)"
+    source: ClassVar[str] = f"@wu2018gn, eq. 1 to 6; {PAPER}, Table 4 (2 groups)"
 
     groups: Annotated[int, Field(ge=1)] = 2
     group_size: Annotated[int, Field(ge=1)] | None = None
@@ -192,7 +192,7 @@ class StaticGroupNorm(GroupNorm):
     """Group normalization without an affine map: the published code's default."""
 
     equation: ClassVar[str] = "(x - mu_g) / sqrt(sigma_g^2 + 1e-5), mu and sigma over group g"
-    source: ClassVar[str] = f"Wu & He 2018, eq. 1 to 5; {PAPER}, published code without --affine"
+    source: ClassVar[str] = f"@wu2018gn, eq. 1 to 5; {PAPER}, published code without --affine"
     affine: ClassVar[bool] = False
 
 
@@ -206,7 +206,7 @@ class InstanceNorm(Layerwise):
     """
 
     equation: ClassVar[str] = "gamma_c (x_c - mu_c) / sqrt(sigma_c^2 + 1e-5) + beta_c, mu and sigma over pixels"
-    source: ClassVar[str] = "Ulyanov et al. 2016, eq. 4"
+    source: ClassVar[str] = "@ulyanov2016in, eq. 4"
 
     def sits(self, site: Site) -> bool:
         """At every activation with pixels."""
@@ -232,7 +232,7 @@ class RmsNorm(Layerwise):
     """Root-mean-square normalization (Zhang & Sennrich 2019): ln without centring, elementwise gain."""
 
     equation: ClassVar[str] = "gamma x / sqrt(mean(x^2) + 1e-5), gamma of the shape of x"
-    source: ClassVar[str] = "Zhang & Sennrich 2019, eq. 4"
+    source: ClassVar[str] = "@zhang2019rms, eq. 4"
 
     def module(self, shape: Shape) -> nn.Module:
         """Over all elements of a sample."""
@@ -254,7 +254,7 @@ class BatchNorm(Layerwise):
     equation: ClassVar[str] = (
         "gamma_c (x_c - mu_c) / sqrt(sigma_c^2 + 1e-5) + beta_c, mu and sigma over batch and pixels"
     )
-    source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithms 1 and 2; {PAPER}, Table 4"
+    source: ClassVar[str] = f"@ioffe2015bn, Algorithms 1 and 2; {PAPER}, Table 4"
 
     smallest_batch: ClassVar[int] = 2
     has_batch_norm: ClassVar[bool] = True
@@ -273,5 +273,5 @@ class StaticBatchNorm(BatchNorm):
     """Batch normalization without an affine map: the published code's default."""
 
     equation: ClassVar[str] = "(x_c - mu_c) / sqrt(sigma_c^2 + 1e-5), mu and sigma over batch and pixels"
-    source: ClassVar[str] = f"Ioffe & Szegedy 2015, Algorithm 1; {PAPER}, published code without --affine"
+    source: ClassVar[str] = f"@ioffe2015bn, Algorithm 1; {PAPER}, published code without --affine"
     affine: ClassVar[bool] = False

@@ -18,7 +18,7 @@ from flbench.registry import NORMS
 if TYPE_CHECKING:
     from torch import nn
 
-_PAPER = "sharpness paper (Karakida et al. 2019)"
+_PAPER = "@karakida2019sharpness"
 
 
 @NORMS.register("mean-last")

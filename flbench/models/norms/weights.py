@@ -68,7 +68,7 @@ class WeightStandardization(_Standardized):
     """
 
     equation: ClassVar[str] = "conv weights (w - mu) / sqrt(sigma^2 + 1e-5) over each output's fan-in"
-    source: ClassVar[str] = "Qiao et al. 2019, arXiv 1903.10520, Weight Standardization"
+    source: ClassVar[str] = "@qiao2019ws"
 
     variant: Literal["text", "code"] = "text"
 
@@ -85,7 +85,7 @@ class GroupNormWithStandardizedWeights(WeightStandardization, GroupNorm):
     """Weight standardization with group normalization before each activation (Qiao et al. 2019): conv, GN, ReLU."""
 
     equation: ClassVar[str] = "ws, and gamma_c (x - mu_g) / sqrt(sigma_g^2 + 1e-5) + beta_c over group g of channels"
-    source: ClassVar[str] = "Qiao et al. 2019, arXiv 1903.10520, Weight Standardization (GN + WS)"
+    source: ClassVar[str] = "@qiao2019ws (GN + WS)"
 
     order: Literal["after", "before"] = "before"
 
@@ -105,7 +105,7 @@ class ScaledWeightStandardization(_Standardized):
     """
 
     equation: ClassVar[str] = "conv weights g_c sqrt(2 / (1 - 1/pi)) (w - mu) / sqrt(max(n sigma^2, 1e-4)), n = fan-in"
-    source: ClassVar[str] = "Brock et al. 2021, arXiv 2101.08692; FedWon: Zhuang & Lyu 2024, eq. 1, with agc"
+    source: ClassVar[str] = "@brock2021ws; with agc FedWon: @zhuang2024fedwon, eq. 1"
 
     learned: bool = True
 

@@ -29,6 +29,11 @@ class LabelSkewSupplement(Supplement):
         """The figures of the chapter "Why"."""
         return () if self.why is None else KINDS
 
+    @property
+    def source(self) -> str:
+        """The paper, where its numbers or its claims are compared."""
+        return "" if self.published is None and self.why is None else "@zhang2024labelskew"
+
     def opening(self) -> Sequence[Block]:
         """Return the counts of verdicts."""
         if self.published is None:

@@ -19,6 +19,11 @@ class NiidBenchSupplement(Supplement):
 
     published: Published | None  # None where no run has NIID-Bench's settings
 
+    @property
+    def source(self) -> str:
+        """The paper, where its numbers are compared."""
+        return "" if self.published is None else "@li2022niidbench"
+
     def opening(self) -> Sequence[Block]:
         """Return the counts of verdicts."""
         if self.published is None:

@@ -15,6 +15,8 @@ from flbench.report.claims import Chapter
 from flbench.report.literal import literal
 from flbench.report.runs import Collection, Run
 
+_SOURCE = "@daneshmand2020rank"
+
 _RANK = (
     "Random networks on Gaussian inputs, layer by layer: r(H) = Tr(M)² / ‖M‖² with M = HHᵀ/N is 1 where all samples "
     "lie on one line and d where all directions are alike; H is what enters the activation. bn-rms divides every "
@@ -37,7 +39,7 @@ def rank_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     rest = ("least r, second half", "r / √d", "soft rank (τ 0.5)", "n", "remarks")
     over_depth = Grid((*head, *rest), tuple(map(_net_row, nets)), names=3, remarks=1)
     tables = (over_depth, _width_table(fitted)) if fitted else (over_depth,)
-    return Chapter("rank", "Ranks over depth", _RANK, tuple(claims), tables, tuple(runs))
+    return Chapter("rank", "Ranks over depth", _RANK, tuple(claims), tables, tuple(runs), _SOURCE)
 
 
 def _net_row(net: Net) -> tuple[Entry, ...]:
@@ -82,7 +84,7 @@ def deep_chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
         for text, source, judge in (*claims_depth.CLAIMS, *claims_pretraining.CLAIMS)
     )
     blocks = tuple(block for setting in settings for block in _setting_table(setting))
-    return Chapter("deep", "Deep networks", _DEEP, claims, blocks, tuple(runs))
+    return Chapter("deep", "Deep networks", _DEEP, claims, blocks, tuple(runs), _SOURCE)
 
 
 def _setting_table(setting: Setting) -> Iterator[Block]:

@@ -36,7 +36,8 @@ def chapter(runs: Sequence[Run], collection: Collection) -> Chapter:
     curves, descents = curves_of(runs), descents_of(runs, collection)
     claims = (*claims_width.claims(curves), *claims_learning_rate.claims(descents))
     title = "Sharpness of wide networks"
-    return Chapter("sharpness", title, _INTRODUCTION, claims, (*_networks(curves), *_descents(descents)), tuple(runs))
+    blocks = (*_networks(curves), *_descents(descents))
+    return Chapter("sharpness", title, _INTRODUCTION, claims, blocks, tuple(runs), "@karakida2019sharpness")
 
 
 def _networks(curves: Sequence[Curve]) -> Iterator[Block]:
