@@ -25,8 +25,9 @@ from flbench.cli.report import gather, writing
 from flbench.errors import UserError
 from flbench.messages import unknown
 from flbench.papers import papers
-from flbench.report.figures.drawing import FORMATS, save, save_as
+from flbench.report.figures.drawing import FORMATS, fit, save, save_as
 from flbench.report.figures.kinds import draw
+from flbench.report.figures.style import PAPER, STYLE
 from flbench.report.paper import figure_kinds
 
 
@@ -51,7 +52,10 @@ def plot(
     specs: SpecsArgument = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="A .png, .svg or .pdf file (several figures are numbered), or a folder; default: here."),
+        typer.Option(
+            help="A .png, .svg or .pdf file (several figures are numbered), or a folder; default: here. A .pdf is for "
+            "a paper: as wide as a column or page, with fonts embedded and without a title."
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     results: ResultsOption = None,
@@ -77,9 +81,10 @@ def plot(
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
     given = {"metric": metric, "select_by": select_by, "target": target}
     board = gather(choice, given)
+    is_for_paper = out is not None and out.suffix == ".pdf"
     written: list[Path] = []
     with writing():
-        for drawing in draw(board, known[kind], data):
+        for drawing in draw(board, known[kind], data, PAPER if is_for_paper else STYLE):
             if out is None or out.suffix not in FORMATS:
                 folder = out or Path()
                 folder.mkdir(parents=True, exist_ok=True)
@@ -87,6 +92,8 @@ def plot(
             else:
                 numbered = out.with_name(f"{out.stem}-{len(written) + 1}{out.suffix}") if written else out
                 numbered.parent.mkdir(parents=True, exist_ok=True)
+                if is_for_paper:
+                    fit(drawing)
                 save_as(drawing, numbered)
                 written.append(numbered)
     if not written:

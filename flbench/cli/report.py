@@ -31,11 +31,13 @@ from flbench.cli.options import (
 )
 from flbench.errors import UserError
 from flbench.papers import papers
+from flbench.report.bibliography import bibliography
 from flbench.report.board import Leaderboard
 from flbench.report.dataframes import write_csv
 from flbench.report.figures.kinds import write_figures
 from flbench.report.leaderboard import build
-from flbench.report.output import check_replaceable, write_text, written
+from flbench.report.manuscript import write_manuscript
+from flbench.report.output import check_replaceable, write_commented, write_text, written
 from flbench.report.page.document import document
 from flbench.report.paper import figure_kinds
 from flbench.report.parts import options_of, parts_of
@@ -59,10 +61,15 @@ TuneOption = Annotated[
 _NOT_REPEATED = frozenset({"specs", "sets", "only", "limit", "force", "as_json"})
 
 #: Options that name a file or a folder; documents do not show the directories of this machine.
-_PATHS = frozenset({"store", "results", "out", "details", "html", "csv", "figures", "data"})
+_PATHS = frozenset({"store", "results", "out", "details", "html", "csv", "figures", "latex", "bibtex", "data"})
 
 #: Endings of file names.
-_ENDINGS: Mapping[str, tuple[str, ...]] = {"--out": (".md",), "--html": (".html", ".htm"), "--csv": (".csv",)}
+_ENDINGS: Mapping[str, tuple[str, ...]] = {
+    "--out": (".md",),
+    "--html": (".html", ".htm"),
+    "--csv": (".csv",),
+    "--bibtex": (".bib",),
+}
 
 
 def report(
@@ -90,6 +97,18 @@ def report(
     csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Also write a table of all runs.")] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Also draw all figures that the runs support, into this folder (SVG and PNG).")
+    ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Also write what a paper needs into this folder: tables (booktabs), figures (PDF as wide as a column "
+            "or page), captions and sources; its main.tex shows all of them.",
+        ),
+    ] = None,
+    bibtex: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.bib", help="Also write the sources of what the report uses and compares."),
     ] = None,
     metric: MetricOption = None,
     select_by: SelectOption = None,
@@ -131,7 +150,7 @@ def report(
 
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
-    for option, path in (("--out", out), ("--html", html), ("--csv", csv)):
+    for option, path in (("--out", out), ("--html", html), ("--csv", csv), ("--bibtex", bibtex)):
         if path is not None and path.suffix not in _ENDINGS[option]:
             known = ", ".join(f"{', '.join(endings)} ({name})" for name, endings in _ENDINGS.items())
             wanted = " or ".join(_ENDINGS[option])
@@ -157,6 +176,10 @@ def report(
             board = dataclasses.replace(board, pictures=pictures)
         if html is not None:
             write_text(html, to_html(document(board), board.options.title))
+        if latex is not None:
+            count = write_manuscript(board, latex, figure_kinds(papers()).values(), data, replace=force)
+        if bibtex is not None:
+            write_commented(board, bibtex, bibliography(board), replace=force)
         shown = board if figures is not None else dataclasses.replace(board, pictures=())
         pages = {} if as_json else written(shown, out, details)
         for path in () if force else pages:
@@ -166,11 +189,13 @@ def report(
     if as_json:
         print_json(to_json(board))
         return
-    files = [str(path) for path in (out, html, csv) if path is not None]
+    files = [str(path) for path in (out, html, csv, bibtex) if path is not None]
     if details is not None:
         files.insert(1, f"{len(pages) - 1} pages in {details}")
     if figures is not None:
         files.append(f"{len(board.pictures)} figures in {figures} (SVG and PNG)")
+    if latex is not None:
+        files.append(f"{count} files in {latex} (see main.tex)")
     _show(board, files)
 
 

@@ -69,7 +69,7 @@ class Headline:
     row_axes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    baseline: tuple[Tick, ...] | None  # the first row, with which the others are compared
+    baseline: tuple[Tick, ...] | None  # the row with which the others are compared, first where rows are chosen
     left_out: int  # rows of these columns that are not among ``rows``
 
 
@@ -83,12 +83,27 @@ def headline(sections: Sequence[Section]) -> Headline | None:
     found = {row: None for column in columns for row in column.rows if column.standing(row)}
     baseline = next((row for one in columns if (row := one.baseline) in found), None)
     order = _in_order(list(found), columns, baseline)
-    rows = []
-    for row in order[:MOST_ROWS]:
-        standings = tuple(column.standing(row) for column in columns)
-        better = tuple(_is_better(column, one) for column, one in zip(columns, standings, strict=True))
-        rows.append(Row(row, standings, better))
-    return Headline(row_axes, tuple(columns), tuple(rows), baseline, len(order) - len(rows))
+    rows = tuple(_row(columns, row) for row in order[:MOST_ROWS])
+    return Headline(row_axes, tuple(columns), rows, baseline, len(order) - len(rows))
+
+
+def whole(section: Section, kind: str) -> Headline:
+    """Return all columns and rows of a section's tables on one kind of experiment, in their order."""
+    tables = [details for details in section.details if details.table.kind == kind]
+    columns = tuple(
+        Column(section, details, number, {row: r for r, row in enumerate(details.table.rows)})
+        for details in tables
+        for number in range(len(details.table.cols))
+    )
+    order = sorted({row for column in columns for row in column.rows})
+    baseline = next((row for column in columns if (row := column.baseline) is not None), None)
+    return Headline(tables[0].table.row_axes, columns, tuple(_row(columns, row) for row in order), baseline, 0)
+
+
+def _row(columns: Sequence[Column], row: tuple[Tick, ...]) -> Row:
+    standings = tuple(column.standing(row) for column in columns)
+    better = tuple(_is_better(column, one) for column, one in zip(columns, standings, strict=True))
+    return Row(row, standings, better)
 
 
 def _columns_of(section: Section, sections: int) -> list[Column]:

@@ -14,6 +14,7 @@ from flbench.report.page.document import document, documents
 from flbench.report.paper import Paper
 from flbench.report.parts import options_of, parts_of
 from flbench.report.runs import StoreSource
+from flbench.report.write.latex import comment
 from flbench.report.write.markdown import to_markdown
 from flbench.store import Store, files
 from flbench.sweeps import Sweep
@@ -45,11 +46,28 @@ def check_replaceable(path: Path | None, title: str) -> None:
     known = path.read_text(encoding="utf-8", errors="replace")
     page = re.search(r'<meta name="generator" content="flbench report: (.*)">', known)
     part = re.search(r"^Part of \[(.*?)\]\(", known, re.MULTILINE)
-    page_title = unescape(page[1]) if page else part[1] if part else None
+    head = re.match("% flbench report: (.*)\n", known)
+    page_title = unescape(page[1]) if page else part[1] if part else head[1] if head else None
     text_title = known.partition("\n")[0].removeprefix("# ") if "\n```sh\nflbench report" in known else None
-    if title not in (page_title, text_title):
+    if title not in (page_title, text_title) and not known.startswith(_title_comment(title)):
         found = f"a report on {page_title or text_title}" if page_title or text_title else "no report"
         raise UserError(f"{path} is {found}, and this one is on {title}: name another file, or replace it with --force")
+
+
+def _title_comment(title: str) -> str:
+    return comment(f"flbench report: {title}")
+
+
+def write_commented(board: Leaderboard, path: Path, text: str, needs: str = "", *, replace: bool = False) -> None:
+    """Write a file of LaTeX or BibTeX below comments: the title of the report, its command, what the text needs.
+
+    Raises:
+        UserError: the file is no earlier report with this title, and ``replace`` is false.
+    """
+    if not replace:
+        check_replaceable(path, board.options.title)
+    lines = filter(None, [board.options.command, needs])
+    write_text(path, f"{_title_comment(board.options.title)}{''.join(map(comment, lines))}\n{text}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -118,7 +118,7 @@ class Planned:
     @property
     def reference(self) -> str:
         """``none``, or ``none with fedavg`` where the comparison is among these cells alone."""
-        values = ", ".join(_text(one.partition("=")[2]) for one in self.pair.where)
+        values = ", ".join(map(value_text, self.pair.where))
         return f"{_text(self.pair.against)} with {values}" if values else _text(self.pair.against)
 
     @property
@@ -131,6 +131,11 @@ class Planned:
         """``classes:1 minus iid``; empty where it is no interaction."""
         between = self.pair.between
         return "" if between is None else f"{_text(between.first)} minus {_text(between.second)}"
+
+
+def value_text(condition: str) -> str:
+    """Return the value of a FIELD=VALUE condition as its label."""
+    return _text(condition.partition("=")[2])
 
 
 def _text(value: str) -> str:

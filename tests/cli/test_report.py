@@ -432,3 +432,20 @@ def test_endings_of_file_names_are_checked(
     error = capsys.readouterr().err
     assert f"error: {' '.join(words)}: expected a name that ends in" in error and ".md (--out), .html" in error
     assert sorted(path.name for path in here.iterdir()) == ["runs", "tiny.yaml"]
+
+
+def test_sources_are_written_and_a_foreign_bibliography_stays(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(here / "runs")
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--bibtex", "sources.bib") == 0
+    assert "wrote tiny.md, sources.bib" in capsys.readouterr().out
+    text = Path("sources.bib").read_text()
+    assert text.startswith("% flbench report: tiny\n% flbench report tiny.yaml --bibtex sources.bib\n\n")
+    assert "\n% norm ln\n@misc{ba2016ln,\n" in text
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--bibtex", "sources.bib") == 0  # its own file
+    Path("mine.bib").write_text("@misc{mine}\n")
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--bibtex", "mine.bib") == 2
+    assert "--force" in capsys.readouterr().err and Path("mine.bib").read_text() == "@misc{mine}\n"
+    assert flbench(monkeypatch, "report", "tiny.yaml", "--bibtex", "sources.txt") == 2
+    assert "--bibtex sources.txt: expected a name that ends in .bib" in capsys.readouterr().err

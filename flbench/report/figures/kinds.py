@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from flbench.report.board import Leaderboard, Picture
 from flbench.report.figures import axes, budget, cost, curves, gains, heatmap, label_counts, phase
@@ -31,12 +32,12 @@ GENERAL = (
 )
 
 
-def draw(board: Leaderboard, kind: FigureKind, data_root: Path | None = None) -> Iterator[Drawing]:
+def draw(board: Leaderboard, kind: FigureKind, data_root: Path | None = None, style: Any = STYLE) -> Iterator[Drawing]:
     """Draw the figures of one kind; ``data_root`` is the folder of the data sets (None: the usual one)."""
     from matplotlib import rc_context
 
     drawings = kind.draw(board, data_root) if kind.reads_data else kind.draw(board)
-    with rc_context(STYLE):
+    with rc_context(style):
         for drawing in drawings:
             # The first layout uses the sizes of titles and labels before it: a second one keeps titles apart.
             drawing.figure.draw_without_rendering()

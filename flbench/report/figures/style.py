@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, gap_text
+from flbench.report.figures.drawing import SHRINK
 from flbench.report.ticks import Tick
 from flbench.report.wording import row_name
 
@@ -39,7 +40,11 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "svg.hashsalt": "flbench",
+    "pdf.fonttype": 42,  # TrueType, which publishers accept; Type 3 they do not
 }
+
+#: The same at the size of a paper's captions.
+PAPER: Any = {**STYLE, "font.size": SHRINK * STYLE["font.size"], "lines.markersize": 3, "axes.linewidth": 0.6}
 
 #: Most panels side by side before a new row begins, and a panel's size in inches.
 PANELS_ACROSS = 3

@@ -200,7 +200,7 @@ def _table(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> Ite
     if any(one.cell.personal for row in found.rows for one in row.standings if one):
         notes.append("¹ No shared model: mean over clients of their own models on the *whole* test set.")
     sections = {column.section.title: column.section for column in found.columns}
-    yield Items((*(f"{literal(title)}: {_settings(section)}." for title, section in sections.items()), *notes))
+    yield Items((*(literal(f"{title}: {settings_text(section)}.") for title, section in sections.items()), *notes))
 
 
 def _what(board: Leaderboard, found: Headline, links: Mapping[str, str]) -> str:
@@ -240,10 +240,11 @@ def _entry(row: Row, c: int, beside: Sequence[str]) -> Entry:
     return Entry(mean_text(cell), (*below, *beside), bold=row.better[c], order=order)
 
 
-def _settings(section: Section) -> str:
+def settings_text(section: Section) -> str:
+    """Return the settings that all cells share, which round counts, and how the others were chosen."""
     rule = section.layout.select_by
     texts = {cell.chosen for table in section.tuned for cell in table.cells.values()}
     data = "held-out training data" if rule in ON_VALIDATION_DATA else "the test data"
     if len(texts) > 1:
         texts = {f"the best {' and '.join(section.chosen)} of each row and column, chosen on {data}"}
-    return "; ".join([literal(section.constants), WHEN[rule], *texts])
+    return "; ".join([section.constants, WHEN[rule], *texts])

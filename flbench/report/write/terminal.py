@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -13,6 +11,7 @@ from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import gap_text, mean_text
 from flbench.report.tables import Position, Table
 from flbench.report.wording import NONE, TIED, column_head, row_labels
+from flbench.report.write.columns import fitting
 
 
 def to_terminal(board: Leaderboard, width: int) -> list[RenderableType]:
@@ -48,7 +47,7 @@ def _tables(table: Table, width: int) -> list[RichTable]:
     sizes = [max(_width(head), *(_width(row[c].plain) for row in texts)) + 3 for c, head in enumerate(heads)]
     names = [max(len(axis), *(len(row[i]) for row in labels)) + 3 for i, axis in enumerate(table.row_axes)]
     parts = []
-    for some in _fitting(sizes, width - sum(names) - 1):
+    for some in fitting(sizes, width - sum(names) - 1):
         part = RichTable()
         for axis in table.row_axes:
             part.add_column(Text(axis), no_wrap=True)
@@ -80,13 +79,3 @@ def _text(table: Table, at: Position) -> Text:
 
 def _width(text: str) -> int:
     return max(map(len, text.split("\n")))
-
-
-def _fitting(sizes: Sequence[int], room: int) -> list[list[int]]:
-    """Return column numbers in groups whose sizes fit into ``room``; at least one column a group."""
-    groups: list[list[int]] = [[]]
-    for c, size in enumerate(sizes):
-        if groups[-1] and sum(sizes[other] for other in groups[-1]) + size > room:
-            groups.append([])
-        groups[-1].append(c)
-    return groups

@@ -1,0 +1,182 @@
+"""The tables and captions of a report for a paper: what LaTeX calls floats.
+
+A caption says everything that a table or a figure needs beside its numbers: data set, model, settings, seeds, interval.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flbench.metric_specs import METRICS
+from flbench.report.blocks import Entry, Grid
+from flbench.report.board import Leaderboard, Section
+from flbench.report.cells import CONFIDENCE, gap_text, mean_text
+from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.headline import Headline, Row, headline, whole
+from flbench.report.page.first import settings_text
+from flbench.report.page.planned import planned_grid
+from flbench.report.planned import Planned, value_text
+from flbench.report.stats import LEVEL
+from flbench.report.tables import KIND_TITLES
+from flbench.report.wording import NONE, TIED, column_head, contrast_text, margin_text, row_name
+
+#: The mark of the best mean of a column.
+BEST = "best"
+
+_LEVEL = f"{100 * LEVEL:g} %"
+_CONFIDENCE = f"{100 * CONFIDENCE:g} %"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its caption."""
+
+    name: str  # of its file and its label
+    caption: str
+    grid: Grid
+    legend: Mapping[str, str]  # what the marks of its entries mean
+
+
+def tables_of(board: Leaderboard) -> Iterator[Table]:
+    """Yield the table of the first page, the planned comparisons of each section, and every section's tables."""
+    everything = [
+        whole(section, kind)
+        for section in board.sections
+        for kind in dict.fromkeys(details.table.kind for details in section.details)
+    ]
+    first = headline(board.sections)
+    if first is not None and (first.left_out or len(everything) > 1):
+        yield _values(first, "values")
+    for section in board.sections:
+        gains = [one for one in section.planned if not one.between]
+        interactions = [one for one in section.planned if one.between]
+        for name, some in (("planned", gains), ("interactions", interactions)):
+            if some:
+                yield _planned(section, some, file_name(name, section.title))
+    for one in everything:
+        section, kind = one.columns[0].section, one.columns[0].details.table.kind
+        yield _values(one, file_name("all", section.title, kind if KIND_TITLES.get(kind, kind) else ""))
+
+
+def figure_caption(board: Leaderboard, drawing: Drawing) -> str:
+    """Return the caption of a figure with the settings and seeds of the section that it is about, if it names one."""
+    sections = (one for one in board.sections if one.place == drawing.place and one.title in drawing.caption)
+    section = next(sections, None)
+    if section is None:
+        return drawing.caption
+    cells = [cell for details in section.details for cell in details.table.cells.values()]
+    return f"{drawing.caption} {_number([len(cell.values) for cell in cells if cell.values])}; {_settings(section)}."
+
+
+def _values(found: Headline, name: str) -> Table:
+    several = len({column.section.title for column in found.columns}) > 1
+    heads, tables = [], [column.details.table for column in found.columns]
+    for column, table in zip(found.columns, tables, strict=True):
+        lines = [column.section.name if several else "", table.short_title]
+        heads.append("\n".join([*filter(None, lines), column_head(table, table.cols[column.number])]))
+    rows = tuple((*_names(row), *(_value(row, c) for c in range(len(found.columns)))) for row in found.rows)
+    margins = {margin_text(one.margin, METRICS[one.metric]) for one in tables}
+    legend = {
+        "¹": "no shared model: mean over clients of their own models on the whole test set",
+        BEST: "the best mean of its column",
+        TIED: f"shown to be less than {' or '.join(sorted(margins))} worse than the best mean of its column (one-sided "
+        f"paired t-test at {_LEVEL})",
+    }
+    return Table(name, _values_caption(found), Grid((*found.row_axes, *heads), rows, len(found.row_axes)), legend)
+
+
+def _names(row: Row) -> tuple[Entry, ...]:
+    """Return the labels of a row, the first one marked where there is no shared model."""
+    is_personal = any(one.cell.personal for one in row.standings if one)
+    entries = []
+    for i, at in enumerate(row.row):
+        label, *same = at.label.split(" = ")  # methods that compute the same
+        below = (f"the same as {', '.join(same)}",) if same else ()
+        entries.append(Entry(label, below, mark="¹" if is_personal and not i else ""))
+    return tuple(entries)
+
+
+def _value(row: Row, c: int) -> Entry:
+    standing = row.standings[c]
+    if standing is None:
+        return Entry(NONE)
+    cell, table = standing.cell, standing.table
+    marks = [BEST] if standing.at in table.best else [TIED] if standing.at in table.tied else []
+    below = [f"n = {cell.summary.n}, no interval"] if cell.summary and cell.half_width is None else []
+    below += [] if cell.complete else [gap_text(cell)]
+    below += ["seeds with different numerics"] if len(cell.numerics) > 1 else []
+    return Entry(mean_text(cell) or NONE, tuple(below), bold=row.better[c], mark=" ".join(marks))
+
+
+def _values_caption(found: Headline) -> str:
+    sections = {column.section.title: column.section for column in found.columns}
+    cells = [one.cell for row in found.rows for one in row.standings if one]
+    over = "seeds and test images" if any(cell.images for cell in cells) else "seeds"
+    texts = [
+        f"{_metrics(list(sections.values()))} Mean ± half-width of its {_CONFIDENCE} interval over {over}; "
+        f"{_number([len(cell.values) for cell in cells if cell.values])}."
+    ]
+    if found.baseline is not None:
+        texts.append(
+            f"Bold: shown to be better than {row_name(found.baseline)} in the same column (by the planned comparison "
+            "where it is one of these two cells, else by a paired t-test with Holm's correction over the column)."
+        )
+    if found.left_out:
+        texts.append(f"Rows that are not shown: {found.left_out}.")
+    if len(sections) == 1:
+        return f"{next(iter(sections))}: {' '.join(texts)} Settings: {_settings(next(iter(sections.values())))}."
+    return " ".join([*texts, *(f"{title}: {_settings(section)}." for title, section in sections.items())])
+
+
+def _settings(section: Section) -> str:
+    """Return the settings that all cells share, with their rounds, and how the others were chosen."""
+    tables = [details.table for details in section.details]
+    rounds = sorted({cell.rounds for table in tables for cell in table.cells.values()})
+    is_named = "rounds" in section.constants or any("rounds" in table.col_axes for table in tables)
+    return settings_text(section) if is_named else f"rounds {', '.join(map(str, rounds))}, {settings_text(section)}"
+
+
+def _metrics(sections: Sequence[Section]) -> str:
+    """Return ``Accuracy in % (definition).``, for every metric of some sections."""
+    metrics = [METRICS[name] for name in dict.fromkeys(section.layout.metric for section in sections)]
+    return " ".join(
+        f"{one.title}{' in %' if one.percent else ''} ({one.what}{'; lower is better' if one.lower_is_better else ''})."
+        for one in metrics
+    )
+
+
+def _number(seeds: Sequence[int]) -> str:
+    """Return ``n = 5 seeds``, or ``n = 3 to 5 seeds``, from the numbers of seeds of cells."""
+    least, most = min(seeds, default=0), max(seeds, default=0)
+    return f"n = {least if least == most else f'{least} to {most}'} {'seed' if most == 1 else 'seeds'}"
+
+
+def _planned(section: Section, some: Sequence[Planned], name: str) -> Table:
+    """Return planned comparisons, bold where a difference is shown."""
+    metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
+    seeds = [one.contrast.difference.n for one in some]
+    among = {one.pair.where for one in some}
+    if len(among) == 1:  # then the caption says it
+        some = [dataclasses.replace(one, pair=dataclasses.replace(one.pair, where=())) for one in some]
+    where = ", ".join(value_text(one) for one in next(iter(among))) if len(among) == 1 else ""
+    kind = "differences of these differences between columns" if some[0].between else "differences"
+    unit = f"{metric.title} (points)" if metric.percent else metric.title
+    title = f"{section.title}: planned comparisons{f' with {where}' if where else ''}"
+    caption = (
+        f"{title}, {kind} in {unit} of cells that differ in one field alone, paired by seed, on these test images, ± "
+        f"half-width of the {_CONFIDENCE} interval over seeds; {_number(seeds)}. Bold: the paired t-test shows a "
+        f"difference at {_LEVEL} after Holm's correction over the {len(section.planned)} planned comparisons. "
+        f"Settings: {_settings(section)}."
+    )
+    within = f"shown to be within {margin_text(margin, metric)} of 0"
+    legend = {TIED: f"{within} (two one-sided t-tests at {_LEVEL}, corrected in the same way)"}
+    columns = list(dict.fromkeys(one.column for one in some))
+    return Table(name, caption, planned_grid(section, some, columns, _gain), legend)
+
+
+def _gain(section: Section, one: Planned) -> Entry:
+    text, _ = contrast_text(one.contrast, section.layout.metric)
+    below = (f"{one.missing} of {one.cells + one.missing} pairs left out",) if one.missing else ()
+    return Entry(text, below, bold=one.judged.is_different, mark=TIED if one.judged.is_equivalent else "")
