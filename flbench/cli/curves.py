@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from flbench.cli.numbers import handy
-from flbench.metric_specs import METRICS
+from flbench.metric_specs import METRICS, value_of
 from flbench.store import Store
 
 #: Characters of a sparkline.
@@ -67,17 +67,21 @@ class Curves:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, tuple[int, list[float]]] = {}
+        self._known: dict[tuple[str, str], tuple[int, dict[int, float]]] = {}
 
     def of_run(self, run_id: str, round: int = 0, metric: str = "acc") -> list[float]:
         """Return the numbers of one run, which has reached ``round``."""
-        known = self._known.get(run_id)
+        return list(self.points(run_id, round, metric).values())
+
+    def points(self, run_id: str, round: int = 0, metric: str = "acc") -> dict[int, float]:
+        """Return the finite numbers of one run by round; the run has reached ``round``."""
+        known = self._known.get((run_id, metric))
         if known is None or known[0] != round:
             attempts = self._store.run(run_id).attempts()
             records = attempts[-1].records() if attempts else []
-            numbers = (record.get(metric) for record in records)
-            known = round, [n for n in numbers if isinstance(n, int | float) and math.isfinite(n)]
-            self._known[run_id] = known
+            numbers = {record["round"]: value_of(record, metric) for record in records}
+            known = round, {at: n for at, n in numbers.items() if n is not None and math.isfinite(n)}
+            self._known[run_id, metric] = known
         return known[1]
 
     def of_runs(self, run_ids: Sequence[str], metric: str = "acc") -> list[float]:

@@ -151,10 +151,7 @@ def report(
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
     """
     for option, path in (("--out", out), ("--html", html), ("--csv", csv), ("--bibtex", bibtex)):
-        if path is not None and path.suffix not in _ENDINGS[option]:
-            known = ", ".join(f"{', '.join(endings)} ({name})" for name, endings in _ENDINGS.items())
-            wanted = " or ".join(_ENDINGS[option])
-            raise UserError(f"{option} {path}: expected a name that ends in {wanted}; known: {known}")
+        check_ending(option, path)
     choice = Choice(specs or (), store, results, sets or (), only or (), limit)
     layout = {"metric": metric, "select_by": select_by, "tune": tuple(tune) if tune else None, "target": target}
     compared = {"published": published or None, "tolerance": tolerance, "why": why or None}
@@ -197,6 +194,14 @@ def report(
     if latex is not None:
         files.append(f"{count} files in {latex} (see main.tex)")
     _show(board, files)
+
+
+def check_ending(option: str, path: Path | None) -> None:
+    """Raise UserError for a file whose name does not end as the files of an option do."""
+    if path is not None and path.suffix not in _ENDINGS[option]:
+        known = ", ".join(f"{', '.join(endings)} ({name})" for name, endings in _ENDINGS.items())
+        wanted = " or ".join(_ENDINGS[option])
+        raise UserError(f"{option} {path}: expected a name that ends in {wanted}; known: {known}")
 
 
 def gather(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import ends_quietly, print_json
 from flbench.cli.completion import sweeps
-from flbench.cli.options import JsonOption, StoreOption
+from flbench.cli.options import JsonOption, StoreOption, public_path
 from flbench.cli.plan_status import SweepStatus, rounded
 from flbench.cli.screen import Screen
 from flbench.cli.single_status import SingleRuns
@@ -19,6 +23,9 @@ from flbench.cli.status_tables import status_parts
 from flbench.cli.targets import expect_plans
 from flbench.errors import StoreUnusable
 from flbench.store import Store
+
+if TYPE_CHECKING:
+    from flbench.cli.status_page import StatusPage
 
 #: How the name of a single run begins that its worker registers in place of a plan's.
 SINGLE = "run "
@@ -36,6 +43,14 @@ def status(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat every two seconds until all runs have ended.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html",
+            help="Also write a page with curves, a map of the leaderboard, settings against results and links to logs; "
+            "with --watch the page in the browser follows the runs.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show sweep progress and active workers: states, rounds, leading cells, and the last failures of each kind.
@@ -48,13 +63,19 @@ def status(
 
     Example: flbench status sweeps/quickstart.yaml --watch
 
+    Example: flbench status quickstart --watch --html live.html
+
     Example: flbench status lr_robustness --json
     """
     opened = Store(store, create=False)
     directories = opened.sweep_dirs() if spec is None else expect_plans(opened, spec)
     watched = [SweepStatus(opened, directory) for directory in directories]
     single = SingleRuns(opened)
-    with ends_quietly(), Screen(redraws=watch and not as_json) as screen:
+    with (
+        ends_quietly(),
+        Screen(redraws=watch and not as_json) as screen,
+        _page(opened, watched, html, spec) as page,
+    ):
         while True:
             began = time.monotonic()
             live = opened.live_workers()
@@ -80,10 +101,32 @@ def status(
                 facts |= {"sweeps": [one.json() for one in watched]}
                 print_json(facts | ({"single": single.json()} if spec is None else {}))
             else:
-                screen.show(status_parts(opened, shown, width=screen.console.width))
+                parts = status_parts(opened, shown, width=screen.console.width)
+                screen.show(parts if html is None else [*parts, f"page: {html}"])
+            if page is not None:
+                page.read(shown)
             if not watch or not any(one.goes_on for one in shown):
                 break
             # Reading a large store takes long: leave the disk to the workers for most of the time.
-            time.sleep(max(PERIOD, 5 * (time.monotonic() - began)))
+            pause = max(PERIOD, 5 * (time.monotonic() - began))
+            if page is not None:
+                page.write(pause)
+            time.sleep(pause)
     if any(one.problem for one in watched):
         raise typer.Exit(StoreUnusable.exit_code)
+
+
+@contextmanager
+def _page(store: Store, watched: list[SweepStatus], path: Path | None, spec: str | None) -> Iterator[StatusPage | None]:
+    """Yield the page, if one is requested; however the command ends, its last page does not load itself again."""
+    if path is None:
+        yield None
+        return
+    from flbench.cli.status_page import StatusPage  # imports the report
+
+    words = ["flbench", "status", *([] if spec is None else [public_path(Path(spec))]), "--html", public_path(path)]
+    page = StatusPage(store, watched, path, shlex.join(words))
+    try:
+        yield page
+    finally:
+        page.write(None)

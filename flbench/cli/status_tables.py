@@ -31,7 +31,7 @@ def status_parts(store: Store, watched: Sequence[SweepStatus], *, width: int) ->
     yield from _running(watched, wide=wide)
     for one in watched:
         if one.tally.open or len(watched) == 1:
-            of = f" of {_short_name(one, watched)}" if len(watched) > 1 else ""
+            of = f" of {short_name(one, watched)}" if len(watched) > 1 else ""
             title = f"best cells{of}{' so far' if one.tally.open else ''}"
             yield from cells_tables(best(one.tally.cells.values(), MOST_CELLS), one.curves, one.names_of, title)
     yield from _failures(watched)
@@ -52,7 +52,7 @@ def _sweeps_table(watched: Sequence[SweepStatus], *, wide: bool) -> Table:
         tally, speed, left = one.tally, one.rounds_per_second, one.seconds_left
         rounds = f"{tally.rounds_done}/{tally.rounds_total}"
         table.add_row(
-            fitting(_short_name(one, watched) + (" (cancelled)" if one.cancelled else "")),
+            fitting(short_name(one, watched) + (" (cancelled)" if one.cancelled else "")),
             str(tally.counts.total()),
             *(str(tally.counts[state] or "–") for state in states),
             rounds if wide and tally.rounds_total else percent(tally.share),
@@ -62,7 +62,7 @@ def _sweeps_table(watched: Sequence[SweepStatus], *, wide: bool) -> Table:
     return table
 
 
-def _short_name(one: SweepStatus, watched: Sequence[SweepStatus]) -> str:
+def short_name(one: SweepStatus, watched: Sequence[SweepStatus]) -> str:
     """Return the sweep's name, with as many digits of the hash as make it unique."""
     name, _, digits = one.name.partition("/")
     others = [other.name for other in watched if other is not one]

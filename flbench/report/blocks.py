@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Entry:
     mark: str = ""  # follows the text
     order: float | None = None  # sort key; None: the text
     tip: tuple[str, ...] = ()  # lines of a tooltip
+    link: str = ""  # address that the text leads to in HTML
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,22 @@ class Fold:
     blocks: tuple[Block, ...]
 
 
-Block = Heading | Paragraph | Items | Code | Grid | Figure | Fold
+@dataclass(frozen=True)
+class Charts:
+    """Interactive charts (``report.charts``), which only HTML has; a page has them once."""
+
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Updated:
+    """When a page was made, which only HTML shows; it loads itself again every ``period`` seconds, None: never."""
+
+    at: float  # seconds since 1970
+    period: float | None
+
+
+Block = Heading | Paragraph | Items | Code | Grid | Figure | Fold | Charts | Updated
 
 
 def shifted(block: Block, levels: int) -> Block:

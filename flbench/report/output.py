@@ -39,7 +39,9 @@ def written(board: Leaderboard, out: Path, details: Path | None) -> dict[Path, s
     return {path: to_markdown(blocks, path.parent if board.pictures else None) for path, blocks in files.items()}
 
 
-def check_replaceable(path: Path | None, title: str) -> None:
+def check_replaceable(
+    path: Path | None, title: str, fix: str = "name another file, or replace it with --force"
+) -> None:
     """Raise UserError for an existing file that is not an earlier report, or part of one, with the same title."""
     if path is None or not path.is_file():
         return
@@ -51,7 +53,7 @@ def check_replaceable(path: Path | None, title: str) -> None:
     text_title = known.partition("\n")[0].removeprefix("# ") if "\n```sh\nflbench report" in known else None
     if title not in (page_title, text_title) and not known.startswith(_title_comment(title)):
         found = f"a report on {page_title or text_title}" if page_title or text_title else "no report"
-        raise UserError(f"{path} is {found}, and this one is on {title}: name another file, or replace it with --force")
+        raise UserError(f"{path} is {found}, and this one is on {title}: {fix}")
 
 
 def _title_comment(title: str) -> str:

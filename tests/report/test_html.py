@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import html
-import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,11 +13,9 @@ from flbench.report.blocks import Entry, Fold, Grid, Heading, Paragraph
 from flbench.report.board import Leaderboard
 from flbench.report.runs import StoreSource, collect
 from flbench.report.write.html import to_html
+from tests.browser import Browser, needs_browser
 from tests.report.stores import html_of, leaderboard_of, write_figures
 from tests.report.test_leaderboard import everything
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 
 
 class PageReader(HTMLParser):
@@ -69,17 +63,11 @@ def draw_board(folder: Path) -> Leaderboard:
 def run_in_browser(page: str, script: str, folder: Path, *, width: int = 1200, dark: bool = False) -> object:
     """The value of ``script``, an expression, on the page after its own scripts have run."""
     path = folder / "page.html"
-    note = f'<script>document.title = "R" + JSON.stringify({script});</script></body>'
-    path.write_text(page.replace("</body>", note), encoding="utf-8")
-    words = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
-    words += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000"]
-    words += ["--blink-settings=preferredColorScheme=0"] if dark else []
-    found = subprocess.run(
-        [*words, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120, check=True
-    )
-    title = re.search(r"<title>R(.*?)</title>", found.stdout, re.DOTALL)
-    assert title, found.stderr[-2000:]
-    return json.loads(html.unescape(title[1]))
+    path.write_text(page, encoding="utf-8")
+    with Browser(path, folder / "profile", width=width, dark=dark) as browser:
+        found: object = browser.value(script)
+        assert browser.complaints == []
+        return found
 
 
 def test_the_page_is_complete_and_loads_nothing(page: str) -> None:
@@ -134,7 +122,7 @@ VALUES = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[
 
 
 @pytest.mark.slow
-@browser
+@needs_browser
 def test_a_click_sorts_and_a_third_click_restores(page: str, tmp_path: Path) -> None:
     script = f"""(() => {{
       const values = () => {VALUES};
@@ -151,7 +139,7 @@ def test_a_click_sorts_and_a_third_click_restores(page: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@browser
+@needs_browser
 def test_cells_without_a_value_are_sorted_last(page: str, tmp_path: Path) -> None:
     column = VALUES.replace("cells[2]", "cells[3]")
     click = "document.querySelector('table').tHead.rows[0].cells[3].querySelector('button').click()"
@@ -161,7 +149,7 @@ def test_cells_without_a_value_are_sorted_last(page: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@browser
+@needs_browser
 def test_text_columns_can_be_sorted(page: str, tmp_path: Path) -> None:
     names = "[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[0].innerText)"
     click = "document.querySelector('table').tHead.rows[0].cells[0].querySelector('button').click()"
@@ -171,7 +159,7 @@ def test_text_columns_can_be_sorted(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@browser
+@needs_browser
 def test_hovering_over_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
     script = """(() => {
       const cell = document.querySelector('td[data-tip]'), tip = document.getElementById('tip');
@@ -187,17 +175,16 @@ def test_hovering_over_a_cell_shows_its_runs(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@browser
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1200])
 def test_nothing_but_tables_is_wider_than_the_screen(page: str, tmp_path: Path, width: int) -> None:
-    narrow = page.replace("<body>", f'<body style="width: {width}px; margin: 0">')
     everything = "[...document.querySelectorAll('body > :not(script)')]"
-    wide = f"{everything}.filter(e => e.getBoundingClientRect().right > {width} + 1).map(e => e.tagName)"
-    assert run_in_browser(narrow, wide, tmp_path) == []
+    wide = f"{everything}.filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName)"
+    assert run_in_browser(page, f"[innerWidth, {wide}]", tmp_path, width=width) == [width, []]
 
 
 @pytest.mark.slow
-@browser
+@needs_browser
 def test_the_page_follows_the_dark_color_scheme(page: str, tmp_path: Path) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
     assert run_in_browser(page, paper, tmp_path) == "rgb(255, 255, 255)"

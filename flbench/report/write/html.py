@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape, unescape
 from pathlib import Path
 
-from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, anchor
+from flbench.report.blocks import (
+    Block,
+    Charts,
+    Code,
+    Entry,
+    Figure,
+    Fold,
+    Grid,
+    Heading,
+    Items,
+    Paragraph,
+    Updated,
+    anchor,
+)
 from flbench.report.literal import visible
 
-#: The folder of the page's style sheet and script.
+#: The folder of the style sheets and scripts of pages.
 _PARTS = Path(__file__).parent
+
+#: Those of every page, and those of pages with some blocks.
+_ALWAYS = ("page.css", "page.js")
+_OF_BLOCKS: Mapping[type[Block], tuple[str, ...]] = {
+    Charts: ("charts.css", "charts.js"),
+    Updated: ("updated.js",),
+}
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -35,7 +57,12 @@ _PAGE = """<!DOCTYPE html>
 
 def to_html(blocks: Sequence[Block], title: str) -> str:
     """Return the page; the same blocks give the same bytes."""
-    style, script = ((_PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    kinds = {type(block) for block in blocks}
+    names = [*_ALWAYS, *(name for kind, parts in _OF_BLOCKS.items() if kind in kinds for name in parts)]
+    style, script = (
+        "".join((_PARTS / name).read_text(encoding="utf-8") for name in names if name.endswith(ending))
+        for ending in (".css", ".js")
+    )
     body = "\n".join(_Page().write(blocks))
     return _PAGE.format(title=escape(title), style=style, script=script, body=body)
 
@@ -79,6 +106,12 @@ class _Page:
             case Fold():
                 inside = "\n".join(map(self._block, block.blocks))
                 return f"<details><summary>{_text(block.summary)}</summary>\n{inside}\n</details>" if inside else ""
+            case Charts():
+                return _charts(block)
+            case Updated():
+                made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(block.at))
+                period = "" if block.period is None else f' data-period="{block.period}"'
+                return f'<p id="page-updated" data-at="{block.at}"{period}>Made {made}.<span></span></p>'
 
 
 def _grid(grid: Grid) -> str:
@@ -97,6 +130,7 @@ def _grid(grid: Grid) -> str:
 
 def _entry(entry: Entry, name: str) -> str:
     text = f"<strong>{_text(entry.text)}</strong>" if entry.bold else _text(entry.text)
+    text = f'<a href="{_text(entry.link)}">{text}</a>' if entry.link else text
     mark = f' <span class="mark">{escape(entry.mark)}</span>' if entry.mark else ""
     below = "".join(f"<small>{_text(line)}</small>" for line in entry.below)
     order = "" if entry.order is None else f' data-order="{entry.order!r}"'
@@ -112,6 +146,15 @@ def _figure(figure: Figure, number: int) -> str:
     opening, rest = text.split(">", 1)
     opening = re.sub(r"\s+", " ", opening).replace("<svg", f'<svg role="img" aria-label="{_text(figure.caption)}"', 1)
     return f"<figure>{opening}>{rest.strip()}<figcaption>{_text(figure.caption)}</figcaption></figure>"
+
+
+def _charts(charts: Charts) -> str:
+    """Return the place of the charts, and their data without characters that could end the element."""
+    data = json.dumps(charts.data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<section id="charts-area"><noscript><p class="warning">The charts need JavaScript.</p></noscript></section>\n'
+        f'<script type="application/json" id="charts-data">{data}</script>'
+    )
 
 
 def _text(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from flbench.report.blocks import Block, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph
+from flbench.report.blocks import Block, Charts, Code, Entry, Figure, Fold, Grid, Heading, Items, Paragraph, Updated
 from flbench.report.literal import literal, visible
 
 
@@ -60,6 +60,8 @@ def _block(block: Block, folder: Path | None) -> str:
             return "" if folder is None else f"![{literal(block.caption)}]({_address(block, folder)})"
         case Fold():
             return _folds([block], folder)
+        case Charts() | Updated():
+            return ""
 
 
 def _grid(grid: Grid) -> str:
