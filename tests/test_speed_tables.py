@@ -1,4 +1,4 @@
-"""The tables of speeds in README: what is measured, the processes of other frameworks, and the Markdown."""
+"""The tables of speeds in docs/engine.md: what is measured, the processes of other frameworks, and the Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from flbench.bench import contest, peers
 from flbench.bench.contest import REFERENCE, Task, measure
 from flbench.bench.peers import FOLDER, FRAMEWORKS, Framework, Peer, PeerFailed
-from flbench.bench.speed_table import BEGIN, END, replaced, speed_tables
+from flbench.bench.speed_table import BEGIN, END, replaced, speed_ratios, speed_tables
 from flbench.bench.workloads import Workload
 from flbench.cli import app, speed_readme
 from flbench.errors import UserError
@@ -140,14 +140,23 @@ def test_tables_have_medians_ranges_and_ratios_within_a_turn() -> None:
 
 def test_tables_are_replaced_between_the_marks_only() -> None:
     readme = f"# Title\n\n{BEGIN}\nold\n{END}\n\nrest\n"
-    assert replaced(readme, "new\n\nmore") == f"# Title\n\n{BEGIN}\nnew\n\nmore\n{END}\n\nrest\n"
-    with pytest.raises(UserError, match="no lines"):
-        replaced(f"# Title\n{BEGIN}\n", "new")
+    assert replaced(readme, "new\n\nmore", "README.md") == f"# Title\n\n{BEGIN}\nnew\n\nmore\n{END}\n\nrest\n"
+    with pytest.raises(UserError, match=r"^README\.md has no lines"):
+        replaced(f"# Title\n{BEGIN}\n", "new", "README.md")
 
 
-def test_readme_has_the_tables_of_the_committed_measurement() -> None:
-    readme = speed_readme.README.read_text(encoding="utf-8")
-    assert replaced(readme, speed_tables(json.loads(speed_readme.MEASUREMENT.read_text(encoding="utf-8")))) == readme
+def test_ratios_are_a_sentence() -> None:
+    assert " ".join(speed_ratios(MEASURED).split()) == (
+        'Speed of training on one core, in multiples of "plain" (a processor, 2026-11-22; median, minimum and '
+        "maximum): digits, MLP 10.0 (10.0 to 20.0)."
+    )
+
+
+@pytest.mark.parametrize("page", speed_readme.PAGES)
+def test_pages_have_the_speeds_of_the_committed_measurement(page: str) -> None:
+    text = (speed_readme.ROOT / page).read_text(encoding="utf-8")
+    measured = json.loads(speed_readme.MEASUREMENT.read_text(encoding="utf-8"))
+    assert replaced(text, speed_readme.PAGES[page](measured), page) == text
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.package)
@@ -238,8 +247,10 @@ def bench(*arguments: str) -> Result:
 @pytest.fixture
 def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A checkout whose measurement is ``MEASURED``."""
-    (tmp_path / "README.md").write_text(f"# Title\n{BEGIN}\nold\n{END}\n")
-    monkeypatch.setattr(speed_readme, "README", tmp_path / "README.md")
+    (tmp_path / "docs").mkdir()
+    for page in speed_readme.PAGES:
+        (tmp_path / page).write_text(f"# Title\n{BEGIN}\nold\n{END}\n")
+    monkeypatch.setattr(speed_readme, "ROOT", tmp_path)
     monkeypatch.setattr(speed_readme, "MEASUREMENT", tmp_path / "speed.json")
     monkeypatch.setattr(speed_readme, "FOLDER", tmp_path)
     monkeypatch.setattr(speed_readme, "TASKS", MEASURED["tasks"])
@@ -255,15 +266,20 @@ def test_a_complete_measurement_is_written_and_printed(checkout: Path, monkeypat
     assert result.exit_code == 0, result.output
     stored = json.loads((checkout / "speed.json").read_text())
     assert stored["tasks"] == [whole] and set(stored) == {"schema", "machine", "tasks"}
-    assert (checkout / "README.md").read_text() == f"# Title\n{BEGIN}\n{result.stdout}{END}\n"
+    assert (checkout / "docs/engine.md").read_text() == f"# Title\n{BEGIN}\n{result.stdout}{END}\n"
+    assert (checkout / "README.md").read_text() == f"# Title\n{BEGIN}\n{speed_ratios(stored)}\n{END}\n"
     assert json.loads(bench("--json").stdout)["tasks"] == [whole]
 
 
 def test_an_incomplete_measurement_is_only_printed(checkout: Path) -> None:
     result = bench()
     assert "| other | not measured: uv is not installed | – | – |" in result.stdout
-    assert "README.md is unchanged, because the measurement lacks other (uv is not installed)" in str(result.exception)
-    assert "old" in (checkout / "README.md").read_text() and not (checkout / "speed.json").exists()
+    said = "docs/engine.md and README.md are unchanged, because the measurement lacks other (uv is not installed)"
+    assert said in str(result.exception)
+    assert (
+        all("old" in (checkout / page).read_text() for page in speed_readme.PAGES)
+        and not (checkout / "speed.json").exists()
+    )
 
 
 def test_what_cannot_be_measured_is_one_message(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

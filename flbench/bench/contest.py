@@ -51,7 +51,7 @@ class Task:
         return 1 + self.turns * self.rounds
 
 
-#: What README's tables have, in about four minutes: a hundred rounds of digits, at a rate that trains in as many.
+#: The tables of docs/engine.md, in about four minutes: a hundred rounds of digits, at a rate that trains in as many.
 TASKS = (
     Task("digits", turns=11, rounds=9, peers=True, lr=0.1),
     Task("lenet", turns=7, rounds=2),

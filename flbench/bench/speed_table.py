@@ -1,4 +1,4 @@
-"""The tables of speeds in README as Markdown, from the measurement that ``flbench bench --readme`` stores."""
+"""The tables of speeds in docs/engine.md and the ratios in README, from what ``flbench bench --readme`` stores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from flbench.bench.measure import Spread
 from flbench.errors import UserError
 
-#: The comments around the tables in README.
+#: The comments around what is written into a page.
 BEGIN, END = "<!-- begin: flbench bench --readme -->", "<!-- end: flbench bench --readme -->"
 
-#: Most characters of a line of text, as in the rest of README.
+#: Most characters of a line of text, as in the rest of the pages.
 WIDTH = 132
 
 
@@ -33,17 +33,30 @@ def speed_tables(measured: Mapping[str, Any]) -> str:
     return "\n\n".join([textwrap.fill(how, WIDTH), *map(_section, measured["tasks"])])
 
 
-def replaced(readme: str, tables: str) -> str:
-    """Return README's text with other tables between the two marks.
+def speed_ratios(measured: Mapping[str, Any]) -> str:
+    """Return how many times as fast as the reference flbench trains each task, as one sentence."""
+    machine, tasks = measured["machine"], measured["tasks"]
+    timed = [{row["name"]: row["seconds"] for row in task["rows"] if "seconds" in row} for task in tasks]
+    ratios = [
+        f"{task['what']} {_shown(Spread.of_ratios(seconds[task['reference']], seconds['flbench']))}"
+        for task, seconds in zip(tasks, timed, strict=True)
+    ]
+    where = f"{machine['cpu']}, {machine['date']}; median, minimum and maximum"
+    text = f'Speed of training on one core, in multiples of "{tasks[0]["reference"]}" ({where}): {"; ".join(ratios)}.'
+    return textwrap.fill(text, WIDTH)
+
+
+def replaced(page: str, written: str, name: str) -> str:
+    """Return a page with other text between the two marks.
 
     Raises:
-        UserError: a mark is missing.
+        UserError: a mark is missing; the message has the page's name.
     """
-    before, begin, rest = readme.partition(BEGIN)
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
-        raise UserError(f"README.md has no lines {BEGIN} and {END}, between which the tables belong")
-    return f"{before}{begin}\n{tables}\n{end}{after}"
+        raise UserError(f"{name} has no lines {BEGIN} and {END}, between which the speeds belong")
+    return f"{before}{begin}\n{written}\n{end}{after}"
 
 
 def _section(task: Mapping[str, Any]) -> str:

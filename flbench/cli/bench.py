@@ -100,7 +100,7 @@ def bench(
         bool,
         typer.Option(
             "--readme",
-            help="Measure README's tables instead, with other frameworks; only --data and --json go with it.",
+            help="Measure docs/engine.md's tables instead, with other frameworks; only --data and --json go with it.",
         ),
     ] = False,
     data: DataOption = None,
@@ -123,9 +123,9 @@ def bench(
     others; exit code 1 if any failed.
 
     With --readme: train the same rounds in turns on one core, digits by flbench, plain loops, pfl-research, fluke and
-    Flower, and two CNNs by flbench and plain loops. Print the tables, write them into README.md, and the measurement
-    into benchmarks/speed.json. This takes about four minutes, in a checkout of flbench's repository. uv makes an
-    environment for each framework; the first time it downloads up to 5 GB.
+    Flower, and two CNNs by flbench and plain loops. Print the tables, write them into docs/engine.md, their ratios
+    into README.md, and the measurement into benchmarks/speed.json. This takes about four minutes, in a checkout of
+    flbench's repository. uv makes an environment for each framework; the first time it downloads up to 5 GB.
 
     Example: flbench bench digits --threads 1
 
@@ -212,7 +212,7 @@ def _readme(context: typer.Context, data: Path | None, as_json: bool) -> None:
 
     for name in context.params.keys() - {"readme", "data", "as_json"}:
         if getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE":
-            raise UserError(f"--readme measures what README's tables have: leave out {name!r}")
+            raise UserError(f"--readme measures what the tables of docs/engine.md have: leave out {name!r}")
     settings, errors = Settings(threads=1, data_root=data), Console(stderr=True)
     machine = _machine(settings)
     for line in _header(machine, settings):
@@ -226,7 +226,7 @@ def _readme(context: typer.Context, data: Path | None, as_json: bool) -> None:
     else:
         print(speed_tables(measured))
     write_tables(measured)
-    say(errors, "wrote README.md and benchmarks/speed.json")
+    say(errors, "wrote docs/engine.md, README.md and benchmarks/speed.json")
 
 
 def _machine(settings: Settings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``flbench bench --readme``: measure the tables of speeds in README, and write them into it."""
+"""``flbench bench --readme``: measure the speeds in docs/engine.md and README, and write them into these pages."""
 
 from __future__ import annotations
 
@@ -14,39 +14,44 @@ import torch
 from flbench.bench.contest import TASKS, measure
 from flbench.bench.measure import Note
 from flbench.bench.peers import FOLDER
-from flbench.bench.speed_table import replaced, speed_tables
+from flbench.bench.speed_table import replaced, speed_ratios, speed_tables
 from flbench.errors import UserError
 
-#: Where a checkout has the tables, and the measurement from which they are made.
-README, MEASUREMENT = FOLDER.parents[1] / "README.md", FOLDER.parent / "speed.json"
+#: A checkout of the repository, and the measurement in it.
+ROOT, MEASUREMENT = FOLDER.parents[1], FOLDER.parent / "speed.json"
+#: What is written from the measurement, by the page that has it.
+PAGES = {"docs/engine.md": speed_tables, "README.md": speed_ratios}
 
 
 def measure_tables(data: Path | None, progress: Callable[[], AbstractContextManager[Note]]) -> list[dict[str, Any]]:
-    """Return the measurements of README's tables, made on one core.
+    """Return the measurements of the tables, made on one core.
 
     Raises:
-        UserError: this is not a checkout, README has no place for the tables, or a framework failed.
+        UserError: this is not a checkout, a page has no place for its speeds, or a framework failed.
     """
     if not FOLDER.is_dir():
         raise UserError(f"--readme runs in a checkout of flbench's repository only: there is no folder {FOLDER}")
-    replaced(README.read_text(encoding="utf-8"), "")  # before minutes of measuring
+    for page in PAGES:
+        replaced((ROOT / page).read_text(encoding="utf-8"), "", page)  # before minutes of measuring
     with _one_core(), progress() as note:
         return [measure(task, data, note) for task in TASKS]
 
 
 def write_tables(measured: dict[str, Any]) -> None:
-    """Write a complete measurement, and its tables into README.
+    """Write a complete measurement, and its speeds into the pages.
 
     Raises:
-        UserError: the measurement lacks a framework or a data set; README stays as it is.
+        UserError: the measurement lacks a framework or a data set; the pages stay as they are.
     """
     tasks: Sequence[dict[str, Any]] = measured["tasks"]
     lacking = [f"{row['name']} ({row['missing']})" for task in tasks for row in task["rows"] if "missing" in row]
     lacking += [f"the data of {task['workload']}" for task in tasks if task["data"] == "random images"]
     if lacking:
-        raise UserError(f"README.md is unchanged, because the measurement lacks {', '.join(lacking)}")
+        raise UserError(f"{' and '.join(PAGES)} are unchanged, because the measurement lacks {', '.join(lacking)}")
     MEASUREMENT.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    README.write_text(replaced(README.read_text(encoding="utf-8"), speed_tables(measured)), encoding="utf-8")
+    for page, write in PAGES.items():
+        path = ROOT / page
+        path.write_text(replaced(path.read_text(encoding="utf-8"), write(measured), page), encoding="utf-8")
 
 
 @contextmanager

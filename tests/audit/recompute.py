@@ -1,7 +1,7 @@
 """Recompute the leaderboard's numbers from exported runs with pandas and scipy alone.
 
 Nothing of ``flbench`` is imported: what this script and the report agree on does not follow from shared code. The rules
-are those of ``docs/report.md``, written down a second time.
+are those of ``docs/statistics.md``, written down a second time.
 
     python tests/audit/recompute.py results/digits.parquet last
 """

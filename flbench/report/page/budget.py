@@ -18,8 +18,8 @@ def budget_blocks(budgets: Budgets, metric: str) -> Iterator[Block]:
     """Yield the table, a row a row and column of the section."""
     yield Paragraph(
         "Expected value if only this many of a row's settings, drawn at random, are tried and the best of them by the "
-        "rule is reported, ± half-width of its 95 % interval over seeds (`docs/report.md`). Runs that diverged count "
-        "with the accuracy of guessing."
+        "rule is reported, ± half-width of its 95 % interval over seeds (`docs/statistics.md`). Runs that diverged "
+        "count with the accuracy of guessing."
     )
     several = any(one.column for one in budgets.rows)
     most = max(len(one.curve) for one in budgets.rows)

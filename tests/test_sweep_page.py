@@ -1,0 +1,61 @@
+"""docs/sweep-file.md, and the profile in docs/cluster.md: every key, valid examples, an experiment's defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from flbench.config import KINDS, parse_experiment
+from flbench.sweeps import load_sweep, spec
+from flbench.sweeps.profile import Profile
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, CLUSTER = ((DOCS / name).read_text(encoding="utf-8") for name in ("sweep-file.md", "cluster.md"))
+
+#: The YAML blocks of the page by the model whose keys they show; a comment above each block names it.
+BLOCKS = dict(re.findall(r"^<!-- keys: (\w+) -->\n```yaml\n(.*?)^```", PAGE + CLUSTER, re.MULTILINE | re.DOTALL))
+
+
+def read(model: str) -> dict[str, Any]:
+    return YAML(typ="safe").load(BLOCKS[model])
+
+
+def models() -> Mapping[str, type[spec.Strict]]:
+    ours = [cls for cls in spec.Strict.__subclasses__() if cls.__module__ == spec.__name__]
+    return {cls.__name__: cls for cls in [*ours, Profile]}
+
+
+def test_the_page_has_a_block_for_every_part_of_a_file() -> None:
+    assert set(BLOCKS) == {*models(), "federated"}
+
+
+@pytest.mark.parametrize("model", models())
+def test_a_block_has_every_key_with_a_valid_value(model: str) -> None:
+    cls, found = models()[model], read(model)
+    assert list(found) == cls.known_keys()
+    assert cls.model_validate(found)
+
+
+def test_the_fields_of_an_experiment_and_their_defaults() -> None:
+    fields = KINDS["federated"].model_fields
+    found = read("federated")
+    assert sorted(found) == sorted(fields)
+    default = parse_experiment({"kind": "federated"})
+    assert parse_experiment({key: value for key, value in found.items() if value is not None}) == default
+    assert {key for key, value in found.items() if value is None} == {
+        name for name, field in fields.items() if field.default is None
+    }
+
+
+def test_the_whole_file(tmp_path: Path) -> None:
+    """The sweep loads: every entry has an effect, or loading fails."""
+    (text,) = re.findall(r'^```yaml title="whole file"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "my_norms.yaml"
+    file.write_text(text, encoding="utf-8")
+    arithmetic = load_sweep(file).arithmetic
+    assert arithmetic.runs == 5 * arithmetic.cells
