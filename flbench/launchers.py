@@ -10,6 +10,7 @@ from flbench.choices import Backend, Device, Executor, UsedDevice
 from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.launch import ROUND_SECONDS, Launcher, inline, local, resources, slurm, workers_worth
+from flbench.run_names import SINGLE
 from flbench.store import Store
 from flbench.sweeps import Sweep
 from flbench.sweeps.profile import load_profile
@@ -103,7 +104,7 @@ def run_launcher(
         pool=threads or resources.usable_cores(),
         max_attempts=1,
     )
-    return inline.InlineLauncher(store, f"run {experiment.run_id}", [experiment], options)
+    return inline.InlineLauncher(store, f"{SINGLE}{experiment.run_id}", [experiment], options)
 
 
 def used_device(device: Device) -> UsedDevice:

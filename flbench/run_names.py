@@ -32,6 +32,9 @@ _FIRST = (
 #: Fields that a name always shows.
 _ALWAYS = ("method", "norm", "normalized", "seed")
 
+#: How the name of a single run begins, which its worker registers in place of a plan's.
+SINGLE = "run "
+
 #: By kind, the fields in which the runs of a plan agree; ``kind`` is one of them if there is only one kind.
 Common = Mapping[str, Container[str]]
 

@@ -22,13 +22,11 @@ from flbench.cli.single_status import SingleRuns
 from flbench.cli.status_tables import status_parts
 from flbench.cli.targets import expect_plans
 from flbench.errors import StoreUnusable
+from flbench.run_names import SINGLE
 from flbench.store import Store
 
 if TYPE_CHECKING:
     from flbench.cli.status_page import StatusPage
-
-#: How the name of a single run begins that its worker registers in place of a plan's.
-SINGLE = "run "
 
 #: Seconds between two reads of ``--watch``.
 PERIOD = 2.0
