@@ -33,9 +33,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     "Store": {
         "export": ("exchange", "export", "Write finished runs into one compact file."),
         "import": ("exchange", "import_", "Add exported runs to a store."),
+        "contribute": ("contribute", "contribute", "Export runs for a pull request."),
         "sync": ("sync", "sync", "Mirror finished runs to Weights & Biases."),
         "gc": ("gc", "gc", "Delete superseded checkpoints and stale files."),
-        "verify": ("verify", "verify", "Check a store; compute runs again."),
+        "verify": ("verify", "verify", "Check a store or exported files; compute runs again."),
     },
     "Data": {
         "data": ("data", "app", "List, download and verify data sets."),

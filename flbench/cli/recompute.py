@@ -1,21 +1,35 @@
-"""Execute finished runs again in a temporary store, and compare the numbers with the recorded ones, bit by bit."""
+"""Execute finished runs again in a temporary store, and compare the numbers with the recorded ones.
+
+Runs of this machine are compared bit by bit, runs of others within ``CLOSE``, because processors round differently.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from flbench.config import parse_experiment
 from flbench.errors import UserError
+from flbench.launchers import used_device
 from flbench.store import Lease, Result, RunDir, RunRequest, Store
 from flbench.worker import Options, load_engine
 
 #: Fields of a record that differ between two executions.
 TIMES = frozenset({"seconds"})
+
+#: Largest difference of an accuracy between two machines, as a fraction of the test images.
+CLOSE = 0.02
+
+#: What is compared between machines: shares of the whole test set, or of all held-out data.
+ACCURACIES = frozenset({"acc", "acc_weighted", "acc_global", "val_acc", "test_acc"})
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,26 +38,45 @@ class Recomputed:
 
     run_id: str
     rounds: int
-    verdict: Literal["same", "different", "skipped"]
+    verdict: Literal["same", "close", "different", "skipped"]
     why: str = ""
 
 
-def recompute(store: Store, run_ids: Sequence[str], count: int, data_root: Path | None) -> Iterator[Recomputed]:
-    """Execute ``count`` of the finished runs again, chosen evenly from their ids, which are as good as random."""
+def recompute(
+    store: Store, run_ids: Sequence[str], count: int, data_root: Path | None, *, close: float = 0
+) -> Iterator[Recomputed]:
+    """Execute ``count`` of the finished runs again, chosen evenly from their ids, which are as good as random.
+
+    Args:
+        store: where the runs are.
+        run_ids: the runs to choose from.
+        count: how many.
+        data_root: folder of the data sets.
+        close: largest difference of an accuracy from that of another machine; other numbers are not compared then.
+            0: every number is compared, bit by bit, and runs that this machine cannot reproduce are skipped.
+
+    Yields:
+        A verdict on each run.
+    """
     finished = [run for run_id in run_ids if (run := store.run(run_id)).results()]
-    step = max(1, len(finished) / count)
-    chosen = [finished[int(number * step)] for number in range(min(count, len(finished)))]
+    chosen = evenly(finished, count)
     with TemporaryDirectory(prefix="flbench-verify-") as scratch:
         target = Store(Path(scratch) / "store")
         for run in chosen:
             result = run.results()[-1]
             try:
-                if why := _why_not(result):
+                if not close and (why := _why_not(result)):
                     yield Recomputed(run.run_id, result.rounds, "skipped", why)
                 else:
-                    yield _execute(run, result, target, data_root)
+                    yield _execute(run, result, target, data_root, close)
             except UserError as error:
                 yield Recomputed(run.run_id, result.rounds, "skipped", str(error))
+
+
+def evenly(items: Sequence[T], count: int) -> list[T]:
+    """Return ``count`` of the items at equal distances; all where there are fewer."""
+    step = max(1, len(items) / count)
+    return [items[int(number * step)] for number in range(min(count, len(items)))]
 
 
 def _why_not(result: Result) -> str:
@@ -58,7 +91,7 @@ def _why_not(result: Result) -> str:
     return ""
 
 
-def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None) -> Recomputed:
+def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None, close: float) -> Recomputed:
     # The rounds, evaluations and probes that the result has, which may not be those that were requested last.
     raw = {**run.experiment().to_json(), "rounds": result.wanted, "eval_every": result.eval_every()}
     if "probes" in raw:  # studies have none
@@ -70,7 +103,8 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None)
     if attempt is None:
         raise UserError("it was executed already")
     numerics = result.numerics
-    engine = load_engine(Options(data_root, device=numerics["device"], executor=numerics["executor"]))
+    device = used_device("auto") if close else numerics["device"]
+    engine = load_engine(Options(data_root, device=device, executor=numerics["executor"]))
     failures: list[Exception] = []
 
     def ended(_: object, end: object) -> None:
@@ -83,10 +117,19 @@ def _execute(run: RunDir, result: Result, target: Store, data_root: Path | None)
     again = attempt.run.results()[-1]
     if again.fingerprint != result.fingerprint:
         return Recomputed(run.run_id, result.rounds, "skipped", "the data set here is another than its own")
-    if again.numerics != numerics:
+    if not close and again.numerics != numerics:
         return Recomputed(run.run_id, result.rounds, "skipped", f"computed with {numerics}, here with {again.numerics}")
-    difference = _difference(result, run.metrics(result), again, attempt.records())
-    return Recomputed(run.run_id, result.rounds, "different" if difference else "same", difference)
+    recorded, computed = run.metrics(result), attempt.records()
+    difference = _difference(result, recorded, again, computed)
+    if not difference:
+        return Recomputed(run.run_id, result.rounds, "same")
+    if not close or result.evaluated != again.evaluated or result.status != again.status:
+        return Recomputed(run.run_id, result.rounds, "different", difference)
+    farthest = _farthest(recorded, computed)
+    if farthest is None:
+        return Recomputed(run.run_id, result.rounds, "skipped", f"it records no accuracy, and {difference}")
+    why = f"accuracies differ by up to {100 * farthest:.2f} points, where {100 * close:g} are allowed"
+    return Recomputed(run.run_id, result.rounds, "close" if farthest <= close else "different", why)
 
 
 def _difference(
@@ -103,3 +146,13 @@ def _difference(
                 values = f"recorded {before.get(name)!r:.60}, computed {after.get(name)!r:.60}"
                 return f"round {before.get('round')}, {name}: {values}"
     return ""
+
+
+def _farthest(recorded: Sequence[Mapping[str, Any]], computed: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the largest difference of an accuracy in records of the same rounds; None where there is no accuracy."""
+    pairs = [
+        (before[name], after.get(name))
+        for before, after in zip(recorded, computed, strict=True)
+        for name in sorted(ACCURACIES & before.keys())
+    ]
+    return max((math.inf if b is None or a is None else abs(a - b) for a, b in pairs), default=None)

@@ -1,23 +1,26 @@
-"""``flbench verify``: check a store's files, and compute runs again."""
+"""``flbench verify``: check the files of a store, or exported files, and compute runs again."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flbench.choices import DEFAULT_STORE
 from flbench.cli.boundary import print_json
 from flbench.cli.completion import targets
-from flbench.cli.options import MOST_RUNS, DataOption, JsonOption, StoreOption
-from flbench.cli.recompute import Recomputed, recompute
+from flbench.cli.options import MOST_RUNS, DataOption, JsonOption, ResultsOption, StoreOption
+from flbench.cli.recompute import Recomputed
+from flbench.cli.recompute import recompute as compute_again
+from flbench.cli.review import recompute_exported, review
 from flbench.cli.targets import find_targets
 from flbench.errors import UserError
 from flbench.report.literal import visible
 from flbench.store import Store
-from flbench.store.verify import Audit
+from flbench.store.verify import Audit, Problem
 
 #: Problems printed at most; further ones are counted.
 MOST_PROBLEMS = 50
@@ -42,10 +45,11 @@ def verify(
             help="Also execute N finished runs again, and compare every number.",
         ),
     ] = 0,
+    results: ResultsOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every file of a store, without changing any.
+    """Check every file of a store, or exported files (--results), without changing any.
 
     JSON is whole and of a known version, ids are the hashes of their experiments, checkpoints match their checksums,
     metrics ascend without gaps and match their results, plans are whole, and what a worker recorded about an attempt
@@ -56,28 +60,58 @@ def verify(
     With --recompute, runs that this machine can reproduce (same device, executor and torch) are executed again in a
     temporary folder and compared bit by bit, except for times. Exit code 1 if something is wrong.
 
+    With --results, exported files and contributions (folders of results/contributed) are checked: their layout and
+    checksums, the versions of their components, the contributor's name, and that no other file has the same runs.
+    --recompute prefers cheap runs then, and compares accuracies within 2 points: processors round differently.
+
     Example: flbench verify
 
     Example: flbench verify quickstart --recompute 3
+
+    Example: flbench verify --results results/contributed --recompute 3
     """
+    if results is not None:
+        if names:
+            raise UserError(f"--results checks exported files, {names[0]} would be in a store: name one of both")
+        _verify_exported(results, recompute, data, as_json=as_json)
+        return
     root, wanted = _store_and_targets(store, names or [])
     audit, run_ids = _audit(Store(root, create=False), wanted)
     if not as_json:
         _print(audit)
     sound = [run_id for run_id in run_ids if audit.is_sound(run_id)]
-    verdicts = _recompute(audit.store, sound, recompute, data, quiet=as_json) if recompute else []
-    different = sum(verdict.verdict == "different" for verdict in verdicts)
+    verdicts = _shown(compute_again(audit.store, sound, recompute, data), quiet=as_json) if recompute else []
     if as_json:
-        summary = {
-            "schema": 1,
-            "store": str(root),
-            "runs": audit.runs,
-            "files": audit.files,
-            "problems": [{"path": str(one.path), "what": one.what} for one in audit.problems],
-            "recomputed": [dataclasses.asdict(verdict) for verdict in verdicts],
-        }
-        print_json(summary)
-    if audit.problems or different:
+        print_json(_summary({"store": str(root), "runs": audit.runs, "files": audit.files}, audit.problems, verdicts))
+    _end(audit.problems, verdicts)
+
+
+def _verify_exported(paths: list[Path], count: int, data: Path | None, *, as_json: bool) -> None:
+    found = review(paths)
+    if not as_json:
+        _print_problems(found.problems)
+        noted = f"{len(found.problems)} problems" if found.problems else "all sound"
+        typer.echo(f"{len(found.runs)} runs in {', '.join(map(str, paths))}: {noted}")
+    verdicts = _shown(recompute_exported(found.runs, count, data), quiet=as_json) if count else []
+    if as_json:
+        print_json(
+            _summary({"results": [str(path) for path in paths], "runs": len(found.runs)}, found.problems, verdicts)
+        )
+    _end(found.problems, verdicts)
+
+
+def _summary(checked: dict[str, Any], problems: Sequence[Problem], verdicts: Sequence[Recomputed]) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    return {
+        "schema": 1,
+        **checked,
+        "problems": [{"path": str(one.path), "what": one.what} for one in problems],
+        "recomputed": [dataclasses.asdict(verdict) for verdict in verdicts],
+    }
+
+
+def _end(problems: Sequence[Problem], verdicts: Sequence[Recomputed]) -> None:
+    if problems or any(verdict.verdict == "different" for verdict in verdicts):
         raise typer.Exit(1)
 
 
@@ -107,23 +141,28 @@ def _audit(store: Store, names: list[str]) -> tuple[Audit, list[str]]:
 
 
 def _print(audit: Audit) -> None:
-    for problem in audit.problems[:MOST_PROBLEMS]:
-        typer.echo(visible(f"{problem.path}: {problem.what}"))
-    if len(audit.problems) > MOST_PROBLEMS:
-        typer.echo(f"and {len(audit.problems) - MOST_PROBLEMS} more; --json lists all")
+    _print_problems(audit.problems)
     aside = sum(1 for _ in audit.store.quarantine.glob("*"))
     noted = f"; {aside} files were found damaged before, and are in {audit.store.quarantine}" if aside else ""
     found = f"{len(audit.problems)} problems" if audit.problems else "all sound"
     typer.echo(f"{audit.runs} runs, {audit.files} files: {found}{noted}")
 
 
-def _recompute(store: Store, run_ids: list[str], count: int, data: Path | None, *, quiet: bool) -> list[Recomputed]:
-    verdicts = []
-    for verdict in recompute(store, run_ids, count, data):
-        verdicts.append(verdict)
+def _print_problems(problems: Sequence[Problem]) -> None:
+    for problem in problems[:MOST_PROBLEMS]:
+        typer.echo(visible(f"{problem.path}: {problem.what}"))
+    if len(problems) > MOST_PROBLEMS:
+        typer.echo(f"and {len(problems) - MOST_PROBLEMS} more; --json lists all")
+
+
+def _shown(verdicts: Iterable[Recomputed], *, quiet: bool) -> list[Recomputed]:
+    """Return the verdicts, and print each as it comes unless the user wants JSON."""
+    shown = []
+    for verdict in verdicts:
+        shown.append(verdict)
         if not quiet:
             why = f": {verdict.why}" if verdict.why else ""
-            typer.echo(f"{verdict.run_id}, {verdict.rounds} rounds again: {verdict.verdict}{why}")
-    if not verdicts and not quiet:
+            typer.echo(visible(f"{verdict.run_id}, {verdict.rounds} rounds again: {verdict.verdict}{why}"))
+    if not shown and not quiet:
         typer.echo("there is no finished run to execute again")
-    return verdicts
+    return shown

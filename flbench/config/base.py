@@ -161,6 +161,12 @@ class Experiment(BaseModel):
         own = value.label() if isinstance(value, Component) else value
         return bool(own == type(self).model_fields[field].default)
 
+    def versions(self) -> dict[str, int]:
+        """Return the version of its kind and of each component, by name: ``{"kind federated": 1, "norm ln": 1}``."""
+        parts = ((field, value) for field, value in self.identity().items() if isinstance(value, dict))
+        own = {f"{field} {value['name']}": value["version"] for field, value in parts}
+        return {f"kind {self.kind}": self.version, **own}
+
     def having(self, **components: Component) -> Self:
         """Return the same experiment with other components, such as another ``dataset``."""
         changed = self.model_copy(update=components)

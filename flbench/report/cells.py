@@ -19,7 +19,7 @@ from flbench.config import Experiment, Federated, Training
 from flbench.messages import format_scalar
 from flbench.metric_specs import METRICS, value_of
 from flbench.report.literal import line
-from flbench.report.provenance import describe
+from flbench.report.provenance import CONTRIBUTED_BY, describe
 from flbench.report.runs import Run
 from flbench.report.ticks import DIGITS, Tick, axis_value, digits_of, tick
 
@@ -215,6 +215,12 @@ class Cell:
     def numerics(self) -> tuple[str, ...]:
         """The different settings of numerics among the seeds."""
         return tuple(sorted({describe(run.result.numerics) for run in self.runs if run.result}))
+
+    @cached_property
+    def contributors(self) -> tuple[str, ...]:
+        """Who contributed seeds of this cell; empty where the owners of the results computed all of them."""
+        named = {run.result.environment.get(CONTRIBUTED_BY) for run in self.runs if run.result}
+        return tuple(sorted(map(str, named - {None})))
 
     def tick(self, axis: str, without: Sequence[str] = ()) -> Tick:
         """Return the position on an axis; the label omits the settings in ``without``."""

@@ -155,27 +155,8 @@ def write(path: Path, exported: Iterable[Exported]) -> None:
 
 def read(path: Path) -> list[Exported]:
     """Return everything in an exported file, verified; raises UserError for a missing, damaged or newer file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with open_regular(path) as file:
-            table = pq.ParquetFile(file).read()
-            rows = table.to_pylist()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file: expected runs written by `flbench export`") from None
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: not a readable parquet file ({reason}); export the runs again") from None
-    schema = (table.schema.metadata or {}).get(_SCHEMA_KEY, b"").decode(errors="replace")
-    if not is_number(schema) or not {*_COLUMNS, "sha256"} <= {*table.column_names}:
-        raise UserError(f"{path}: a parquet file, but not one written by `flbench export`")
-    if int(schema) > SCHEMA:
-        raise UserError(
-            f"{path}: written by a newer flbench (schema {schema}, this one reads {SCHEMA}); update flbench"
-        )
     exported = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(_rows(path)):
         try:
             exported.append(Exported.from_row(row))
         except (ValueError, TypeError, KeyError, UserError) as error:
@@ -183,3 +164,32 @@ def read(path: Path) -> list[Exported]:
             shown = str(row["run_id"])[:16]
             raise UserError(f"{path}: row {number} (run {shown!r}) cannot be used: {error}") from None
     return exported
+
+
+def run_ids(path: Path) -> set[str]:
+    """Return the ids of the runs in an exported file; rows are not verified; raises UserError as ``read`` does."""
+    return {str(row["run_id"]) for row in _rows(path, ["run_id"])}
+
+
+def _rows(path: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of an exported file, or some columns of them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_regular(path) as file:
+            whole = pq.ParquetFile(file)
+            schema, rows = whole.schema_arrow, whole.read(columns).to_pylist()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file: expected runs written by `flbench export`") from None
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: not a readable parquet file ({reason}); export the runs again") from None
+    version = (schema.metadata or {}).get(_SCHEMA_KEY, b"").decode(errors="replace")
+    if not is_number(version) or not {*_COLUMNS, "sha256"} <= {*schema.names}:
+        raise UserError(f"{path}: a parquet file, but not one written by `flbench export`")
+    if int(version) > SCHEMA:
+        raise UserError(
+            f"{path}: written by a newer flbench (schema {version}, this one reads {SCHEMA}); update flbench"
+        )
+    return list(rows)

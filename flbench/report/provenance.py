@@ -14,8 +14,11 @@ from flbench.report.literal import line
 from flbench.report.runs import Run
 from flbench.store import Result
 
+#: The fact that names who contributed a run, and its field in the environment of a result.
+CONTRIBUTORS, CONTRIBUTED_BY = "Contributed by", "contributed_by"
+
 #: What is counted, in the order of the document.
-FACTS = ("Data", "Numerics", "Code", "Plug-ins", "Packages", "Hardware")
+FACTS = ("Data", "Numerics", "Code", "Plug-ins", "Packages", "Hardware", CONTRIBUTORS)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ def _facts(run: Run, result: Result) -> dict[str, str]:
         "Plug-ins": str(environment.get("plugins", "")),
         "Packages": describe(packages),
         "Hardware": ", ".join(str(environment[name]) for name in ("cpu", "gpu") if environment.get(name)),
+        CONTRIBUTORS: str(environment.get(CONTRIBUTED_BY, "")),
     }
 
 

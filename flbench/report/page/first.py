@@ -16,6 +16,7 @@ from flbench.report.literal import literal
 from flbench.report.page.planned import planned_grid
 from flbench.report.page.sections import WHEN
 from flbench.report.planned import Planned, Verdict
+from flbench.report.provenance import CONTRIBUTORS
 from flbench.report.stats import LEVEL
 from flbench.report.supplement import Place
 from flbench.report.wording import NONE, contrast_text, marked, verdict_text
@@ -74,7 +75,9 @@ def _intro(board: Leaderboard, links: Mapping[str, str]) -> str:
     datasets = list(dict.fromkeys(literal(section.place[0]) for section in board.sections))
     parts = [f"{trained:,} training runs on {', '.join(datasets)}"] if datasets else []
     parts += [f"{studies:,} runs of studies of networks"] if studies else []
-    return f"{' and '.join(parts)} ([provenance]({links['provenance']}))."
+    contributed = board.provenance.facts[CONTRIBUTORS]
+    listed = ", ".join(f"{count:,} contributed by {literal(who)}" for who, count in contributed.items())
+    return f"{' and '.join(parts)} ([provenance]({links['provenance']})){f', {listed}' if listed else ''}."
 
 
 def _gaps(board: Leaderboard) -> Iterator[Block]:

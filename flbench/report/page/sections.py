@@ -72,6 +72,7 @@ def _entry(table: Table, at: Position, below: Sequence[str]) -> Entry:
     same = [f"= {row_name(table.rows[table.twins[at][0]])}"] if at in table.twins else []
     marks = [TIED] if at in table.tied else []
     marks += ["²"] if len(cell.numerics) > 1 else []
+    marks += ["³"] if cell.contributors else []
     return Entry(
         text=mean_text(cell),
         below=(*below, *same),
@@ -206,6 +207,8 @@ def _footnotes(table: Table) -> Iterator[Block]:
     if len(settings) > 1 and not mixtures:
         text = literal("; ".join(settings))
         yield Paragraph(f"The cells of this table were computed with different numerics: {text}.")
+    if contributors := sorted({one for cell in cells for one in cell.contributors}):
+        yield Paragraph(f"³ This cell has seeds contributed by {literal(', '.join(contributors))}.")
 
 
 def _pictures(pictures: Iterable[Picture]) -> Iterator[Block]:

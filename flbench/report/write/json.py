@@ -103,6 +103,7 @@ def _cell(table: Table, at: Position, cell: Cell) -> dict[str, Any]:
         "client_local": cell.personal,
         "fingerprint": cell.fingerprint,
         "numerics": list(cell.numerics),
+        "contributors": list(cell.contributors),
         "seeds": [run.experiment.seed for run in cell.runs],
         "run_ids": [run.run_id for run in cell.runs],
         "values": list(cell.values),
