@@ -65,7 +65,8 @@ def contribute(
     runs = marked(exported, who)
     path = folder / f"{sweep.name}.parquet"
     exports.write(path, runs)
-    stated = ContributedFile.of(runs, shlex.join(["flbench", "sweep", public_path(sweep.path), *sweep.options]))
+    words = [word for option in sweep.options for word in option.split(" ", 1)]
+    stated = ContributedFile.of(runs, shlex.join(["flbench", "sweep", public_path(sweep.path), *words]))
     Contribution(contributor=who, files={**(known.files if known else {}), path.name: stated}).write(folder)
     count = len({one.run_id for one in runs})
     typer.echo(f"wrote {path}: {count} of {len(wanted)} runs, {file_size(path.stat().st_size)}")
