@@ -299,4 +299,6 @@ MODELS: Registry[Any] = Registry("model", "flbench.models", "flbench.models")
 DATASETS: Registry[Any] = Registry("dataset", "flbench.data.catalog", "flbench.datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "flbench.data.partition", "flbench.partitions")
 PROBES: Registry[Any] = Registry("probe", "flbench.probes", "flbench.probes")
+#: Places outside the store that show runs; no part of an experiment.
+TRACKERS: Registry[Any] = Registry("tracker", "flbench.tracking.trackers", "flbench.trackers")
 REGISTRIES = (METHODS, NORMS, HEADS, MODELS, DATASETS, PARTITIONS, PROBES)

@@ -62,6 +62,12 @@ def sweep(
     limit: LimitOption = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the workers and return (exit code 3).")] = False,
     rerun: RerunOption = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRACKER", help="Show runs in TensorBoard, too: tensorboard:DIR; the same as --set track=..."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a sweep file: launch what is missing, adopt what is running, end with the leaderboard.
@@ -77,12 +83,17 @@ def sweep(
 
     Example: flbench sweep sweeps/lr_robustness.yaml --set axes.lr=[0.1,0.3] --only method=fedavg --dry-run
 
+    Example: flbench sweep sweeps/quickstart.yaml --track tensorboard:logs
+
     Example: flbench sweep sweeps/digits.yaml --set val_fraction=0.1 --set search.axis=lr --dry-run
     """
     from flbench.cli.sweep_run import SweepRun  # imports numpy, as does planning: a Tab would take half as long again
     from flbench.planning import resolve_data
 
-    given = load_sweep(spec, sets or (), only or (), limit)
+    tracked = [f"track=[{', '.join(track)}]"] if track else []
+    given = load_sweep(spec, [*(sets or ()), *tracked], only or (), limit)
+    for tracker in given.spec.track:
+        tracker.require()
     wanted = SweepWorkers.of(given, data, backend=backend, profile=profile, count=workers)
     require_device(given.experiments, lambda: wanted.options.device)
     needed: Literal["data", "content", "nothing"] = "content" if wanted.backend == "slurm" else "data"

@@ -26,6 +26,7 @@ from flbench.planning import prepare_runs, write_plan
 from flbench.progress import RunSnapshot
 from flbench.store import CancelMark, Store, files, strict_json
 from flbench.sweeps import Sweep
+from flbench.tracking.jobs import trackers_of
 from flbench.tracking.process import MirrorProcess
 
 #: Width of the tables, in characters, without a terminal.
@@ -55,8 +56,10 @@ class SweepRun:
         began = time.monotonic()
         for line in prepare_runs(self._store, self._sweep.experiments, rerun=rerun):
             self._say(line)
-        mode = self._sweep.spec.wandb.mode
-        mirror = MirrorProcess.start(mode, self._store.root, self._directory, detach=detach)
+        mirrors = {
+            tracker.title: MirrorProcess.start(tracker, self._store.root, self._directory, detach=detach)
+            for tracker in trackers_of(self._sweep)
+        }
         outcome = self._orchestrate(detach=detach)
         board = None
         if not detach and not outcome.interrupted:
@@ -66,8 +69,9 @@ class SweepRun:
         seconds = time.monotonic() - began
         self._print_end(outcome, seconds)
         self._print_places(board)
-        if outcome.launched + outcome.adopted and (note := mirror.end()):
-            self._say(f"W&B: {note}", fold=True)
+        for title, mirror in mirrors.items() if outcome.launched + outcome.adopted else ():
+            if note := mirror.end():
+                self._say(f"{title}: {note}", fold=True)
         self._print_failures(outcome.failures)
         return self._summary(outcome, board, seconds)
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from flbench.choices import SelectBy, TrackingMode
+from flbench.choices import WANDB_PROJECT, SelectBy, TrackingMode
 from flbench.messages import explain, unknown
 from flbench.metric_specs import METRICS
 from flbench.sweeps.source import Source
+from flbench.sweeps.track import Trackers
 
 if TYPE_CHECKING:
     Metric = str
@@ -291,7 +292,7 @@ def _backend(raw: Any) -> Any:
 class Wandb(Strict):
     """How runs are mirrored to W&B."""
 
-    project: str = Field(default="flbench", min_length=1, description="project on W&B")
+    project: str = Field(default=WANDB_PROJECT, min_length=1, description="project on W&B")
     entity: str | None = Field(default=None, description="user or team on W&B")
     mode: TrackingMode = Field(default="auto", description="auto: online if logged in to W&B, else off")
 
@@ -390,5 +391,6 @@ class SweepSpec(Strict):
         default=Local(), description="where workers run"
     )
     wandb: Wandb = Field(default=Wandb(), description="mirror on W&B")
+    track: Trackers = Field(default=(), description="further places that show runs, as tensorboard:DIR")
     search: Search | None = Field(default=None, description="train only the best settings to the end")
     report: Report = Field(default=Report(), description="layout of the leaderboard")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+from flbench.choices import TrackingMode
 from flbench.errors import UserError
 from flbench.planning import with_planned_data
 from flbench.store import RunRequest, Store, read_plan
 from flbench.sweeps import Sweep, load_sweep
-from flbench.sweeps.spec import Wandb
-
-#: Lock file of the process that mirrors a job, in the plan's directory or the store's.
-LOCK = "wandb.lock"
+from flbench.tracking.sink import Tracker
+from flbench.tracking.trackers import Wandb
 
 #: How the first lines of a plan's spec.yaml begin: the options of the sweep's command line, as comments.
 OPTIONS = ("# --set ", "# --only ", "# --limit ")
@@ -23,19 +22,41 @@ OPTIONS = ("# --set ", "# --only ", "# --limit ")
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that are mirrored together; ``sweep`` is None for those that no sweep contains."""
+    """Runs that are mirrored together; ``sweep`` is None for those that no sweep contains.
+
+    Attributes:
+        trackers: where its runs are sent unless the command line says otherwise.
+        folder: holds the locks: the plan's directory, or the store's.
+    """
 
     runs: Mapping[str, RunRequest]
-    wandb: Wandb
-    lock: Path
+    trackers: Sequence[Tracker]
+    folder: Path
     sweep: Sweep | None = None
+
+    def chosen(self, given: Sequence[Tracker], mode: TrackingMode | None) -> list[Tracker]:
+        """Return the given trackers, or the job's own; ``mode`` replaces that of W&B.
+
+        A tracker without settings has those of the job's own tracker of that name.
+        """
+        own = {tracker.name: tracker for tracker in self.trackers}
+        trackers = [tracker if tracker.settings() else own.get(tracker.name, tracker) for tracker in given]
+        return [
+            replace(tracker, mode=mode) if mode and isinstance(tracker, Wandb) else tracker
+            for tracker in trackers or self.trackers
+        ]
 
 
 def job_of_plan(plan: Path) -> Job:
     """Return the job of a plan, given its directory in the store; raises UserError if its sweep cannot be read."""
     sweep = planned_sweep(plan)
     runs = {entry.run_id: entry.request() for entry in read_plan(plan / "plan.jsonl")}
-    return Job(runs, sweep.spec.wandb, plan / LOCK, sweep)
+    return Job(runs, trackers_of(sweep), plan, sweep)
+
+
+def trackers_of(sweep: Sweep) -> list[Tracker]:
+    """Return the trackers that a sweep file names: W&B, as in the section `wandb`, and those of `track`."""
+    return [Wandb(**sweep.spec.wandb.model_dump()), *sweep.spec.track]
 
 
 def job_of_runs(store: Store, run_ids: Sequence[str]) -> Job:
@@ -44,7 +65,7 @@ def job_of_runs(store: Store, run_ids: Sequence[str]) -> Job:
     for run_id in run_ids:
         with suppress(FileNotFoundError, UserError):
             runs[run_id] = RunRequest.of(store.run(run_id).experiment())
-    return Job(runs, Wandb(), store.root / LOCK)
+    return Job(runs, [Wandb()], store.root)
 
 
 def unplanned_runs(store: Store) -> list[str]:

@@ -1,49 +1,48 @@
-"""Run the mirror as a process next to a sweep.
+"""Run the mirror as a process next to a sweep, one for each tracker.
 
 When its standard input closes, because the sweep has ended in any way, the process mirrors the rest and exits.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flbench.choices import TrackingMode
+from flbench.tracking.sink import Tracker
 
 #: The flbench command in this Python interpreter.
 FLBENCH = (sys.executable, "-c", "from flbench.cli import main; main()")
-
-#: Output of the mirror, in the plan's directory; its last line says how it ended.
-LOG = "wandb.log"
 
 #: Seconds for which a finished sweep waits for its mirror to exit; the mirror may continue after that.
 GRACE = 2.0
 
 
 class MirrorProcess:
-    """The process of a mirror, or a note on why there is none. No method raises: a sweep never fails because of W&B."""
+    """The process of a mirror, or a note on why there is none. No method raises: a sweep never fails because of it.
+
+    Its output is ``TRACKER.log`` in the plan's directory; the last line says how it ended.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes] | None, log: Path, note: str = "") -> None:
         self._process, self._log, self._note = process, log, note
 
     @classmethod
-    def start(cls, mode: TrackingMode, store: Path, plan: Path, *, detach: bool = False) -> MirrorProcess:
-        """Return the mirror of a plan (its directory in the store), started unless W&B is turned off.
+    def start(cls, tracker: Tracker, store: Path, plan: Path, *, detach: bool = False) -> MirrorProcess:
+        """Return the mirror of a plan (its directory in the store), started unless the tracker is turned off.
 
         With ``detach`` none is started, since it would end with the command, before the runs.
         """
-        log = plan / LOG
-        if mode == "off" or (mode == "auto" and os.environ.get("WANDB_MODE") == "disabled"):
+        log = plan / f"{tracker.name}.log"
+        if tracker.is_off():
             return cls(None, log)
         if detach:
             return cls(None, log, "nothing is mirrored with --detach; run `flbench sync` when runs have finished")
         name = "/".join(plan.parts[-2:])
-        command = [*FLBENCH, "sync", name, "--store", str(store), "--mode", mode, "--beside"]
+        settings = json.dumps({"name": tracker.name, **tracker.settings()})
+        command = [*FLBENCH, "sync", name, "--store", str(store), "--to", settings, "--beside"]
         try:
             with log.open("ab") as output:
                 process = subprocess.Popen(

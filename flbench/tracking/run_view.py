@@ -1,18 +1,19 @@
-"""What W&B shows of a run, built from the run's files and the names of the sweeps that contain it."""
+"""What trackers show of a run, built from the run's files and the names of the sweeps that contain it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 from typing import Any, Literal
 
-from flbench.config import digest, parse_experiment
+from flbench.config import canonical_json, digest, parse_experiment
 from flbench.run_names import label
 from flbench.store import Result, RunDir, RunState, strict_json
 
-#: Longest tag that W&B accepts, in characters.
-LONGEST_TAG = 64
+#: Longest tag and group that W&B accepts, in characters.
+LONGEST_TAG, LONGEST_GROUP = 64, 128
 
 #: Fields that a run's name always shows; other fields only if they differ from their defaults.
 NAMED = frozenset({"method", "norm", "partition", "lr", "local_steps", "seed"})
@@ -22,10 +23,11 @@ Status = Literal["done", "diverged", "failed", "running"]
 
 @dataclass(frozen=True)
 class RunView:
-    """One run as W&B shows it, without its metrics; ``stamp`` changes when those change.
+    """One run as trackers show it, without its metrics; ``stamp`` changes when those change.
 
     Attributes:
-        config: the experiment, as plain JSON.
+        group: what the seeds of a cell have in common: the run's name without the seed.
+        config: the experiment, as plain JSON, and the id of its cell.
     """
 
     run_id: str
@@ -40,12 +42,12 @@ class RunView:
 
     @property
     def digest(self) -> str:
-        """Return a digest of all that W&B shows of the run."""
+        """Return a digest of all that a tracker shows of the run."""
         return digest(strict_json.to_line({**vars(self), "config": dict(self.config), "summary": dict(self.summary)}))
 
     @property
     def exit_code(self) -> int:
-        """Return 0 if W&B shows the run as finished, 1 if as failed."""
+        """Return 0 if the run is shown as finished, 1 if as failed."""
         return int(self.status not in ("done", "diverged"))
 
 
@@ -87,14 +89,16 @@ def _view(
     raw = strict_json.read_json(run.path / "experiment.json")
     if raw is None:
         return None
-    config = {**{key: value for key, value in raw.items() if key not in ("schema", "run_id", "cell_id")}, **changes}
+    config = {**{key: value for key, value in raw.items() if key not in ("schema", "run_id")}, **changes}
     components = (config.get(field) for field in ("method", "norm", "normalized"))
     names = [part.get("name") if isinstance(part, Mapping) else part for part in components]
+    names += [label(config, {}, (field,)) for field in ("dataset", "partition")]
     shown = [status] if status in ("diverged", "failed") else []
+    group = name_of({name: value for name, value in config.items() if name != "seed"})
     return RunView(
         run_id=run.run_id,
         name=name_of(config),
-        group=str(raw.get("cell_id", "")),
+        group=group if len(group) <= LONGEST_GROUP else f"{group[: LONGEST_GROUP - 17]} {raw.get('cell_id')}",
         job_type=str(config.get("kind", "federated")),
         tags=tuple(dict.fromkeys(str(tag)[:LONGEST_TAG] for tag in (*sweeps, *names, *shown) if tag)),
         config=config,
@@ -105,7 +109,7 @@ def _view(
 
 
 def name_of(experiment: Mapping[str, Any]) -> str:
-    """Return the run's name on W&B, the same in every sweep."""
+    """Return the name that trackers show, the same in every sweep."""
     kind = str(experiment.get("kind", "federated"))
     defaults = {**_defaults(kind), "kind": "federated"}
     usual = {name for name, value in defaults.items() if experiment.get(name) == value}
@@ -115,3 +119,49 @@ def name_of(experiment: Mapping[str, Any]) -> str:
 @cache
 def _defaults(kind: str) -> dict[str, Any]:
     return parse_experiment({"kind": kind}).to_json()
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Return an experiment's settings as numbers and texts: components by their label, lists as JSON.
+
+    >>> settings_of({"lr": 0.1, "norm": {"name": "gn", "groups": 4}, "probes": [], "val_fraction": None})
+    {'lr': 0.1, 'norm': 'gn(groups=4)', 'probes': '[]'}
+    """
+    settings: dict[str, bool | int | float | str] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            settings[name] = label(config, {}, (name,)) or canonical_json(value)
+        elif value is not None:
+            settings[name] = value if isinstance(value, (bool, int, float, str)) else canonical_json(value)
+    return settings
+
+
+def rows_of(records: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return evaluations as numbers by name, which every tracker draws as curves.
+
+    Of a list (of clients, classes or singular values) these are its minimum, mean and maximum, without missing values;
+    what a probe measures is named after the probe.
+
+    >>> rows_of([{"round": 5, "acc": 0.5, "recall": [0.25, None, 0.75], "probes": {"rank": {"rank": 3.0}}, "f1": None}])
+    [{'round': 5, 'acc': 0.5, 'recall/min': 0.25, 'recall/mean': 0.5, 'recall/max': 0.75, 'probes/rank/rank': 3.0}]
+    """
+    return [dict(_numbers("", record)) for record in records]
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(f"{name}/{key}" if name else key, inner)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        if found := list(_flat(value)):
+            yield from ((f"{name}/min", min(found)), (f"{name}/mean", fmean(found)), (f"{name}/max", max(found)))
+    elif isinstance(value, (int, float)):
+        yield name, value
+
+
+def _flat(values: Sequence[Any]) -> Iterator[float]:
+    for value in values:
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            yield from _flat(value)
+        elif isinstance(value, (int, float)):
+            yield value

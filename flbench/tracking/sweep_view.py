@@ -1,4 +1,4 @@
-"""What W&B shows of a sweep: its leaderboard as a table, and its figures."""
+"""What trackers show of a sweep: its leaderboard as a table, and its figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flbench.sweeps import Sweep
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep as W&B shows it, as a run of its own."""
+    """A sweep as trackers show it, as a run of its own."""
 
     sweep: str
     run_id: str
@@ -33,7 +33,7 @@ class SweepView:
 
 
 def sweep_run_id(sweep: Sweep) -> str:
-    """Return the id of the W&B run that shows a sweep."""
+    """Return the id of the run that shows a sweep."""
     return f"sweep-{sweep.spec_hash}"
 
 

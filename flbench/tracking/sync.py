@@ -1,4 +1,4 @@
-"""Mirror one job from start to end: decide the mode, lock the job, send changes, count runs."""
+"""Mirror one job to its trackers from start to end: find each target, lock the job, send changes, count runs."""
 
 from __future__ import annotations
 
@@ -7,34 +7,33 @@ import os
 import select
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 from flbench.choices import TrackingMode, UsedTrackingMode
 from flbench.errors import UserError
 from flbench.store import Store
 from flbench.tracking.jobs import Job, sweeps_by_run
 from flbench.tracking.mirror import Counts, GivenUp, Mirror
-from flbench.tracking.mode import choose
+from flbench.tracking.sink import NotTracked, Target, Tracker
 from flbench.tracking.sweep_view import sweep_run_id, sweep_view
-from flbench.tracking.sync_log import SyncLog
-from flbench.tracking.wandb_sink import WandbSink
 
-#: Seconds without progress after which wandb is considered hanging and the process exits.
+#: Seconds without progress after which a tracker is considered hanging and the process exits.
 STUCK = 900
 
 
 @dataclass(frozen=True)
 class SyncResult:
-    """How one job was mirrored; ``problem`` is empty if nothing went wrong."""
+    """How one job was mirrored to one tracker; ``problem`` is empty if nothing went wrong."""
 
     sweep: str
-    mode: UsedTrackingMode
+    tracker: str = ""
+    mode: UsedTrackingMode = "off"
     counts: Counts | None = None
     told_sweep: bool = False
     url: str | None = None
@@ -54,88 +53,109 @@ class SyncResult:
             **({**asdict(counts), "unfinished": counts.unfinished} if counts else {}),
         }
 
-    def line(self, store: Path) -> str:
-        """Return a line for the user."""
-        if self.counts is None:
+    def line(self, target: Target | None = None) -> str:
+        """Return a line for the user; ``target`` is where the runs were sent, if any."""
+        if self.counts is None or target is None:
             return f"{self.sweep}: {f'warning: {self.problem}' if self.problem else self.note}"
-        counts, offline = self.counts, self.mode == "offline"
-        where = "in files" if offline else "on W&B"
-        parts = [f"{self.sweep}: {counts.mirrored} of {counts.total} runs are {where}, {counts.new} of them new"]
+        counts = self.counts
+        parts = [f"{self.sweep}: {counts.mirrored} of {counts.total} runs are {target.where}, {counts.new} of them new"]
         parts += [f"{counts.failed} could not be sent"] if counts.failed else []
         parts += [self.problem] if self.problem else []
-        parts += [f"upload: wandb sync {store}/wandb/offline-run-*"] if offline and counts.mirrored else []
-        parts += [self.url] if self.url and not offline else []
+        parts += [target.hint] if target.hint and counts.mirrored else []
+        parts += [self.url] if self.url and target.mode == "online" else []
         return ("" if self.ok else "warning: ") + "; ".join(parts)
+
+
+class Output(Protocol):
+    """How a sync speaks to the user."""
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+
+    def show(self, doing: str) -> None:
+        """Show what the sync does, in place of what it did before."""
 
 
 def sync_job(
     store: Store,
     name: str,
     make: Callable[[], Job],
+    trackers: Sequence[Tracker],
     mode: TrackingMode | None,
-    say: Callable[[str], None],
+    output: Output,
     *,
     beside: bool,
-) -> SyncResult:
-    """Return the result of mirroring one job; an error becomes one line for the user.
+) -> list[SyncResult]:
+    """Return the results of mirroring one job, one for each tracker; an error becomes one line for the user.
 
-    ``make`` collects the job's runs, and ``say`` reports a line to the user. Without ``mode`` the sweep file decides.
-    ``beside`` runs next to a sweep: until standard input closes, on idle cores only.
+    ``make`` collects the job's runs; ``trackers`` and ``mode`` replace what its sweep file says, if given. ``beside``
+    runs next to a sweep: until standard input closes, on idle cores only.
     """
     try:
-        result = _sync(store, name, make(), mode, say, beside)
+        job = make()
     except UserError as error:
-        result = SyncResult(name, "off", problem=str(error))
+        results = [SyncResult(name, problem=str(error))]
+        output.say(results[0].line())
+        return results
+    return [_sync_to(tracker, store, name, job, output, beside) for tracker in job.chosen(trackers, mode)]
+
+
+def _sync_to(tracker: Tracker, store: Store, name: str, job: Job, output: Output, beside: bool) -> SyncResult:
+    target = None
+    try:
+        target = tracker.target(store.root)
+        result = _sync(target, store, SyncResult(name, tracker.name, target.mode), job, output, beside)
+    except NotTracked as off:
+        problem, note = (f"nothing is mirrored: {off}", "") if off.failed else ("", str(off))
+        result = SyncResult(name, tracker.name, problem=problem, note=note)
+    except UserError as error:
+        result = SyncResult(name, tracker.name, problem=str(error))
     except Exception as error:
-        say(traceback.format_exc())
-        result = SyncResult(name, "off", problem=f"{type(error).__name__}: {error}")
-    say(result.line(store.root))
+        output.say(traceback.format_exc())
+        result = SyncResult(name, tracker.name, problem=f"{type(error).__name__}: {error}")
+    output.say(result.line(target))
     return result
 
 
-def _sync(
-    store: Store, name: str, job: Job, mode: TrackingMode | None, say: Callable[[str], None], beside: bool
-) -> SyncResult:
-    choice, project, entity = choose(mode or job.wandb.mode), job.wandb.project, job.wandb.entity
-    if choice.mode == "off":
-        note, problem = ("", f"nothing is mirrored: {choice.note}") if choice.failed else (choice.note, "")
-        return SyncResult(name, "off", problem=problem, note=note)
-    if beside:
-        _yield_cores()
-    folder, server = store.root / "wandb", choice.server if choice.mode == "online" else "files"
-    with _locked(job.lock, say), _watchdog(say) as beat:
-        mirror = Mirror(
-            store,
-            job.runs,
-            sweeps_by_run(store),
-            SyncLog(folder / "mirrored.jsonl", f"{server}/{entity or ''}/{project}"),
-            partial(WandbSink, choice.mode, choice.server, folder, project, entity),
-            mode=choice.mode,
-            say=say,
-            beat=beat,
-        )
+def _sync(target: Target, store: Store, start: SyncResult, job: Job, output: Output, beside: bool) -> SyncResult:
+    with _locked(job.folder / f"{start.tracker}.lock", output.say), _watchdog(target.service, output) as beat:
+        mirror = Mirror(store, job.runs, sweeps_by_run(store), target, say=output.say, beat=beat)
         sent_sweep, problem = False, ""
         try:
             if beside:
-                mirror.follow(_standard_input_closes)
+                _follow(mirror)
             mirror.finish()
             if (sweep := job.sweep) is not None:
                 with TemporaryDirectory(prefix="flbench-figures-") as figures:
                     sent_sweep = mirror.send_sweep(
-                        sweep_run_id(sweep), lambda: sweep_view(store, sweep, Path(figures), say)
+                        sweep_run_id(sweep), lambda: sweep_view(store, sweep, Path(figures), output.say)
                     )
         except GivenUp as error:
             problem = str(error)
         finally:
             mirror.close()
-        return SyncResult(name, choice.mode, mirror.counts, sent_sweep, mirror.url, problem)
+        return replace(start, counts=mirror.counts, told_sweep=sent_sweep, url=mirror.url, problem=problem)
+
+
+def _follow(mirror: Mirror) -> None:
+    """Mirror at low priority until standard input closes.
+
+    On Linux the priority is one of this thread and of the processes that it starts, so what follows has the usual one.
+    """
+    with ThreadPoolExecutor(1, initializer=_yield_cores) as pool:
+        pool.submit(mirror.follow, _standard_input_closes).result()
+    _set_autogroup(0)
 
 
 def _yield_cores() -> None:
     """Give training priority on the cores; kernels with autogroups need the second step."""
     os.nice(19)
+    _set_autogroup(19)
+
+
+def _set_autogroup(nice: int) -> None:
     with suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _standard_input_closes(seconds: float) -> bool:
@@ -145,17 +165,21 @@ def _standard_input_closes(seconds: float) -> bool:
 
 
 @contextmanager
-def _watchdog(say: Callable[[str], None]) -> Iterator[Callable[[], object]]:
-    """End this process after ``STUCK`` seconds without a call of the function that this yields."""
+def _watchdog(service: str, output: Output) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a step; end this process after ``STUCK`` seconds without a call of it."""
 
     def end(*_: object) -> None:
-        say(f"warning: wandb did nothing for {STUCK} s; `flbench sync` continues from here")
+        output.say(f"warning: {service} did nothing for {STUCK} s; `flbench sync` continues from here")
         os._exit(1)
+
+    def beat(doing: str) -> None:
+        signal.alarm(STUCK)
+        output.show(doing)
 
     before = signal.signal(signal.SIGALRM, end)
     signal.alarm(STUCK)
     try:
-        yield partial(signal.alarm, STUCK)
+        yield beat
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)

@@ -1,4 +1,4 @@
-"""Record in the store what was sent to W&B: one JSON line for each run; the last line of a run counts.
+"""Record what was sent to a tracker: one JSON line for each run; the last line of a run counts.
 
 If a line is lost, the run is sent once more.
 """

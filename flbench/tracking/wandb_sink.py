@@ -17,7 +17,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from flbench.store import files
-from flbench.store.root import ROOM
+from flbench.tracking.sink import Row, RunDeleted, SendFailed, check_disk_space
 
 if TYPE_CHECKING:
     import wandb
@@ -50,8 +50,8 @@ BLOCK = 1 << 15
 #: Seconds for the server to accept a connection.
 CONNECT_TIMEOUT = 10.0
 
-#: Free bytes on the store's disk that the mirror leaves to the runs.
-RESERVED_BYTES = 4 * ROOM
+#: In the server's answer for a run that the user has deleted on W&B: its id cannot be used again (wandb#1192).
+DELETED = "previously created and deleted"
 
 #: Marks the lines of wandb's log that say why it gave up an upload.
 FATAL = '"level":"ERROR+4"'
@@ -65,10 +65,6 @@ _KEPT = frozenset(
     {"API_KEY", "BASE_URL", "APP_URL", "CONFIG_DIR", "CREDENTIALS_FILE", "ENTITY", "HTTP_PROXY", "HTTPS_PROXY"}
     | {"IDENTITY_TOKEN_FILE", "INSECURE_DISABLE_SSL", "MODE"}
 )
-
-
-class SendFailed(Exception):
-    """A run was not sent; the message says why."""
 
 
 class WandbSink:
@@ -145,7 +141,7 @@ class WandbSink:
         if self.mode == "online":
             _check_server(self._server)
         else:
-            _check_disk_space(self._folder)
+            check_disk_space(self._folder)
         # Renew its time: `flbench gc` deletes staging folders that were idle for an hour.
         self._staging.mkdir(exist_ok=True)
         os.utime(self._staging)
@@ -170,30 +166,28 @@ class WandbSink:
         init = partial(
             self._wandb.init, project=self._project, entity=self._entity, reinit="create_new", settings=settings, **run
         )
-        return _within(INIT_TIMEOUT + SERVICE_TIMEOUT, init)
+        try:
+            return _within(INIT_TIMEOUT + SERVICE_TIMEOUT, init)
+        except self._wandb.Error as error:
+            if DELETED not in str(error):
+                raise
+            raise RunDeleted(f"run {run['id']} was deleted on W&B and stays deleted") from None
 
 
 class WandbRun:
     """A run that is being sent; ``rows`` of its history were logged before."""
 
     def __init__(self, sink: WandbSink, run: wandb.Run, view: RunView | None = None, *, rows: int = 0) -> None:
-        self._sink, self._run, self._view = sink, run, view
-        self._rows = rows
-        self._sent: list[Mapping[str, Any]] = []
+        self._sink, self._run, self._view, self._rows = sink, run, view, rows
         with suppress(Exception):
             sink.url = run.project_url or sink.url
 
-    def is_continued_by(self, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether these records begin with those that were sent."""
-        return list(records[: len(self._sent)]) == self._sent
-
-    def log(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send the records that were not sent yet."""
-        for record in records[len(self._sent) :]:
-            # Without `commit`, wandb holds the last record back until the next one.
-            self._run.log(dict(record), step=record["round"], commit=True)
-            self._sent.append(record)
-            self._rows += 1
+    def log(self, rows: Sequence[Row]) -> None:
+        """Send further evaluations, in order."""
+        for row in rows:
+            # Without `commit`, wandb holds the last row back until the next one.
+            self._run.log(dict(row), step=row["round"], commit=True)
+        self._rows += len(rows)
 
     def finish(self, view: RunView) -> str:
         """Send the run's result and end the run; return as ``end`` does."""
@@ -202,6 +196,10 @@ class WandbRun:
             self._run.config.update(dict(view.config), allow_val_change=True)  # type: ignore[no-untyped-call]
         self._run.summary.update(dict(view.summary))
         return self.end(view.exit_code)
+
+    def interrupt(self) -> None:
+        """End the run as failed, as it is."""
+        self.end(1)
 
     def end(self, exit_code: int) -> str:
         """Return the name of the folder of the run's files, if any, after ending the run as it is.
@@ -300,16 +298,6 @@ def _check_server(address: str) -> None:
         socket.create_connection((url.hostname or "", port), timeout=CONNECT_TIMEOUT).close()
     except (OSError, ValueError) as error:
         raise SendFailed(f"{address} cannot be reached: {error}") from None
-
-
-def _check_disk_space(folder: Path) -> None:
-    """Raise SendFailed if the disk is nearly full, so that no run fails because of its mirror."""
-    room = os.statvfs(folder)
-    free = room.f_bavail * room.f_frsize
-    if free < RESERVED_BYTES:
-        raise SendFailed(
-            f"only {free >> 20} MiB are free in {folder}: the last {RESERVED_BYTES >> 20} MiB are left to runs"
-        )
 
 
 def isolate_environment(staging: Path) -> None:

@@ -30,8 +30,7 @@ def facts(result: Result) -> list[dict[str, Any]]:
 def sink(monkeypatch: pytest.MonkeyPatch) -> FakeSink:
     """A list in place of W&B."""
     sink = FakeSink()
-    monkeypatch.setattr("flbench.tracking.sync.WandbSink", lambda *_: sink)
-    monkeypatch.setattr("flbench.tracking.mirror.PACE", {"offline": 0.0})
+    monkeypatch.setattr("flbench.tracking.wandb_sink.WandbSink", lambda *_: sink)
     return sink
 
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from flbench.store import Attempt
 from flbench.tracking import mirror as module
-from flbench.tracking.mirror import DELETED, MAX_FAILURES, MAX_LIVE, GivenUp, Mirror
-from flbench.tracking.run_view import RunView
+from flbench.tracking.mirror import MAX_FAILURES, MAX_LIVE, GivenUp, Mirror
+from flbench.tracking.run_view import RunView, rows_of
+from flbench.tracking.sink import Row, RunDeleted, Target
 from flbench.tracking.sweep_view import SweepView
-from flbench.tracking.sync_log import SyncLog
 from tests.report.stores import claim, experiment, fail, finish
 from tests.tracking.plans import SPEC, Planned, planned
 
@@ -26,23 +26,19 @@ MANY = SPEC.replace("[0, 1]", "{range: [0, 8]}")
 @dataclass
 class Session:
     view: RunView
-    records: list[Mapping[str, Any]] = field(default_factory=list)
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
     ended: str = ""
     started: float = field(default_factory=time.monotonic)
 
-    def is_continued_by(self, records: Sequence[Mapping[str, Any]]) -> bool:
-        return list(records[: len(self.records)]) == self.records
-
-    def log(self, records: Sequence[Mapping[str, Any]]) -> None:
-        self.records = list(records)
+    def log(self, rows: Sequence[Row]) -> None:
+        self.rows += rows
 
     def finish(self, view: RunView) -> str:
         self.view, self.ended = view, view.status
         return ""
 
-    def end(self, exit_code: int) -> str:
-        self.ended = f"exit {exit_code}"
-        return ""
+    def interrupt(self) -> None:
+        self.ended = "interrupted"
 
 
 @dataclass
@@ -79,14 +75,21 @@ class FakeSink:
 
 @pytest.fixture(autouse=True)
 def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PACE", {"online": 0.0, "offline": 0.0})
     monkeypatch.setattr(module, "LIVE_AFTER", 0.0)
     monkeypatch.setattr(module, "PERIOD", 0.0)
 
 
-def mirror(toys: Planned, sink: FakeSink, *, say: Callable[[str], None] = print) -> Mirror:
-    log = SyncLog(toys.store.root / "wandb/mirrored.jsonl", "target")
-    return Mirror(toys.store, toys.requests, {}, log, cast(Any, lambda: sink), mode="online", say=say)
+def mirror(
+    toys: Planned,
+    sink: FakeSink,
+    *,
+    say: Callable[[str], None] = print,
+    beat: Callable[[str], None] = lambda doing: None,
+    pace: float = 0.0,
+) -> Mirror:
+    log = toys.store.root / "wandb/mirrored.jsonl"
+    target = Target("target", log, lambda: sink, "online", "on the list", "the list's service", pace=pace)
+    return Mirror(toys.store, toys.requests, {}, target, say=say, beat=beat)
 
 
 def scans(count: int, between: Callable[[int], None] = lambda number: None) -> Callable[[float], bool]:
@@ -107,8 +110,8 @@ def test_every_finished_run_is_sent_once_and_whole(tmp_path: Path) -> None:
     for _ in range(2):
         again = mirror(toys, sink)
         again.finish()
-    assert {session.view.run_id: session.records for session in sink.sessions} == {
-        request.run_id: toys.metrics(request) for request in toys.experiments
+    assert {session.view.run_id: session.rows for session in sink.sessions} == {
+        request.run_id: rows_of(toys.metrics(request)) for request in toys.experiments
     }
     assert len(sink.sessions) == 4
     assert vars(again.counts) == {"total": 4, "mirrored": 4, "new": 0, "failed": 0}
@@ -121,7 +124,7 @@ def test_an_extended_run_is_sent_again(tmp_path: Path) -> None:
     finish(toys.store, experiment(**{**first.to_json(), "rounds": 40}))
     mirror(toys, sink).finish()
     assert [session.view.run_id for session in sink.sessions[4:]] == [first.run_id]
-    assert [record["round"] for record in sink.sessions[4].records] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert [record["round"] for record in sink.sessions[4].rows] == [5, 10, 15, 20, 25, 30, 35, 40]
 
 
 def test_failed_runs_are_sent_at_the_end_and_unfinished_ones_are_not(tmp_path: Path) -> None:
@@ -144,14 +147,14 @@ def test_a_running_run_is_sent_live(tmp_path: Path) -> None:
 
     def train(scan: int) -> None:
         if scan:
-            assert [len(session.records) for session in sink.sessions] == ([scan] if scan < 4 else [4])
+            assert [len(session.rows) for session in sink.sessions] == ([scan] if scan < 4 else [4])
         if scan < 4:
             attempt.record({"round": 5 * (scan + 1), "acc": scan / 4})
         elif scan == 4:
             publish(attempt)
 
     mirror(toys, sink).follow(scans(6, train))
-    assert [(session.ended, len(session.records)) for session in sink.sessions] == [("done", 4)]
+    assert [(session.ended, len(session.rows)) for session in sink.sessions] == [("done", 4)]
 
 
 def test_a_resumed_run_whose_metrics_differ_is_sent_again(tmp_path: Path) -> None:
@@ -176,8 +179,8 @@ def test_a_resumed_run_whose_metrics_differ_is_sent_again(tmp_path: Path) -> Non
 
     lost: list[Attempt] = []
     mirror(toys, sink).follow(scans(2, between))
-    assert [session.ended for session in sink.sessions] == ["exit 1", "done"]
-    assert [record.get("seconds") for record in sink.sessions[1].records] == [1, None, None, None]
+    assert [session.ended for session in sink.sessions] == ["interrupted", "done"]
+    assert [record.get("seconds") for record in sink.sessions[1].rows] == [1, None, None, None]
 
 
 def test_an_interrupted_run_is_left_for_the_next_sync(tmp_path: Path) -> None:
@@ -187,28 +190,41 @@ def test_an_interrupted_run_is_left_for_the_next_sync(tmp_path: Path) -> None:
     attempt.record({"round": 5, "acc": 0.5})
     mirroring = mirror(toys, sink)
     mirroring.follow(scans(1))
+    assert sink.restarts == 1  # its service had the priority of a mirror next to a sweep
     mirroring.finish()
-    assert [session.ended for session in sink.sessions] == ["exit 1"]
+    assert [session.ended for session in sink.sessions] == ["interrupted"]
     assert mirroring.counts.mirrored == 0
 
 
 def test_few_runs_are_sent_live_at_a_time(tmp_path: Path) -> None:
-    toys, sink = planned(tmp_path, MANY, done=False), FakeSink()
+    toys, sink, live = planned(tmp_path, MANY, done=False), FakeSink(), list[int]()
     for request in toys.experiments:
         attempt = claim(toys.store, request)
         attempt.adopt(None)
         attempt.record({"round": 5, "acc": 0.5})
-    mirror(toys, sink).follow(scans(3))
+    mirror(toys, sink).follow(scans(3, lambda scan: live.append(len(sink.live()))))
     assert len(toys.experiments) == 16
-    assert len(sink.live()) == MAX_LIVE
+    assert live == [0, MAX_LIVE, MAX_LIVE]
 
 
-def test_runs_start_at_a_limited_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PACE", {"online": 0.05})
+def test_next_to_a_sweep_runs_start_at_a_limited_rate(tmp_path: Path) -> None:
     toys, sink = planned(tmp_path), FakeSink()
-    mirror(toys, sink).finish()
+    mirror(toys, sink, pace=0.05).follow(scans(1))
     starts = [session.started for session in sink.sessions]
+    assert len(starts) == 4
     assert all(later - earlier > 0.045 for earlier, later in pairwise(starts))
+
+
+def test_after_the_sweep_runs_start_at_once(tmp_path: Path) -> None:
+    mirroring = mirror(planned(tmp_path), FakeSink(), pace=1e9)
+    mirroring.finish()
+    assert mirroring.counts.new == 4
+
+
+def test_it_says_how_far_it_is_and_what_it_waits_for(tmp_path: Path) -> None:
+    steps: list[str] = []
+    mirror(planned(tmp_path), FakeSink(), beat=steps.append).finish()
+    assert "2/4 runs, waiting for the list's service" in steps
 
 
 def test_one_bad_run_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -247,7 +263,7 @@ def test_next_to_a_sweep_it_pauses_while_the_server_is_down_and_continues(
 def test_a_run_that_was_deleted_on_wandb_is_left_alone(tmp_path: Path) -> None:
     toys = planned(tmp_path)
     gone = toys.experiments[1].run_id
-    sink = FakeSink(lambda run_id: RuntimeError(f"run {run_id} was {DELETED}") if run_id == gone else None)
+    sink = FakeSink(lambda run_id: RunDeleted(f"run {run_id} was deleted") if run_id == gone else None)
     mirror(toys, sink, say=lambda line: None).finish()
     mirror(toys, sink).finish()
     assert sink.tries.count(gone) == 1
@@ -258,8 +274,8 @@ def test_a_missing_package_gives_up_at_once(tmp_path: Path) -> None:
         raise ImportError("No module named 'wandb'")
 
     toys = planned(tmp_path)
-    log = SyncLog(toys.store.root / "mirrored.jsonl", "target")
-    mirroring = Mirror(toys.store, toys.requests, {}, log, missing, mode="online", say=print)
+    target = Target("target", tmp_path / "store/wandb/mirrored.jsonl", missing, "online", "", "")
+    mirroring = Mirror(toys.store, toys.requests, {}, target, say=print)
     with pytest.raises(GivenUp, match="No module named 'wandb'"):
         mirroring.finish()
 

@@ -12,10 +12,11 @@ def test_a_run_has_its_id_cell_kind_tags_and_experiment(store: Store) -> None:
     found = finished_view(store.run(request.run_id), ("first", "second"))
     assert found is not None
     view, result = found
-    assert (view.run_id, view.group, view.job_type) == (request.run_id, request.cell_id, "federated")
-    assert view.tags == ("first", "second", "scaffold", "ln")
+    assert (view.run_id, view.job_type) == (request.run_id, "federated")
+    assert view.group == "scaffold ln classes:1 lr=0.1 E=10"
+    assert view.tags == ("first", "second", "scaffold", "ln", "digits", "classes:1")
     assert view.name == "scaffold ln classes:1 lr=0.1 E=10 s3"
-    assert view.config == request.to_json()
+    assert view.config == {**request.to_json(), "cell_id": request.cell_id}
     assert view.summary["status"] == "done"
     assert view.summary["rounds"] == 20
     assert view.summary["data_fingerprint"] == "e3713c9c6ae47b99"
@@ -43,7 +44,7 @@ def test_studies_are_named_by_their_kind_and_normalization(store: Store) -> None
     found = finished_view(store.run(study.run_id), ("why",))
     assert found is not None
     assert (found[0].job_type, found[0].tags, found[0].exit_code) == ("sharpness", ("why", "bn-last"), 0)
-    assert found[0].config == study.to_json()
+    assert found[0].config == {**study.to_json(), "cell_id": study.cell_id}
 
 
 def test_an_extended_run_has_another_digest_and_the_longest_result_counts(store: Store) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from flbench.store import Store
+from flbench.tracking.run_view import rows_of
 from tests.limits import wait_until
 from tests.report.stores import claim, experiment, finish, records
 from tests.tracking.plans import KEY, SPEC, Planned, environment, flbench, planned
@@ -75,11 +76,11 @@ def assert_on(server: FakeServer, toys: Planned) -> None:
     assert server.faults == []
     for run in toys.experiments:
         sent = server.runs[run.run_id]
-        assert bare(sent.history) == toys.metrics(run)
+        assert bare(sent.history) == rows_of(toys.metrics(run))
         assert [row["_step"] for row in sent.history] == [row["round"] for row in sent.history]
         assert sent.summary["status"] == "done"
         assert sent.exit_code == 0
-        assert sent.upserts[0]["groupName"] == run.cell_id
+        assert sent.upserts[0]["groupName"] == sent.upserts[0]["displayName"].rpartition(" ")[0]
 
 
 def assert_in_files(toys: Planned, env: dict[str, str]) -> FakeServer:
@@ -110,10 +111,10 @@ def test_offline_files_hold_the_runs(tmp_path: Path, env: dict[str, str]) -> Non
     shown = server.runs[run.run_id].upserts[0]
     assert (shown["project"], shown["jobType"]) == ("papers", "federated")
     assert shown["displayName"] == "fedavg none classes:1 lr=0.01 E=10 s0"
-    assert shown["tags"] == ["toy", "fedavg", "none"]
+    assert shown["tags"] == ["toy", "fedavg", "none", "digits", "classes:1"]
     config = {name: field["value"] for name, field in json.loads(shown["config"]).items()}
     del config["_wandb"]
-    assert config == {**run.to_json(), "rounds": 20}
+    assert config == {**run.to_json(), "rounds": 20, "cell_id": run.cell_id}
     metrics = json.loads(server.runs[run.run_id].upserts[-1]["config"])["_wandb"]["value"]["m"]
     assert [[metric.get("1"), metric.get("2")] for metric in metrics] == [["round", None], [None, "*"]]
     assert metrics[1]["5"] == 1  # the first metric, round, is the step of all others
@@ -259,6 +260,12 @@ def test_a_service_that_does_not_end_costs_no_run(tmp_path: Path, env: dict[str,
     assert "4 of 4 runs are on W&B" in result.stdout
 
 
+#: Leaves time to kill the service between two runs.
+SLOWLY = """import time, flbench.tracking.wandb_sink as w
+keep = w.WandbSink.open
+w.WandbSink.open = lambda sink, view: (time.sleep(0.2), keep(sink, view))[1]"""
+
+
 @pytest.mark.parametrize("mode", ["offline", "online"])
 def test_a_killed_service_costs_no_run(tmp_path: Path, env: dict[str, str], server: FakeServer, mode: str) -> None:
     toys = planned(tmp_path, MANY)
@@ -273,9 +280,8 @@ def test_a_killed_service_costs_no_run(tmp_path: Path, env: dict[str, str], serv
 
     killer = threading.Thread(target=kill)
     killer.start()
-    pace = "import flbench.tracking.mirror as m; m.PACE.update(offline=0.2, online=0.2)"
     env = online(env, server)
-    result = flbench("sync", "--store", toys.store.root, "--mode", mode, env=env, before=pace)
+    result = flbench("sync", "--store", toys.store.root, "--mode", mode, env=env, before=SLOWLY)
     over.set()
     killer.join()
     assert len(killed) == 2
@@ -289,8 +295,7 @@ def test_a_killed_mirror_loses_and_doubles_nothing(
     tmp_path: Path, env: dict[str, str], server: FakeServer, mode: str
 ) -> None:
     toys, env = planned(tmp_path, MANY), online(env, server)
-    program = "import flbench.tracking.mirror as m; m.PACE.update(offline=0.0, online=0.0)\n"
-    argv = [sys.executable, "-c", program + "from flbench.cli import main; main()", "sync", "--mode", mode]
+    argv = [sys.executable, "-c", "from flbench.cli import main; main()", "sync", "--mode", mode]
     for kills in range(3):
         with subprocess.Popen([*argv, "--store", str(toys.store.root)], env=env, stdout=subprocess.DEVNULL) as mirror:
             wait_until(lambda kills=kills: len(synced(toys)) > 5 * kills + 2, 300)
@@ -353,7 +358,8 @@ def test_no_run_on_a_full_disk_counts_as_sent_unless_its_files_hold_it(
         f"mount -t tmpfs -o size={kib}k tmpfs {folder} || exit 99; "
         f'"$@"; cp -r {folder} {tmp_path}/kept && df --output=pcent {folder} | tail -1'
     )
-    small = "import flbench.tracking.wandb_sink as w; w.RESERVED_BYTES = 0; w.CLOSE_TIMEOUT = 5.0"
+    small = "import flbench.tracking as t, flbench.tracking.sink, flbench.tracking.wandb_sink"
+    small += "; t.sink.RESERVED_BYTES = 0; t.wandb_sink.CLOSE_TIMEOUT = 5.0"
     program = f"{small}\nfrom flbench.cli import main\nmain()"
     argv = ["unshare", "-Urm", "sh", "-c", script, "sh", sys.executable, "-c", program]
     argv += ["sync", "--store", str(toys.store.root)]
@@ -366,7 +372,7 @@ def test_no_run_on_a_full_disk_counts_as_sent_unless_its_files_hold_it(
     assert synced(toys) <= {run.run_id for run in kept}, result.stdout
     assert (len(kept) < 2) if kib < 8192 else (len(kept) == 4), result.stdout
     on_server = uploaded(toys.store, env).runs if kept else {}
-    assert all(bare(on_server[run.run_id].history) == toys.metrics(run) for run in kept)
+    assert all(bare(on_server[run.run_id].history) == rows_of(toys.metrics(run)) for run in kept)
 
 
 def planned_with_many_evaluations(folder: Path) -> Planned:
@@ -380,7 +386,7 @@ def planned_with_many_evaluations(folder: Path) -> Planned:
 @pytest.mark.parametrize(
     ("before", "warning"),
     [
-        ("import flbench.tracking.wandb_sink as w; w.RESERVED_BYTES = 1 << 62", "warning: .* are left to runs"),
+        ("import flbench.tracking.sink as s; s.RESERVED_BYTES = 1 << 62", "warning: .* are left to runs"),
         ("import sys; sys.modules['wandb'] = None", "warning: .*wandb"),
     ],
     ids=["nearly full disk", "no package"],
@@ -406,7 +412,7 @@ def test_a_running_run_is_sent_live(tmp_path: Path, env: dict[str, str], server:
     argv = [sys.executable, "-c", program, "sync", "toy", "--store", str(toys.store.root), "--mode", "online"]
     with subprocess.Popen([*argv, "--beside"], env=online(env, server), stdin=subprocess.PIPE) as mirror:
         wait_until(lambda: len(server.runs[request.run_id].lines) >= 2, 300)
-        assert bare(server.runs[request.run_id].history) == lines[:2]
+        assert bare(server.runs[request.run_id].history) == rows_of(lines[:2])
         for line in lines[2:]:
             attempt.record(line)
         attempt.publish(status="done", rounds=20, seconds=1.0, fingerprint="e3713c9c6ae47b99", numerics={})

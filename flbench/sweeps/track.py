@@ -1,0 +1,34 @@
+"""The key ``track`` of a sweep file: trackers beside W&B, which has a section of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from flbench.registry import TRACKERS, UnknownName
+
+_FORMS = [{"type": "string", "examples": ["tensorboard:DIR"]}, {"type": "object", "required": ["name"]}]
+
+
+def _read(raw: Any) -> Any:
+    """Return the trackers that a file names, one or a list."""
+    try:
+        trackers = [TRACKERS.parse(one) for one in (raw if isinstance(raw, (list, tuple)) else [raw])]
+    except UnknownName as error:
+        raise ValueError(str(error)) from None
+    names = Counter(tracker.name for tracker in trackers)
+    if "wandb" in names:
+        raise ValueError("W&B has a section of its own, as wandb: {mode: online}")
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ValueError(f"{twice[0]} is given twice: a sweep has one tracker of each name")
+    return tuple(trackers)
+
+
+#: One tracker or a list of them, in the file; the trackers themselves, once it is read.
+Trackers = Annotated[
+    tuple[Any, ...],
+    BeforeValidator(_read),
+    WithJsonSchema({"anyOf": [*_FORMS, {"type": "array", "items": {"anyOf": _FORMS}}]}),
+]

@@ -1,0 +1,158 @@
+"""The interface of trackers: what one declares, where it sends runs, and how.
+
+The store holds all results; a tracker shows them elsewhere. The mirror sends a run in full and under its id, unless the
+log of the target says that its present state was sent. So a sink needs no state of its own, and opening a run replaces
+what an earlier try has left of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from flbench.errors import InvalidComponent, UserError
+from flbench.registry import TRACKERS, Component, UnknownName
+from flbench.store.root import ROOM
+from flbench.sweeps.source import SpecError, read_value
+
+if TYPE_CHECKING:
+    from flbench.tracking.run_view import RunView
+    from flbench.tracking.sweep_view import SweepView
+
+#: Free bytes on a disk that sinks which write files leave to the runs.
+RESERVED_BYTES = 4 * ROOM
+
+#: The numbers of one evaluation by name, ``round`` among them; see ``run_view.rows_of``.
+Row = Mapping[str, Any]
+
+
+class OpenRun(Protocol):
+    """A run that is being sent. Each method may raise any Exception: the run is then sent again, from its start."""
+
+    def log(self, rows: Sequence[Row]) -> None:
+        """Send further evaluations, in order."""
+
+    def finish(self, view: RunView) -> str:
+        """Send the run's result and end it; return the name of its files if it has any, for the log."""
+
+    def interrupt(self) -> None:
+        """End a run without its result: it was interrupted, and is sent again in full."""
+
+
+class Sink(Protocol):
+    """An open connection to a tracker, or its files. Opening it raises ImportError or OSError if it cannot be used."""
+
+    @property
+    def url(self) -> str | None:
+        """The address that shows the runs; None if unknown."""
+
+    def open(self, view: RunView) -> OpenRun:
+        """Start a run under ``view.run_id``, in place of what was sent of it before."""
+
+    def send_sweep(self, view: SweepView) -> str:
+        """Send a sweep's table and figures under ``view.run_id``; return as ``OpenRun.finish`` does."""
+
+    def restart(self) -> None:
+        """Forget open runs, after a failure or when training has ended; must not raise."""
+
+    def close(self) -> None:
+        """Release what the sink holds; must not raise."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a tracker sends the runs of a store.
+
+    Attributes:
+        name: identifies the target in its log.
+        log: the file that records what was sent.
+        open: opens the sink; called once there is something to send.
+        mode: ``online`` sends to a server, ``offline`` writes files.
+        where: completes "4 of 4 runs are", as "on W&B".
+        service: completes "waiting for", as "W&B's service".
+        hint: the command with which the user looks at files; empty if there is none.
+        live: whether runs are sent while they run, or only once they have ended.
+        pace: least seconds between two new runs while training goes on, to leave the machine to it.
+    """
+
+    name: str
+    log: Path
+    open: Callable[[], Sink]
+    mode: Literal["online", "offline"]
+    where: str
+    service: str
+    hint: str = ""
+    live: bool = True
+    pace: float = 0.05
+
+
+class NotTracked(Exception):
+    """A tracker is turned off; ``failed`` if the user has requested otherwise."""
+
+    def __init__(self, note: str, *, failed: bool = False) -> None:
+        super().__init__(note)
+        self.failed = failed
+
+
+@dataclass(frozen=True)
+class Tracker(Component):
+    """Base of all trackers; its fields are the tracker's settings in YAML, as for every component.
+
+    Attributes:
+        title: the name in messages.
+        package: what must be installed, and is imported only by the sink.
+        install: the command that installs it.
+    """
+
+    title: ClassVar[str]
+    package: ClassVar[str] = ""
+    install: ClassVar[str] = ""
+
+    def require(self) -> None:
+        """Raise UserError, with the command that installs it, if the tracker's package is missing."""
+        if self.package and find_spec(self.package) is None:
+            raise UserError(f"{self.title} needs the package {self.package}; install it: {self.install}")
+
+    def is_off(self) -> bool:
+        """Return whether nothing is sent, as far as this is known without importing the tracker's package."""
+        return False
+
+    def target(self, store: Path) -> Target:
+        """Return where the runs of the store at this path are sent; raises NotTracked if the tracker is turned off."""
+        raise NotImplementedError
+
+
+def read_tracker(text: str) -> Tracker:
+    """Return the tracker that an option names (``tensorboard:DIR``), if its package is installed.
+
+    Raises:
+        UserError: an unknown tracker or setting, or a missing package.
+    """
+    try:
+        tracker: Tracker = TRACKERS.parse(read_value(text))
+    except (SpecError, UnknownName, InvalidComponent) as error:
+        raise UserError(f"--to {text}: {error}") from None
+    tracker.require()
+    return tracker
+
+
+class SendFailed(Exception):
+    """A run was not sent; the message says why."""
+
+
+class RunDeleted(Exception):
+    """The user has deleted a run at the tracker, which does not accept its id again; the message says so."""
+
+
+def check_disk_space(folder: Path) -> None:
+    """Raise SendFailed if the disk of a folder is nearly full, so that no run fails because of its mirror."""
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    if free < RESERVED_BYTES:
+        raise SendFailed(
+            f"only {free >> 20} MiB are free in {folder}: the last {RESERVED_BYTES >> 20} MiB are left to runs"
+        )

@@ -1,0 +1,79 @@
+"""The trackers that are part of flbench; their packages are imported only by their sinks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from flbench.choices import WANDB_PROJECT, TrackingMode
+from flbench.registry import TRACKERS
+from flbench.tracking.mode import choose
+from flbench.tracking.sink import NotTracked, Target, Tracker
+
+
+@TRACKERS.register("wandb")
+@dataclass(frozen=True)
+class Wandb(Tracker):
+    """Weights & Biases: online, or as files that `wandb sync` uploads."""
+
+    title = "W&B"
+    shorthand = "project"
+
+    project: str = WANDB_PROJECT
+    entity: str | None = None
+    mode: TrackingMode = "auto"
+
+    def is_off(self) -> bool:
+        """Return whether runs are not sent to W&B; False if only wandb knows."""
+        return self.mode == "off" or (self.mode == "auto" and os.environ.get("WANDB_MODE") == "disabled")
+
+    def target(self, store: Path) -> Target:
+        """Return the project on W&B, or its files in the store; raises NotTracked if W&B is turned off."""
+        from flbench.tracking.wandb_sink import WandbSink
+
+        choice = choose(self.mode)
+        if choice.mode == "off":
+            raise NotTracked(choice.note, failed=choice.failed)
+        folder, online = store / "wandb", choice.mode == "online"
+        return Target(
+            name=f"{choice.server if online else 'files'}/{self.entity or ''}/{self.project}",
+            log=folder / "mirrored.jsonl",
+            open=partial(WandbSink, choice.mode, choice.server, folder, self.project, self.entity),
+            mode=choice.mode,
+            where="on W&B" if online else "in files",
+            service="W&B's service" if online else "wandb's files",
+            hint="" if online else f"upload: wandb sync {shlex.quote(str(folder))}/offline-run-*",
+            live=online,
+            pace=0.5 if online else 0.05,
+        )
+
+
+@TRACKERS.register("tensorboard")
+@dataclass(frozen=True)
+class TensorBoard(Tracker):
+    """TensorBoard: event files in a folder, by default the store's folder `tensorboard`; needs no account."""
+
+    title = "TensorBoard"
+    package = "tensorboard"
+    install = "uv sync --extra tensorboard"
+    shorthand = "folder"
+
+    folder: Path | None = None
+
+    def target(self, store: Path) -> Target:
+        """Return the folder of the event files. The log is in the folder: whoever deletes it gets all runs again."""
+        from flbench.tracking.tensorboard_sink import TensorBoardSink
+
+        folder = (self.folder or store / "tensorboard").expanduser()
+        return Target(
+            name="tensorboard",
+            log=folder / "flbench.jsonl",
+            open=partial(TensorBoardSink, folder),
+            mode="offline",
+            where=f"in {folder}",
+            service="TensorBoard's files",
+            hint=f"open: tensorboard --logdir {shlex.quote(str(folder))}",
+        )
