@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -20,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "leaderboard.md")
 #: A Markdown link up to the end of its path.
 LINK = re.compile(r"(\]\()([^)\s#:]+)(?=[)#])")
+#: An element that a browser loads from another host.
+FOREIGN = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -53,6 +56,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Keep a number and its interval in one line."""
     return html.replace(" ± ", "\u00a0±\u00a0")
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Return the page as it is.
+
+    Raises:
+        PluginError: it loads something from another host, such as a font or a script.
+    """
+    if found := FOREIGN.search(output):
+        raise PluginError(f"{page.file.src_uri} loads something from another host: {found[0]}")
+    return output
 
 
 def _pages(part: Any) -> Any:
