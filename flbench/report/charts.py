@@ -51,7 +51,9 @@ def charts(parts: Sequence[Part], points_of: Callable[[Run, str], Points]) -> di
         named = [dataclasses.replace(run, varied=varied) for run in part.collection.runs]
         for members in grouped(named, _group):
             drawn = partial(_curves, points_of=points_of, most=most, with_seeds=len(runs) <= MOST_SEEDS)
-            groups.append(_group_json(members, part.layout.spelled_out(), drawn))
+            group = _group_json(members, part.layout.spelled_out(), drawn)
+            sweeps = f" ({', '.join(part.sweeps)})" if len(parts) > 1 else ""
+            groups.append({**group, "title": group["title"] + sweeps})
     return {"groups": groups, "colors": COLORS}
 
 
@@ -74,7 +76,8 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
     wanted = dict.fromkeys((*layout.rows, *layout.cols, *layout.tune, *axes_of(cell.experiment for cell in cells)))
     axes = [axis for axis in wanted if _is_axis(cells, axis)]
     ticks = {axis: sorted({cell.tick(axis, axes) for cell in cells}) for axis in axes}
-    colored = sorted((axis for axis in axes if axis in layout.rows), key=lambda axis: len(ticks[axis]))
+    few = [axis for axis in axes if len(ticks[axis]) <= len(COLORS)]
+    colored = max(reversed(few), key=lambda axis: (axis in layout.rows, len(ticks[axis])), default=None)
     known = METRICS[metric]
     title = ", ".join(at.label for at in place) if is_training else kind
     return {
@@ -90,7 +93,7 @@ def _group_json(runs: Sequence[Run], layout: Layout, curves: Callable[[Cell], Ma
             }
             for axis in axes
         ],
-        "color": axes.index(colored[-1]) if colored else 0,
+        "color": None if colored is None else axes.index(colored),
         "cells": [
             {
                 "at": [ticks[axis].index(cell.tick(axis, axes)) for axis in axes],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flbench.config import parse_experiment
 from flbench.report.blocks import Charts, Heading
 from flbench.report.charts import Points, charts
 from flbench.report.parts import Part
@@ -80,6 +81,23 @@ def test_maps_are_the_tables_of_the_leaderboard(half_done: Store) -> None:
     assert table["cols"] == ["classes:1", "dirichlet:0.1"]
     at = {(r, c): group["cells"][number]["value"] for r, c, number, _ in table["cells"]}
     assert (at[0, 0], at[1, 1], at[3, 1]) == (60.0, 81.0, None)
+
+
+def test_studies_and_sweeps_with_other_options_have_groups_of_their_own(half_done: Store) -> None:
+    study = parse_experiment({"kind": "sharpness"})
+    finish(half_done, study, lines=[{"round": 0, "lambda_max": 30.0}])
+    source = StoreSource(half_done)
+    places = frozenset({("digits", "mlp")})
+    parts = [
+        Part(Layout(), collect(source, small_sweep()), {"small": places}),
+        Part(Layout(metric="loss"), collect(source, [*small_sweep()[:6], study]), {"other": places}),
+    ]
+    groups = charts(parts, lambda run, metric: {})["groups"]
+    assert [(group["title"], group["metric"], len(group["tables"])) for group in groups] == [
+        ("digits, mlp (small)", "accuracy", 1),
+        ("digits, mlp (other)", "test loss", 1),
+        ("sharpness (other)", "lambda_max", 0),
+    ]
 
 
 def test_names_cannot_end_the_data_or_become_tags() -> None:

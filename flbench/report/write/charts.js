@@ -8,7 +8,7 @@
   const WITH_SEEDS = 12; // cells up to which the curves of their seeds are drawn
   const CROWD = 60; // cells above which the lines are lighter
   const NOTHING = { picked: {}, bound: null, cell: null };
-  let choice = { group: null, color: null, ...NOTHING, ...history.state?.charts };
+  let choice = { group: 0, color: null, ...NOTHING, ...history.state?.charts };
   let group;
 
   function element(space, tag, attributes, children) {
@@ -37,9 +37,11 @@
     group.axes.every((axis, i) => !choice.picked[axis.name]?.length || choice.picked[axis.name].includes(axis.labels[cell.at[i]])) &&
     (choice.bound === null || (resultOf(cell) !== null && better(resultOf(cell), choice.bound) <= 0));
   const isChosen = (cell) => choice.cell === nameOf(cell);
-  const colorAxis = () => Math.max(0, group.axes.findIndex((axis, i) => (choice.color ? axis.name === choice.color : i === group.color)));
-  const colorAt = (place) => (colors[place % colors.length] === "#000000" ? "var(--ink)" : colors[place % colors.length]);
-  const colorOf = (cell) => colorAt(cell.at[colorAxis()] ?? 0);
+  const colorable = () => group.axes.filter((axis) => axis.labels.length <= colors.length);
+  const colorAxis = () => colorable().find((axis) => axis.name === choice.color) ?? group.axes[group.color];
+  const colorAt = (place) => (colors[place] === "#000000" ? "var(--ink)" : colors[place]);
+  const colorPlace = (cell) => cell.at[group.axes.indexOf(colorAxis())] ?? 0;
+  const colorOf = (cell) => colorAt(colorPlace(cell));
   const toggleCell = (cell) => choose({ cell: isChosen(cell) ? null : nameOf(cell) });
 
   // What a mouse or the keyboard points at stands out in every chart.
@@ -52,7 +54,8 @@
     return { "data-cell": at, onmouseenter: point(true), onmouseleave: point(false), onfocus: point(true), onblur: point(false) };
   }
 
-  const tipOf = (cell, lines = []) => [nameOf(cell), cell.text || `now ${written(resultOf(cell))}`, ...lines, cell.gaps].filter(Boolean).join("\n");
+  const resultText = (cell) => cell.text || (resultOf(cell) === null ? "–" : `now ${written(resultOf(cell))}`);
+  const tipOf = (cell, lines = []) => [...new Set([nameOf(cell), resultText(cell), ...lines, cell.gaps])].filter(Boolean).join("\n");
 
   function niceTicks(low, high, count) {
     const raw = (high - low) / count || 1;
@@ -110,10 +113,10 @@
   }
 
   function legend() {
-    if (!group.axes.length) return "";
-    const axis = group.axes[colorAxis()];
+    const axis = colorAxis();
+    if (!axis) return "";
     const select = html("select", { "data-key": "color", onchange: (event) => choose({ color: event.target.value }) },
-      ...group.axes.map((one) => html("option", { value: one.name, ...(one === axis ? { selected: "" } : {}) }, one.name)));
+      ...colorable().map((one) => html("option", { value: one.name, ...(one === axis ? { selected: "" } : {}) }, one.name)));
     const entries = axis.labels.map((label, place) => html("li", {}, html("i", { style: `background: ${colorAt(place)}` }), label));
     return html("div", { class: "legend" }, html("label", {}, "colour: ", select), html("ul", {}, ...entries));
   }
@@ -135,7 +138,7 @@
       if (!found) return html("td", {});
       const cell = group.cells[found[2]];
       const style = cell.value === null ? null : shade(share(cell.value));
-      const text = cell.value === null ? cell.gaps || "–" : written(cell.value);
+      const text = cell.value !== null ? written(cell.value) : resultOf(cell) === null ? cell.gaps : resultText(cell);
       const state = `${isChosen(cell) ? "chosen" : ""} ${isPicked(cell) ? "" : "off"}`;
       return html("td", {}, html("button", { ...pointing(cell), type: "button", class: state, style, "aria-pressed": isChosen(cell),
         "data-key": `map ${nameOf(cell)}`, "data-tip": tipOf(cell, found[3]), onclick: () => toggleCell(cell) }, text));
@@ -157,7 +160,7 @@
     const end = left + step * group.axes.length;
     const lines = group.cells.filter((cell) => resultOf(cell) !== null).map((cell) => {
       // Lines of other colours run beside each other, so that none hides another.
-      const beside = 2.5 * ((cell.at[colorAxis()] % colors.length) - (Math.min(group.axes[colorAxis()].labels.length, colors.length) - 1) / 2);
+      const beside = 2.5 * (colorPlace(cell) - ((colorAxis()?.labels.length ?? 1) - 1) / 2);
       const places = group.axes.map((axis, i) => `${left + step * i} ${yAt(axis, cell.at[i]) + beside}`);
       const state = `${isPicked(cell) ? "line" : "line off"} ${isChosen(cell) ? "chosen" : ""}`;
       const d = `M${[...places, `${end} ${yOf(resultOf(cell))}`].join("L")}`;
@@ -209,7 +212,7 @@
     const rows = cells.slice(0, ROWS).map((cell) => html("tr", {},
       html("td", {}, html("button", { ...pointing(cell), type: "button", class: isChosen(cell) ? "chosen" : "", "aria-pressed": isChosen(cell),
         "data-key": `list ${nameOf(cell)}`, onclick: () => toggleCell(cell) }, nameOf(cell))),
-      html("td", { class: "number" }, cell.text || (resultOf(cell) === null ? "–" : `now ${written(resultOf(cell))}`)),
+      html("td", { class: "number" }, resultText(cell)),
       html("td", {}, cell.gaps || `${cell.seeds}/${cell.seeds}`)));
     const isNarrowed = cells.length < group.cells.length || choice.cell !== null;
     const clear = html("button", { type: "button", class: "plain", "data-key": "clear", onclick: () => choose(NOTHING) }, "show all");
@@ -223,12 +226,12 @@
 
   function draw() {
     const focused = document.activeElement?.dataset?.key;
-    group = groups.find((one) => one.title === choice.group) ?? groups[0];
+    group = groups[choice.group] ?? groups[0];
     root.classList.remove("pointing");
     if (!group) { root.replaceChildren(html("p", {}, "No runs to draw.")); return; }
     const width = root.clientWidth;
-    const select = html("select", { "data-key": "group", onchange: (event) => choose({ ...NOTHING, group: event.target.value, color: null }) },
-      ...groups.map((one) => html("option", { value: one.title, ...(one === group ? { selected: "" } : {}) }, one.title)));
+    const select = html("select", { "data-key": "group", onchange: (event) => choose({ ...NOTHING, group: event.target.selectedIndex, color: null }) },
+      ...groups.map((one) => html("option", { ...(one === group ? { selected: "" } : {}) }, one.title)));
     root.replaceChildren(
       html("p", { class: "group" }, groups.length > 1 ? select : html("strong", {}, group.title)),
       html("h3", {}, `Curves: ${group.metric}${group.percent ? " (%)" : ""} over rounds`), legend(), curves(width),
