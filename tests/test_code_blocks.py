@@ -30,16 +30,14 @@ def blocks(page: Path, language: str) -> list[str]:
 def commands() -> Iterator[Any]:
     """Yield the arguments of every call of flbench in a shell block, without prompts, comments and redirections."""
     for page in PAGES:
-        for block in blocks(page, "sh"):
-            for line in block.splitlines():
-                words = shlex.split(line, comments=True)
-                calls = [at for at, word in enumerate(words) if word == "flbench"]
-                for start in calls:
-                    end = next(
-                        (at for at in range(start, len(words)) if words[at] in ("&&", "|", ">", ";")), len(words)
-                    )
-                    arguments = words[start + 1 : end]
-                    yield pytest.param(arguments, id=f"{page.stem}: {' '.join(arguments)}"[:80])
+        typed = [line for block in blocks(page, "sh") for line in block.splitlines()]
+        shown = [line for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
+        for line in [*typed, *shown]:
+            words = shlex.split(line, comments=True)
+            for start in [at for at, word in enumerate(words) if word == "flbench"]:
+                end = next((at for at in range(start, len(words)) if words[at] in ("&&", "|", ">", ";")), len(words))
+                arguments = words[start + 1 : end]
+                yield pytest.param(arguments, id=f"{page.stem}: {' '.join(arguments)}"[:80])
 
 
 def parse(command: Any, name: str, arguments: list[str], parent: Any = None) -> None:
