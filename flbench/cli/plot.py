@@ -25,7 +25,8 @@ from flbench.cli.report import gather, writing
 from flbench.errors import UserError
 from flbench.messages import unknown
 from flbench.papers import papers
-from flbench.report.figures.drawing import FORMATS, fit, save, save_as
+from flbench.report.figures.drawing import FORMATS, save, save_as
+from flbench.report.figures.in_paper import fit
 from flbench.report.figures.kinds import draw
 from flbench.report.figures.style import PAPER, STYLE
 from flbench.report.paper import figure_kinds

@@ -149,6 +149,8 @@ def report(
     paper or NIID-Bench published for a data set and model among the runs are shown beside ours, each with a verdict.
 
     Example: flbench report sweeps/quickstart.yaml --html report.html --figures figures
+
+    Example: flbench report sweeps/quickstart.yaml --latex paper
     """
     for option, path in (("--out", out), ("--html", html), ("--csv", csv), ("--bibtex", bibtex)):
         check_ending(option, path)

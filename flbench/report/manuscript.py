@@ -7,7 +7,8 @@ from pathlib import Path
 
 from flbench.report.bibliography import bibliography
 from flbench.report.board import Leaderboard
-from flbench.report.figures.drawing import Drawing, FigureKind, fit, save_as
+from flbench.report.figures.drawing import Drawing, FigureKind, save_as
+from flbench.report.figures.in_paper import fit
 from flbench.report.figures.kinds import draw
 from flbench.report.figures.style import PAPER
 from flbench.report.output import write_commented
@@ -64,9 +65,9 @@ def write_manuscript(
 
 
 def _write_pictures(board: Leaderboard, drawings: Iterable[Drawing], folder: Path) -> Iterator[tuple[str, str]]:
-    """Write drawings as PDF files, and yield the name and the float of each."""
+    """Write drawings as PDF files, and yield the name and the float of each that a page has room for."""
     folder.mkdir(parents=True, exist_ok=True)
     for drawing in drawings:
-        width = fit(drawing)
-        save_as(drawing, folder / f"{drawing.name}.pdf")
-        yield drawing.name, figure(drawing.name, figure_caption(board, drawing), width)
+        if (width := fit(drawing)) is not None:
+            save_as(drawing, folder / f"{drawing.name}.pdf")
+            yield drawing.name, figure(drawing.name, figure_caption(board, drawing), width)

@@ -17,7 +17,8 @@ from flbench.errors import UserError
 from flbench.papers import papers
 from flbench.report.blocks import Entry, Grid, words
 from flbench.report.board import Leaderboard
-from flbench.report.figures.drawing import COLUMN, PAGE, Drawing, fit
+from flbench.report.figures.drawing import Drawing
+from flbench.report.figures.in_paper import COLUMN, PAGE, fit
 from flbench.report.manuscript import write_manuscript
 from flbench.report.page.floats import BEST, Table, figure_caption, tables_of
 from flbench.report.paper import figure_kinds
@@ -42,7 +43,7 @@ method & norm & \multicolumn{1}{c}{E 1} & \multicolumn{1}{c}{E 10} \\
 fedavg & none & $74.87 \pm 15.41$\rlap{\textsuperscript{a}} & $-1.50$\rlap{\textsuperscript{b}} \\
  & ln\_x & $\mathbf{97.21} \pm \phantom{0}2.17$\rlap{\textsuperscript{c,d}} & -- \\
 \addlinespace
-fedbn\textsuperscript{e} & none & $9.00 \pm \phantom{0}1.00$ & 1$\times$ \\
+fedbn\textsuperscript{e} & none & $9.00 \pm \phantom{0}1.00$ & $1.2\cdot 10^{-5}$ \\
 \bottomrule
 \end{tabular}
 \par\smallskip
@@ -61,7 +62,7 @@ def test_a_table_as_it_is_written() -> None:
     rows = (
         (*words("fedavg", "none"), Entry("74.87 ± 15.41", mark=BEST), Entry("-1.50", ("2/3 diverged",))),
         (*words("fedavg", "ln_x"), Entry("97.21 ± 2.17", ("n = 2, no interval",), True, TIED), Entry("–")),
-        (Entry("fedbn", mark="¹"), *words("none", "9.00 ± 1.00", "1×")),
+        (Entry("fedbn", mark="¹"), *words("none", "9.00 ± 1.00", "1.2e-05")),
     )
     legend = {BEST: "the best", TIED: "close", "¹": "no shared model"}
     grid = Grid(("method", "norm", "classes:1\nE 1", "classes:1\nE 10"), rows, names=2)
@@ -75,7 +76,8 @@ def test_a_table_as_it_is_written() -> None:
         (r"a_b & 5 % #1 $x$ {y} ~ ^", r"a\_b \& 5 \% \#1 \$x\$ \{y\} \textasciitilde{} \textasciicircum{}"),
         (r"\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
         ('<a|b> "q" --affine', r"\textless{}a\textbar{}b\textgreater{} ''q'' -{}-affine"),
-        ("β ≈ 0.1 ± 2, Agüera", r"[U+03B2] $\approx$ 0.1 $\pm$ 2, Agüera"),
+        ("β ≈ 0.1 ± 2, λ √d, Agüera", r"$\beta$ $\approx$ 0.1 $\pm$ 2, $\lambda$ $\surd$d, Agüera"),
+        ("标", "[U+6807]"),
         ("two\nlines\x1b[2J", r"two lines\textbackslash{}x1b[2J"),
     ],
 )
@@ -134,6 +136,14 @@ def test_figures_have_the_width_of_a_column_or_a_page() -> None:
     beside.subplots(1, 2)
     assert fit(Drawing("beside", "two panels beside each other", beside)) == "page"
     assert beside.get_figwidth() == PAGE
+    below = Figure(figsize=(7, 3), layout="constrained")
+    lines = [below.subplots().plot([1, 2], label="a long name of a method")[0] for _ in range(4)]
+    below.legend(lines, [line.get_label() for line in lines], loc="outside lower center", ncols=4)
+    assert fit(Drawing("below", "a legend below", below)) == "column"
+    (legend,) = below.legends
+    assert legend.get_window_extent().width <= below.bbox.width and len(legend.get_texts()) == 4
+    wide = Figure(figsize=(28, 3))
+    assert fit(Drawing("wide", "fifteen columns", wide)) is None and wide.get_figwidth() == 28
 
 
 def test_a_manuscript_replaces_only_its_own_files(tmp_path: Path) -> None:

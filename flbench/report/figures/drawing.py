@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from flbench.report.board import Section
 from flbench.report.tables import Table
@@ -23,13 +23,6 @@ FORMATS: Mapping[str, Mapping[str, None]] = {
     ".svg": {"Date": None},
     ".pdf": {"CreationDate": None},
 }
-
-#: How wide a figure is in a paper.
-Width = Literal["column", "page"]
-
-#: Inches of a column and of a page with two columns, the widest figure that becomes a column, and what becomes of
-#: heights and of text.
-COLUMN, PAGE, WIDEST_COLUMN, SHRINK = 3.3, 6.9, 7.7, 7 / 9
 
 #: Colours of a palette: seven colours of marks that overlap and have soft edges look the same with 64 as with all.
 _COLORS = 64
@@ -66,30 +59,6 @@ class FigureKind:
     order: int = 100
     reads_data: bool = False
     on_first_page: bool = False
-
-
-def fit(drawing: Drawing) -> Width:
-    """Give a drawing the size that it has in a paper, without its title, which the caption has.
-
-    Returns:
-        Its width: a column's for panels below each other, else that of a page with two columns. Heights shrink as text
-        does (``style.PAPER``). Figures that are cut to what is drawn keep their size: LaTeX scales them.
-    """
-    figure = drawing.figure
-    if drawing.tight:
-        return "page"
-    width, height = figure.get_size_inches()
-    grids = (spec.get_gridspec() for one in figure.axes if (spec := one.get_subplotspec()) is not None)
-    is_narrow = width <= WIDEST_COLUMN and max((grid.ncols for grid in grids), default=1) == 1
-    figure.suptitle("")
-    figure.set_size_inches(COLUMN if is_narrow else PAGE, height * SHRINK)
-    figure.draw_without_rendering()
-    for legend in figure.legends:
-        for across in (3, 2, 1):
-            if legend.get_window_extent().width > figure.bbox.width:
-                legend.set_ncols(across)
-                figure.draw_without_rendering()
-    return "column" if is_narrow else "page"
 
 
 def save(drawing: Drawing, directory: Path) -> list[Path]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, gap_text
-from flbench.report.figures.drawing import SHRINK
 from flbench.report.ticks import Tick
 from flbench.report.wording import row_name
 
@@ -43,7 +42,10 @@ STYLE: Any = {
     "pdf.fonttype": 42,  # TrueType, which publishers accept; Type 3 they do not
 }
 
-#: The same at the size of a paper's captions.
+#: What becomes of text, and of the heights of figures, in a paper.
+SHRINK = 7 / 9
+
+#: The same for a paper.
 PAPER: Any = {**STYLE, "font.size": SHRINK * STYLE["font.size"], "lines.markersize": 3, "axes.linewidth": 0.6}
 
 #: Most panels side by side before a new row begins, and a panel's size in inches.
@@ -137,12 +139,12 @@ def set_log_ticks(panel: Axes, values: Sequence[float]) -> None:
 
 def set_title(figure: Figure, title: str, size: str = "large") -> None:
     """Put a title above all panels, in as many lines as the figure's width requires."""
-    figure.suptitle(_wrapped(title, figure.get_figwidth() - 0.2, size), fontsize=size)
+    figure.suptitle(wrapped(title, figure.get_figwidth() - 0.2, size), fontsize=size)
 
 
 def set_panel_title(panel: Axes, title: str, inches: float) -> None:
     """Put a title above a panel of a width in inches, in as many lines as keep it off the neighbours' titles."""
-    panel.set_title(_wrapped(title, 0.75 * inches, "medium"))
+    panel.set_title(wrapped(title, 0.75 * inches, "medium"))
 
 
 def no_math(text: str) -> str:
@@ -150,7 +152,7 @@ def no_math(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _wrapped(text: str, inches: float, size: str) -> str:
+def wrapped(text: str, inches: float, size: str | float) -> str:
     """Break a text at spaces into lines of at most a width."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath

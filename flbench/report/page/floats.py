@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from flbench.metric_specs import METRICS
 from flbench.report.blocks import Entry, Grid
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import CONFIDENCE, gap_text, mean_text
+from flbench.report.cells import CONFIDENCE, Cell, gap_text, mean_text
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.headline import Headline, Row, headline, whole
 from flbench.report.page.first import settings_text
@@ -20,7 +20,8 @@ from flbench.report.page.planned import planned_grid
 from flbench.report.planned import Planned, value_text
 from flbench.report.stats import LEVEL
 from flbench.report.tables import KIND_TITLES
-from flbench.report.wording import NONE, TIED, column_head, contrast_text, margin_text, row_name
+from flbench.report.ticks import Tick
+from flbench.report.wording import NONE, TIED, column_head, contrast_text, margin_text
 
 #: The mark of the best mean of a column.
 BEST = "best"
@@ -67,7 +68,7 @@ def figure_caption(board: Leaderboard, drawing: Drawing) -> str:
     if section is None:
         return drawing.caption
     cells = [cell for details in section.details for cell in details.table.cells.values()]
-    return f"{drawing.caption} {_number([len(cell.values) for cell in cells if cell.values])}; {_settings(section)}."
+    return f"{drawing.caption} {_seeds(cells)}; {_settings(section)}."
 
 
 def _values(found: Headline, name: str) -> Table:
@@ -92,10 +93,15 @@ def _names(row: Row) -> tuple[Entry, ...]:
     is_personal = any(one.cell.personal for one in row.standings if one)
     entries = []
     for i, at in enumerate(row.row):
-        label, *same = at.label.split(" = ")  # methods that compute the same
+        label, *same = _methods(at)
         below = (f"the same as {', '.join(same)}",) if same else ()
         entries.append(Entry(label, below, mark="¹" if is_personal and not i else ""))
     return tuple(entries)
+
+
+def _methods(at: Tick) -> list[str]:
+    """Return the label of a tick, and those of methods that compute the same."""
+    return at.label.split(" = ")
 
 
 def _value(row: Row, c: int) -> Entry:
@@ -116,11 +122,12 @@ def _values_caption(found: Headline) -> str:
     over = "seeds and test images" if any(cell.images for cell in cells) else "seeds"
     texts = [
         f"{_metrics(list(sections.values()))} Mean ± half-width of its {_CONFIDENCE} interval over {over}; "
-        f"{_number([len(cell.values) for cell in cells if cell.values])}."
+        f"{_seeds(cells)}."
     ]
-    if found.baseline is not None:
+    baseline = " ".join(_methods(at)[0] for at in found.baseline or ())
+    if baseline and any(cell.half_width is not None for cell in cells):
         texts.append(
-            f"Bold: shown to be better than {row_name(found.baseline)} in the same column (by the planned comparison "
+            f"Bold: shown to be better than {baseline} in the same column (by the planned comparison "
             "where it is one of these two cells, else by a paired t-test with Holm's correction over the column)."
         )
     if found.left_out:
@@ -147,16 +154,22 @@ def _metrics(sections: Sequence[Section]) -> str:
     )
 
 
-def _number(seeds: Sequence[int]) -> str:
-    """Return ``n = 5 seeds``, or ``n = 3 to 5 seeds``, from the numbers of seeds of cells."""
-    least, most = min(seeds, default=0), max(seeds, default=0)
-    return f"n = {least if least == most else f'{least} to {most}'} {'seed' if most == 1 else 'seeds'}"
+def _seeds(cells: Sequence[Cell]) -> str:
+    """Return ``n = 5 seeds``, or ``n = 3 to 5 seeds``; cells without a value do not count."""
+    return f"n = {_count([len(cell.values) for cell in cells if cell.values], 'seed')}"
+
+
+def _count(numbers: Sequence[int], what: str) -> str:
+    """Return ``5 seeds``, or ``3 to 5 seeds``."""
+    least, most = min(numbers, default=0), max(numbers, default=0)
+    return f"{least if least == most else f'{least} to {most}'} {what}{'' if most == 1 else 's'}"
 
 
 def _planned(section: Section, some: Sequence[Planned], name: str) -> Table:
     """Return planned comparisons, bold where a difference is shown."""
     metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
-    seeds = [one.contrast.difference.n for one in some]
+    seeds, pairs = [one.contrast.difference.n for one in some], [one.cells for one in some]
+    averaged = f", averaged over {_count(pairs, 'pair')}" if max(pairs) > 1 else ""
     among = {one.pair.where for one in some}
     if len(among) == 1:  # then the caption says it
         some = [dataclasses.replace(one, pair=dataclasses.replace(one.pair, where=())) for one in some]
@@ -165,10 +178,10 @@ def _planned(section: Section, some: Sequence[Planned], name: str) -> Table:
     unit = f"{metric.title} (points)" if metric.percent else metric.title
     title = f"{section.title}: planned comparisons{f' with {where}' if where else ''}"
     caption = (
-        f"{title}, {kind} in {unit} of cells that differ in one field alone, paired by seed, on these test images, ± "
-        f"half-width of the {_CONFIDENCE} interval over seeds; {_number(seeds)}. Bold: the paired t-test shows a "
-        f"difference at {_LEVEL} after Holm's correction over the {len(section.planned)} planned comparisons. "
-        f"Settings: {_settings(section)}."
+        f"{title}, {kind} in {unit} of cells that differ in one field alone, paired by seed{averaged}, on these test "
+        f"images, ± half-width of the {_CONFIDENCE} interval over seeds; n = {_count(seeds, 'seed')}. Bold: the paired "
+        f"t-test shows a difference at {_LEVEL} after Holm's correction over the {len(section.planned)} planned "
+        f"comparisons. Settings: {_settings(section)}."
     )
     within = f"shown to be within {margin_text(margin, metric)} of 0"
     legend = {TIED: f"{within} (two one-sided t-tests at {_LEVEL}, corrected in the same way)"}

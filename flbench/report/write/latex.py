@@ -13,7 +13,7 @@ from itertools import groupby
 from string import ascii_lowercase
 
 from flbench.report.blocks import Entry, Grid
-from flbench.report.figures.drawing import Width
+from flbench.report.figures.in_paper import Width
 from flbench.report.literal import line
 from flbench.report.page.floats import Table
 from flbench.report.write.columns import fitting
@@ -24,6 +24,7 @@ COLUMN, PAGE, BETWEEN = 54, 112, 3
 #: Most rows of a table, which a page has room for.
 MOST_ROWS = 44
 
+_GREEK = "alpha beta gamma delta epsilon eta mu lambda rho sigma tau"
 _WRITTEN = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -40,11 +41,19 @@ _WRITTEN = {
     "±": r"$\pm$",
     "≈": r"$\approx$",
     "≥": r"$\geq$",
+    "≤": r"$\leq$",
     "×": r"$\times$",
     "→": r"$\to$",
     "√": r"$\surd$",
+    "‖": r"$\Vert$",
+    "½": r"$1/2$",
+    "¹": r"$^1$",
+    "²": r"$^2$",
+    "ᵀ": r"$^\top$",
+    "…": r"\ldots{}",
+    **{mark: f"$\\{name}$" for mark, name in zip("αβγδεημλρστ", _GREEK.split(), strict=True)},
     "\N{NO-BREAK SPACE}": "~",
-}  # fmt: skip
+}
 
 #: A number, with the half-width of its interval.
 _NUMBER = re.compile(r"([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?: ± (\d+)((?:\.\d+)?(?:e[+-]?\d+)?))?")
@@ -96,10 +105,10 @@ def _parts(grid: Grid) -> Iterator[Grid]:
     """Yield tables that fit on a page, each with the names of the rows."""
     sizes = [_size(grid, column) for column in range(len(grid.head))]
     names = sum(sizes[: grid.names])
-    for start in range(0, len(grid.rows), MOST_ROWS):
-        rows = grid.rows[start : start + MOST_ROWS]
-        parts = len(fitting(sizes[grid.names :], PAGE - names))
-        across = math.ceil((len(grid.head) - grid.names) / parts)
+    down = math.ceil(len(grid.rows) / math.ceil(len(grid.rows) / MOST_ROWS))
+    across = math.ceil((len(grid.head) - grid.names) / len(fitting(sizes[grid.names :], PAGE - names)))
+    for start in range(0, len(grid.rows), down):
+        rows = grid.rows[start : start + down]
         for first in range(grid.names, len(grid.head), across):
             kept = [*range(grid.names), *range(first, min(first + across, len(grid.head)))]
             yield Grid(
@@ -111,10 +120,9 @@ def _parts(grid: Grid) -> Iterator[Grid]:
 
 def _size(grid: Grid, column: int) -> int:
     """Return the width of a column in characters, with the space beside it."""
-    heads = grid.head[column].split("\n")
     # A line of a head that neighbours share lies above all of them.
     shared = {one for other in (column - 1, column + 1) if 0 <= other < len(grid.head) for one in _lines(grid, other)}
-    own = [one for one in heads if one not in shared]
+    own = [one for one in _lines(grid, column) if one not in shared]
     return BETWEEN + max(map(len, [*own, *(row[column].text for row in grid.rows)]))
 
 
@@ -203,17 +211,17 @@ def _key(padded: Sequence[Sequence[str]], grid: Grid, column: int, level: int) -
 
 
 def _rows(grid: Grid, notes: _Notes) -> Iterator[str]:
-    """Yield the rows; of rows with the same first name, only the first one shows it, if all of them are together."""
+    """Yield the rows; of rows with the same first name and notes, the first one shows them, if all are together."""
     firsts = [row[0].text for row in grid.rows]
     blocks = [name for name, _ in groupby(firsts)]
     is_grouped = grid.names > 1 and len(blocks) == len(set(blocks)) < len(firsts)
     digits = [max(_digits(row[column]) for row in grid.rows) for column in range(len(grid.head))]
     for number, row in enumerate(grid.rows):
-        is_repeated = is_grouped and number > 0 and firsts[number] == firsts[number - 1]
-        if is_grouped and number > 0 and not is_repeated:
+        before = grid.rows[number - 1][0] if is_grouped and number > 0 else None
+        if before and before.text != row[0].text:
             yield r"\addlinespace"
         cells = [_cell(entry, digits[column], notes, grid.is_number(column)) for column, entry in enumerate(row)]
-        yield f"{' & '.join(['' if is_repeated else cells[0], *cells[1:]])} \\\\"
+        yield f"{' & '.join(['' if row[0] == before else cells[0], *cells[1:]])} \\\\"
 
 
 def _digits(entry: Entry) -> int:
@@ -233,4 +241,5 @@ def _cell(entry: Entry, digits: int, notes: _Notes, is_number: bool) -> str:
         mean = f"\\mathbf{{{found[1]}}}" if entry.bold else found[1]
         space = r"\phantom{" + "0" * (digits - len(found[2])) + "}" if found[2] and len(found[2]) < digits else ""
         text = f"${mean} \\pm {space}{found[2]}{found[3]}$" if found[2] else f"${mean}$"
+        text = re.sub(r"e([+-]\d+)", lambda power: f"\\cdot 10^{{{int(power[1])}}}", text)
     return text + (f"\\rlap{{{letters}}}" if letters and is_number else letters)
