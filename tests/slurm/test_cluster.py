@@ -59,10 +59,10 @@ seeds: [0]
 """
 
 
-def flbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+def flbench(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from flbench.cli import main; main()", *arguments],
-        capture_output=True, text=True, cwd=ROOT, timeout=300,
+        capture_output=True, text=True, cwd=cwd, timeout=300,
     )  # fmt: skip
 
 
@@ -294,3 +294,48 @@ def test_detached_sweep_returns_at_once_and_finishes_alone(cluster: Cluster, tmp
     again = flbench(*command, "--json")
     summary = json.loads(again.stdout)
     assert (again.returncode, summary["done"], summary["launched"]) == (0, 1, 0)
+
+
+#: A normalization from a single file.
+PLUGIN = """
+from dataclasses import dataclass
+
+from flbench.models.norms import Norm
+from flbench.registry import NORMS
+
+
+@NORMS.register("halved")
+@dataclass(frozen=True)
+class Halved(Norm):
+    def layer(self, site):
+        from torch import nn
+
+        class Half(nn.Module):
+            def forward(self, x):
+                return x / 2
+
+        return Half() if site.position == "after" else None
+"""
+
+
+def test_jobs_load_the_plugin_file_of_the_sweep(cluster: Cluster, tmp_path: Path) -> None:
+    """The path is relative to a folder in which no job runs; after an edit the runs are executed again."""
+    (plugin := tmp_path / "my_norm.py").write_text(PLUGIN)
+    spec = SPEC.replace("[ln]", "[halved]").replace("510", "20")
+    (tmp_path / "real.yaml").write_text(spec)
+    slurm = ("--backend", "slurm", "--profile", str(profile(tmp_path / "nodes.yaml")), "--workers", "1")
+    store = ("--store", str(cluster.store.root))
+
+    def sweep() -> set[str]:
+        """Return the source codes with which the run was computed, in all sweeps."""
+        done = flbench("--plugin", "my_norm.py", "sweep", "real.yaml", *store, *slurm, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (run_id,) = cluster.store.run_ids()
+        return {str(result.environment["plugins"]) for result in cluster.store.run(run_id).results()}
+
+    (first,) = sweep()
+    assert first.startswith("flbench_plugin_my_norm=")
+    plugin.write_text(PLUGIN.replace("x / 2", "x / 3"))
+    assert len(sweep() - {first}) == 1
+    (submitted, *_) = cluster.submissions()
+    assert len(cluster.submissions()) == 2 and submitted.job_id is not None
