@@ -7,13 +7,15 @@ From Python, for notebooks (``flbench.api`` has the details; the results are pan
 ``flbench.sweep("sweeps/quickstart.yaml")``: run what is missing of a sweep; its runs, one a row.
 ``flbench.model(run_id)``: the network of a run with its trained weights; ``flbench.predict(run_id, images)``.
 
-Importing this package imports nothing else; the first use of one of these functions imports ``flbench.api``.
+Importing this package imports nothing slow; the first use of one of these functions imports ``flbench.api``.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING
+
+from flbench.errors import check_platform
 
 if TYPE_CHECKING:
     from flbench.api import load, model, predict, run, sweep
@@ -24,6 +26,7 @@ __all__ = ["load", "model", "predict", "run", "sweep"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    check_platform()
     return getattr(importlib.import_module("flbench.api"), name)
 
 

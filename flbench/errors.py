@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from typing import Literal
 
 #: How CUDA's runtime, cuBLAS and cuDNN report that a GPU's memory does not suffice. cuDNN finds no engine where the
@@ -17,6 +18,12 @@ class UserError(Exception):
     """An error that the user can fix; the command line prints the message and exits with ``exit_code``."""
 
     exit_code = 2
+
+
+def check_platform() -> None:
+    """Raise UserError on Windows, which has no ``fcntl`` and none of the signals that end workers."""
+    if sys.platform == "win32":
+        raise UserError("flbench does not run on Windows: use WSL 2, which nobody has tried yet (docs/install.md)")
 
 
 class DataMissing(UserError):

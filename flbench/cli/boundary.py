@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import typer
 
-from flbench.errors import UserError
+from flbench.errors import UserError, check_platform
 
 
 class OutputLost(UserError):
@@ -28,6 +28,7 @@ INTERRUPTED = 130
 
 def check_environment() -> None:
     """Raise UserError if no command can work here."""
+    check_platform()
     try:
         os.getcwd()  # noqa: PTH109  Path.cwd is the same
     except OSError as error:

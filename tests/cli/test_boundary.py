@@ -120,3 +120,19 @@ def test_numbers_beyond_the_limits_are_refused(folder: Path, arguments: tuple[st
     code, _, errors = flbench(folder, *arguments)
     assert code == 2
     assert "Input should be less than or equal to 10000" in errors
+
+
+#: The beginning of a program as if on Windows, where the modules of POSIX are missing; click is the real platform's.
+ON_WINDOWS = "import sys, typer; sys.platform = 'win32'; sys.modules['fcntl'] = sys.modules['resource'] = None\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [("import flbench.cli; flbench.cli.main()", 2), ("import flbench; flbench.run(norm='ln')", 1)],
+)
+def test_windows_is_one_clear_error(program: str, code: int) -> None:
+    command = [sys.executable, "-c", ON_WINDOWS + program, "doctor"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == code
+    assert "flbench does not run on Windows: use WSL 2" in ended.stderr.splitlines()[-1]
+    assert ("Traceback" in ended.stderr) == (code == 1), "a function raises UserError, a command prints it"
