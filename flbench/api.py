@@ -82,7 +82,7 @@ def run(
     Args:
         store: the store's directory; None: $FLBENCH_STORE, else ``runs``.
         data: folder of the data sets; None: the default one.
-        device: what to compute on; ``auto`` selects CUDA if there is any.
+        device: what to compute on; ``auto`` selects CUDA if there is any, else the CPU.
         fields: of the experiment, as in a sweep: ``norm="ln"``, ``method={"name": "fedprox", "mu": 0.1}``, ``E=10``.
 
     Raises:

@@ -11,9 +11,9 @@ from typing import Literal
 #: The store that commands and functions use unless $FLBENCH_STORE or an option names another.
 DEFAULT_STORE = Path("runs")
 
-#: What a run computes on; ``auto`` selects CUDA if there is any.
-Device = Literal["auto", "cpu", "cuda"]
-UsedDevice = Literal["cpu", "cuda"]
+#: What a run computes on; ``auto`` selects CUDA if there is any, else the CPU. MPS is Apple's GPU.
+Device = Literal["auto", "cpu", "cuda", "mps"]
+UsedDevice = Literal["cpu", "cuda", "mps"]
 
 #: How clients are trained: one after the other, or stacked into one computation.
 Executor = Literal["auto", "loop", "stacked"]

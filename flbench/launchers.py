@@ -108,9 +108,17 @@ def run_launcher(
 
 
 def used_device(device: Device) -> UsedDevice:
-    """Return the device that ``auto`` selects on this machine; imports torch in that case, which takes seconds."""
-    if device != "auto":
+    """Return the device, for ``auto`` the one that this machine has; looking for it imports torch, which takes seconds.
+
+    Raises:
+        UserError: MPS is wanted, and there is none.
+    """
+    if device in ("cpu", "cuda"):
         return device
     import torch
 
+    if device == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError("--device mps: torch sees no Apple GPU here (it needs Apple silicon); use --device cpu")
+        return device
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -93,9 +93,10 @@ def _on_whole_set(logits_MY: Tensor, correct_M: Tensor, labels_M: Tensor) -> Rec
     count_Y = torch.bincount(labels_M, minlength=classes)
     hits_Y = torch.bincount(labels_M[correct_M], minlength=classes)
     pairs = zip(hits_Y.tolist(), count_Y.tolist(), strict=True)
+    exact_MY = (logits_MY.cpu() if logits_MY.is_mps else logits_MY).double()  # MPS has no float64
     return {
         "acc_global": _mean(correct_M),
-        "loss": float(F.cross_entropy(logits_MY.double(), labels_M)),
+        "loss": float(F.cross_entropy(exact_MY, labels_M.to(exact_MY.device))),
         "recall": [hits / count if count else None for hits, count in pairs],
     }
 

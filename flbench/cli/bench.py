@@ -62,7 +62,9 @@ def bench(
     repeats: Annotated[
         int, typer.Option(min=1, max=MOST_AT_ONCE, help="Turns of each variant, after one warm-up round.")
     ] = 5,
-    device: Annotated[Device, typer.Option(help="Device to compute on; auto selects CUDA if available.")] = "auto",
+    device: Annotated[
+        Device, typer.Option(help="Device to compute on; auto selects CUDA if available, else the CPU.")
+    ] = "auto",
     precision: Annotated[Precision, typer.Option(help="Arithmetic; with bf16 the plain loops stay in fp32.")] = "fp32",
     threads: Annotated[
         int | None,
@@ -154,6 +156,8 @@ def bench(
     for name in workloads or ():
         if name not in WORKLOADS:
             raise UserError(unknown("workload", name, WORKLOADS))
+    if device == "mps":
+        raise UserError("--device mps: flbench bench times CPUs and CUDA GPUs only")
     if device == "cuda" and used_device("auto") == "cpu":
         raise UserError("no CUDA device is available; run `flbench doctor` to see what works")
     if acceptance and used_device(device) == "cpu":

@@ -101,6 +101,11 @@ def _gpu() -> Finding:
     if torch.cuda.is_available():
         names = ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
         return Finding("gpu", "ok", names + masked, "use it by `--set resources.gpus=1`, or 0.5 for two runs on one")
+    if torch.backends.mps.is_available():
+        advice = (
+            "`flbench run --device mps` uses it, for training in fp32; untested: no Mac has run it (docs/install.md)"
+        )
+        return Finding("gpu", "ok", "Apple GPU (MPS)", advice)
     if shutil.which("nvidia-smi") is None:
         return Finding("gpu", "absent", f"no NVIDIA driver{masked}; everything runs on the CPU")
     advice = "check CUDA_VISIBLE_DEVICES, and that this torch is built for the driver's CUDA (see `nvidia-smi`)"

@@ -88,6 +88,8 @@ def _why_not(result: Result) -> str:
         return f"computed with torch {wanted.get('torch')}, this is {torch.__version__}"
     if wanted.get("device") == "cuda" and not torch.cuda.is_available():
         return "computed on a GPU, and there is none"
+    if wanted.get("device") == "mps" and not torch.backends.mps.is_available():
+        return "computed on an Apple GPU, and there is none"
     return ""
 
 

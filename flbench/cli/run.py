@@ -31,7 +31,9 @@ def run(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     data: DataOption = None,
-    device: Annotated[Device, typer.Option(help="Device to compute on; auto selects CUDA if available.")] = "auto",
+    device: Annotated[
+        Device, typer.Option(help="Device to compute on; auto selects CUDA if available, else the CPU.")
+    ] = "auto",
     executor: Annotated[
         Executor, typer.Option(help="Train clients one after the other (loop) or as one computation (stacked).")
     ] = "auto",

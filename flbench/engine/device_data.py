@@ -143,11 +143,18 @@ def _padded(array: Rows, steps: int) -> Rows:
 
 
 def on_device(tree: Tree, device: torch.device) -> Tree:
-    """Copy a tree to a GPU, asynchronously; a tree for the CPU is returned as it is."""
+    """Copy a tree to a GPU, to CUDA asynchronously; a tree for the CPU is returned as it is."""
     if device.type == "cpu":
         return tree
+    if device.type == "mps":
+        return {name: leaf.to(device) for name, leaf in without_float64(tree).items()}
     # Only from pinned memory is a copy queued and not waited for; torch reuses that memory once it is copied.
     return {name: leaf.pin_memory().to(device, non_blocking=True) for name, leaf in tree.items()}
+
+
+def without_float64(tree: Tree) -> Tree:
+    """Return a tree with float32 in place of float64, which MPS does not have."""
+    return {name: leaf.float() if leaf.dtype == torch.float64 else leaf for name, leaf in tree.items()}
 
 
 @dataclass(frozen=True, eq=False)

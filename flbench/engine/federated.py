@@ -132,7 +132,7 @@ class FederatedTrainer(Trainer):
             if len(rows):
                 own, model = self._to_device(rows), models[client if self.local else 0]
                 logits = self.executor.predict([model], self.images.train_MCHW[own], self.images.prepare)[0]
-                accuracies.append(float((logits.argmax(-1) == self.images.train_labels_M[own]).double().mean()))
+                accuracies.append(float((logits.argmax(-1) == self.images.train_labels_M[own]).cpu().double().mean()))
         if accuracies:
             record["val_acc"] = sum(accuracies) / len(accuracies)
         return record

@@ -76,7 +76,7 @@ def make_trainer(
     Args:
         experiment: what to train.
         data: its data set.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu``, ``cuda`` or ``mps``.
         executor: how clients are trained; ``auto`` selects by the device and the FLOPs of a local step alone.
         pool: threads of the loop executor; they change the speed, but no bit of the result.
         neighbours: processes that share the GPU, including this one.
@@ -101,7 +101,7 @@ def make_trainer(
     record = None
     if executor_for(experiment, data, device=device, wanted=executor, network=first) == "loop":
         runner = LoopExecutor([network() for _ in range(pool)], autocast)
-    elif device == "cpu":
+    elif device != "cuda":
         runner = StackedExecutor(network(), autocast)
     else:
         tuner, method = _gpu_tuner(), _method(experiment)
@@ -145,7 +145,7 @@ def runs_worth_fusing(experiment: Training, data: Data, *, device: str, executor
     if not isinstance(experiment, Federated) or not stacked or cast(Norm, experiment.norm).lock_step:
         return 1
     most = CHUNK
-    if device != "cpu":
+    if device == "cuda":
         network = make_network(experiment, data, device)
         fitting = clients_that_fit(network, _image(data), experiment.batch_size, _method(experiment), neighbours)
         most = min(SATURATED, fitting)

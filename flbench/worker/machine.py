@@ -25,6 +25,8 @@ def environment(device: str) -> dict[str, Any]:
         import torch
 
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    elif device == "mps":
+        gpu = f"Apple GPU, macOS {platform.mac_ver()[0]}"
     return {
         "flbench": _version("flbench"),
         "git_commit": commit,

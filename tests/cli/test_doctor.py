@@ -61,3 +61,10 @@ def test_wandb_reports_the_mode_of_sweeps(monkeypatch: pytest.MonkeyPatch, tmp_p
     finding = doctor("--store", str(tmp_path / "store"))[1]["wandb"]
     assert finding["state"] == "absent"
     assert "WANDB_MODE" in finding["advice"]
+
+
+def test_an_apple_gpu_is_named_and_no_promise_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    finding = doctor("--store", str(tmp_path / "store"))[1]["gpu"]
+    assert (finding["state"], finding["found"]) == ("ok", "Apple GPU (MPS)")
+    assert "flbench run --device mps" in finding["advice"] and "no Mac has run it" in finding["advice"]
