@@ -99,7 +99,7 @@ NAMES = (
 )
 
 COMMANDS = (
-    *("status --json", "status", "logs toy", "retry toy", "runs --json", "runs"),
+    *("status --json", "status", "status --html page.html", "logs toy", "retry toy", "runs --json", "runs"),
     *("gc --yes", "export out.parquet", "report --json", "verify"),
 )
 

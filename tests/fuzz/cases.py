@@ -18,6 +18,7 @@ from tests.fuzz import mutations
 ON_STORES = """\
 status
 status --json
+status --html page.html
 status fuzz
 logs fuzz
 logs 0

@@ -193,9 +193,12 @@
     const worst = group.lower ? high : low, now = choice.bound ?? worst, step = (high - low) / 20;
     const set = (value) => choose({ bound: (value - worst) * (group.lower ? -1 : 1) <= 0 ? null : Number(Math.min(high, Math.max(low, value)).toPrecision(4)) });
     const drag = (event) => {
-      const box = event.target.ownerSVGElement.getBoundingClientRect();
+      const handle = event.target, box = handle.ownerSVGElement.getBoundingClientRect(), start = event.clientY;
       const valueAt = (y) => low + ((yOf(low) - (y - box.top)) / (yOf(low) - yOf(high))) * (high - low);
-      document.addEventListener("pointerup", (up) => set(valueAt(up.clientY)), { once: true });
+      const move = (moved) => handle.setAttribute("transform", `translate(0 ${moved.clientY - start})`);
+      const drop = (dropped) => { document.removeEventListener("pointermove", move); set(valueAt(dropped.clientY)); };
+      document.addEventListener("pointermove", move);
+      document.addEventListener("pointerup", drop, { once: true });
       event.preventDefault();
     };
     return svg("polygon", { class: "bound", points: `${x},${yOf(now)} ${x - 12},${yOf(now) - 7} ${x - 12},${yOf(now) + 7}`, tabindex: 0, role: "slider",
