@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from flbench.report.blocks import Entry, Fold, Grid, Heading, Paragraph
+from flbench.report.blocks import Entry, Fold, Grid, Heading, Paragraph, Updated
 from flbench.report.board import Leaderboard
 from flbench.report.runs import StoreSource, collect
 from flbench.report.write.html import to_html
@@ -189,3 +190,15 @@ def test_the_page_follows_the_dark_color_scheme(page: str, tmp_path: Path) -> No
     paper = "getComputedStyle(document.body).backgroundColor"
     assert run_in_browser(page, paper, tmp_path) == "rgb(255, 255, 255)"
     assert run_in_browser(page, paper, tmp_path, dark=True) == "rgb(20, 23, 26)"
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize(
+    ("period", "says"),
+    [(5.0, "the command that writes this page may have ended"), (None, "this page is not written any more")],
+)
+def test_an_old_page_says_whether_another_one_is_expected(tmp_path: Path, period: float | None, says: str) -> None:
+    page = to_html([Heading(1, "t"), Updated(time.time() - 3700, period)], "t")
+    told = run_in_browser(page, "document.querySelector('#page-updated').innerText", tmp_path)
+    assert str(told).endswith(f"1 hour ago; {says}.")
