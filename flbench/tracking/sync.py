@@ -97,16 +97,20 @@ def sync_job(
         results = [SyncResult(name, problem=str(error))]
         output.say(results[0].line())
         return results
-    return [_sync_to(tracker, store, name, job, output, beside) for tracker in job.chosen(trackers, mode)]
+    asked = bool(trackers) and not beside
+    return [_sync_to(tracker, store, name, job, output, beside, asked) for tracker in job.chosen(trackers, mode)]
 
 
-def _sync_to(tracker: Tracker, store: Store, name: str, job: Job, output: Output, beside: bool) -> SyncResult:
+def _sync_to(
+    tracker: Tracker, store: Store, name: str, job: Job, output: Output, beside: bool, asked: bool
+) -> SyncResult:
+    """Return how a job was mirrored to one tracker; that it is turned off is a problem if the user ``asked`` for it."""
     target = None
     try:
         target = tracker.target(store.root)
         result = _sync(target, store, SyncResult(name, tracker.name, target.mode), job, output, beside)
     except NotTracked as off:
-        problem, note = (f"nothing is mirrored: {off}", "") if off.failed else ("", str(off))
+        problem, note = (f"nothing is mirrored: {off}", "") if off.failed or asked else ("", str(off))
         result = SyncResult(name, tracker.name, problem=problem, note=note)
     except UserError as error:
         result = SyncResult(name, tracker.name, problem=str(error))

@@ -75,6 +75,8 @@ def test_without_a_login_it_says_how_to_turn_it_on(
         result = sync("--store", toys.store.root, "--mode", mode)
         assert result.exit_code == code
         assert "wandb login" in result.stdout
+    asked = sync("--store", toys.store.root, "--mode", "auto", "--to", "wandb")
+    assert (asked.exit_code, "warning: nothing is mirrored: not logged in" in asked.stdout) == (1, True)
     assert sink.sessions == []
 
 
