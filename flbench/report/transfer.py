@@ -14,7 +14,7 @@ from flbench.report.exports import Exported, read
 from flbench.report.runs import TAIL, StoredRun
 from flbench.store import Lease, Result, RunDir, Store, files, strict_json
 
-#: Fields of an environment that concern the machine's user rather than the numbers; they are not exported.
+#: Fields of an environment that concern the machine's user rather than the numbers; they do not leave the store.
 PRIVATE = frozenset({"host", "argv", "cuda_visible_devices"})
 
 ImportOutcome = Literal["imported", "already there", "different numbers", "in use", "retired", "unreadable"]
@@ -50,9 +50,9 @@ def _export_run(run: RunDir, result: Result) -> Exported:
     exported = Exported(
         run_id=run.run_id,
         experiment_json=canonical_json(experiment.to_json()),
-        result=dataclasses.replace(result, environment=_without_private(result.environment)),
+        result=dataclasses.replace(result, environment=without_private(result.environment)),
         metrics=strict_json.join_lines(run.metrics(result)),
-        environment=_without_private(attempt.environment() if attempt else {}),
+        environment=without_private(attempt.environment() if attempt else {}),
     )
     exported.check()
     return exported.on_its_data()
@@ -72,7 +72,8 @@ def _ends_of(whole: Exported) -> Exported:
     return dataclasses.replace(whole, metrics=metrics, result=result)
 
 
-def _without_private(environment: Mapping[str, Any]) -> dict[str, Any]:
+def without_private(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may leave the store of an environment in which a run was computed."""
     return {name: value for name, value in environment.items() if name not in PRIVATE}
 
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from flbench.config import canonical_json, digest, parse_experiment
+from flbench.report.transfer import without_private
 from flbench.run_names import label
 from flbench.store import Result, RunDir, RunState, strict_json
 
@@ -64,7 +65,7 @@ def finished_view(run: RunDir, sweeps: Sequence[str]) -> tuple[RunView, Result] 
         "attempts": result.attempt,
         "data_fingerprint": result.fingerprint,
         "numerics": result.numerics,
-        "environment": {key: value for key, value in result.environment.items() if key != "host"},
+        "environment": without_private(result.environment),
     }
     view = _view(run, sweeps, result.status, summary, result.metrics_sha256, rounds=result.rounds)
     return None if view is None else (view, result)
