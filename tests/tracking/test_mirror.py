@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flbench.store import Attempt
 from flbench.tracking import mirror as module
+from flbench.tracking import sync
 from flbench.tracking.mirror import MAX_FAILURES, MAX_LIVE, GivenUp, Mirror
 from flbench.tracking.run_view import RunView, rows_of
 from flbench.tracking.sink import Row, RunDeleted, Target
@@ -219,6 +222,21 @@ def test_after_the_sweep_runs_start_at_once(tmp_path: Path) -> None:
     mirroring = mirror(planned(tmp_path), FakeSink(), pace=1e9)
     mirroring.finish()
     assert mirroring.counts.new == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the priority is one of the whole process")
+def test_only_following_a_sweep_has_low_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    class Following:
+        def follow(self, wait: Callable[[float], bool]) -> None:
+            seen.append(os.getpriority(os.PRIO_PROCESS, 0))
+
+    monkeypatch.setattr(sync, "_set_autogroup", seen.append)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    sync._follow(cast(Any, Following()))
+    assert seen == [19, 19, 0]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_it_says_how_far_it_is_and_what_it_waits_for(tmp_path: Path) -> None:

@@ -172,6 +172,18 @@ def test_tensorboard_shows_settings_results_tables_and_figures(tmp_path: Path) -
     assert statuses[experiment(lr=1.0).run_id] == 2  # failure
 
 
+def test_files_leave_the_end_of_the_disk_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    toys = planned(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(sink, "RESERVED_BYTES", 1 << 62)
+        result = CliRunner().invoke(app, ["sync", "--store", str(toys.store.root), "--to", "tensorboard"])
+    assert result.exit_code == 1
+    assert "are left to runs" in result.stdout
+    assert "0 of 4 runs are in" in result.stdout
+    assert "4 of them new" in sync(toys, "tensorboard", toys.store.root / "tensorboard")
+
+
 def session_groups(folder: Path) -> Any:
     """The table of TensorBoard's page for hyper-parameters, as its server makes it."""
     from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
