@@ -112,8 +112,9 @@ class Planned:
 
     @property
     def value(self) -> str:
-        """``fn``."""
-        return _text(self.pair.value)
+        """``fn``; with the name of its field where it is a number, ``coefficient 0.3``."""
+        name = "" if isinstance(json.loads(self.pair.value), str | dict) else self.pair.field.rpartition(".")[2]
+        return f"{name} {_text(self.pair.value)}".lstrip()
 
     @property
     def reference(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -162,3 +163,15 @@ def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
     assert texts == [f"{1.0 * classes * E:+.1f}" for classes in (1, 2, 3) for E in (1, 2, 4)]
     assert drawing.name == "phase-digits-mlp-against-none"
     assert draw(board_of(VALUES, contrasts=(GAIN,)), "phase") == [], "two by two columns are a table"
+
+
+def test_a_compared_number_has_the_name_of_its_field() -> None:
+    method = {"name": "feddecorr", "coefficient": 0}
+    requests = [
+        experiment(method=method | {"coefficient": dose}, seed=seed)
+        for dose, seed in itertools.product((0, 1), range(3))
+    ]
+    runs = tuple(Run(one, one.rounds, "done", record={"acc": 0.5 + 0.01 * one.seed}) for one in requests)
+    options = {"rows": ("method.coefficient",), "contrasts": (Pair("method.coefficient", "1", "0"),)}
+    (section,) = leaderboard_of(Collection(runs), **options).sections
+    assert [one.name for one in section.planned] == ["coefficient 1 against 0"]
