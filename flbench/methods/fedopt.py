@@ -39,7 +39,7 @@ class FedAvgM(Method):
 
 @dataclass(frozen=True)
 class Adaptive(Method):
-    """What the adaptive optimizers of Reddi et al. (2020, Algorithm 2) share; there is no bias correction.
+    """What the adaptive optimizers of Reddi et al. (2021, Algorithm 2) share; there is no bias correction.
 
     m <- beta1 m + (1 - beta1) delta,   v <- second_moment(v, delta^2),   x <- x + server_lr m / (sqrt(v) + tau)
 
@@ -95,7 +95,7 @@ class Adaptive(Method):
 @METHODS.register("fedadagrad")
 @dataclass(frozen=True)
 class FedAdagrad(Adaptive):
-    """FedAdagrad (Reddi et al. 2020, Algorithm 2): v <- v + delta^2, without momentum (beta1 = 0)."""
+    """FedAdagrad (Reddi et al. 2021, Algorithm 2): v <- v + delta^2, without momentum (beta1 = 0)."""
 
     equation: ClassVar[str] = "v <- v + delta^2, x <- x + server_lr m / (sqrt(v) + tau)"
     source: ClassVar[str] = _ADAPTIVE
@@ -110,7 +110,7 @@ class FedAdagrad(Adaptive):
 @METHODS.register("fedadam")
 @dataclass(frozen=True)
 class FedAdam(Adaptive):
-    """FedAdam (Reddi et al. 2020, Algorithm 2): v <- beta2 v + (1 - beta2) delta^2, no bias correction."""
+    """FedAdam (Reddi et al. 2021, Algorithm 2): v <- beta2 v + (1 - beta2) delta^2, no bias correction."""
 
     equation: ClassVar[str] = "v <- beta2 v + (1 - beta2) delta^2, x <- x + server_lr m / (sqrt(v) + tau)"
     source: ClassVar[str] = _ADAPTIVE
@@ -125,7 +125,7 @@ class FedAdam(Adaptive):
 @METHODS.register("fedyogi")
 @dataclass(frozen=True)
 class FedYogi(Adaptive):
-    """FedYogi (Reddi et al. 2020, Algorithm 2): v <- v - (1 - beta2) delta^2 sign(v - delta^2), no bias correction.
+    """FedYogi (Reddi et al. 2021, Algorithm 2): v <- v - (1 - beta2) delta^2 sign(v - delta^2), no bias correction.
 
     Paper, label-skew text and label-skew code agree. The code saves m, v and x in no checkpoint: its resumed runs start
     again from random weights.
