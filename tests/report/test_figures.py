@@ -14,6 +14,7 @@ from flbench.report.figures.drawing import Drawing
 from flbench.report.figures.style import COLORS
 from flbench.report.paper import figure_kinds
 from flbench.report.runs import StoreSource, collect
+from flbench.report.tables import Pair
 from flbench.store import Store
 from tests.papers.label_skew.test_claims_published import done, seeds
 from tests.report.stores import draw, experiment, filled, finish, leaderboard_of, records, write_figures
@@ -88,6 +89,24 @@ def test_over_the_learning_rate_incomplete_cells_break_the_line(tmp_path: Path) 
     assert panel.get_xscale() == "log"
     assert drawings(store, "curves"), "curves are those of the best rate"
     assert drawing.name == "lr-digits-mlp"
+
+
+@pytest.mark.parametrize("kind", ["curves", "lr"])
+def test_of_many_rows_the_baseline_the_planned_and_the_best_are_shown(tmp_path: Path, kind: str) -> None:
+    """Ten rows: the baseline is the worst, and of planned comparisons is the second worst."""
+    store, norms = (
+        Store(tmp_path),
+        ["none", "rms", "ln", "fn", "gn", "bn", "ln-static", "gn-static", "bn-static", "scale"],
+    )
+    for place, norm in enumerate(norms):
+        for lr in (0.01, 0.1, 1):
+            finish(store, experiment(norm=norm, lr=lr), 0.1 + 0.05 * place)
+    (drawing,) = drawings(store, kind, contrasts=(Pair("norm", '"rms"', '"none"'),))
+    names = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+    assert {*names} == {f"fedavg {norm}" for norm in norms if norm not in ("ln", "fn")} and len(names) == 8
+    assert max(len(panel.lines) for panel in axes_of(drawing)) <= 2 * 8  # with a mark for missing seeds each
+    assert drawing.caption.endswith("8 of 10 rows: the baseline, those of planned comparisons, and the best.")
+    assert "one seed" in drawing.caption and "sd" not in drawing.caption
 
 
 def test_over_dirichlets_beta(tmp_path: Path) -> None:

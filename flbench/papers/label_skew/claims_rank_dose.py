@@ -78,7 +78,7 @@ def _count(doses: Sequence[Dose], what: str, margin: float) -> str:
     equal = sum("equivalent" in one for one in verdicts)
     return (
         f"{len(doses)} {what} the rank, by {ranks}: accuracy changes by {gains} points; shown to be more in {more}, "
-        f"less in {less}, equivalent within {100 * margin:g} points in {equal}."
+        f"less in {less}, equivalent within {100 * margin:g} point{'' if margin == 0.01 else 's'} in {equal}."
     )
 
 

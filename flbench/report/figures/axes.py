@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import Cell, grouped
 from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.rows import leading, shown_text, spread_text
 from flbench.report.figures.style import (
     PANEL,
     LineStyle,
@@ -89,12 +91,13 @@ def _draw(
     columns = grouped(cells, axes.col)
     if not axes.rows or max(len({number(cell) for cell in column}) for column in columns) < FEWEST:
         return
-    rows = sorted({axes.row(cell) for cell in cells})
+    lines = [line for column in columns for line in grouped(column, axes.row)]
+    rows = leading([(axes.row(line[0]), line[0], _best(line)) for line in lines], section.layout)
     styles = dict(zip(rows, row_styles(rows), strict=True))
     metric = cells[0].metric
     figure, shown = panels(len(columns), sharex=True, sharey=True)
     for panel, column in zip(shown, columns, strict=True):
-        for line in grouped(column, axes.row):
+        for line in grouped([cell for cell in column if axes.row(cell) in styles], axes.row):
             _draw_line(panel, line, number, styles[axes.row(line[0])])
         set_panel_title(panel, place_label(axes.cols, axes.col(column[0])), PANEL[0])
         panel.set_xscale("log")
@@ -102,10 +105,18 @@ def _draw(
             panel.set_ylim(-4, 101)
     figure.supxlabel(label, fontsize="medium")
     figure.supylabel(metric_label(metric), fontsize="medium")
-    set_title(figure, f"{section.title}: mean ± sd over seeds; ×: cells that lack seeds")
+    spread = f"{spread_text(cells)}; ×: cells that lack seeds"
+    set_title(figure, f"{section.title}: {spread}")
     legend(figure, rows, list(styles.values()), axes.rows)
-    caption = f"{section.title}: {metric_label(metric)} {over}, mean ± sd over seeds; ×: cells that lack seeds."
+    caption = f"{section.title}: {metric_label(metric)} {over}, {spread}."
+    caption += shown_text(len(rows), len({axes.row(cell) for cell in cells}))
     yield Drawing(file_name(kind, section.title), caption, figure, section.place)
+
+
+def _best(cells: Sequence[Cell]) -> float | None:
+    """The best mean of complete cells."""
+    means = [cell.summary.mean for cell in cells if cell.complete and cell.summary]
+    return METRICS[cells[0].metric].best(means) if means else None
 
 
 def _draw_line(panel: Axes, cells: Sequence[Cell], number: Callable[[Cell], float], style: LineStyle) -> None:

@@ -8,8 +8,8 @@ from flbench.report.board import Leaderboard, Section
 from flbench.report.budget import Budget, Budgets
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.rows import leading, shown_text
 from flbench.report.figures.style import (
-    COLORS,
     is_lowest,
     legend_below,
     line_style,
@@ -20,11 +20,9 @@ from flbench.report.figures.style import (
     set_panel_title,
     set_title,
 )
-from flbench.report.planned import is_named
-from flbench.report.ticks import Tick
 
-#: Most lines of a panel, most panels, panels side by side, and the size of one in inches.
-MOST_LINES, MOST_PANELS, _ACROSS, _PANEL = 8, 8, 4, (2.0, 1.9)
+#: Most panels, panels side by side, and the size of one in inches.
+MOST_PANELS, _ACROSS, _PANEL = 8, 4, (2.0, 1.9)
 
 
 def budget(board: Leaderboard) -> Iterator[Drawing]:
@@ -36,8 +34,9 @@ def budget(board: Leaderboard) -> Iterator[Drawing]:
 
 def _draw(section: Section, budgets: Budgets) -> Drawing:
     columns = _columns(budgets.rows)
-    rows = _rows(section, [one for column in columns for one in column])
-    styles = {row: line_style(index, index // len(COLORS)) for index, row in enumerate(rows)}
+    lines = [(one.row, one.cell, one.curve[-1].mean) for column in columns for one in column]
+    rows = leading(lines, section.layout)
+    styles = {row: line_style(index) for index, row in enumerate(rows)}
     metric = section.layout.metric
     figure, axes = panels(len(columns), panel=_PANEL, across=_ACROSS, beside=0.3, sharex=True, sharey=True)
     for index, (panel, column) in enumerate(zip(axes, columns, strict=True)):
@@ -58,6 +57,7 @@ def _draw(section: Section, budgets: Budgets) -> Drawing:
     differ = [axis for axis in range(len(rows[0])) if len({row[axis] for row in rows}) > 1] or [0]
     legend_below(figure, [[row[axis] for axis in differ] for row in rows], list(styles.values()))
     caption = f"{what}, of which the best by the rule is reported; bands: 95 % intervals over seeds."
+    caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(
         file_name("budget", section.title, "" if budgets.kind == "federated" else budgets.kind),
         caption,
@@ -73,13 +73,3 @@ def _columns(found: Sequence[Budget]) -> list[list[Budget]]:
         return columns
     ends = [{min(ticks), max(ticks)} for ticks in zip(*(column[0].col for column in columns), strict=True)]
     return [column for column in columns if all(tick in of for tick, of in zip(column[0].col, ends, strict=True))]
-
-
-def _rows(section: Section, found: Sequence[Budget]) -> list[tuple[Tick, ...]]:
-    """Return the rows of planned comparisons, or else of all, and of many those with the best last values."""
-    named = [one for one in found if is_named(one.cell.experiment, section.layout)] or list(found)
-    last: dict[tuple[Tick, ...], list[float]] = {}
-    for one in named:
-        last.setdefault(one.row, []).append(one.curve[-1].mean)
-    best = sorted(last, key=lambda row: -sum(last[row]) / len(last[row]))[:MOST_LINES]
-    return sorted(best)

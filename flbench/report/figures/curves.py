@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from flbench.config import Federated, Training
 from flbench.metric_specs import value_of
 from flbench.report.board import Leaderboard, Section
-from flbench.report.cells import Cell, summarize
+from flbench.report.cells import Cell, grouped, summarize
 from flbench.report.figures.drawing import Drawing, file_name, titles_of
+from flbench.report.figures.rows import leading, shown_text, spread_text
 from flbench.report.figures.style import (
     PANEL,
     LineStyle,
@@ -30,7 +31,7 @@ from flbench.report.figures.style import (
     set_title,
 )
 from flbench.report.runs import Collection
-from flbench.report.tables import Table
+from flbench.report.tables import Layout, Table
 from flbench.report.ticks import Tick, place_label
 from flbench.report.wording import row_name
 
@@ -57,15 +58,23 @@ def over_rounds(board: Leaderboard) -> Iterator[Drawing]:
 def _draw_rounds(section: Section, table: Table, collection: Collection, name: str) -> Drawing:
     from matplotlib.ticker import MaxNLocator
 
-    alike = [other.rows for other in section.tables if other.row_axes == table.row_axes]
-    styles = row_styles(table.rows, [row for rows in alike for row in rows])
+    alike = [one.table for one in section.details if one.table.row_axes == table.row_axes]
+    lines = [
+        (other.rows[r], cell, cell.summary.mean if cell.summary else None)
+        for other in alike
+        for (r, _), cell in other.cells.items()
+    ]
+    rows = leading(lines, section.layout)
+    styles = dict(zip(rows, row_styles(rows), strict=True))
     as_long = len({cell.training.rounds for cell in table.cells.values()}) == 1
     figure, axes = panels(len(table.cols), sharex=as_long, sharey=True)
     for c, (panel, col) in enumerate(zip(axes, table.cols, strict=True)):
-        cells = [(r, table.cells[r, c]) for r in range(len(table.rows)) if (r, c) in table.cells]
-        for r, cell in cells:
-            _draw_line(panel, cell, collection, 1, styles[r], r)
-        annotate_gaps(panel, [(row_name(table.rows[r]), cell) for r, cell in cells])
+        cells = [
+            (row, table.cells[r, c]) for r, row in enumerate(table.rows) if row in styles and (r, c) in table.cells
+        ]
+        for row, cell in cells:
+            _draw_line(panel, cell, collection, 1, styles[row], rows.index(row))
+        annotate_gaps(panel, [(row_name(row), cell) for row, cell in cells])
         set_panel_title(panel, place_label(table.col_axes, col), PANEL[0])
         if scale_of(table.metric) == 100:
             panel.set_ylim(0, 101)
@@ -74,9 +83,11 @@ def _draw_rounds(section: Section, table: Table, collection: Collection, name: s
             panel.set_xlabel("round")
     figure.supylabel(metric_label(table.metric), fontsize="medium")
     title = titles_of(section, table)
-    set_title(figure, f"{title}: mean ± sd over seeds")
-    legend(figure, table.rows, styles, table.row_axes)
-    caption = f"{title}: {metric_label(table.metric)} over rounds, mean ± sd over seeds."
+    spread = spread_text(table.cells.values())
+    set_title(figure, f"{title}: {spread}")
+    legend(figure, rows, list(styles.values()), table.row_axes)
+    caption = f"{title}: {metric_label(table.metric)} over rounds, {spread}."
+    caption += shown_text(len(rows), len({row for row, *_ in lines}))
     return Drawing(name, caption, figure, section.place)
 
 
@@ -98,7 +109,7 @@ def over_data(board: Leaderboard) -> Iterator[Drawing]:
         tables = [details.table for details in section.details]
         columns = [column for table in tables for column in _columns(table) if column.cells]
         if any(table.kind == "centralized" for table in tables) and columns:
-            yield _draw_data(section, columns, board.collection)
+            yield _draw_data(section, _of_leading_rows(columns, section.layout), board.collection)
 
 
 def _columns(table: Table) -> Iterator[_Column]:
@@ -111,6 +122,20 @@ def _columns(table: Table) -> Iterator[_Column]:
             if (r, c) in table.cells and table.cells[r, c].values and _samples_per_round(table.cells[r, c].training)
         }
         yield _Column(", ".join(filter(None, [kind, place_label(table.col_axes, col)])), cells)
+
+
+def _of_leading_rows(columns: Sequence[_Column], layout: Layout) -> list[_Column]:
+    """Return the columns with the leading rows of federated and of centralized training."""
+    kinds = grouped(
+        [(key, cell) for column in columns for key, cell in column.cells.items()], lambda one: one[1].experiment.kind
+    )
+    rows = {
+        row
+        for lines in kinds
+        for row in leading([(key, cell, cell.summary.mean if cell.summary else None) for key, cell in lines], layout)
+    }
+    shown = [{key: cell for key, cell in column.cells.items() if key in rows} for column in columns]
+    return [_Column(column.title, cells) for column, cells in zip(columns, shown, strict=True) if cells]
 
 
 def _draw_data(section: Section, columns: Sequence[_Column], collection: Collection) -> Drawing:
@@ -136,10 +161,10 @@ def _draw_data(section: Section, columns: Sequence[_Column], collection: Collect
         if is_lowest(c, len(axes)):
             panel.set_xlabel("training samples seen")
     figure.supylabel(metric_label(everything[0].metric), fontsize="medium")
-    set_title(figure, f"{section.title}: mean ± sd over seeds")
+    set_title(figure, f"{section.title}: {spread_text(everything)}")
     handles = [Line2D([], [], **style) for style in styles.values()]
     figure.legend(handles, [name for name, _ in keys], loc="outside right center", handlelength=3.5)
-    caption = f"{section.title}: federated and centralized training over the samples seen, mean ± sd over seeds."
+    caption = f"{section.title}: federated and centralized training over the samples seen, {spread_text(everything)}."
     return Drawing(file_name("data", section.title), caption, figure, section.place)
 
 

@@ -60,11 +60,11 @@ LineStyle = dict[str, Any]
 
 
 def line_style(color: int, dashes: int = 0) -> LineStyle:
-    """Return the style with a colour and marker, and dashes, by their numbers."""
+    """Return the style with a colour and marker, and dashes, by their numbers; colours used again have other dashes."""
     return {
         "color": COLORS[color % len(COLORS)],
         "marker": MARKERS[color % len(MARKERS)],
-        "linestyle": LINES[dashes % len(LINES)],
+        "linestyle": LINES[(dashes + color // len(COLORS)) % len(LINES)],
         "linewidth": 1.3,
         "markersize": 3.5,
     }

@@ -48,7 +48,7 @@ def test_the_evidence_counts_doses_and_says_by_how_much() -> None:
     assert found.evidence.startswith(
         "24 doses, each at a fixed normalization and learning rate, paired by seed. 24 raise"
     )
-    assert "shown to be more in 12, less in 0, equivalent within 1 points in 12." in found.evidence
+    assert "shown to be more in 12, less in 0, equivalent within 1 point in 12." in found.evidence
 
 
 def test_other_methods_with_a_coefficient_make_no_doses() -> None:
