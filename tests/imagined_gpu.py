@@ -25,6 +25,9 @@ from flbench.engine.server_round import RunGroup
 from flbench.methods.base import Tree
 from flbench.models import convolutions
 
+#: The CPU builds of torch, and those for Macs, have no CUDA to be traced.
+NEEDS_CUDA_BUILD = pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="this torch was built without CUDA")
+
 
 def imagined(leaf: Tensor) -> Tensor:
     return torch.empty(leaf.shape, dtype=leaf.dtype, device="cuda")

@@ -20,8 +20,10 @@ from torch.utils._pytree import tree_leaves
 from flbench.engine.optimizers import Sgd
 from flbench.methods.base import Method
 from flbench.models.layers import Conv
-from tests.imagined_gpu import round_on_gpu, stub_streams
+from tests.imagined_gpu import NEEDS_CUDA_BUILD, round_on_gpu, stub_streams
 from tests.toys import toy_clients, toy_images, toy_network, toy_trainer
+
+pytestmark = NEEDS_CUDA_BUILD
 
 #: The parts of a step by the beginnings of their operations' names.
 PARTS = {

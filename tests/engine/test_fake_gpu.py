@@ -23,8 +23,10 @@ from flbench.registry import METHODS
 from tests.engine.test_cuda_graph import group
 from tests.hook_methods import METHODS as HOOK_METHODS
 from tests.hook_methods import label, varied
-from tests.imagined_gpu import allow_bf16, gradients, round_on_gpu, stub_streams
+from tests.imagined_gpu import NEEDS_CUDA_BUILD, allow_bf16, gradients, round_on_gpu, stub_streams
 from tests.toys import largest_difference, toy_clients, toy_images, toy_network, toy_trainer
+
+pytestmark = NEEDS_CUDA_BUILD
 
 IMAGE = (2, 8, 8)
 
