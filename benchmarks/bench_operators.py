@@ -1,0 +1,92 @@
+"""Measure which operators a plain local step of a network spends its time in: what no engine on top of torch can save.
+
+    uv run python benchmarks/bench_operators.py [lenet|cifar10 ...] [--repeats 7] [--steps 50]
+
+One torch thread, one client, images in memory. In each of ``--repeats`` turns the steps are timed, and then traced for
+the share of each operator in their time (median, min to max).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from processes import machine
+from torch.profiler import ProfilerActivity, profile
+
+from flbench.bench.workloads import WORKLOADS, Workload, data_for
+from flbench.engine.setup import make_network
+from flbench.models.layers import PooledConv
+
+#: Operators with a smaller share are summed.
+FEWEST_PERCENT = 2.0
+
+
+def local_step(workload: Workload, root: Path | None) -> Callable[[], None]:
+    """Return a local step of SGD as a user of torch writes it."""
+    experiment = workload.experiment(norm="none", method="fedavg", seed=0)
+    data = data_for(experiment, root)
+    network = make_network(experiment, data, "cpu")
+    for layer in network.modules():
+        if isinstance(layer, PooledConv):
+            layer.by_hand = False
+    optimizer = torch.optim.SGD(network.parameters(), lr=experiment.lr)
+    images = torch.from_numpy(data.train.images[: experiment.batch_size].copy()).float() / 255
+    labels = torch.from_numpy(data.train.labels[: experiment.batch_size].copy())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(images)[1], labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def measure(workload: Workload, arguments: argparse.Namespace) -> None:
+    """Print the table of a workload."""
+    step, milliseconds, shares = local_step(workload, arguments.data), [], defaultdict(list)
+    for turn in range(arguments.repeats + 1):
+        start = time.perf_counter()
+        for _ in range(arguments.steps):
+            step()
+        spent = 1000 * (time.perf_counter() - start) / arguments.steps
+        with profile(activities=[ProfilerActivity.CPU]) as traced:
+            for _ in range(arguments.steps):
+                step()
+        own = {one.key: one.self_cpu_time_total for one in traced.key_averages()}
+        if turn:  # the first one warms up
+            milliseconds.append(spent)
+            for name, time_of in own.items():
+                shares[name].append(100 * time_of / sum(own.values()))
+    print(f"\n{workload.what}: {text(milliseconds)} ms a step")
+    for name, found in sorted(shares.items(), key=lambda one: -statistics.median(one[1])):
+        if statistics.median(found) >= FEWEST_PERCENT:
+            print(f"  {name:36} {text(found)} %")
+
+
+def text(values: list[float]) -> str:
+    """Return the median with minimum and maximum."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workloads", nargs="*", default=["lenet"], help="names of flbench bench")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(machine("torch"))
+    print(f"n = {arguments.repeats} turns of {arguments.steps} steps; medians, min to max")
+    for name in arguments.workloads:
+        measure(WORKLOADS[name], arguments)
+
+
+if __name__ == "__main__":
+    main()
