@@ -95,7 +95,8 @@ def planned_sweep(plan: Path) -> Sweep:
         UserError: the sweep cannot be read, or differs from the one that was planned.
     """
     path = plan / "spec.yaml"
-    given = list(takewhile(lambda line: line.startswith(OPTIONS), path.read_text().splitlines()))
+    text = path.read_text("utf-8", errors="replace")  # load_sweep names what is no text
+    given = list(takewhile(lambda line: line.startswith(OPTIONS), text.splitlines()))
     problem = UserError(f"{path}: this is not the sweep that was planned; `flbench sweep` plans it again")
     for count in range(len(given), -1, -1):
         sets, only, limit = (

@@ -111,8 +111,11 @@ def test_the_last_page_of_a_watched_sweep_has_all_results(
     assert [cell["value"] for cell in embedded(page)["groups"][0]["cells"]] == [75.0, 50.0, 50.0, 50.0]
 
 
-def test_a_plan_without_its_sweep_has_no_charts(sweep: Sweep, running: Attempt) -> None:
-    (Path("my #store/sweeps/toy") / sweep.spec_hash / "spec.yaml").unlink()
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"n\xe1me: toy")])
+def test_a_plan_without_its_sweep_has_no_charts(
+    sweep: Sweep, running: Attempt, damage: Callable[[Path], object]
+) -> None:
+    damage(Path("my #store/sweeps/toy") / sweep.spec_hash / "spec.yaml")
     assert status("toy", "--html", "live.html").exit_code == 0
     page = Path("live.html").read_text()
     assert f"No charts of toy/{sweep.spec_hash}" in page and embedded(page)["groups"] == []
