@@ -157,6 +157,13 @@ def test_torn_tail_is_dropped(tail: bytes) -> None:
     assert strict_json.parse_lines(b'{"round": 1}\n{"round": 2}\n' + tail) == [{"round": 1}, {"round": 2}]
 
 
+@pytest.mark.parametrize("half", [b"\\ud800", "\ud800".encode("utf-8", "surrogatepass")])
+def test_half_a_surrogate_pair_is_no_text(half: bytes) -> None:
+    """Escaped, or as the bytes that UTF-8 would have for it: no text that is read can fail to be written."""
+    with pytest.raises(ValueError):
+        strict_json.loads(b'{"cpu": "' + half + b'"}')
+
+
 def test_numbers_that_are_not_finite_become_null() -> None:
     line = strict_json.to_line(
         {"loss": float("nan"), "clients": [1.0, float("inf")], "probes": {"rank": float("-inf")}}

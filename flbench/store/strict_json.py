@@ -39,7 +39,8 @@ def loads(data: bytes) -> Any:
         ValueError: the bytes are something else, or nested too deeply.
     """
     try:
-        value = json.loads(data, parse_float=_finite_float, parse_constant=_finite_float)
+        # Bytes would be decoded with surrogates let through.
+        value = json.loads(data.decode(), parse_float=_finite_float, parse_constant=_finite_float)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if _SURROGATE.search(data):
