@@ -81,6 +81,7 @@ def test_mistakes_and_failures_are_raised(tmp_path: Path) -> None:
         flbench.run(store=tmp_path, device="cpu", **{**TINY, "partition": "dirichlet:1", "min_size": 10_000})
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(SPEC)
     frame = flbench.sweep(tmp_path / "tiny.yaml", store=tmp_path / "runs", workers=1)

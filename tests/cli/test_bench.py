@@ -28,6 +28,7 @@ def bench(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["bench", *arguments, *tiny])
 
 
+@pytest.mark.slow
 def test_json() -> None:
     result = bench("digits", "--norm", "ln", "--json")
     assert result.exit_code == 0, result.output

@@ -205,6 +205,7 @@ def test_stopped_worker_exits_with_the_requeue_code(store: Store) -> None:
     assert worker.wait(timeout=120) == 75
 
 
+@pytest.mark.slow
 def test_two_orchestrators_at_once_share_the_work(store: Store) -> None:
     plan = experiments(4, rounds=ROUNDS)
     both = [start(store, 4), start(store, 4)]
@@ -271,6 +272,7 @@ def test_blocked_signals_reach_orchestrator_and_workers(store: Store) -> None:
     assert store.live_workers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.05, 2.0])
 def test_a_deleted_store_stays_deleted(store: Store, pause: float) -> None:
     """Workers of a detached sweep exit after their round and do not create the store again."""

@@ -91,6 +91,7 @@ def test_lease_of_another_boot_is_alive_while_its_heartbeat_is_young(
 # --- a worker hangs
 
 
+@pytest.mark.slow
 def test_hanging_worker_is_killed_and_its_run_is_resumed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGSTOP in round 3 of every attempt stops the heartbeat, but not the process."""
     for name, seconds in (("INTERVAL", 0.05), ("HANGING", 3.0)):
@@ -453,6 +454,7 @@ FUTURE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", FUTURE)
 def test_json_of_a_newer_version_is_refused_and_never_overwritten(store: Store, pattern: str) -> None:
     experiment = finished(store)

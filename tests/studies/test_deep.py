@@ -45,6 +45,7 @@ def test_weights_off_centre_break_batch_norm() -> None:
     assert found[4] == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.slow
 def test_pretraining_raises_every_layers_rank() -> None:
     vanilla = DeepMlp(32, 128, init="he")
     before = study(vanilla).evaluate()["ranks"]
