@@ -79,8 +79,10 @@ def tracker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         pytest.importorskip("tensorboard")
     plugin = tmp_path / "csv_tracker.py"
     plugin.write_text(next(block for block in code_blocks() if "csv_tracker.py" in block))
+    known = dict(registry.TRACKERS.classes)  # without the plug-in, whose name is registered in this copy alone
+    monkeypatch.setattr(registry.TRACKERS, "_classes", known)
+    monkeypatch.setitem(vars(registry.TRACKERS), "classes", known)
     monkeypatch.setenv(plugin_files.VARIABLE, str(plugin))
-    monkeypatch.setattr(registry.TRACKERS, "_classes", dict(registry.TRACKERS.classes))
     monkeypatch.delitem(sys.modules, "flbench_plugin_csv_tracker", raising=False)
     list(plugin_files.load_plugins())
     yield request.param
