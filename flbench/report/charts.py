@@ -147,7 +147,7 @@ def _curves(cell: Cell, points_of: Callable[[Run, str], Points], most: int, *, w
 
 
 def _thinned(rounds: Iterable[int], most: int) -> list[int]:
-    """Return at most so many of the rounds, evenly chosen, the first and the last among them.
+    """Return at most ``most`` of the rounds, evenly chosen, the first and the last among them.
 
     >>> _thinned(range(0, 100, 10), 4)
     [0, 30, 60, 90]

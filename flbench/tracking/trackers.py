@@ -64,7 +64,7 @@ class TensorBoard(Tracker):
     folder: Path | None = None
 
     def target(self, store: Path) -> Target:
-        """Return the folder of the event files. The log is in the folder: whoever deletes it gets all runs again."""
+        """Return the folder of the event files. The log is in it: after it is deleted, all runs are written again."""
         from flbench.tracking.tensorboard_sink import TensorBoardSink
 
         folder = (self.folder or store / "tensorboard").expanduser()
