@@ -8,6 +8,7 @@ what an earlier try has left of it.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -99,7 +100,7 @@ class NotTracked(Exception):
 
 
 @dataclass(frozen=True)
-class Tracker(Component):
+class Tracker(Component, ABC):
     """Base of all trackers; its fields are the tracker's settings in YAML, as for every component.
 
     Attributes:
@@ -121,9 +122,9 @@ class Tracker(Component):
         """Return whether nothing is sent, as far as this is known without importing the tracker's package."""
         return False
 
+    @abstractmethod
     def target(self, store: Path) -> Target:
         """Return where the runs of the store at this path are sent; raises NotTracked if the tracker is turned off."""
-        raise NotImplementedError
 
 
 def read_tracker(text: str) -> Tracker:

@@ -128,9 +128,8 @@ def test_all_runs_are_there_once_and_whole_however_often_they_are_sent(tmp_path:
     assert re.sub(r"[\W_]", " ", shown[other.run_id][0]) == "fedavg gn classes 1 lr 0 1 E 10 s9"
 
 
+@pytest.mark.parametrize("tracker", ["csv", "tensorboard"], indirect=True)  # for W&B test_wandb.py kills the service
 def test_an_interrupted_run_is_replaced(tmp_path: Path, tracker: str) -> None:
-    if tracker == "wandb":
-        pytest.skip("tests/tracking/test_wandb.py kills the service")
     toys, folder = planned(tmp_path), tmp_path / "shown"
     run = toys.store.run(toys.experiments[0].run_id)
     found = finished_view(run, ["toy"])
