@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,10 @@ from flbench.sweeps import condition
 
 #: Most columns where sweeps do not name them, and most rows.
 MOST_COLUMNS, MOST_ROWS = 5, 12
+
+
+#: A row, mostly its place on the row axes.
+AnyRow = TypeVar("AnyRow", bound="tuple[Any, ...]")
 
 
 @dataclass(frozen=True)
@@ -162,16 +167,26 @@ def _in_order(
         for row in rows
         if (one := column.standing(row)) and is_named(one.cell.experiment, column.section.layout)
     }
-    return sorted(
-        rows,
-        key=lambda row: (
-            row != baseline,
-            row not in planned,
-            -len(places[row]),
-            fmean(places[row]) if places[row] else 1.0,
-            row,
-        ),
-    )
+    return in_order(places, {baseline}, planned)
+
+
+def in_order(
+    scores: Mapping[AnyRow, Sequence[float]], baselines: Collection[AnyRow | None], planned: Collection[AnyRow]
+) -> list[AnyRow]:
+    """Return rows by what matters: baselines, those of planned comparisons, and the others, best first.
+
+    Args:
+        scores: for each row one in each column where it has a value, lower is better. A row with more of them is better
+            than another one, then one with a lower mean.
+        baselines: the rows with which others are compared.
+        planned: the rows that a planned comparison names.
+    """
+
+    def key(row: AnyRow) -> tuple[bool, bool, int, float, AnyRow]:
+        own = scores[row]
+        return row not in baselines, row not in planned, -len(own), fmean(own) if own else 0.0, row
+
+    return sorted(scores, key=key)
 
 
 def _is_better(column: Column, standing: Standing | None) -> bool:

@@ -2,12 +2,11 @@
 
 A comparison of two values of a field, such as ``norm: fn`` against ``none``, is made in each column: the difference of
 the two cells with the same method, paired by seed, and then its mean over the methods that have both; with ``if`` over
-those that meet its conditions. With ``between``
-it is an interaction: the difference in a column with the first value minus that in the column with the second, of the
-same method and seed. Seeds are the unit: the t-test and its interval (``stats.paired``) are those of one mean
-difference a seed. Methods are not drawn from a population, so the conclusion is about their mean. A method that
-computes the same as another one counts once. Holm's correction is over the planned comparisons of the section alone,
-once for the tests of differences and once for those of equivalence (``judged``).
+those that meet its conditions. With ``between`` it is an interaction: the difference in a column with the first value
+minus that in the column with the second, of the same method and seed. Seeds are the unit: the t-test and its interval
+(``stats.paired``) are those of one mean difference a seed. Methods are not drawn from a population, so the conclusion
+is about their mean. A method that computes the same as another one counts once. Holm's correction is over the planned
+comparisons of the section alone, once for the tests of differences and once for those of equivalence (``judged``).
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from flbench.papers.evidence import combined, direction, points_text, range_text
-from flbench.papers.label_skew.probe_cells import Probed, number, probes_of
+from flbench.papers.label_skew.probe_cells import Probed, Value, by_seed, number, probes_of
 from flbench.report.cells import grouped, summarize
 from flbench.report.claims import Claim
 from flbench.report.runs import Run
@@ -25,8 +25,6 @@ COLLAPSED = 0.99
 
 #: Norms that grow by less than this factor are bounded.
 BOUNDED = 1.05
-
-Value = Callable[[Run], float | None]
 
 
 def claims(cells: Sequence[Probed]) -> Iterator[Claim]:
@@ -46,9 +44,7 @@ def claims(cells: Sequence[Probed]) -> Iterator[Claim]:
             lambda run: number(probes_of(run.record), "features", "first_share"),
             f"share of the first singular value, none {_shares(plain)}, fn {_shares(normalized)}",
         )
-    forgotten = [
-        [value for one in some for value in _by_seed(one, _forgotten).values()] for some in (plain, normalized)
-    ]
+    forgotten = [[value for one in some for value in by_seed(one, _forgotten).values()] for some in (plain, normalized)]
     if forgotten[0]:
         lost = (f"{100 * statistics.fmean(values):.1f} points" if values else "not run" for values in forgotten)
         yield _fn_reduces(
@@ -101,7 +97,7 @@ def _fn_reduces(text: str, source: str, cells: Sequence[Probed], value: Value, n
     gaps = []
     for members in grouped(cells, lambda one: (repr(one.column), one.lr)):
         for plain, normalized in product(*_by_norm(members)):
-            gap = paired(_by_seed(normalized, value), _by_seed(plain, value))
+            gap = paired(by_seed(normalized, value), by_seed(plain, value))
             gaps += [gap] if gap is not None else []
     signs = [direction(gap) for gap in gaps]
     if not gaps:
@@ -115,11 +111,6 @@ def _fn_reduces(text: str, source: str, cells: Sequence[Probed], value: Value, n
         )
     verdict = combined(sign < 0 if sign else None for sign in signs) if gaps else "inconclusive"
     return Claim(text, f"{PAPER}, {source}", verdict, f"{numbers}; {comparison}")
-
-
-def _by_seed(one: Probed, value: Value) -> dict[int, float]:
-    found = {run.experiment.seed: value(run) for run in one.cell.runs if run.state == "done"}
-    return {seed: known for seed, known in found.items() if known is not None}
 
 
 def _forgotten(run: Run) -> float | None:

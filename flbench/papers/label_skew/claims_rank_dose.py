@@ -12,12 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flbench.config import Federated
+from flbench.metric_specs import METRICS
 from flbench.papers.evidence import range_text
-from flbench.papers.label_skew.probe_cells import Probed, number, probes_of
+from flbench.papers.label_skew.probe_cells import Probed, by_seed, number, probes_of
 from flbench.report.cells import grouped
 from flbench.report.claims import Claim, Verdict
 from flbench.report.planned import Judged, judged
+from flbench.report.runs import Run
 from flbench.report.stats import Difference, paired
+from flbench.report.wording import margin_text
 
 TEXT = "A higher rank of the features raises accuracy"
 SOURCE = "after Shi et al. 2023, by doses of its penalty"
@@ -34,7 +37,7 @@ class Dose:
 def claims(cells: Sequence[Probed], margin: float) -> Iterator[Claim]:
     """Yield the claim where cells with the penalty stand beside those without; ``margin``: of equal accuracies."""
     pairs = [
-        (_by_seed(one), _by_seed(plain), one.cell.by_seed, plain.cell.by_seed)
+        (by_seed(one, _rank), by_seed(plain, _rank), one.cell.by_seed, plain.cell.by_seed)
         for members in grouped(cells, lambda one: (repr(one.column), one.norm_label, one.lr))
         for plain in members
         if _coefficient(plain) == 0
@@ -78,7 +81,7 @@ def _count(doses: Sequence[Dose], what: str, margin: float) -> str:
     equal = sum("equivalent" in one for one in verdicts)
     return (
         f"{len(doses)} {what} the rank, by {ranks}: accuracy changes by {gains} points; shown to be more in {more}, "
-        f"less in {less}, equivalent within {100 * margin:g} point{'' if margin == 0.01 else 's'} in {equal}."
+        f"less in {less}, equivalent within {margin_text(margin, METRICS['acc'])} in {equal}."
     )
 
 
@@ -93,7 +96,6 @@ def _differences(pairs: Sequence[tuple[Mapping[int, float], Mapping[int, float]]
     return {at: gap for at, (one, plain) in enumerate(pairs) if (gap := paired(one, plain)) is not None}
 
 
-def _by_seed(one: Probed) -> dict[int, float]:
-    """The rank of the features at the end of each seed."""
-    ranks = {run.experiment.seed: number(probes_of(run.record), "features", "rank") for run in one.cell.runs}
-    return {seed: rank for seed, rank in ranks.items() if rank is not None}
+def _rank(run: Run) -> float | None:
+    """The effective rank of the features at the end."""
+    return number(probes_of(run.record), "features", "rank")

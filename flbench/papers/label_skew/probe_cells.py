@@ -22,6 +22,9 @@ _AT_BIRTH = ("dataset", "model", "norm", "bias", "precision", "partition", "clie
 
 Probes = Mapping[str, Any]
 
+#: Reads a number from a run.
+Value = Callable[[Run], float | None]
+
 
 @dataclass(frozen=True)
 class Probed:
@@ -165,6 +168,12 @@ def number(probes: Probes, probe: str, name: str) -> float | None:
     """Return a finite number that a probe recorded."""
     value = probes.get(probe, {}).get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def by_seed(one: Probed, value: Value) -> dict[int, float]:
+    """Return what finished runs of a cell recorded, for the seeds that have it."""
+    found = {run.experiment.seed: value(run) for run in one.cell.runs if run.state == "done"}
+    return {seed: known for seed, known in found.items() if known is not None}
 
 
 def _norm(probes: Probes) -> float | None:

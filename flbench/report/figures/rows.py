@@ -1,13 +1,12 @@
-"""Which rows a figure of lines shows (of more than eight, lines cannot be told apart), and what its bands are."""
+"""The rows that a figure of lines shows, at most eight so that lines can be told apart; and what its bands are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import fmean
-from typing import Any, TypeVar
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell
+from flbench.report.headline import AnyRow, in_order
 from flbench.report.planned import is_named
 from flbench.report.tables import Layout
 from flbench.sweeps import condition
@@ -15,11 +14,8 @@ from flbench.sweeps import condition
 #: Most lines of a panel.
 MOST_LINES = 8
 
-#: A row, mostly its place on the row axes.
-Row = TypeVar("Row", bound="tuple[Any, ...]")
 
-
-def leading(found: Iterable[tuple[Row, Cell, float | None]], layout: Layout) -> list[Row]:
+def leading(found: Iterable[tuple[AnyRow, Cell, float | None]], layout: Layout) -> list[AnyRow]:
     """Return the rows that a figure shows, in order: all, or the baseline, those of planned comparisons and the best.
 
     Args:
@@ -29,20 +25,16 @@ def leading(found: Iterable[tuple[Row, Cell, float | None]], layout: Layout) -> 
     Returns:
         At most ``MOST_LINES`` rows. Those with values in more panels are better, then those with the better mean.
     """
-    values: dict[Row, list[float]] = {}
-    cells: dict[Row, Cell] = {}
+    sign = 1 if METRICS[layout.metric].lower_is_better else -1
+    scores: dict[AnyRow, list[float]] = {}
+    cells: dict[AnyRow, Cell] = {}
     for row, cell, value in found:
         cells.setdefault(row, cell)
-        values.setdefault(row, []).extend([] if value is None else [value])
-    sign = 1 if METRICS[layout.metric].lower_is_better else -1
+        scores.setdefault(row, []).extend([] if value is None else [sign * value])
     is_baseline = condition(layout.baseline)
-
-    def order(row: Row) -> tuple[bool, bool, int, float, Row]:
-        experiment, known = cells[row].experiment, values[row]
-        named = is_named(experiment, layout)
-        return not is_baseline(experiment), not named, -len(known), sign * fmean(known) if known else 0.0, row
-
-    return sorted(sorted(values, key=order)[:MOST_LINES])
+    baselines = {row for row, cell in cells.items() if is_baseline(cell.experiment)}
+    planned = {row for row, cell in cells.items() if is_named(cell.experiment, layout)}
+    return sorted(in_order(scores, baselines, planned)[:MOST_LINES])
 
 
 def shown_text(shown: int, rows: int) -> str:
