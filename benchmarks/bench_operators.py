@@ -19,9 +19,9 @@ import torch
 from processes import machine
 from torch.profiler import ProfilerActivity, profile
 
+from flbench.bench.plain_pytorch import use_torch_alone
 from flbench.bench.workloads import WORKLOADS, Workload, data_for
 from flbench.engine.setup import make_network
-from flbench.models.layers import PooledConv
 
 #: Operators with a smaller share are summed.
 FEWEST_PERCENT = 2.0
@@ -32,9 +32,7 @@ def local_step(workload: Workload, root: Path | None) -> Callable[[], None]:
     experiment = workload.experiment(norm="none", method="fedavg", seed=0)
     data = data_for(experiment, root)
     network = make_network(experiment, data, "cpu")
-    for layer in network.modules():
-        if isinstance(layer, PooledConv):
-            layer.by_hand = False
+    use_torch_alone(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=experiment.lr)
     images = torch.from_numpy(data.train.images[: experiment.batch_size].copy()).float() / 255
     labels = torch.from_numpy(data.train.labels[: experiment.batch_size].copy())

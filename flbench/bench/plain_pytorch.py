@@ -75,9 +75,7 @@ class PlainLoop:
         source: Literal["memory", "loader"],
     ) -> None:
         self.network, self._training = network, training
-        for layer in network.modules():
-            if isinstance(layer, PooledConv):
-                layer.by_hand = False
+        use_torch_alone(network)
         self._sizes = [len(own) for own in rows]
         self._clients = _from_memory(data, rows, training) if source == "memory" else _loaders(data, rows, training)
 
@@ -106,6 +104,13 @@ class PlainLoop:
             logits = self.network(images.to(training.device, training.dtype))[1]
             nn.functional.cross_entropy(logits, labels.to(training.device)).backward()
             optimizer.step()
+
+
+def use_torch_alone(network: nn.Module) -> None:
+    """Let a network compute its gradients by autograd, without those that flbench derives by hand."""
+    for layer in network.modules():
+        if isinstance(layer, PooledConv):
+            layer.by_hand = False
 
 
 def _from_memory(data: Data, rows: Sequence[np.ndarray[Any, Any]], training: Training) -> list[Callable[[], Batches]]:
