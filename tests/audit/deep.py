@@ -1,0 +1,310 @@
+"""Recompute the claims on trained deep networks (Daneshmand et al. 2020) from the exported runs, with pandas and scipy.
+
+An arm is a way to initialize and normalize networks of one depth. Every number after an epoch is that at the arm's
+best learning rate then: among those with most seeds left, the one of the highest mean accuracy on the training set.
+
+    python -m tests.audit.deep
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from tests.audit.studies import Claims, half_width, mean_text, runs, verdict_of
+
+#: Learning rates and number of seeds by epochs: figures 1 and 4 (dashed), and pre-training.
+SWEEPS = {15: ([0.01, 0.03, 0.1], 3), 30: ([0.003, 0.01, 0.03, 0.1], 5)}
+
+#: Arms without normalization, and the one with it, as drawn.
+PLAIN, NORMALIZED = ["torch's init", "He's init"], "BN"
+
+#: Arms in the order of the page.
+ORDER = [*PLAIN, "rescaled only", *(f"{steps} steps on the rank" for steps in (3, 25, 75)), NORMALIZED]
+ORDER += [f"BN, shift {shift:g}" for shift in (0.05, 0.1, 0.2, 0.5, 1)]
+
+#: Epochs whose differences the page lists.
+SHOWN = [5, 10, 20, 30]
+
+ARM = ["epochs", "depth", "arm"]
+
+
+def arm_of(one: Any) -> str:
+    """Return the name of a network's arm."""
+    if one.pretrain_steps:
+        return f"{one.pretrain_steps} steps on the rank"
+    if one.rescale:
+        return "rescaled only"
+    if one.normalized == "bn":
+        return f"BN, shift {one.shift:g}" if one.shift else NORMALIZED
+    return "He's init" if one.init == "he" else "torch's init"
+
+
+def measured(path: Path) -> pd.DataFrame:
+    """Return a row a sweep, run and recorded epoch; a run of both sweeps is in both, up to the epochs of each."""
+    found = []
+    for one in runs(path, "deep").sort_values("length").drop_duplicates("run_id", keep="last").itertuples():
+        arm = arm_of(one)
+        in_first = one.seed < 3 and one.lr in SWEEPS[15][0] and not (one.rescale or one.pretrain_steps)
+        in_second = one.depth == 32 and arm not in (PLAIN[0], *ORDER[-5:])
+        for epochs, is_in in ((15, in_first), (30, in_second)):
+            place = {"epochs": epochs, "depth": one.depth, "arm": arm, "lr": one.lr, "seed": one.seed}
+            for record in one.records if is_in else []:
+                if record["round"] <= epochs:
+                    values = {name: record[name] for name in ("rank", "ranks", "train_acc")}
+                    found.append({**place, "epoch": record["round"], **values})
+    return pd.DataFrame(found).assign(arm=lambda of: pd.Categorical(of.arm, ORDER)).sort_values([*ARM, "seed"])
+
+
+class Trained:
+    """The measurements: of all runs, at the best rates by epoch, and before training."""
+
+    def __init__(self, every: pd.DataFrame) -> None:
+        self.every = every
+        rates = every.groupby([*ARM, "epoch", "lr"], observed=True).train_acc.agg(["count", "mean"]).reset_index()
+        best = rates.sort_values(["count", "mean"]).drop_duplicates([*ARM, "epoch"], keep="last")
+        self.best = every.merge(best[[*ARM, "epoch", "lr"]])
+        self.start = every[every.epoch == 0].drop_duplicates([*ARM, "seed"])
+
+    def accuracy(self, epochs: int, depth: int, arm: str, epoch: int | None = None) -> pd.Series:
+        """Return accuracies by seed after an epoch, by default the last one; empty where all runs diverged."""
+        return self._of(self.best[self.best.epoch == (epoch or epochs)], epochs, depth, arm).train_acc
+
+    def final_rank(self, epochs: int, depth: int, arm: str) -> pd.Series:
+        """Return the ranks of the last hidden layer by seed after the last epoch."""
+        return self._of(self.best[self.best.epoch == epochs], epochs, depth, arm)["rank"]
+
+    def rank(self, epochs: int, depth: int, arm: str) -> pd.Series:
+        """Return the ranks of the last hidden layer by seed before training."""
+        return self._of(self.start, epochs, depth, arm)["rank"]
+
+    def ranks(self, epochs: int, depth: int, arm: str) -> pd.Series:
+        """Return the ranks of all layers by seed before training."""
+        return self._of(self.start, epochs, depth, arm)["ranks"]
+
+    def arms(self, epochs: int) -> list[tuple[int, str]]:
+        """Return depth and name of a sweep's arms."""
+        rows = self.every[self.every.epochs == epochs].drop_duplicates(ARM)
+        return list(zip(rows.depth, rows.arm, strict=True))
+
+    def rises(self, epochs: int, depth: int, arm: str) -> bool:
+        """Whether accuracy gains over a point in the last third: training is shorter than the paper's 75 epochs."""
+        ends = [self.accuracy(epochs, depth, arm, epoch).mean() for epoch in (epochs * 2 // 3, epochs)]
+        return bool(ends[1] - ends[0] > 0.01)
+
+    def diverged(self, arm: str) -> str:
+        """Return how many runs of pre-training have no accuracy after the last epoch."""
+        some = self.every[(self.every.epochs == 30) & (self.every.arm == arm)]
+        count, of = 20 - int((some.epoch == 30).sum()), 20
+        return f"{count} of {of} runs diverged" + (" at rates from 0.003" if count == of else "")
+
+    @staticmethod
+    def _of(some: pd.DataFrame, epochs: int, depth: int, arm: str) -> pd.DataFrame:
+        is_there = (some.epochs == epochs) & (some.depth == depth) & (some.arm == arm)
+        return some[is_there].set_index("seed")
+
+
+def way(change: pd.Series) -> int:
+    """Return the sign of a mean paired difference whose 95 % interval excludes zero, else 0."""
+    return int(np.sign(change.mean())) if abs(change.mean()) > half_width(change) else 0
+
+
+def points(change: pd.Series) -> str:
+    return f"{100 * change.mean():+.1f} ± {100 * half_width(change):.1f}"
+
+
+def percent(accuracies: pd.Series) -> str:
+    return mean_text(100 * accuracies, 1)
+
+
+def ranks_over_depth(of: Trained) -> tuple[str, str]:
+    """At 32 layers: below 1.5 in every seed without normalization, and more than twice as high in all with it."""
+    normalized, outcomes, parts = of.rank(15, 32, NORMALIZED), [], []
+    for arm in PLAIN:
+        ranks = of.rank(15, 32, arm)
+        outcomes.append("holds" if ranks.max() < 1.5 and normalized.min() > 2 * ranks.max() else "does not hold")
+        parts.append(f"32 layers: r = {mean_text(ranks)} ({arm}), {mean_text(normalized)} (BN), n={len(ranks)}")
+    return verdict_of(outcomes), "; ".join(parts)
+
+
+def over_depth(of: Trained, arms: list[str], judge: Callable[[pd.Series, bool], str]) -> tuple[str, str]:
+    """The deepest networks of each arm against the shallowest."""
+    outcomes, parts = [], []
+    for arm in arms:
+        depths = [depth for depth, name in of.arms(15) if name == arm]
+        finals = {depth: of.accuracy(15, depth, arm) for depth in depths}
+        change, rises = finals[depths[-1]] - finals[depths[0]], of.rises(15, depths[-1], arm)
+        outcomes.append(judge(change, rises))
+        listed = ", ".join(f"{depth}: {percent(final)}" for depth, final in finals.items())
+        length = "15 epochs" + (" of 75, still rising" if rises else "")
+        parts.append(f"{arm}: {listed} % by depth (change {points(change)} points, n={len(change)}, {length})")
+    return verdict_of(outcomes), "; ".join(parts)
+
+
+def falls(change: pd.Series, rises: bool) -> str:
+    """A fall that is shown, unless the deep network may still catch up."""
+    return "inconclusive" if rises or not way(change) else "holds" if way(change) < 0 else "does not hold"
+
+
+def stays(change: pd.Series, rises: bool) -> str:
+    """No fall by more than a point, or one that is shown."""
+    low, high = change.mean() - half_width(change), change.mean() + half_width(change)
+    return "holds" if low >= -0.01 else "does not hold" if high < -0.01 and not rises else "inconclusive"
+
+
+def rank_predicts(of: Trained) -> tuple[str, str]:
+    """Rank correlation over seeds of all arms; arms that train on a collapsed rank, or do not on a high one."""
+    table = seeds(of)
+    rho, within = correlation(table), correlation(table, by_depth=True)
+    means = table.groupby(["depth", "arm"], observed=True)[["rank", "accuracy"]].mean()
+    best = means.accuracy.groupby("depth").transform("max")
+    trains, fails = means.accuracy > best - 0.1, means.accuracy < best / 2
+    against = means[((means["rank"] < 1.5) & trains) | ((means["rank"] > 5) & fails)]
+    evidence = (
+        f"fashion_mnist, 4096 samples, width 128, 15 epochs: rank correlation {rho:.2f} [INTERVAL] (n={len(table)} in "
+        f"{len(means)} arms), among arms of equal depth {within:.2f} [INTERVAL]"
+    )
+    if len(against):
+        evidence += "; against it: " + ", ".join(
+            f"{arm} at {depth} layers, r = {mean_text(of.rank(15, depth, arm))}, "
+            f"{percent(of.accuracy(15, depth, arm))} %"
+            for depth, arm in against.index
+        )
+    low = np.quantile(bootstrap(table), 0.025)
+    return ("in part" if len(against) else "holds") if low > 0 else "inconclusive", evidence
+
+
+def seeds(of: Trained) -> pd.DataFrame:
+    """Return initial rank and final accuracy of each seed of the arms over depth and with shifts."""
+    found = [
+        pd.DataFrame({"rank": of.rank(15, depth, arm), "accuracy": of.accuracy(15, depth, arm)}).assign(
+            depth=depth, arm=arm
+        )
+        for depth, arm in of.arms(15)
+    ]
+    return pd.concat(found).dropna()
+
+
+def correlation(table: pd.DataFrame, by_depth: bool = False) -> float:
+    """Return Spearman's correlation, of all seeds or of ranks within depths, relative to the number of seeds there."""
+    if not by_depth:
+        return float(stats.spearmanr(table["rank"], table.accuracy).statistic)
+    ranks = table.groupby("depth")[["rank", "accuracy"]].rank(pct=True)
+    centred = ranks - ranks.groupby(table.depth.to_numpy()).transform("mean")
+    return float(stats.pearsonr(centred["rank"], centred.accuracy).statistic)
+
+
+def bootstrap(table: pd.DataFrame, resamples: int = 2000) -> np.ndarray:
+    """Return correlations of resampled arms, the unit: seeds of one arm have nearly the same rank and accuracy."""
+    arms = [same[["rank", "accuracy"]].to_numpy() for _, same in table.groupby(["depth", "arm"], observed=True)]
+    draw = np.random.default_rng(0)
+    drawn = (np.concatenate([arms[i] for i in draw.integers(len(arms), size=len(arms))]) for _ in range(resamples))
+    return np.array([stats.spearmanr(one).statistic for one in drawn])
+
+
+def shift_breaks(of: Trained) -> tuple[str, str]:
+    """The greatest shift against none: ranks below 1.5 in every seed, and lower accuracies that no longer rise."""
+    arms = [arm for depth, arm in of.arms(15) if depth == 32 and arm.startswith(NORMALIZED)]
+    ranks, finals = ({arm: value(15, 32, arm) for arm in arms} for value in (of.rank, of.accuracy))
+    change = finals[arms[-1]] - finals[NORMALIZED]
+    is_lower = ranks[arms[-1]].max() < min(1.5, ranks[NORMALIZED].min())
+    doses = "; ".join(
+        f"{arm.removeprefix('BN, shift ').replace('BN', '0')}: r = {mean_text(ranks[arm])}, {percent(finals[arm])} %"
+        for arm in arms
+    )
+    evidence = f"shift {doses} (change {points(change)} points, 32 layers, n={len(change)})"
+    if not is_lower:
+        return "does not hold", evidence
+    return falls(change, of.rises(15, 32, arms[-1])), evidence
+
+
+def raises(of: Trained) -> tuple[str, str]:
+    """Every layer of every seed has a higher rank than that of He's initialization."""
+    before, outcomes, parts = of.ranks(30, 32, "He's init"), [], []
+    for arm in ORDER[3:6]:
+        after = of.ranks(30, 32, arm)
+        higher = np.array([np.greater(after[seed], before[seed]) for seed in after.index])
+        outcomes.append("holds" if higher.all() else "does not hold")
+        ends = [of.rank(30, 32, name).mean() for name in ("He's init", arm)]
+        parts.append(
+            f"{arm}: {higher.sum()} of {higher.size} layers, the last from {ends[0]:.2f} to {ends[1]:.2f} "
+            f"(n={len(after)})"
+        )
+    return verdict_of(outcomes), "; ".join(parts)
+
+
+def outperforms(of: Trained, other: str) -> tuple[str, str]:
+    """Each pre-trained arm against another one after the last epoch, unless the lower one still rises."""
+    outcomes, parts = [], []
+    for arm in ORDER[3:6]:
+        if of.accuracy(30, 32, arm).empty:
+            outcomes.append("inconclusive")
+            parts.append(f"{arm}: {of.diverged(arm)}")
+            continue
+        gaps = {epoch: of.accuracy(30, 32, arm, epoch) - of.accuracy(30, 32, other, epoch) for epoch in SHOWN}
+        sign, n = way(gaps[30]), len(gaps[30])
+        lower = other if sign > 0 else arm
+        listed = ", ".join(f"{epoch}: {points(gap)}" for epoch, gap in gaps.items())
+        rises = bool(sign) and of.rises(30, 32, lower)
+        outcomes.append("inconclusive" if rises or not sign else "holds" if sign > 0 else "does not hold")
+        parts.append(
+            f"{arm} less {other}, points by epoch: {listed} (n={n}, {of.diverged(arm)})"
+            + (f"; {lower} still rises after 30 epochs" if rises else "")
+        )
+    return verdict_of(outcomes), "; ".join(parts)
+
+
+def more_is_better(of: Trained) -> tuple[str, str]:
+    """Every arm above the one with fewer steps; arms that diverge at every rate decide nothing."""
+    arms = ORDER[2:6]
+    finals = {arm: of.accuracy(30, 32, arm) for arm in arms}
+    changes = [finals[more] - finals[fewer] for fewer, more in pairwise(arms)]
+    ways = [0 if change.dropna().empty else way(change) for change in changes]
+    listed = ", ".join(
+        f"{arm.split()[0].replace('rescaled', '0')}: {percent(final) if len(final) else '–'} % ({of.diverged(arm)})"
+        for arm, final in finals.items()
+    )
+    outcome = "holds" if min(ways) > 0 else "does not hold" if min(ways) < 0 else "inconclusive"
+    return outcome, f"by steps, at the best rate: {listed}"
+
+
+def keeps_rank(of: Trained) -> tuple[str, str]:
+    """At 32 layers no seed's rank changes by more than a factor of two."""
+    outcomes, parts = [], []
+    for epochs in SWEEPS:
+        for arm in [arm for depth, arm in of.arms(epochs) if depth == 32]:
+            after = of.final_rank(epochs, 32, arm)
+            if after.empty:
+                continue
+            before = of.rank(epochs, 32, arm)[after.index]
+            outcomes.append("holds" if (after / before).between(1 / 2, 2).all() else "does not hold")
+            parts.append(f"{arm}: {before.mean():.1f} to {after.mean():.1f} in {epochs} epochs (n={len(after)})")
+    return verdict_of(outcomes), "; ".join(parts)
+
+
+def claims(path: Path) -> Claims:
+    """Return the verdict and the numbers of every claim; ``[INTERVAL]`` stands for that of ``bootstrap``."""
+    of = Trained(measured(path))
+    return {
+        "Rank collapses with depth": ranks_over_depth(of),
+        "Without normalization accuracy falls": over_depth(of, PLAIN, falls),
+        "With batch normalization accuracy": over_depth(of, [NORMALIZED], stays),
+        "A high rank at initialization": rank_predicts(of),
+        "Weights off centre": shift_breaks(of),
+        "Pre-training raises the rank": raises(of),
+        "A pre-trained network": outperforms(of, NORMALIZED),
+        "It is the rank that helps": outperforms(of, "rescaled only"),
+        "The more pre-training": more_is_better(of),
+        "SGD keeps the magnitude": keeps_rank(of),
+    }
+
+
+if __name__ == "__main__":
+    for name, (verdict, evidence) in claims(Path("results/rank.parquet")).items():
+        print(f"{name}: {verdict}\n    {evidence}")

@@ -1,0 +1,111 @@
+"""The claims of the three pages about studies, and what leaderboard.md says of them, against their audits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.audit import deep, rank, sharpness
+from tests.audit.studies import Claims, runs, verdict_of
+from tests.audit.test_audit import ROOT, lines_of
+
+pytestmark = pytest.mark.slow
+
+#: By page: its audit, the exported runs, and the numbers of claims and of runs.
+STUDIES: dict[str, tuple[Callable[[Path], Claims], str, int, int]] = {
+    "sharpness": (sharpness.claims, "sharpness", 9, 7656),
+    "rank": (rank.claims, "rank", 6, 366),
+    "deep": (deep.claims, "rank", 10, 327),
+}
+
+
+@cache
+def audited(name: str) -> Claims:
+    claims, file, *_ = STUDIES[name]
+    return claims(ROOT / f"results/{file}.parquet")
+
+
+def page(name: str) -> list[list[str]]:
+    """The claims of a page: text with its source, verdict, evidence."""
+    return lines_of((ROOT / f"docs/results/{name}.md").read_text(), "| claim | verdict |")[1:]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_claim_of_a_page(name: str) -> None:
+    rows = page(name)
+    assert len(rows) == len(audited(name)) == STUDIES[name][2]
+    for (begin, (verdict, evidence)), (text, said, numbers) in zip(audited(name).items(), rows, strict=True):
+        assert text.startswith(begin)
+        assert said == f"**{verdict}**", text
+        template = re.escape(evidence).replace(r"\[INTERVAL\]", r"\[-?\d\.\d\d, -?\d\.\d\d\]")
+        assert re.fullmatch(template, numbers), f"{text}\naudit: {evidence}\npage:  {numbers}"
+
+
+def test_the_interval_of_the_correlation_of_rank_and_accuracy() -> None:
+    """An end of the page's interval is an order statistic of 2,000 resamples, so that in 997 of 1,000 cases it is
+    between the quantiles of the distribution at 2.5 or 97.5 % ± 3 sqrt(0.025 * 0.975 / 2000), here of 4,000 others."""
+    drawn = deep.bootstrap(deep.seeds(deep.Trained(deep.measured(ROOT / "results/rank.parquet"))), 4000)
+    (numbers,) = (numbers for text, _, numbers in page("deep") if text.startswith("A high rank at initialization"))
+    low, high = map(float, re.findall(r"rank correlation \S+ \[(\S+), (\S+)\]", numbers)[0])
+    reach = 3 * np.sqrt(0.025 * 0.975 / 2000)
+    for end, at in ((low, 0.025), (high, 0.975)):
+        least, most = np.quantile(drawn, [at - reach, at + reach])
+        assert least - 0.005 <= end <= most + 0.005
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_what_the_first_page_says_of_the_studies(name: str) -> None:
+    text, (*_, count, runs) = (ROOT / "leaderboard.md").read_text(), STUDIES[name]
+    verdicts = [verdict for verdict, _ in audited(name).values()]
+    titles = [row[0].split("<br>")[0].rstrip(".") for row in page(name)]
+    parts = [f"{verdicts.count('holds')} of {count} claims hold"]
+    for verdict in dict.fromkeys(("in part", "does not hold", "inconclusive", *verdicts)):
+        others = [f"“{title}”" for title, found in zip(titles, verdicts, strict=True) if found == verdict]
+        parts += [f"*{verdict}*: {', '.join(others)}"] if others and verdict != "holds" else []
+    assert f"](docs/results/{name}.md): {'; '.join(parts)}.\n" in text
+    assert f"](docs/results/{name}.md): {count} claims, {runs:,} runs\n" in text
+
+
+def test_the_numbers_of_runs() -> None:
+    """A run on deep networks is one of an arm, a learning rate, a seed and a number of epochs."""
+    of_deep = deep.measured(ROOT / "results/rank.parquet")
+    counts = {
+        "sharpness": len(runs(ROOT / "results/sharpness.parquet", "sharpness")),
+        "rank": len(runs(ROOT / "results/rank.parquet", "rank")),
+        "deep": len(of_deep.drop_duplicates([*deep.ARM, "lr", "seed"])),
+    }
+    assert counts == {name: count for name, (*_, count) in STUDIES.items()}
+    total = f" and {sum(counts.values()):,} runs of studies of networks"
+    assert total in (ROOT / "leaderboard.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        (["holds", "holds"], "holds"),
+        (["holds", "inconclusive"], "in part"),
+        (["does not hold", "in part"], "in part"),
+        (["does not hold", "inconclusive"], "does not hold"),
+        (["inconclusive"], "inconclusive"),
+    ],
+)
+def test_a_verdict_over_settings(outcomes: list[str], verdict: str) -> None:
+    assert verdict_of(outcomes) == verdict
+
+
+@pytest.mark.parametrize(
+    ("network", "kappa_1", "kappa_2"),
+    [
+        (("relu", 2.0, 0.0), 1.5, 0.3428543181),
+        (("tanh", 3.0, 0.64), 0.9555219042, 0.1186153721),
+        (("relu", 4.0, 1.0), 7.25, 2.3317587397),
+    ],
+)
+def test_order_parameters(network: tuple[str, float, float], kappa_1: float, kappa_2: float) -> None:
+    """Against arc-cosine kernels and a trapezoid rule, which Monte Carlo samples agree with."""
+    assert sharpness.kappas(*network) == pytest.approx((kappa_1, kappa_2), abs=1e-8)
