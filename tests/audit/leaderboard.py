@@ -1,0 +1,167 @@
+"""The tables of leaderboard.md, and its sentences with numbers, recomputed; its claims are in other modules."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Mapping
+
+import pandas as pd
+
+from tests.audit import published
+from tests.audit.planned import LEVEL, WITHIN, Comparison, comparisons
+from tests.audit.runs import ROW, TAIL, Place, chosen, exported, only, studied
+from tests.audit.tables import CONFIDENCE, At, Row, better, in_order, values
+
+#: The columns of the table of values, with their heads.
+COLUMNS: dict[str, At] = {
+    "digits (skew)<br>classes:1, E 10": ("skew", ("classes:1", 10)),
+    "digits (skew)<br>dirichlet:0.1, E 10": ("skew", ("dirichlet:0.1", 10)),
+    "digits (skew)<br>iid, E 10": ("skew", ("iid", 10)),
+    "cifar10 (cifar10_one_step)<br>classes:1": ("cifar10_one_step", ("classes:1",)),
+    "fashion_mnist<br>classes:1": ("fashion_mnist", ("classes:1",)),
+}
+
+#: Most rows of the table of values, and lines of a figure.
+MOST_ROWS, MOST_LINES = 12, 8
+
+#: The columns of each table of planned comparisons, with their heads.
+PLANNED_COLUMNS: dict[str, dict[str, Place]] = {
+    "skew": {
+        "classes:1, E 10": ("classes:1", 10),
+        "dirichlet:0.1, E 10": ("dirichlet:0.1", 10),
+        "iid, E 10": ("iid", 10),
+    },
+    "rank_dose": {"iid, lr 0.1": ("iid", 0.1), "iid, lr 0.3": ("iid", 0.3), "classes:1, lr 0.1": ("classes:1", 0.1)},
+    "fashion_mnist": {"classes:1": ("classes:1",)},
+}
+INTERACTION_COLUMNS: dict[str, Place] = {"E 1": (1,), "E 10": (10,)}
+
+#: The order of verdicts in a summary.
+VERDICTS = ["more", f"more, {WITHIN}", "less", f"less, {WITHIN}", WITHIN, "open"]
+
+#: The studies: page, sweep and kind.
+STUDIES = {"Sharpness of wide networks": ("sharpness", "sharpness")}
+STUDIES |= {"Ranks over depth": ("rank", "rank"), "Deep networks": ("rank", "deep")}
+
+
+def tables() -> list[list[list[str]]]:
+    """Return all tables of the page."""
+    gains = {sweep: [one for one in comparisons(sweep) if not one.between] for sweep in PLANNED_COLUMNS}
+    interactions = [one for one in comparisons("skew") if one.between]
+    first, *others = (_planned_table(gains[sweep], PLANNED_COLUMNS[sweep]) for sweep in PLANNED_COLUMNS)
+    return [first, _planned_table(interactions, INTERACTION_COLUMNS), *others, _values_table()]
+
+
+def _planned_table(some: list[Comparison], columns: dict[str, Place]) -> list[list[str]]:
+    """Return gains with their verdicts, bold where a difference is shown, and how many columns have which verdict."""
+    every = {one.column for one in some}
+    has_summary = len(every) > len(columns)
+    rows = [["comparison", *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
+    for name in dict.fromkeys(one.name for one in some):
+        by_column = {one.column: one for one in some if one.name == name}
+        counts = Counter(one.verdict for one in by_column.values())
+        summary = ", ".join(f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+        entries = [_gain(by_column[column]) for column in columns.values()]
+        rows.append([name, *entries, *([summary] if has_summary else [])])
+    return rows
+
+
+def _gain(one: Comparison) -> str:
+    number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
+    is_different = one.verdict.startswith(("more", "less"))
+    return f"{f'**{number}**' if is_different else number}<br><sub>{one.verdict}</sub>"
+
+
+def _values_table() -> list[list[str]]:
+    """Return means with their intervals, bold where shown to be better than the first row, and published numbers."""
+    rows = [[*ROW, *COLUMNS]]
+    found = {at: (values(at).to_dict("index"), better(at)) for at in COLUMNS.values()}
+    for row in in_order(list(COLUMNS.values()))[:MOST_ROWS]:
+        entries = [
+            _value(row, numbers[row], row in is_better, at) if row in numbers else "–"
+            for at, (numbers, is_better) in found.items()
+        ]
+        rows.append([*row, *entries])
+    return rows
+
+
+def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) -> str:
+    if pd.notna(cell["half_width"]):
+        number = f"{cell['mean']:.2f} ± {cell['half_width']:.2f}"
+        return f"**{number}**" if is_better else number
+    lines = [f"{cell['mean']:.2f}", f"<sub>n={cell['n']:.0f}</sub>"]
+    if beside := published.beside(row, at):
+        lines.append(f"<sub>published {beside[0]:.2f}: {beside[1]}</sub>")
+    return "<br>".join(lines)
+
+
+def sentences(page: str) -> list[str]:
+    """Return the sentences of the page that contain a number.
+
+    Args:
+        page: says how many claims of each study hold, of how many; the list of details repeats the latter.
+    """
+    percent = f"{100 * CONFIDENCE:.0f} %"
+    return [
+        *_counts(page),
+        f"± half-width of the {percent} interval over seeds; a minus b",
+        f"More, less, equivalent: shown at {100 * LEVEL:.0f} % by t-tests with Holm's correction over the comparisons",
+        published.summary(),
+        f"Mean ± half-width of its {percent} interval, over seeds and test images",
+        *_settings(),
+        *_captions(percent),
+    ]
+
+
+def _counts(page: str) -> list[str]:
+    """Return how many runs there are, how many diverged, and how many each page of details has."""
+    sweeps = ("skew", "digits", "rank_dose", "cifar10", "cifar10_one_step", "fashion_mnist")
+    results = {sweep: exported(sweep, "result").result.map(lambda one: one["status"]) for sweep in sweeps}
+    runs = {sweep: len(status) for sweep, status in results.items()}
+    trained, diverged = sum(runs.values()), sum((status == "diverged").sum() for status in results.values())
+    studies = {title: studied(*study) for title, study in STUDIES.items()}
+    claims = dict(re.findall(r"\[([^]]*)\][^:]*: \d+ of (\d+) claims hold", page))
+    pages = {"digits, mlp": runs["skew"] + runs["digits"] + runs["rank_dose"]}
+    pages |= {"cifar10, cnn": runs["cifar10"] + runs["cifar10_one_step"], "fashion_mnist, cnn": runs["fashion_mnist"]}
+    return [
+        f"{trained:,} training runs on digits, cifar10, fashion_mnist and {sum(studies.values()):,} runs of studies",
+        f"{diverged:,} of {trained:,} runs diverged; they have no value.",
+        *(f"{title}: tables and figures of {count:,} runs" for title, count in pages.items()),
+        *(f"{title}: {claims[title]} claims, {count:,} runs" for title, count in studies.items()),
+    ]
+
+
+def _settings() -> list[str]:
+    """Return the settings below the table of values, and how many rows are not in it."""
+    (rate,) = chosen("cifar10_one_step").lr.unique()
+    left_out = len(in_order(list(COLUMNS.values()))) - MOST_ROWS
+    return [
+        f"digits, {only('skew', 'model')} (skew): "
+        f"{_listed('skew', 'batch_size', 'val_fraction', 'clients', 'rounds')}; mean of the last {TAIL['skew']} "
+        "evaluations; the best lr of each row and column, chosen on held-out training data.",
+        f"cifar10, cnn (cifar10_one_step): {_listed('cifar10_one_step', 'batch_size', 'E', 'augment')}, "
+        f"{only('cifar10_one_step', 'partition')}, {_listed('cifar10_one_step', 'clients', 'rounds')}; after the last "
+        f"round; lr {rate:g}.",
+        f"fashion_mnist, cnn: {_listed('fashion_mnist', 'lr', 'batch_size', 'E', 'clients', 'rounds')}; after the last",
+        f"{left_out} more rows are in the details.",
+    ]
+
+
+def _listed(sweep: str, *names: str) -> str:
+    """Return ``batch_size 32, E 1``, settings that all runs of a sweep share."""
+    return ", ".join(f"{name} {only(sweep, name)}" for name in names)
+
+
+def _captions(percent: str) -> list[str]:
+    """Return the parts of the figures' captions that contain a number."""
+    model, rows = only("skew", "model"), len(in_order(list(COLUMNS.values())[:3]))
+    return [
+        f"digits, {model} (skew): planned comparisons against none with fedavg, paired by seed, with {percent} "
+        "intervals; filled: the corrected test shows a difference, hollow: it does not; grey: "
+        f"{WITHIN.removeprefix('equivalent ')}",
+        f"digits, {model} (skew): expected accuracy (%) over the number of tried settings, of which the best by the "
+        f"rule is reported; bands: {percent} intervals over seeds. {min(rows, MOST_LINES)} of {rows} rows:",
+        f"digits, {model} (digits): accuracy (%) of every cell",
+        "(dashed: 1, below which gradient descent is stable)",
+    ]

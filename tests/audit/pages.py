@@ -1,0 +1,55 @@
+"""README's answer and leaderboard.md as tables and paragraphs of plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tests.audit.runs import ROOT
+
+#: Names that contain a digit.
+NAMES = ("2 / lambda_max",)
+
+
+def readme() -> str:
+    """Return README's answer."""
+    return (ROOT / "README.md").read_text().split("\n## What it is\n")[0]
+
+
+def leaderboard() -> str:
+    """Return leaderboard.md without the command that writes it."""
+    return (ROOT / "leaderboard.md").read_text().split("\n## Regenerate\n")[0]
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """Return the tables of a page, each a list of rows, the head first."""
+    blocks = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
+    return [
+        [[entry.strip() for entry in row.strip("| ").split(" | ")] for row in block if "---" not in row]
+        for block in blocks
+    ]
+
+
+def paragraphs(page: str) -> list[str]:
+    """Return the paragraphs and list items outside of tables and code, each on one line, without marks and targets."""
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    blocks = re.split(r"\n\n|\n(?=- )", prose)
+    return [plain(block) for block in blocks if block and not block.startswith("|")]
+
+
+def plain(text: str) -> str:
+    """Return a text on one line without emphasis, marks of quotes and lists, and targets of links."""
+    joined = " ".join(re.sub(r"^(> |- |#+ )", "", text.strip()).split())
+    return re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)", r"\1", joined).replace("*", "")
+
+
+def unaudited(page: str, sentences: Iterable[str]) -> list[str]:
+    """Return the paragraphs that contain a digit outside these sentences, names and code."""
+    left = []
+    for paragraph in paragraphs(page):
+        rest = paragraph
+        for text in (*sentences, *NAMES):
+            rest = rest.replace(text, "")
+        if re.search(r"\d", re.sub(r"`[^`]*`", "", rest)):
+            left.append(rest)
+    return left

@@ -1,0 +1,100 @@
+"""Published numbers of the label-skew paper beside the exported runs: whether ours agree with them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+from scipy import special, stats
+
+from tests.audit.planned import LEVEL, holm
+from tests.audit.runs import ROOT, federated, only
+from tests.audit.tables import At, Row
+
+#: The settings that a published number and a run share; ``lr`` and the like are the paper's.
+SHARED = ["dataset", "model", "clients", "partition", "E", "method", "norm", "bias", "lr", "batch_size"]
+
+#: What cells whose seeds scatter alike have in common.
+LEVELS = ["dataset", "model", "partition", "clients", "rounds"]
+
+#: Groups of group normalization in our runs.
+GROUPS = 2
+
+#: Classes of CIFAR-10; a cell below 1.5 times the accuracy of guessing is at chance.
+CLASSES, CHANCE = 10, 1.5
+
+#: Percentage points that an interval which shows agreement reaches at most to either side.
+WIDEST = 5.0
+
+#: The sweeps whose settings are the paper's.
+SWEEPS = ["cifar10", "cifar10_one_step"]
+
+
+@cache
+def published() -> pd.DataFrame:
+    """Return the paper's numbers for the data sets and models of our runs, with ours, a verdict and a p-value."""
+    paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").rename(columns={"local_steps": "E"})
+    ours = pd.concat([federated(sweep) for sweep in SWEEPS]).assign(method=lambda of: of.method.str.split("(").str[0])
+    assert not ours.duplicated([*SHARED, "rounds"]).any(), "one seed a cell"
+    places = set(zip(ours.dataset, ours.model, strict=True))
+    numbers = paper[[place in places for place in zip(paper.dataset, paper.model, strict=True)]]
+    other_groups = numbers.groups.notna() & (numbers.groups != GROUPS)
+    numbers = numbers.assign(norm=numbers.norm.where(~other_groups, numbers.norm + " of other groups"))
+    longest = ours.sort_values("rounds").groupby(SHARED).last().reset_index()
+    beside = numbers.merge(longest[[*SHARED, "rounds", "value"]], how="left", on=SHARED, suffixes=("", "_ours"))
+    beside = beside.rename(columns={"value_ours": "ours"})
+    return beside.join(beside.apply(_verdict, axis=1, result_type="expand"))
+
+
+def _verdict(row: pd.Series[float]) -> dict[str, object]:
+    """Return whether a published number lies in the interval that our run of full length predicts for it."""
+    if np.isnan(row.ours):
+        return {"verdict": "not run", "p": np.nan}
+    if row.rounds_ours < row.rounds:
+        return {"verdict": "shorter", "p": np.nan}
+    sd, freedom = _spread(row)
+    error = sd * np.sqrt(1 / 1 + 1 / row.seeds)
+    centre, other = special.logit(row.ours), special.logit(row.value / 100)
+    p = 2 * stats.t.sf(abs(other - centre) / error, freedom)
+    interval = special.expit(stats.t.interval(1 - LEVEL, freedom, centre, error))
+    is_narrow = 100 * abs(interval - row.ours).max() <= WIDEST
+    return {"verdict": "does not hold" if p < LEVEL else "holds" if is_narrow else "too wide", "p": p}
+
+
+def _spread(row: pd.Series[float]) -> tuple[float, int]:
+    """Return the pooled standard deviation of single runs' logits, and its degrees of freedom.
+
+    The pool are published cells of several seeds; ours have one each. The standard deviation of an accuracy becomes
+    that of its logit by the derivative, 1 / (p (1 - p)).
+    """
+    paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").dropna(subset="std")
+    pool = paper[(paper[LEVELS] == row[LEVELS]).all(axis=1) & (paper.value >= 100 * CHANCE / CLASSES)]
+    share, freedom = pool.value / 100, pool.seeds - 1
+    sd = pool["std"] / 100 / (share * (1 - share))
+    return float(np.sqrt((freedom * sd**2).sum() / freedom.sum())), int(freedom.sum())
+
+
+def summary() -> str:
+    """Return the sentence on all published numbers."""
+    numbers = published()
+    counts = numbers.verdict.value_counts()
+    undecided = counts.get("shorter", 0) + counts.get("too wide", 0)
+    tested = numbers.dropna(subset="p").drop_duplicates([*SHARED, "value", "std"]).p
+    outside, corrected = (tested < LEVEL).sum(), (holm(tested) < LEVEL).sum()
+    return (
+        f"{len(numbers)} published numbers: holds {counts['holds']}, does not hold {counts['does not hold']}, "
+        f"inconclusive {undecided} (shorter {counts['shorter']}), not run {counts['not run']}. {outside} of "
+        f"{len(tested)} numbers with runs of full length lie outside the {1 - LEVEL:.0%} interval that these predict "
+        f"({LEVEL * len(tested):.1f} expected by chance, {corrected} after Holm's correction)."
+    ).replace("95%", "95 %")
+
+
+def beside(row: Row, at: At) -> tuple[float, str] | None:
+    """Return the published number with which a row is compared in a column, and the verdict; None without any."""
+    sweep, (partition, *_) = at
+    place = {"method": row[0], "norm": row[1], "partition": partition}
+    place |= {name: only(sweep, name) for name in ("dataset", "E")}
+    compared = published().dropna(subset="p")
+    found = compared[(compared[list(place)] == list(place.values())).all(axis=1)]
+    return None if found.empty else (float(found.value.iloc[0]), str(found.verdict.iloc[0]))

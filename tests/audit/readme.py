@@ -1,0 +1,148 @@
+"""The table and the sentences of README's answer, recomputed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Hashable, Mapping
+
+import pandas as pd
+
+from tests.audit import published
+from tests.audit.planned import WITHIN, Comparison, comparisons
+from tests.audit.runs import ROOT, TAIL, federated, only
+from tests.audit.tables import CONFIDENCE, At, Row, values
+
+#: The columns of the table, with their heads.
+COLUMNS: dict[str, At] = {
+    "digits, one class": ("skew", ("classes:1", 10)),
+    "digits, Dirichlet(0.1)": ("skew", ("dirichlet:0.1", 10)),
+    "digits, iid": ("skew", ("iid", 10)),
+    "Fashion-MNIST, one class": ("fashion_mnist", ("classes:1",)),
+    "CIFAR-10, one class, E = 1, 10,000 rounds": ("cifar10_one_step", ("classes:1",)),
+}
+
+#: The rows of the table.
+ROWS: dict[tuple[str, str], Row] = {
+    ("FedAvg", "none"): ("fedavg", "none", "linear"),
+    ("FedAvg", "constant"): ("fedavg", "scale", "linear"),
+    ("FedAvg", "feature norm"): ("fedavg", "fn", "linear"),
+    ("FedAvg", "layer norm"): ("fedavg", "ln", "linear"),
+    ("FedAvg", "group norm"): ("fedavg", "gn", "linear"),
+    ("FedAvg", "batch norm"): ("fedavg", "bn", "linear"),
+    ("FedAvg", "none, cosine head"): ("fedavg", "none", "cosine"),
+    ("FedYogi", "none"): ("fedyogi", "none", "linear"),
+}
+
+#: Small numbers as the page writes them.
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+
+#: Comparisons and columns in words.
+NORMS = {"fn": "feature norm", "ln": "layer norm", "gn": "group norm"}
+CLASSES = {"classes:1": "one class", "classes:2": "two classes", "dirichlet:0.1": "Dirichlet data", "iid": "iid data"}
+
+
+def table() -> list[list[str]]:
+    """Return the table of the page."""
+    numbers = {at: values(at).to_dict("index") for at in COLUMNS.values()}
+    rows = [["method", "normalization", *COLUMNS]]
+    for names, row in ROWS.items():
+        cells = [_value(row, of[row], at) if row in of else "–" for at, of in numbers.items()]
+        rows.append([*names, *cells])
+    return rows
+
+
+def _value(row: Row, cell: Mapping[Hashable, float], at: At) -> str:
+    if pd.notna(cell["half_width"]):
+        return f"{cell['mean']:.2f} ± {cell['half_width']:.2f}"
+    beside = published.beside(row, at)
+    return f"{cell['mean']:.2f} ({beside[0]:.2f})" if beside else f"{cell['mean']:.2f}"
+
+
+def sentences() -> list[str]:
+    """Return the sentences of the page that contain a number."""
+    return [*_gains(), *_against_the_constant(), _one_rate(), *_settings(), _without_drift(), _python()]
+
+
+def _gains() -> list[str]:
+    """Return the gains over no normalization with one class and ten local steps, and with iid data."""
+    gains = [one for one in comparisons("skew") if one.against == "none" and not one.between]
+    said = {one.value: _gain(one) for one in gains if one.column == ("classes:1", 10)}
+    iid = [one.verdict for one in gains if one.column == ("iid", 10)]
+    equivalent = iid.count(WITHIN)
+    assert equivalent == len(iid) == len(said)
+    return [
+        f"With one class a client and ten local steps a round, FedAvg gains {said['scale']} points if its features are "
+        "multiplied by the constant that gives them feature norm's length before training; "
+        f"{said['fn']} with feature, {said['ln']} with layer and {said['gn']} with group normalization.",
+        f"With iid data and as many steps, all {WORDS[equivalent]} are equivalent to no normalization within one "
+        "point.",
+    ]
+
+
+def _against_the_constant() -> list[str]:
+    """Return what the comparisons of three normalizations with the constant show."""
+    family = comparisons("skew")
+    against = [one for one in family if one.against == "scale" and not one.between]
+    different = [one for one in against if one.verdict.startswith(("more", "less"))]
+    means = [one.mean for one in against if one not in different]
+    (shown,) = (f"{NORMS[one.value]} with {CLASSES[str(one.column[0])]}, {_gain(one)}" for one in different)
+    assert {one.verdict for one in against if one not in different} == {"open", WITHIN}
+    return [
+        f"Of {len(against)} comparisons of these {WORDS[len(NORMS)]} with the constant {WORDS[len(different)]} shows a "
+        f"difference, corrected for all {len(family)} planned ones: {shown} points. The others, from {min(means):.1f} "
+        f"to {max(means):+.1f} points, are open or equivalent."
+    ]
+
+
+def _gain(one: Comparison) -> str:
+    return f"{one.mean:.1f} ± {one.half_width:.1f}"
+
+
+def _one_rate() -> str:
+    """Return the expected accuracy of one drawn learning rate; a diverged run counts as guessing one of ten classes."""
+    runs = federated("skew")
+    runs = runs[(runs.method == "fedavg") & (runs.partition == "classes:1") & (runs.E == 10)]
+    drawn = runs.assign(value=runs.value.fillna(0.1)).groupby(["norm", "head"]).value.mean() * 100
+    said = [
+        f"{drawn[row]:.0f} %" for row in [("none", "linear"), ("scale", "linear"), ("ln", "linear"), ("none", "cosine")]
+    ]
+    return (
+        f"with one learning rate, drawn from {WORDS[runs.lr.nunique()]}, FedAvg ends at {said[0]} on average, with the "
+        f"constant at {said[1]}, with layer normalization at {said[2]}, and with a cosine head at {said[3]} (diverged"
+    )
+
+
+def _settings() -> list[str]:
+    """Return the settings of the table."""
+    skew, fashion, cifar10 = (federated(sweep) for sweep in ("skew", "fashion_mnist", "cifar10_one_step"))
+    (clients,) = pd.concat([skew, fashion, cifar10]).clients.unique()
+    (of_paper,) = published.published().dropna(subset="p").rounds.unique()
+    rate, rounds, steps = only("fashion_mnist", "lr"), only("cifar10_one_step", "rounds"), only("fashion_mnist", "E")
+    assert rounds == of_paper and rate in set(cifar10.lr)
+    assert {column[1] for _, column in COLUMNS.values() if len(column) > 1} == {steps}
+    return [
+        f"Accuracy in %, mean ± half-width of its {100 * CONFIDENCE:.0f} % interval",
+        f"{WORDS[clients].capitalize()} clients; digits: MLP, {only('skew', 'rounds')} rounds, "
+        f"{WORDS[skew.seed.nunique()]} seeds, mean of the last {WORDS[TAIL['skew']]} evaluations, the best of "
+        f"{WORDS[skew.lr.nunique()]} learning rates on held-out training data; Fashion-MNIST: CNN, "
+        f"{only('fashion_mnist', 'rounds')} rounds, {WORDS[fashion.seed.nunique()]} seeds; CIFAR-10: CNN, "
+        f"{WORDS[cifar10.seed.nunique()]} seed; both at the paper's learning rate of {rate}.",
+        f"Each round has E = {steps} local steps. The last column has E = {only('cifar10_one_step', 'E')} and all "
+        f"{rounds:,} rounds of the paper, with the published numbers in brackets",
+    ]
+
+
+def _without_drift() -> str:
+    """Return the gains of feature norm on CIFAR-10 at E = 1, at the paper's learning rate and at ten times that."""
+    runs = federated("cifar10_one_step").query("method == 'fedavg'").pivot(index="lr", columns="norm", values="value")
+    gain = 100 * (runs.fn - runs.none)
+    return (
+        f"with E = {only('cifar10_one_step', 'E')}, where FedAvg is SGD on all data, feature norm still gains "
+        f"{gain[0.01]:.0f} points on CIFAR-10 at the paper's learning rate, and {gain[0.1]:.0f} at ten times that rate."
+    )
+
+
+def _python() -> str:
+    """Return the required version of Python."""
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    return f"Python {requires.removeprefix('>=')} or newer"

@@ -1,0 +1,130 @@
+"""Runs as tables: one row a run of ``results/*.parquet``, read with pandas alone.
+
+Nothing of ``flbench`` is imported in this folder: what the audit and the report agree on does not follow from shared
+code. The rules are those of ``docs/statistics.md``, written down a second time.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).parents[2]
+
+#: The fields that make a row of a table.
+ROW = ["method", "norm", "head"]
+
+#: The fields that make a column, by sweep.
+COLUMNS = {
+    "skew": ["partition", "E"],
+    "rank_dose": ["partition", "lr"],
+    "fashion_mnist": ["partition"],
+    "cifar10_one_step": ["partition"],
+}
+
+#: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
+#: the others are the last accuracy on the test data.
+TAIL = {"skew": 5}
+
+#: A place on the axes of a column.
+Place = tuple[str | int | float, ...]
+
+#: Test images by data set.
+IMAGES = {"digits": 355, "cifar10": 10_000, "fashion_mnist": 10_000}
+
+#: Fields of an experiment that are copied as they are.
+SETTINGS = ["kind", "lr", "seed", "rounds", "clients", "batch_size", "val_fraction", "bias", "augment"]
+
+#: Components; exports from before heads could be chosen have none.
+COMPONENTS = ["dataset", "model", "method", "norm", "head", "partition"]
+
+
+def exported(sweep: str, *columns: str) -> pd.DataFrame:
+    """Return a file of ``results/`` with its JSON parsed, or some of its columns."""
+    frame = pd.read_parquet(ROOT / "results" / f"{sweep}.parquet", columns=list(columns) or None)
+    return frame.assign(**{name: frame[name].map(json.loads) for name in ("experiment", "result") if name in frame})
+
+
+@cache
+def runs(sweep: str) -> pd.DataFrame:
+    """Return each run's settings, its ``value`` (NaN if it diverged), and the ``score`` that ranks learning rates."""
+    found = []
+    for experiment, result, metrics in exported(sweep, "experiment", "result", "metrics").to_numpy():
+        records = [json.loads(line) for line in metrics.splitlines()[-TAIL.get(sweep, 1) :]]
+        known = result["status"] == "done"
+        value = np.mean([_accuracy(record) for record in records]) if known else np.nan
+        held_out = np.mean([record["val_acc"] for record in records]) if known and sweep in TAIL else value
+        place = {name: experiment.get(name) for name in SETTINGS} | {"E": experiment["local_steps"]}
+        place |= {name: label(experiment.get(name)) for name in COMPONENTS}
+        found.append({**place, "value": value, "score": held_out})
+    return pd.DataFrame(found)
+
+
+def federated(sweep: str) -> pd.DataFrame:
+    """Return the runs with clients."""
+    frame = runs(sweep)
+    return frame[frame.kind == "federated"].reset_index(drop=True)
+
+
+def only(sweep: str, name: str) -> Any:
+    """Return the value of a field that all runs with clients share."""
+    (value,) = federated(sweep)[name].unique()
+    return value
+
+
+def label(component: dict[str, Any] | None) -> str:
+    """Return ``classes:1``, ``dirichlet:0.1``, ``cosine(learned=true)``, or the name alone."""
+    if component is None:
+        return "linear"
+    name, *settings = component["name"], *(item for item in component.items() if item[0] != "name")
+    if name in ("classes", "dirichlet"):
+        return f"{name}:{settings[0][1]:g}"
+    return f"{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in settings)})" if settings else name
+
+
+def _accuracy(record: dict[str, Any]) -> float:
+    """Return the mean over clients; that on the whole test set where clients keep parts of the model."""
+    return float(record["acc_global" if "acc_personal" in record else "acc"])
+
+
+@cache
+def chosen(sweep: str) -> pd.DataFrame:
+    """Return the runs of each row and column at the learning rate with the best mean score, if all seeds finished.
+
+    Rows choose among the rates that all rows of their column have.
+    """
+    frame, column = federated(sweep), COLUMNS[sweep]
+    place = list(dict.fromkeys([*column, "lr"]))
+    names = frame.assign(row=frame[ROW].agg(" ".join, axis=1))
+    rows = names.groupby(place).row.nunique().rename("with_rate").reset_index()
+    rows = rows.merge(names.groupby(column).row.nunique().rename("all_rows").reset_index())
+    common = frame.merge(rows[rows.with_rate == rows.all_rows][place])
+    rates = common.groupby([*ROW, *place]).agg(score=("score", "mean"), finished=("value", "count")).reset_index()
+    complete = rates[rates.finished == frame.seed.nunique()]
+    best = complete.loc[complete.groupby([*ROW, *column]).score.idxmax()]
+    return common.merge(best[[*ROW, *place]])
+
+
+def is_copy(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return which runs compute what FedAvg computes, without batch normalization and with equal steps."""
+    method = frame.method.str.extract(r"^([\w-]+)", expand=False)
+    one_step = (method == "fedprox") & (frame.E == 1)
+    every_class = (method == "fedrs") & (frame.partition == "iid")
+    return method.isin(["fedbn", "fednova"]) | one_step | every_class
+
+
+def studied(sweep: str, kind: str) -> int:
+    """Return the number of runs of a kind of study: a setting has its first n seeds at each requested length.
+
+    Runs are not rows: one that diverged is one row for all lengths.
+    """
+    frame = exported(sweep, "experiment", "result")
+    frame = frame[frame.experiment.map(lambda one: one["kind"] == kind)]
+    settings = frame.experiment.map(lambda one: json.dumps({**one, "seed": None, "rounds": None}))
+    seeds, length = frame.experiment.map(lambda one: one["seed"]), frame.result.map(lambda one: one["wanted"])
+    return int((seeds.groupby([settings, length]).max() + 1).sum())

@@ -1,0 +1,81 @@
+"""Values of rows and columns: means, intervals, and which are shown to be better than the first row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from tests.audit.planned import LEVEL, comparisons, holm
+from tests.audit.runs import COLUMNS, IMAGES, ROW, Place, chosen
+
+#: A column: a sweep, and a place on its axes.
+At = tuple[str, Place]
+
+#: A row: method, norm and head.
+Row = tuple[str, str, str]
+
+#: The row with which the others are compared.
+BASELINE: Row = ("fedavg", "none", "linear")
+
+#: Coverage of intervals; means of fewer seeds have none.
+CONFIDENCE, FEWEST = 0.95, 3
+
+
+def values(at: At) -> pd.DataFrame:
+    """Return the mean, the half-width of its interval over seeds and test images, in percent, and n of each row."""
+    runs, upper = _of_column(at), (1 + CONFIDENCE) / 2
+    found = runs.groupby(ROW).value.agg(["mean", "std", "count"])
+    over_seeds = stats.t.ppf(upper, found["count"] - 1) * found["std"] / np.sqrt(found["count"])
+    images = IMAGES[runs.dataset.iloc[0]]
+    over_images = stats.norm.ppf(upper) * np.sqrt(found["mean"] * (1 - found["mean"]) / images)
+    half_width = np.hypot(over_seeds, over_images).where(found["count"] >= FEWEST)
+    return pd.DataFrame({"mean": 100 * found["mean"], "half_width": 100 * half_width, "n": found["count"]})
+
+
+def better(at: At) -> set[Row]:
+    """Return the rows that are shown to be better than the baseline in a column.
+
+    By the planned comparison of these two cells where there is one, else by a paired t-test with Holm's correction over
+    the other rows of the column.
+    """
+    by_seed = _of_column(at).set_index([*ROW, "seed"]).value.unstack("seed")
+    gains = by_seed.drop(BASELINE) - by_seed.xs(BASELINE)
+    if gains.shape[1] < FEWEST:
+        return set()
+    p = holm(pd.Series(stats.ttest_1samp(gains, 0, axis=1).pvalue, gains.index))
+    shown = (p < LEVEL) & (gains.mean(axis=1) > 0)
+    for row, verdict in _planned(at).items():
+        shown[row] = verdict.startswith("more")
+    return set(shown.index[shown])
+
+
+def in_order(columns: list[At]) -> list[Row]:
+    """Return all rows of some columns in the order of the page.
+
+    First the baseline, then the rows of planned comparisons with it, then the others: those with values in most
+    columns, and of these the best by mean rank, as a share of the column's rows.
+    """
+    ranks = pd.DataFrame({at: values(at)["mean"].rank(ascending=False, pct=True) for at in columns})
+    named = {row for at in columns for row in _planned(at)}
+    gaps, mean = ranks.isna().sum(axis=1), ranks.mean(axis=1)
+    return sorted(ranks.index, key=lambda row: (row != BASELINE, row not in named, gaps[row], mean[row]))
+
+
+def _of_column(at: At) -> pd.DataFrame:
+    """Return the chosen runs of a column."""
+    sweep, place = at
+    runs = chosen(sweep)
+    return runs[(runs[COLUMNS[sweep]] == list(place)).all(axis=1)]
+
+
+def _planned(at: At) -> dict[Row, str]:
+    """Return the verdicts on the planned comparisons of a row with the baseline."""
+    sweep, place = at
+    baseline = dict(zip(ROW, BASELINE, strict=True))
+    return {
+        (row["method"], row["norm"], row["head"]): one.verdict
+        for one in comparisons(sweep)
+        if one.column == place and one.against == baseline[one.field]
+        for row in [baseline | {one.field: one.value}]
+    }
