@@ -45,6 +45,3 @@ OVER_TAIL: frozenset[SelectBy] = frozenset({"tail", "val-tail"})
 #: Whether and how runs are mirrored to W&B; ``auto`` follows wandb's settings and login.
 TrackingMode = Literal["auto", "online", "offline", "off"]
 UsedTrackingMode = Literal["online", "offline", "off"]
-
-#: The project on W&B that shows runs.
-WANDB_PROJECT = "flbench"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from flbench.choices import WANDB_PROJECT, SelectBy, TrackingMode
+from flbench.choices import SelectBy
 from flbench.messages import explain, unknown
 from flbench.metric_specs import METRICS
 from flbench.sweeps.source import Source
-from flbench.sweeps.track import Trackers
+from flbench.sweeps.track import Trackers, WandbSettings
 
 if TYPE_CHECKING:
     Metric = str
@@ -289,12 +289,8 @@ def _backend(raw: Any) -> Any:
     return _BACKENDS[kind].model_validate(raw)
 
 
-class Wandb(Strict):
+class Wandb(Strict, WandbSettings):
     """How runs are mirrored to W&B."""
-
-    project: str = Field(default=WANDB_PROJECT, min_length=1, description="project on W&B")
-    entity: str | None = Field(default=None, description="user or team on W&B")
-    mode: TrackingMode = Field(default="auto", description="auto: online if logged in to W&B, else off")
 
 
 class Search(Strict):

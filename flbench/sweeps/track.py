@@ -1,15 +1,26 @@
-"""The key ``track`` of a sweep file: trackers beside W&B, which has a section of its own."""
+"""The trackers of a sweep file: the settings of W&B, in a section of their own, and the key ``track``."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from flbench.choices import TrackingMode
 from flbench.registry import TRACKERS, UnknownName
 
 _FORMS = [{"type": "string", "examples": ["tensorboard:DIR"]}, {"type": "object", "required": ["name"]}]
+
+
+@dataclass(frozen=True)
+class WandbSettings:
+    """The settings of W&B: of a sweep file's section `wandb`, and of the tracker."""
+
+    project: Annotated[str, Field(min_length=1, description="project on W&B")] = "flbench"
+    entity: Annotated[str | None, Field(description="user or team on W&B")] = None
+    mode: Annotated[TrackingMode, Field(description="auto: online if logged in to W&B, else off")] = "auto"
 
 
 def _read(raw: Any) -> Any:

@@ -8,23 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from flbench.choices import WANDB_PROJECT, TrackingMode
 from flbench.registry import TRACKERS
+from flbench.sweeps.track import WandbSettings
 from flbench.tracking.mode import choose
 from flbench.tracking.sink import NotTracked, Target, Tracker
 
 
 @TRACKERS.register("wandb")
 @dataclass(frozen=True)
-class Wandb(Tracker):
+class Wandb(WandbSettings, Tracker):
     """Weights & Biases: online, or as files that `wandb sync` uploads."""
 
     title = "W&B"
     shorthand = "project"
-
-    project: str = WANDB_PROJECT
-    entity: str | None = None
-    mode: TrackingMode = "auto"
 
     def is_off(self) -> bool:
         """Return whether runs are not sent to W&B; False if only wandb knows."""

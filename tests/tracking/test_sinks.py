@@ -216,6 +216,7 @@ def test_a_missing_package_and_unknown_trackers_are_one_error(tmp_path: Path, mo
     for given, reason in {
         "tensorbord:x": "unknown tracker 'tensorbord'; did you mean 'tensorboard'?",
         "{name: tensorboard, foldr: x}": "did you mean 'folder'?",
+        "{name: wandb, project: ''}": "at least 1 character",  # as in the section of a sweep file
         "5": "expected a tracker as a name",
         "[": "not valid YAML",
     }.items():
