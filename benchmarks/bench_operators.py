@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from processes import machine
+from parts import measure_all, median_and_range, options
 from torch.profiler import ProfilerActivity, profile
 
 from flbench.bench.plain_pytorch import use_torch_alone
-from flbench.bench.workloads import WORKLOADS, Workload, data_for
+from flbench.bench.workloads import Workload, data_for
 from flbench.engine.setup import make_network
 
 #: Operators with a smaller share are summed.
@@ -61,29 +61,17 @@ def measure(workload: Workload, arguments: argparse.Namespace) -> None:
             milliseconds.append(spent)
             for name, time_of in own.items():
                 shares[name].append(100 * time_of / sum(own.values()))
-    print(f"\n{workload.what}: {text(milliseconds)} ms a step")
+    print(f"\n{workload.what}: {median_and_range(milliseconds, 2)} ms a step")
     for name, found in sorted(shares.items(), key=lambda one: -statistics.median(one[1])):
         if statistics.median(found) >= FEWEST_PERCENT:
-            print(f"  {name:36} {text(found)} %")
-
-
-def text(values: list[float]) -> str:
-    """Return the median with minimum and maximum."""
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+            print(f"  {name:36} {median_and_range(found, 2)} %")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workloads", nargs="*", default=["lenet"], help="names of flbench bench")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = options(__doc__, "lenet", repeats=7)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    print(machine("torch"))
-    print(f"n = {arguments.repeats} turns of {arguments.steps} steps; medians, min to max")
-    for name in arguments.workloads:
-        measure(WORKLOADS[name], arguments)
+    measure_all(measure, arguments, f"{arguments.steps} steps")
 
 
 if __name__ == "__main__":

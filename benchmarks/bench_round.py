@@ -1,4 +1,4 @@
-"""Measure the parts of a round of small networks in a stack, with a gradient by hand and by autograd.
+"""Measure the parts of a round of MLPs in a stack, with a gradient by hand and by autograd.
 
     uv run python benchmarks/bench_round.py [digits|mlp ...] [--norm none] [--method fedavg] [--runs 1] [--repeats 15]
 
@@ -10,18 +10,15 @@ matrix products of the same shapes alone, which no way can do without.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 import torch
-from parts import Parts, timed
-from processes import machine
+from parts import Parts, measure_all, median_and_range, options, timed
 
-from flbench.bench.workloads import WORKLOADS, Workload, data_for
+from flbench.bench.workloads import Workload, data_for
 from flbench.engine import executors, federated, gradients, local
 from flbench.engine.dense_stack import DenseStack
 from flbench.engine.device_data import DeviceData
@@ -110,28 +107,18 @@ def measure(workload: Workload, arguments: argparse.Namespace) -> None:
     print(f"\n{workload.what}, norm {arguments.norm}, {arguments.method}, runs together: {arguments.runs}")
     print(f"{'ms a round and run':20}" + "".join(f"{name:>26}" for name in ways))
     for part in [*PARTS, "whole round", "products"]:
-        cells = []
-        for own in rows.values():
-            spent = own.get(part, [0.0])
-            cells.append(f"{statistics.median(spent):.3f} ({min(spent):.3f} to {max(spent):.3f})")
+        cells = [median_and_range(own.get(part, [0.0]), 3) for own in rows.values()]
         print(f"{part:20}" + "".join(f"{cell:>26}" for cell in cells))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workloads", nargs="*", default=["digits"], help="names of flbench bench; MLPs only")
+    parser = options(__doc__, "digits", repeats=15)
     parser.add_argument("--norm", default="none")
     parser.add_argument("--method", default="fedavg")
     parser.add_argument("--runs", type=int, default=1, help="runs that are trained together")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $FLBENCH_DATA")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    print(machine("torch"))
-    print(f"n = {arguments.repeats} turns of {arguments.rounds} rounds; medians, min to max")
-    for name in arguments.workloads:
-        measure(WORKLOADS[name], arguments)
+    measure_all(measure, arguments, f"{arguments.rounds} rounds")
 
 
 if __name__ == "__main__":
