@@ -119,6 +119,8 @@ class Registry(Generic[C]):
                 raise ValueError(
                     f"{self.kind} {name!r} cannot have a field called {reserved.pop()!r}: it names the component"
                 )
+            if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+                raise ValueError(f"{self.kind} {name!r} must define {', '.join(f'{one}()' for one in missing)}")
             taken = self._classes.setdefault(name, cls)
             if (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise ValueError(f"{self.kind} {name!r} is registered twice: {taken!r} and {cls!r}")

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from flbench.errors import InvalidComponent
 from flbench.messages import explain, format_scalar, unknown
+from flbench.probes.base import Probe
 from flbench.registry import Component, Registry, UnknownName, plain, schema_of
 
 
@@ -63,6 +64,16 @@ def test_reserved_field_names_are_refused(things: Registry[Component]) -> None:
 
     with pytest.raises(ValueError, match="cannot have a field called 'name'"):
         things.register("named")(Named)
+
+
+def test_a_component_that_lacks_a_method_of_its_contract_is_refused(things: Registry[Component]) -> None:
+    @dataclass(frozen=True)
+    class Blind(Probe):
+        """A probe that measures nothing."""
+
+    with pytest.raises(ValueError, match=r"thing 'blind' must define measure\(\)"):
+        things.register("blind")(Blind)
+    assert "blind" not in things.classes
 
 
 def test_forms_of_one_component(things: Registry[Component]) -> None:

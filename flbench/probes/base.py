@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -38,7 +39,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Probe(Component):
+class Probe(Component, ABC):
     """A measurement, which must not change what it measures.
 
     ``every`` is the number of rounds between two measurements, a multiple of ``eval_every``; by default a probe
@@ -57,6 +58,6 @@ class Probe(Component):
             return False
         return self.every is None or round % self.every == 0 or round == rounds
 
+    @abstractmethod
     def measure(self, seen: Observation) -> dict[str, Any]:
         """Return numbers (or lists of numbers) by name, for the run's metrics."""
-        raise NotImplementedError(f"{type(self).__name__} must measure something")
