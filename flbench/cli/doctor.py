@@ -27,6 +27,7 @@ from flbench.launch.resources import usable_cores
 from flbench.registry import DATASETS
 from flbench.store import Store, files
 from flbench.tracking.mode import choose
+from flbench.tracking.trackers import TensorBoard
 
 #: Seconds that a command of the system may take to answer.
 PATIENCE = 20
@@ -48,7 +49,7 @@ def doctor(
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also list missing data sets.")] = False,
 ) -> None:
-    """Check python, torch, GPU, SLURM, W&B, the store and the data; exit code 1 if something needed is broken."""
+    """Check python, torch, GPU, SLURM, W&B, TensorBoard, store and data; exit code 1 if something needed is broken."""
     findings = [
         Finding("python", "ok", f"{platform.python_version()} ({sys.executable}), {platform.platform()}"),
         _torch(),
@@ -58,6 +59,7 @@ def doctor(
         *_data(data),
         _slurm(),
         _wandb(),
+        _tensorboard(),
     ]
     broken = any(finding.state == "broken" for finding in findings)
     if as_json:
@@ -181,3 +183,12 @@ def _wandb() -> Finding:
     if choice.mode == "off":
         return Finding("wandb", "absent", f"{installed}; sweeps are not mirrored", choice.note)
     return Finding("wandb", "ok", f"{installed}, server {choice.server}; `wandb: {{mode: auto}}` is {choice.mode}")
+
+
+def _tensorboard() -> Finding:
+    try:
+        installed = version(TensorBoard.package)
+    except PackageNotFoundError:
+        advice = f"install it: {TensorBoard.install}"
+        return Finding("tensorboard", "absent", "not installed; needed only to mirror runs to TensorBoard", advice)
+    return Finding("tensorboard", "ok", f"{installed}; `track: tensorboard:DIR` mirrors runs to it")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,19 @@ def test_wandb_reports_the_mode_of_sweeps(monkeypatch: pytest.MonkeyPatch, tmp_p
     finding = doctor("--store", str(tmp_path / "store"))[1]["wandb"]
     assert finding["state"] == "absent"
     assert "WANDB_MODE" in finding["advice"]
+
+
+def test_tensorboard_is_named_and_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("flbench.cli.doctor.version", lambda name: "2.20.0")
+    finding = doctor("--store", str(tmp_path / "store"))[1]["tensorboard"]
+    assert (finding["state"], finding["found"]) == ("ok", "2.20.0; `track: tensorboard:DIR` mirrors runs to it")
+    monkeypatch.setattr("flbench.cli.doctor.version", missing)
+    code, found = doctor("--store", str(tmp_path / "store"))
+    assert (code, found["tensorboard"]["state"], found["wandb"]["state"]) == (0, "absent", "absent")
+    assert found["tensorboard"]["advice"] == "install it: uv sync --extra tensorboard"
 
 
 def test_an_apple_gpu_is_named_and_no_promise_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
