@@ -21,6 +21,11 @@ def leaderboard() -> str:
     return (ROOT / "leaderboard.md").read_text().split("\n## Regenerate\n")[0]
 
 
+def details(name: str) -> str:
+    """Return a page of details."""
+    return (ROOT / "docs/results" / f"{name}.md").read_text()
+
+
 def tables(page: str) -> list[list[list[str]]]:
     """Return the tables of a page, each a list of rows, the head first."""
     blocks = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]

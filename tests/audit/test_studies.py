@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.audit import deep, rank, sharpness
+from tests.audit import deep, pages, rank, sharpness
+from tests.audit.runs import ROOT
 from tests.audit.studies import Claims, runs, verdict_of
-from tests.audit.test_audit import ROOT, lines_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def audited(name: str) -> Claims:
 
 def page(name: str) -> list[list[str]]:
     """The claims of a page: text with its source, verdict, evidence."""
-    return lines_of((ROOT / f"docs/results/{name}.md").read_text(), "| claim | verdict |")[1:]
+    return next(rows for head, *rows in pages.tables(pages.details(name)) if head[:2] == ["claim", "verdict"])
 
 
 @pytest.mark.parametrize("name", STUDIES)
