@@ -159,9 +159,12 @@ class Cell:
         squares, so that the interval is never narrower than that over seeds alone; with Welch's degrees of freedom it
         could be.
 
-        ``acc`` weighs clients equally, so that images of clients with few of them weigh more. Records do not have the
-        sizes of test shards: where these differ, the added term is too small. Numbers that are no share of test images
-        have the interval over seeds alone.
+        ``acc`` weighs clients equally: in seed s image i has a weight w_is, larger on a client with few images. Each
+        seed draws its own partition, so that the mean of w_is over seeds is 1 for every i. The spread of the weights is
+        in sd, and the shared variance is still Var[p_i] / m if a seed's errors do not depend on them. Only where the
+        data name each client's test images (the partition ``given``) do all seeds share the weights; the added term is
+        then too small, and records do not have the sizes of test shards. Numbers that are no share of test images have
+        the interval over seeds alone.
         """
         found = self.summary
         if found is None or found.sd is None or found.half_width is None:

@@ -5,9 +5,14 @@ Seeds have an effect of their own that all cells share, as paired runs do; it is
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
+from flbench.config import Experiment
+from flbench.data.datasets import load
+from flbench.data.shards import shards_of
 from flbench.report.cells import Cell, summarize
 from flbench.report.planned import judged
 from flbench.report.runs import Run
@@ -100,6 +105,47 @@ def test_the_interval_covers_the_accuracy_in_the_population(seeds: int, spread: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_unequal_shards_of_each_seed_are_covered_and_those_that_all_seeds_share_are_not(seeds: int) -> None:
+    """Test shards of dirichlet:0.1 on digits, where ``acc`` weighs clients equally; all seeds fail on the same images.
+
+    A seed's own accuracy differs by a point. The control gives each image the same weight.
+    """
+    draw, p, times = stream(0, "simulated shards", seeds), 0.95, 4000
+    weights_PM = dirichlet_weights(partitions=200)
+    right_TM = draw.random((times, weights_PM.shape[1])) < p
+    accs_TP = right_TM @ weights_PM.T
+    own_TS = draw.integers(len(weights_PM), size=(times, seeds))
+    noise_TS = 0.01 * draw.standard_normal((times, seeds))
+    accs = {
+        "equal": right_TM.mean(axis=1, keepdims=True),
+        "of each seed": np.take_along_axis(accs_TP, own_TS, axis=1),
+        "shared": np.take_along_axis(accs_TP, own_TS[:, :1], axis=1),
+    }
+    covered = {name: np.mean([covers(values, p) for values in found + noise_TS]) for name, found in accs.items()}
+    assert covered["of each seed"] >= max(0.94, covered["equal"] - 0.01), covered
+    assert covered["shared"] <= 0.93, covered
+
+
+def dirichlet_weights(partitions: int) -> np.ndarray:
+    """The weight of each test image of digits in ``acc``, for the partitions of some seeds: (partition, image)."""
+    requests = [experiment(partition="dirichlet:0.1", seed=seed) for seed in range(partitions)]
+    data = load(requests[0].dataset, None)  # type: ignore[attr-defined]
+    weights_PM = np.zeros((partitions, len(data.test.labels)))
+    for weights_M, request in zip(weights_PM, requests, strict=True):
+        tested = [rows for rows in shards_of(request, data).test if len(rows)]  # type: ignore[arg-type]
+        for rows in tested:
+            weights_M[rows] = 1 / len(tested) / len(rows)
+    return weights_PM
+
+
+def covers(values: np.ndarray, truth: float) -> bool:
+    cell = _cell(values.tolist())
+    assert cell.summary is not None and cell.half_width is not None
+    return abs(cell.summary.mean - truth) <= cell.half_width
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "most"), [(3, 0.3), (5, 0.12), (10, 0.05)])
 def test_seeds_of_one_normal_distribution_rarely_collapse(seeds: int, most: float) -> None:
     """The rule's worst case: so wide a distribution that ten points are no bound. Below 2 points nothing collapses."""
@@ -110,9 +156,13 @@ def test_seeds_of_one_normal_distribution_rarely_collapse(seeds: int, most: floa
 
 
 def _cell(values: list[float]) -> Cell:
-    requests = [experiment(seed=seed) for seed in range(len(values))]
-    runs = (Run(one, 20, "done", record={"acc": value}) for one, value in zip(requests, values, strict=True))
+    runs = (Run(request(seed), 20, "done", record={"acc": value}) for seed, value in enumerate(values))
     return Cell(tuple(runs), "acc")
+
+
+@cache
+def request(seed: int) -> Experiment:
+    return experiment(seed=seed)
 
 
 @pytest.mark.slow
