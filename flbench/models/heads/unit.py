@@ -19,21 +19,14 @@ if TYPE_CHECKING:
 _Scale = Annotated[float, Field(gt=0)]
 
 
-@HEADS.register("cosine")
 @dataclass(frozen=True)
-class Cosine(Head):
-    """Scaled cosines between the features and trained rows, without a bias.
-
-    Its rows start as those of the linear head. The scale is fixed, as in CosFace (whose margin is not part of this
-    head), or learned from its initial value, as in Gidaris and Komodakis, who start at 10.
+class _Cosines(Head):
+    """Base of the heads whose logits are scaled cosines.
 
     Attributes:
         scale: s, or its initial value.
         learned: whether training moves the scale, which then is a parameter like all others.
     """
-
-    equation: ClassVar[str] = "z_y = s cos(w_y, f), norms at least 1e-5"
-    source: ClassVar[str] = "@gidaris2018cosine (learned s); @wang2018cosface (fixed s)"
 
     scale: _Scale = 10.0
     learned: bool = False
@@ -42,6 +35,19 @@ class Cosine(Head):
     def unit_features(self) -> bool:
         """Always."""
         return True
+
+
+@HEADS.register("cosine")
+@dataclass(frozen=True)
+class Cosine(_Cosines):
+    """Scaled cosines between the features and trained rows, without a bias.
+
+    Its rows start as those of the linear head. The scale is fixed, as in CosFace (whose margin is not part of this
+    head), or learned from its initial value, as in Gidaris and Komodakis, who start at 10.
+    """
+
+    equation: ClassVar[str] = "z_y = s cos(w_y, f), norms at least 1e-5"
+    source: ClassVar[str] = "@gidaris2018cosine (learned s); @wang2018cosface (fixed s)"
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
         """Return cosines."""
@@ -98,29 +104,17 @@ class Frozen(_Fixed):
 
 @HEADS.register("etf")
 @dataclass(frozen=True)
-class Etf(_Fixed):
+class Etf(_Cosines, _Fixed):
     """Scaled cosines between the features and a simplex equiangular tight frame that is never trained.
 
     All rows have norm 1 and all pairs of them the cosine -1/(Y - 1). FedETF's code learns the scale from 10 or 1, by
     model, trains with a balanced softmax (the method ``balanced-softmax``) and puts a linear layer in front, which is
     not part of this head. It draws the frame in the span of a uniform matrix's columns; here that span is uniformly
     distributed, too.
-
-    Attributes:
-        scale: s, or its initial value.
-        learned: whether training moves the scale, which then is a parameter like all others.
     """
 
     equation: ClassVar[str] = "z_y = s v_y f / max(||f||, 1e-5), V = sqrt(Y/(Y-1)) (1 - 11^T/Y) U, U U^T = 1"
     source: ClassVar[str] = "@li2023fedetf (FedETF); @papyan2020collapse"
-
-    scale: _Scale = 10.0
-    learned: bool = False
-
-    @property
-    def unit_features(self) -> bool:
-        """Always."""
-        return True
 
     def layer(self, features: int, classes: int, bias: bool) -> nn.Module:
         """Return cosines with the frame."""
