@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flbench.config import Training
-from flbench.papers.label_skew import figures, figures_one_class
+from flbench.papers.label_skew import figures, figures_one_class, figures_sharpening
 from flbench.papers.label_skew.chapter import synthesize
 from flbench.papers.label_skew.claims_published import compare
 from flbench.papers.label_skew.supplement import LabelSkewSupplement
@@ -66,6 +66,7 @@ def papers(*, published: bool = False, tolerance: float = WIDEST, why: bool = Fa
                 figures.why,
                 on_first_page=True,
             ),
+            FigureKind("sharpening", "lr x lambda_max / 2 over rounds", figures_sharpening.sharpening),
             FigureKind(
                 "overfit", "class accuracies before and after local steps on one client", figures_one_class.overfit
             ),

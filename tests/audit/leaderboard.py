@@ -116,13 +116,13 @@ def sentences(page: str) -> list[str]:
 
 def _counts(page: str) -> list[str]:
     """Return how many runs there are, how many diverged, and how many each page of details has."""
-    sweeps = ("skew", "digits", "rank_dose", "cifar10", "cifar10_one_step", "fashion_mnist")
+    sweeps = ("skew", "digits", "rank_dose", "sharpening", "cifar10", "cifar10_one_step", "fashion_mnist")
     results = {sweep: exported(sweep, "result").result.map(lambda one: one["status"]) for sweep in sweeps}
     runs = {sweep: len(status) for sweep, status in results.items()}
     trained, diverged = sum(runs.values()), sum((status == "diverged").sum() for status in results.values())
     studies = {title: studied(*study) for title, study in STUDIES.items()}
     claims = dict(re.findall(r"\[([^]]*)\][^:]*: \d+ of (\d+) claims hold", page))
-    pages = {"digits, mlp": runs["skew"] + runs["digits"] + runs["rank_dose"]}
+    pages = {"digits, mlp": sum(runs[sweep] for sweep in ("skew", "digits", "rank_dose", "sharpening"))}
     pages |= {"cifar10, cnn": runs["cifar10"] + runs["cifar10_one_step"], "fashion_mnist, cnn": runs["fashion_mnist"]}
     return [
         f"{trained:,} training runs on digits, cifar10, fashion_mnist and {sum(studies.values()):,} runs of studies",

@@ -19,6 +19,7 @@ ELSEWHERE = {
         "A few local steps on one class make the global model forget the others",
         "Over 14,280 runs of digits accuracy rises with the rank of the features",
     ],
+    "test_sharpening": ["Along training lr x lambda_max / 2 of the global model"],
     "test_studies": ["Sharpness of wide networks: ", "Ranks over depth: ", "Deep networks: "],
 }
 

@@ -15,6 +15,7 @@ from flbench.papers.label_skew import (
     claims_learning_rate,
     claims_one_class,
     claims_rank_dose,
+    claims_sharpening,
 )
 from flbench.papers.label_skew.correlations import READING, Mechanism, RankCorrelation
 from flbench.papers.label_skew.probe_cells import Births, Probed, has_probes, probed
@@ -27,7 +28,7 @@ from flbench.report.runs import Collection
 from flbench.report.units import distinct
 
 #: Kinds of figures that stand in the chapter where a report has one.
-KINDS = ("why", "overfit", "features")
+KINDS = ("why", "sharpening", "overfit", "features")
 
 NO_PROBES = (
     "No finished run recorded probes. Turn them on and run the sweep again, each with its interval in rounds, a "
@@ -55,7 +56,7 @@ class Synthesis:
     cells: tuple[Probed, ...]  # every cell with probes
     tuned: tuple[Probed, ...]  # those of the section's detailed tables, at the chosen learning rates where these vary
     mechanisms: tuple[Mechanism, ...]  # claims about why accuracies differ
-    claims: tuple[Claim, ...]  # about one-class training and about doses of rank, where such runs were probed
+    claims: tuple[Claim, ...]  # about one-class training, doses of rank and sharpness, where such runs were probed
     seen: int  # runs with probes, of the ``finished`` ones
     finished: int
 
@@ -76,13 +77,18 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
         )
         counted = (one for cell in everything for one in (cell, *cell.copies))
         runs = [run for cell in counted for run in cell.runs if run.state == "done"]
+        is_accuracy = metric is not None and metric.percent and not metric.lower_is_better
         synthesis = Synthesis(
             title=section.title,
             place=section.place,
             cells=tuple(cells),
             tuned=tuple(tuned),
-            mechanisms=mechanisms if metric is not None and metric.percent and not metric.lower_is_better else (),
-            claims=(*claims_one_class.claims(cells), *claims_rank_dose.claims(shared, section.tables[0].margin)),
+            mechanisms=mechanisms if is_accuracy else (),
+            claims=(
+                *claims_one_class.claims(cells),
+                *claims_rank_dose.claims(shared, section.tables[0].margin),
+                *(claims_sharpening.claims(shared, collection) if is_accuracy else ()),
+            ),
             seen=sum(map(has_probes, runs)),
             finished=len(runs),
         )

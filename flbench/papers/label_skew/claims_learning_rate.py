@@ -84,15 +84,15 @@ def _rows(ranges: Sequence[Ranges], cells: Sequence[Probed]) -> tuple[list[_Row]
             continue
         if any(run.result is None for cell in one.cells for run in cell.runs):
             unsettled += 1
-        elif one.best is None or one.best < OVER_CHANCE * _chance(members[0]):
+        elif one.best is None or one.best < OVER_CHANCE * chance(members[0]):
             idle += 1
         else:
             rows.append(_Row(members, one.high, one.open_high))
     return rows, idle, unsettled
 
 
-def _chance(one: Probed) -> float:
-    """The accuracy of guessing one class; 0 where records do not have the number of classes."""
+def chance(one: Probed) -> float:
+    """Return the accuracy of guessing one class; 0 where records do not have the number of classes."""
     classes = max((len(run.record.get("recall") or ()) for run in one.cell.runs if run.record), default=0)
     return 1 / classes if classes else 0.0
 

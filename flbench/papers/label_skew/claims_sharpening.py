@@ -1,0 +1,194 @@
+"""The claim that lr x lambda_max / 2 of the global model moves to 1 along training: the edge of stability.
+
+Gradient descent is stable below 1. Cohen et al. 2021 (arXiv 2103.00065) find that the sharpness of networks rises in
+training until this ratio is about 1, whatever the learning rate, and stays there: descent makes it grow, instability
+makes it shrink. They train on the whole data set; here clients take local steps on their own data, which are averaged.
+
+The unit is a run. The claim is judged in each cell that works, from the logarithm of the ratio before training and its
+mean over the last five evaluations. What refutes it: ratios that stay away from 1, leave it, or follow the rate.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flbench.papers.evidence import Outcome, combined, three_digits
+from flbench.papers.label_skew.claims_learning_rate import OVER_CHANCE, chance
+from flbench.papers.label_skew.probe_cells import Probed, number, probes_of
+from flbench.report.cells import Cell
+from flbench.report.claims import Claim
+from flbench.report.planned import Judged, judged
+from flbench.report.runs import TAIL, Collection
+from flbench.report.stats import Difference, paired
+from flbench.report.ticks import Tick
+
+TEXT = "Along training lr x lambda_max / 2 of the global model moves to 1 and stays there"
+SOURCE = "after Cohen et al. 2021"
+
+#: A ratio is at 1 if it is shown to be between 1 / 2 and 2.
+NEAR = 2.0
+
+#: A number of each seed.
+BySeed = Mapping[int, float]
+
+At = TypeVar("At", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Path:
+    """What tests over seeds show of a cell's ratio, by logarithms."""
+
+    end: Judged  # the ratio at the end; equivalent: to 1
+    moved: Judged  # its distance from 1 at the end less that before training
+
+    @property
+    def is_at_one(self) -> bool:
+        """Whether the ratio is shown to end within the factor ``NEAR`` of 1."""
+        return self.end.is_equivalent
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the cell says of the claim: a ratio that comes nearer to 1 without being there holds in part."""
+        if self.is_at_one:
+            return True
+        if self.moved.verdict == "less":
+            return "in part"
+        found = self.end.contrast.difference
+        is_outside = found.half_width is not None and abs(found.mean) - found.half_width > math.log(NEAR)
+        return False if is_outside or self.moved.verdict == "more" else None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A cell that works, with the logarithms of the ratio by seed."""
+
+    cell: Probed
+    start: BySeed  # before training
+    end: BySeed  # mean over the last evaluations
+    path: Path
+
+    @property
+    def column(self) -> str:
+        """``classes:1, E 10``."""
+        return f"{self.cell.partition}, E {self.cell.cell.tick('local_steps').label}"
+
+
+def claims(cells: Sequence[Probed], collection: Collection) -> Iterator[Claim]:
+    """Yield the claim where runs were probed along training."""
+    followed = [one for one in cells if is_followed(one.cell)]
+    if not followed:
+        return
+    working = sorted((one for one in followed if _works(one)), key=_position)
+    ends = {at: _ends(ratios(one.cell, collection)) for at, one in enumerate(working)}
+    settings = [Setting(working[at], *ends[at], path) for at, path in paths(ends).items()]
+    evidence = _evidence(settings) if settings else "No cell works in every seed."
+    yield Claim(TEXT, SOURCE, combined(one.path.outcome for one in settings), evidence)
+
+
+def is_followed(cell: Cell) -> bool:
+    """Return whether the runs of a cell measure the sharpness often enough for a mean over the last evaluations."""
+    probes = getattr(cell.experiment, "probes", ())
+    return any(probe.name == "sharpness" and TAIL * probe.every <= cell.rounds for probe in probes)
+
+
+def ratios(cell: Cell, collection: Collection) -> dict[int, dict[int, float]]:
+    """Return lr x lambda_max / 2 of each finished seed by round; without rounds where it is zero or not finite."""
+    found: dict[int, dict[int, float]] = {}
+    for run in cell.runs:
+        if run.state != "done":
+            continue
+        seen = {record["round"]: probes_of(record) for record in collection.records(run)}
+        values = {
+            at: (number(one, "sharpness", "lr") or 0) * (number(one, "sharpness", "lambda_max") or 0) / 2
+            for at, one in seen.items()
+        }
+        found[run.experiment.seed] = {at: value for at, value in sorted(values.items()) if value > 0}
+    return found
+
+
+def paths(ends: Mapping[At, tuple[BySeed, BySeed]]) -> dict[At, Path]:
+    """Return the paths of cells from the logarithms before training and at the end, tested over seeds.
+
+    Of 100 sets of cells at most 5 have a wrong "at 1", and at most 5 a wrong "nearer" or "farther" (Holm's correction).
+    """
+    last: dict[At, Difference] = {}
+    moved: dict[At, Difference] = {}
+    for at, (start, end) in ends.items():
+        away, before = ({seed: abs(value) for seed, value in some.items()} for some in (end, start))
+        one, other = paired(end, dict.fromkeys(end, 0.0)), paired(away, before)
+        if one is not None and other is not None:
+            last[at], moved[at] = one, other
+    shown, nearer = judged(last, math.log(NEAR)), judged(moved, 0)
+    return {at: Path(shown[at], nearer[at]) for at in shown}
+
+
+def _ends(seeds: Mapping[int, Mapping[int, float]]) -> tuple[BySeed, BySeed]:
+    """The logarithms before training and, as means, over the last evaluations, of the seeds that have both."""
+    known = {seed: values for seed, values in seeds.items() if 0 in values and len(values) > TAIL}
+    start = {seed: math.log(values[0]) for seed, values in known.items()}
+    end = {seed: statistics.fmean(map(math.log, list(values.values())[-TAIL:])) for seed, values in known.items()}
+    return start, end
+
+
+def _position(one: Probed) -> tuple[Tick, ...]:
+    """The order in tables: by column, then by norm and learning rate."""
+    return tuple(one.cell.tick(axis) for axis in ("partition", "local_steps", "norm", "lr"))
+
+
+def _works(one: Probed) -> bool:
+    """Whether every seed is at least ``OVER_CHANCE`` times better than guessing."""
+    return one.cell.complete and min(one.cell.values) >= OVER_CHANCE * chance(one)
+
+
+def _evidence(settings: Sequence[Setting]) -> str:
+    """How many cells end at 1, come nearer and go farther, by column and by norm, and typical ratios."""
+    by_column, by_norm = _groups(settings, lambda one: one.column), _groups(settings, lambda one: one.cell.norm_label)
+    seeds = sorted({len(one.end) for one in settings})
+    return (
+        f"It ends within a factor of {NEAR:g} of 1 in {_counted(settings, _ends_at_one)} cells "
+        f"({_each(by_column, lambda some: _counted(some, _ends_at_one))}). "
+        f"By norm: {_each(by_norm, lambda some: _counted(some, _ends_at_one))}. "
+        f"Nearer to 1 than before training: {_each(by_column, lambda some: _counted(some, _moves('less')))}. "
+        f"Farther: {_each(by_column, lambda some: _counted(some, _moves('more')))}. "
+        f"Before training and at the end, medians of cells: {_each(by_column, _medians)}. "
+        f"(Cells with twice the accuracy of guessing in every seed. Logarithms; the end is "
+        f"the mean of the last {TAIL} evaluations; n = {', '.join(map(str, seeds))} runs a cell, paired by seed; "
+        "t-tests at 5 %, Holm's correction over the cells.)"
+    )
+
+
+def _groups(settings: Sequence[Setting], name: Callable[[Setting], str]) -> dict[str, list[Setting]]:
+    """The settings by a name, in the order in which names first occur."""
+    names = dict.fromkeys(map(name, settings))
+    return {one: [setting for setting in settings if name(setting) == one] for one in names}
+
+
+def _each(groups: Mapping[str, Sequence[Setting]], text: Callable[[Sequence[Setting]], str]) -> str:
+    """``iid, E 1: 3 of 14; iid, E 10: 0 of 12``."""
+    return "; ".join(f"{name}: {text(some)}" for name, some in groups.items())
+
+
+def _counted(settings: Sequence[Setting], is_counted: Callable[[Setting], bool]) -> str:
+    """``3 of 14``."""
+    return f"{sum(map(is_counted, settings))} of {len(settings)}"
+
+
+def _ends_at_one(one: Setting) -> bool:
+    return one.path.is_at_one
+
+
+def _moves(verdict: str) -> Callable[[Setting], bool]:
+    return lambda one: one.path.moved.verdict == verdict
+
+
+def _medians(settings: Sequence[Setting]) -> str:
+    """``0.37 and 1.2``: geometric means over seeds, medians over cells."""
+    middles = (
+        statistics.median(statistics.fmean(seeds.values()) for seeds in some)
+        for some in ([one.start for one in settings], [one.end for one in settings])
+    )
+    return " and ".join(three_digits(math.exp(middle)) for middle in middles)
