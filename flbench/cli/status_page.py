@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,12 +22,16 @@ from flbench.report.output import check_replaceable, write_text
 from flbench.report.parts import parts_of
 from flbench.report.runs import Run, StoreSource
 from flbench.report.write.html import to_html
+from flbench.run_names import joined_common, label
 from flbench.store import Store
 from flbench.sweeps import Sweep
 from flbench.tracking.jobs import planned_sweep
 
 #: Rows of the tables of running and of failed runs at most; the rest is counted.
 MOST_ROWS = 50
+
+#: Logs of finished runs at most: of a sweep of 500 runs that all have a log, the page has 167 kB, 88 with 50 of them.
+MOST_LOGS = 500
 
 #: Seconds after which an open page loads itself again, at least.
 PERIOD = 5.0
@@ -87,6 +91,7 @@ class StatusPage:
         parts = parts_of(StoreSource(self._store), self._sweeps) if is_known else ()
         yield Charts(charts(parts, lambda run, metric: self._points(run, metric, reached.get(run.run_id, -1))))
         yield from self._failures(shown)
+        yield from self._finished({run.run_id: run for part in parts for run in part.collection.runs}, shown)
         yield Heading(2, "Command")
         yield Code(self._command)
 
@@ -139,6 +144,31 @@ class StatusPage:
         yield Grid(("run", "log", "failure", "message"), tuple(rows), 4, remarks=1)
         if len(failures) > MOST_ROWS:
             yield Paragraph(f"and {len(failures) - MOST_ROWS} more; `flbench status --json` lists all")
+
+    def _finished(self, runs: Mapping[str, Run], shown: Sequence[SweepStatus]) -> Iterator[Block]:
+        """Yield the logs of finished runs; most log nothing, those that were resumed or diverged say so."""
+        logged = [
+            (run, attempt)
+            for run in runs.values()
+            for attempt in (self._store.run(run.run_id).attempts() if run.result else ())
+            if attempt.log_path.exists()
+        ]
+        if not logged:
+            return
+        yield Heading(2, "Logs of finished runs")
+        common = joined_common(one.tally.common for one in shown)
+        rows = [
+            (
+                Entry(label(run.experiment.to_json(), common)),
+                self._log(run.run_id, attempt.log_path),
+                Entry(run.state),
+                Entry(str(attempt.number), order=attempt.number),
+            )
+            for run, attempt in logged[:MOST_LOGS]
+        ]
+        yield Grid(("run", "log", "ended", "attempt"), tuple(rows), 3)
+        if len(logged) > MOST_LOGS:
+            yield Paragraph(f"and {len(logged) - MOST_LOGS} more; `flbench logs SWEEP` shows all")
 
     def _log(self, run_id: str, log: Path | None) -> Entry:
         """Return a run's id, which leads to its log by a path from the page."""

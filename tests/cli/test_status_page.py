@@ -82,6 +82,18 @@ def test_the_page_has_the_status_and_the_charts(running: Attempt) -> None:
     assert [cell["mean"] for cell in group["cells"]][:2] == [[18.75, 37.5, 56.25, 75.0], [0.0, 25.0, 50.0]]
 
 
+def test_logs_of_finished_runs_are_linked(running: Attempt) -> None:
+    store = Store(Path("my #store"))
+    for run_id in store.run_ids():
+        if store.run(run_id).results():
+            (store.run(run_id).attempts()[0].path / "log.txt").write_text("resumed\n")
+    assert status("toy", "--html", "live.html").exit_code == 0
+    section = Path("live.html").read_text().rpartition("Logs of finished runs")[2].partition("<h2")[0]
+    assert re.search("<td>fedavg none lr=0.01 s0</td>.*<td>done</td>", section), section
+    (link,) = re.findall(r'<a href="([^"#]+)"', section)
+    assert Path(unquote(unescape(link))).read_text() == "resumed\n"
+
+
 def test_ctrl_c_ends_the_page_with_the_command(running: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
