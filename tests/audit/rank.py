@@ -7,13 +7,11 @@ python -m tests.audit.rank
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from scipy.special import digamma
 
-from tests.audit.studies import Claims, exponent, exponent_text, mean_text, runs, span, verdict_of
+from tests.audit.studies import Claims, exponent, exponent_text, mean_text, results, span, verdict_of
 
 #: Layers of all networks.
 LAYERS = 1000
@@ -25,9 +23,9 @@ FOLDS = 5.0
 NET = ["activation", "gamma", "normalized", "width"]
 
 
-def draws(path: Path) -> pd.DataFrame:
+def draws() -> pd.DataFrame:
     """Return a row a draw: its rank in the last layer (NaN if none), and mean and least rank of the later half."""
-    frame = runs(path, "rank")
+    frame = results("rank", "rank")
     late = [[one["rank"] for one in records if one["round"] > LAYERS / 2] for records in frame.records]
     frame["end"] = [one[-1]["rank"] if one[-1]["round"] == LAYERS else np.nan for one in frame.records]
     frame["late"] = [np.mean(ranks) if ranks else np.nan for ranks in late]
@@ -123,9 +121,9 @@ def soft_ranks(every: pd.DataFrame) -> tuple[str, str]:
     return verdict, f"{sum(broken)} of {len(broken)} pairs of a layer and a τ violate it"
 
 
-def claims(path: Path) -> Claims:
+def claims() -> Claims:
     """Return the verdict and the numbers of every claim."""
-    every = draws(path)
+    every = draws()
     linear, relu = (every[every.activation == name] for name in ("linear", "relu"))
     return {
         "Without normalization a deep linear": collapse(linear),
@@ -138,5 +136,5 @@ def claims(path: Path) -> Claims:
 
 
 if __name__ == "__main__":
-    for name, (verdict, evidence) in claims(Path("results/rank.parquet")).items():
+    for name, (verdict, evidence) in claims().items():
         print(f"{name}: {verdict}\n    {evidence}")

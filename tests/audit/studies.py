@@ -1,32 +1,31 @@
 """What the audits of studies share: exported runs, verdicts of several settings, and numbers as the pages have them.
 
-Nothing of ``flbench`` is imported: the rules are those of ``docs/why.md`` and ``docs/statistics.md``, written down a
-second time.
+The rules are those of ``docs/why.md`` and ``docs/statistics.md``, written down a second time.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from tests.audit.runs import exported
+
 #: By a claim's first words: its verdict, and the numbers beside it as the page has them.
 Claims = dict[str, tuple[str, str]]
 
 
-def runs(path: Path, kind: str) -> pd.DataFrame:
+def results(file: str, kind: str) -> pd.DataFrame:
     """Return a row a stored result of one kind: the fields of its experiment, how it ended, and its records."""
     found = []
-    for row in pd.read_parquet(path, columns=["run_id", "experiment", "result", "metrics"]).itertuples():
-        experiment, result = json.loads(row.experiment), json.loads(row.result)
-        if experiment["kind"] == kind:
+    for row in exported(file, "run_id", "experiment", "result", "metrics").itertuples():
+        if row.experiment["kind"] == kind:
             records = [json.loads(line) for line in row.metrics.splitlines()]
-            ended = {"status": result["status"], "length": result["rounds"]}
-            found.append({**experiment, **ended, "run_id": row.run_id, "records": records})
+            ended = {"status": row.result["status"], "length": row.result["rounds"]}
+            found.append({**row.experiment, **ended, "run_id": row.run_id, "records": records})
     return pd.DataFrame(found)
 
 

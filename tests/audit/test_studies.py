@@ -5,40 +5,38 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.audit import deep, pages, rank, sharpness
-from tests.audit.runs import ROOT
-from tests.audit.studies import Claims, runs, verdict_of
+from tests.audit import arms, deep, fisher, pages, rank, sharpness
+from tests.audit.studies import Claims, results, verdict_of
 
 pytestmark = pytest.mark.slow
 
-#: By page: its audit, the exported runs, and the numbers of claims and of runs.
-STUDIES: dict[str, tuple[Callable[[Path], Claims], str, int, int]] = {
-    "sharpness": (sharpness.claims, "sharpness", 9, 7656),
-    "rank": (rank.claims, "rank", 6, 366),
-    "deep": (deep.claims, "rank", 10, 327),
+#: By page: its audit, and the numbers of claims and of runs.
+STUDIES: dict[str, tuple[Callable[[], Claims], int, int]] = {
+    "sharpness": (sharpness.claims, 9, 7656),
+    "rank": (rank.claims, 6, 366),
+    "deep": (deep.claims, 10, 327),
 }
 
 
 @cache
 def audited(name: str) -> Claims:
-    claims, file, *_ = STUDIES[name]
-    return claims(ROOT / f"results/{file}.parquet")
+    return STUDIES[name][0]()
 
 
 def page(name: str) -> list[list[str]]:
     """The claims of a page: text with its source, verdict, evidence."""
-    return next(rows for head, *rows in pages.tables(pages.details(name)) if head[:2] == ["claim", "verdict"])
+    ((_, *rows),) = pages.tables(pages.details(name))
+    return rows
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_claim_of_a_page(name: str) -> None:
     rows = page(name)
-    assert len(rows) == len(audited(name)) == STUDIES[name][2]
+    assert len(rows) == len(audited(name)) == STUDIES[name][1]
     for (begin, (verdict, evidence)), (text, said, numbers) in zip(audited(name).items(), rows, strict=True):
         assert text.startswith(begin)
         assert said == f"**{verdict}**", text
@@ -49,7 +47,7 @@ def test_every_claim_of_a_page(name: str) -> None:
 def test_the_interval_of_the_correlation_of_rank_and_accuracy() -> None:
     """An end of the page's interval is an order statistic of 2,000 resamples, so that in 997 of 1,000 cases it is
     between the quantiles of the distribution at 2.5 or 97.5 % ± 3 sqrt(0.025 * 0.975 / 2000), here of 4,000 others."""
-    drawn = deep.bootstrap(deep.seeds(deep.Trained(deep.measured(ROOT / "results/rank.parquet"))), 4000)
+    drawn = deep.bootstrap(deep.seeds(arms.Trained(arms.measured())), 4000)
     (numbers,) = (numbers for text, _, numbers in page("deep") if text.startswith("A high rank at initialization"))
     low, high = map(float, re.findall(r"rank correlation \S+ \[(\S+), (\S+)\]", numbers)[0])
     reach = 3 * np.sqrt(0.025 * 0.975 / 2000)
@@ -60,7 +58,7 @@ def test_the_interval_of_the_correlation_of_rank_and_accuracy() -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_what_the_first_page_says_of_the_studies(name: str) -> None:
-    text, (*_, count, runs) = (ROOT / "leaderboard.md").read_text(), STUDIES[name]
+    text, (_, count, runs) = pages.leaderboard(), STUDIES[name]
     verdicts = [verdict for verdict, _ in audited(name).values()]
     titles = [row[0].split("<br>")[0].rstrip(".") for row in page(name)]
     parts = [f"{verdicts.count('holds')} of {count} claims hold"]
@@ -73,15 +71,15 @@ def test_what_the_first_page_says_of_the_studies(name: str) -> None:
 
 def test_the_numbers_of_runs() -> None:
     """A run on deep networks is one of an arm, a learning rate, a seed and a number of epochs."""
-    of_deep = deep.measured(ROOT / "results/rank.parquet")
+    of_arms = arms.measured()
     counts = {
-        "sharpness": len(runs(ROOT / "results/sharpness.parquet", "sharpness")),
-        "rank": len(runs(ROOT / "results/rank.parquet", "rank")),
-        "deep": len(of_deep.drop_duplicates([*deep.ARM, "lr", "seed"])),
+        "sharpness": len(results("sharpness", "sharpness")),
+        "rank": len(results("rank", "rank")),
+        "deep": len(of_arms.drop_duplicates([*arms.ARM, "lr", "seed"])),
     }
     assert counts == {name: count for name, (*_, count) in STUDIES.items()}
     total = f" and {sum(counts.values()):,} runs of studies of networks"
-    assert total in (ROOT / "leaderboard.md").read_text()
+    assert total in pages.leaderboard()
 
 
 @pytest.mark.parametrize(
@@ -108,4 +106,4 @@ def test_a_verdict_over_settings(outcomes: list[str], verdict: str) -> None:
 )
 def test_order_parameters(network: tuple[str, float, float], kappa_1: float, kappa_2: float) -> None:
     """Against arc-cosine kernels and a trapezoid rule, which Monte Carlo samples agree with."""
-    assert sharpness.kappas(*network) == pytest.approx((kappa_1, kappa_2), abs=1e-8)
+    assert fisher.kappas(*network) == pytest.approx((kappa_1, kappa_2), abs=1e-8)
