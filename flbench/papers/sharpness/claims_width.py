@@ -21,7 +21,7 @@ FEWEST_WIDTHS, FEWEST_DRAWS = 3, 3
 #: exponent whose whole interval is above ``HALFWAY`` grows.
 SLACK, HALFWAY = 0.25, 0.5
 
-#: Largest relative difference between the mean at the largest width and the value of theory.
+#: Largest relative difference between the mean at the largest width, with its interval, and the value of theory.
 TOLERANCE = 0.1
 
 #: Share of the draws that must be within bounds that hold for wide networks.
@@ -61,19 +61,23 @@ def _is_about(family: Family, normalized: str) -> bool:
 
 
 def _follows_theory(curve: Curve) -> tuple[Verdict, str]:
-    """Theorem 2.2: a value at every width, and a slope of 1."""
+    """Theorem 2.2: the value at the largest width, and a slope of 1."""
     widest = curve.points[-1]
     assert widest.predicted is not None and widest.predicted.value is not None
     theory = widest.predicted.value
     ratios = [(point.width, point.ratio or 0.0) for point in curve.points]
-    # Within the tolerance, or not distinguishable from theory with these draws.
-    close = abs(ratios[-1][1] - 1) <= max(TOLERANCE, (widest.summary.half_width or 0.0) / theory)
+    off, reach = abs(widest.summary.mean / theory - 1), (widest.summary.half_width or 0.0) / theory
+    value: Verdict = "inconclusive"
+    if off + reach <= TOLERANCE:
+        value = "holds"
+    elif off - reach > TOLERANCE:
+        value = "does not hold"
     listed = ", ".join(f"{ratio:.2f} at {width}" for width, ratio in ratios)
     sd = "" if widest.summary.sd is None else f"sd {three_digits(widest.summary.sd)}, "
     mean = f"mean {three_digits(widest.summary.mean)} ({sd}n={widest.summary.n}) at M = {widest.width}"
     slope = fit_text(curve.exponent, curve.draws)
     evidence = f"measured/theory {listed}; {mean} against {three_digits(theory)}; {slope}"
-    return near(curve.exponent, 1) if close else "does not hold", evidence
+    return max(value, near(curve.exponent, 1), key=("holds", "inconclusive", "does not hold").index), evidence
 
 
 def _is_flat(curve: Curve) -> tuple[Verdict, str]:
