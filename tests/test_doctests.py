@@ -12,7 +12,7 @@ import pytest
     "name",
     [
         "config.base", "config.evaluations", "config.training", "data.batches", "data.partition.base", "data.shards",
-        "messages", "metrics", "registry", "streams", "sweeps.source", "sweeps.spec", "theory.fisher", "theory.fits",
+        "messages", "metrics", "registry", "streams", "sweeps.source", "sweeps.spec", "theory.fisher",
         "theory.gaussian", "theory.order", "theory.rank",
     ],
 )  # fmt: skip

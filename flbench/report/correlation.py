@@ -31,6 +31,9 @@ from flbench.streams import stream
 #: Fewer groups than this have no interval: a bootstrap of so few is not reliable.
 FEWEST_GROUPS = 6
 
+#: Orders of eight units: of more, as many are drawn.
+_ORDERS = 40_320
+
 #: Resamples that are ranked at a time, to limit memory.
 _AT_A_TIME = 250
 
@@ -78,6 +81,27 @@ def spearman(
         draws = [_pooled(ranked, own_RG[:, group_N] * other_RG[:, other_N]) for own_RG, other_RG in portions]
         interval = _interval(np.concatenate(draws))
     return Correlation(len(x_N), count, float(rho) if np.isfinite(rho) else None, interval, crossed_count)
+
+
+def exact_spearman(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """Return Spearman's rho of a few independent units, and its two-sided p-value by permutation, exact up to eight.
+
+    None where all values of one side are equal.
+    """
+    from scipy import stats
+
+    if min(len(set(first)), len(set(second))) < 2:
+        return None
+    x_N, y_N = (stats.zscore(stats.rankdata(values)) for values in (first, second))
+    found = stats.permutation_test(
+        (x_N,),
+        lambda x, axis: np.mean(x * y_N, axis=axis),
+        permutation_type="pairings",
+        n_resamples=_ORDERS,
+        vectorized=True,
+        random_state=stream(0, "orders of units"),
+    )
+    return float(found.statistic), float(found.pvalue)
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,15 @@ def verdict_of(outcomes: Iterable[str]) -> str:
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the slope of the values' logarithms over those of the sizes, with its 95 % interval."""
-    (slope, _), covariance = np.polyfit(np.log(sizes), np.log(values), 1, cov=True)
-    reach = stats.t.ppf(0.975, len(sizes) - 2) * np.sqrt(covariance[0, 0])
+    """Return the slope of the values' logarithms over those of the sizes, with its 95 % interval.
+
+    Spreads differ between sizes: the variance is that of the weighted sum of means, its degrees of freedom are Welch's.
+    """
+    x, y = np.log(sizes), pd.Series(np.log(values)).groupby(np.asarray(sizes))
+    weights = pd.Series((x - np.mean(x)) / np.sum((x - np.mean(x)) ** 2)).groupby(np.asarray(sizes)).sum()
+    slope, parts = float(weights @ y.mean()), weights**2 * y.var() / y.size()
+    freedom = parts.sum() ** 2 / (parts**2 / (y.size() - 1)).sum()
+    reach = stats.t.ppf(0.975, freedom) * np.sqrt(parts.sum())
     return slope, slope - reach, slope + reach
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from flbench.papers.evidence import (
@@ -46,6 +47,37 @@ def test_the_exponent_of_values_over_the_width() -> None:
     assert fit_exponent(by_width, fewest=4) is None
     assert exponent_text(found) == "0.50 [0.50, 0.50]"
     assert exponent_text(None) == "–"
+
+
+#: Standard deviations of the logarithms of lambda_max by width, without normalization (``results/sharpness.parquet``),
+#: and of r of normalized ReLU networks (``results/rank.parquet``).
+SPREADS = {
+    "lambda_max": {50: 0.206, 100: 0.139, 200: 0.094, 400: 0.071, 800: 0.051, 1600: 0.030},
+    "r": {8: 0.193, 16: 0.033, 32: 0.023, 64: 0.051, 128: 0.022},
+}
+
+
+@pytest.mark.parametrize("name", ["lambda_max", "r"])
+@pytest.mark.parametrize("draws", [3, 10])
+def test_the_interval_of_an_exponent_covers_the_slope(name: str, draws: int) -> None:
+    """In 95 of 100 cases, also where growth slows down; 1,000 fits, bounds of four standard errors."""
+    draw, spreads, covered = np.random.default_rng(0), SPREADS[name], 0
+    logs = np.log(list(spreads))
+    curve = 0.7 * logs - 0.03 * logs**2
+    truth = np.polyfit(logs, curve, 1)[0]
+    for _ in range(1000):
+        noise = np.outer(list(spreads.values()), np.ones(draws)) * draw.standard_normal((len(logs), draws))
+        found = fit_exponent(dict(zip(spreads, np.exp(curve[:, None] + noise).tolist(), strict=True)))
+        assert found is not None and found.low is not None and found.high is not None
+        covered += found.low <= truth <= found.high
+    print(covered)
+    assert covered / 1000 == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 1000) ** 0.5)
+
+
+def test_a_single_value_at_a_width_leaves_no_interval() -> None:
+    found = fit_exponent({1: [1.0, 1.1], 10: [100.0]})
+    assert found is not None and (found.low, found.high) == (None, None)
+    assert found.value == pytest.approx(2, abs=0.05)
 
 
 def test_numbers_as_text() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from flbench.theory import fits
 from flbench.theory.gaussian import RELU, TANH, Activation
 from flbench.theory.order import order_parameters
 from tests.theory.test_order import measured
@@ -33,8 +33,6 @@ def test_the_rate_of_backward_order_parameters_is_one_half(
         ]
     )
     for deviations_W in deviations_WL.T:
-        found = fits.exponent(WIDTHS, list(deviations_W))
-        assert found.low is not None
-        assert found.high is not None
-        assert found.low < -0.5 < found.high
-        assert found.value == pytest.approx(-0.5, abs=0.08)
+        found = stats.linregress(np.log(WIDTHS), np.log(deviations_W))
+        assert abs(found.slope + 0.5) < stats.t.ppf(0.975, len(WIDTHS) - 2) * found.stderr
+        assert found.slope == pytest.approx(-0.5, abs=0.08)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from flbench.papers.evidence import combined, direction, points_text, range_text
+from flbench.papers.evidence import combined, points_text, range_text
 from flbench.papers.label_skew.probe_cells import Probed, Value, by_seed, number, probes_of
-from flbench.report.cells import grouped, summarize
+from flbench.report.cells import grouped
 from flbench.report.claims import Claim
+from flbench.report.planned import judged
 from flbench.report.runs import Run
-from flbench.report.stats import paired
+from flbench.report.stats import Difference, paired
 
 PAPER = "Zhang et al. 2024"
 
@@ -25,6 +26,9 @@ COLLAPSED = 0.99
 
 #: Norms that grow by less than this factor are bounded.
 BOUNDED = 1.05
+
+#: How a claim's settings are tested.
+TESTS = "t-tests over seeds, Holm's correction over settings"
 
 
 def claims(cells: Sequence[Probed]) -> Iterator[Claim]:
@@ -41,7 +45,7 @@ def claims(cells: Sequence[Probed]) -> Iterator[Claim]:
             "FedAvg on one class a client: with FN the global model's features are spread over more directions",
             "figure 3, right",
             averaged,
-            lambda run: number(probes_of(run.record), "features", "first_share"),
+            _share,
             f"share of the first singular value, none {_shares(plain)}, fn {_shares(normalized)}",
         )
     forgotten = [[value for one in some for value in by_seed(one, _forgotten).values()] for some in (plain, normalized)]
@@ -64,32 +68,34 @@ def _by_norm(cells: Sequence[Probed]) -> tuple[list[Probed], list[Probed]]:
 
 def _norms_grow(plain: Sequence[Probed], bounded: Sequence[Probed]) -> Claim:
     text = "Local training on one class without normalization makes the norms of features grow; FN bounds them"
-    # The interval of the growth over seeds is above one; too few seeds for one count by their mean.
-    logarithms = [summarize([math.log(value) for value in one.growth_by_seed.values()]) for one in plain]
-    grown = [found is not None and found.mean - (found.half_width or 0) > 0 for found in logarithms]
-    kept = [1 / BOUNDED < (one.growth or 0) < BOUNDED for one in bounded]
+    logs = [{seed: math.log(value) for seed, value in one.growth_by_seed.items()} for one in plain]
+    grown = _shown([_over(values, 0.0) for values in logs])
+    # FN sets the norm itself, so a single seed outside refutes the claim.
+    kept = [all(1 / BOUNDED < value < BOUNDED for value in one.growth_by_seed.values()) for one in bounded]
     heads = [one.head_growth for one in plain if one.head_growth is not None]
     evidence = (
-        f"none: factor {range_text([one.growth or 0 for one in plain])}, above 1 in {sum(grown)} of {_settings(plain)} "
-        "(95 % t-interval of its logarithm over seeds)"
+        f"none: factor {range_text([one.growth or 0 for one in plain])}, shown to be above 1 in {_counts(grown)} "
+        f"(its logarithm; {TESTS})"
     )
     evidence += f"; fn: {range_text([one.growth or 0 for one in bounded])}" if bounded else "; fn was not run"
     evidence += f"; longest class embedding of none: factor {range_text(heads)}" if heads else ""
-    return Claim(text, f"{PAPER}, theorem 1 and figure 3, left", combined([*grown, *kept]), evidence + ".")
+    verdict = combined([*map(_OUTCOMES.get, grown), *kept])
+    return Claim(text, f"{PAPER}, theorem 1 and figure 3, left", verdict, evidence + ".")
 
 
 def _features_collapse(plain: Sequence[Probed], normalized: Sequence[Probed]) -> Claim:
     text = "Local training on one class makes features collapse onto one direction without normalization, not with FN"
-    collapsed, kept = ([(one.share or 0) > COLLAPSED for one in some] for some in (plain, normalized))
-    above = f"above {100 * COLLAPSED:g} % in"
+    signs = _shown([_over(by_seed(one, _share), COLLAPSED) for one in [*plain, *normalized]])
+    collapsed, kept = signs[: len(plain)], signs[len(plain) :]
+    above = f"shown to be above {100 * COLLAPSED:g} % in"
     evidence = (
-        f"share of the first singular value, none: {_shares(plain)}, {above} {sum(collapsed)} of {_settings(plain)}, "
+        f"share of the first singular value, none: {_shares(plain)}, {above} {_counts(collapsed)}, "
         f"effective rank {range_text([one.rank for one in plain if one.rank is not None])}"
     )
     if normalized:
-        evidence += f"; fn: {_shares(normalized)}, {above} {sum(kept)} of {_settings(normalized)}"
-    verdict = combined([*collapsed, *(not one for one in kept)])
-    return Claim(text, f"{PAPER}, figure 3, middle right", verdict, evidence + ".")
+        evidence += f"; fn: {_shares(normalized)}, {above} {_counts(kept)}"
+    verdict = combined([*map(_OUTCOMES.get, collapsed), *(_OUTCOMES[-sign] for sign in kept)])
+    return Claim(text, f"{PAPER}, figure 3, middle right", verdict, f"{evidence} ({TESTS}).")
 
 
 def _fn_reduces(text: str, source: str, cells: Sequence[Probed], value: Value, numbers: str) -> Claim:
@@ -99,18 +105,39 @@ def _fn_reduces(text: str, source: str, cells: Sequence[Probed], value: Value, n
         for plain, normalized in product(*_by_norm(members)):
             gap = paired(by_seed(normalized, value), by_seed(plain, value))
             gaps += [gap] if gap is not None else []
-    signs = [direction(gap) for gap in gaps]
+    signs = _shown(gaps)
     if not gaps:
         comparison = "fn was not run."
     elif len(gaps) == 1:
         comparison = f"fn less none: {points_text(gaps[0], 2)} points (paired by seed, n = {gaps[0].n})."
     else:
         comparison = (
-            f"fn less none: {range_text([100 * gap.mean for gap in gaps])} points in {len(gaps)} settings, below 0 in "
-            f"{signs.count(-1)} (95 % t-interval over seeds)."
+            f"fn less none: {range_text([100 * gap.mean for gap in gaps])} points, shown to be below 0 in "
+            f"{signs.count(-1)} of {len(gaps)} settings, above in {signs.count(1)} ({TESTS})."
         )
-    verdict = combined(sign < 0 if sign else None for sign in signs) if gaps else "inconclusive"
+    verdict = combined(_OUTCOMES[-sign] for sign in signs) if gaps else "inconclusive"
     return Claim(text, f"{PAPER}, {source}", verdict, f"{numbers}; {comparison}")
+
+
+#: What the sign of a number that should be positive says of a claim.
+_OUTCOMES: Mapping[int, bool | None] = {1: True, -1: False, 0: None}
+
+
+def _shown(gaps: Sequence[Difference | None]) -> list[int]:
+    """Return 1 where a difference is shown to be above 0, -1 where below, else 0, corrected for their number."""
+    found = judged({at: gap for at, gap in enumerate(gaps) if gap is not None}, 0)
+    signs = {"more": 1, "less": -1}
+    return [signs.get(found[at].verdict, 0) if at in found else 0 for at in range(len(gaps))]
+
+
+def _over(values: Mapping[int, float], bound: float) -> Difference | None:
+    """Return the values of seeds minus a bound."""
+    return paired(values, dict.fromkeys(values, bound))
+
+
+def _share(run: Run) -> float | None:
+    """Share of the first singular value's square."""
+    return number(probes_of(run.record), "features", "first_share")
 
 
 def _forgotten(run: Run) -> float | None:
@@ -126,6 +153,6 @@ def _shares(cells: Sequence[Probed]) -> str:
     return f"{final} % (before training {born} %)"
 
 
-def _settings(cells: Sequence[Probed]) -> str:
-    """``1 setting``."""
-    return f"{len(cells)} setting{'' if len(cells) == 1 else 's'}"
+def _counts(signs: Sequence[int]) -> str:
+    """``13 of 14 settings, below in 0``."""
+    return f"{signs.count(1)} of {len(signs)} setting{'' if len(signs) == 1 else 's'}, below in {signs.count(-1)}"

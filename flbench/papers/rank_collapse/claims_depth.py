@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
 
 from flbench.messages import format_scalar
-from flbench.papers.evidence import Finding, Outcome, direction, interval_text, percent_text, points_text
+from flbench.papers.evidence import Finding, Outcome, direction, percent_text, points_text
 from flbench.papers.rank_collapse.training import PAPER_EPOCHS, Arm, Setting
-from flbench.report.correlation import Correlation, spearman
-from flbench.report.stats import paired
+from flbench.report.correlation import exact_spearman
+from flbench.report.stats import LEVEL, paired
 
 #: An initial rank below the first is collapsed, one above the second is not.
 COLLAPSED, HIGH = 1.5, 5.0
@@ -23,6 +23,9 @@ NO_FALL = 0.01
 
 #: With fewer arms no order of them is significant: the least two-sided p-value of 4 is 2 / 4!.
 FEWEST_ARMS = 5
+
+#: Ranks before training that differ by less are equal: what is left of collapsed ones is rounding.
+_DECIMALS = 6
 
 
 def _ranks_over_depth(setting: Setting) -> list[Finding]:
@@ -81,21 +84,20 @@ def _stays(first: Arm, last: Arm) -> bool | None:
 
 
 def _rank_predicts(setting: Setting) -> list[Finding]:
-    """The rank correlation of rank and accuracy over all arms and depths, and the arms that contradict it."""
+    """Return the rank correlation of the deepest arms, and the arms of any depth that contradict the claim.
+
+    The unit is an arm, with its means over seeds. Depth changes both quantities, and arms of one name at several depths
+    are no independent units: the correlation over all depths is a description, without an interval.
+    """
     arms = [arm for arm in setting.arms if arm.final and arm.initial_rank]
-    if len(arms) < FEWEST_ARMS:
+    deepest = [arm for arm in arms if arm.experiment.depth == setting.depths[-1]]
+    if len(deepest) < FEWEST_ARMS:
         return []
-    seeds = [
-        (arm.initial_rank[seed], accuracy, place, arm.experiment.depth)
-        for place, arm in enumerate(arms)
-        for seed, accuracy in arm.final.items()
-        if seed in arm.initial_rank
-    ]
-    ranks, accuracies, places, depths = zip(*seeds, strict=True)
-    overall = spearman(ranks, accuracies, places)
-    evidence = f"{setting.title}: rank correlation {_rho(overall)} (n={overall.n} in {overall.groups} arms)"
-    if len(set(depths)) > 1:
-        evidence += f", among arms of equal depth {_rho(spearman(ranks, accuracies, places, strata=depths))}"
+    found = _correlation(deepest)
+    evidence = f"{setting.title}: rank correlation of the {len(deepest)} arms with {setting.depths[-1]} layers "
+    evidence += f"{found[0]:.2f} (exact permutation test: p = {found[1]:.2g})" if found else "undefined"
+    if len(arms) > len(deepest) and (overall := _correlation(arms)):
+        evidence += f", of all {len(arms)} arms and depths {overall[0]:.2f} (not tested: depth changes both)"
     against = []
     for arm in arms:
         # It trains on a collapsed rank, or not on a high one, compared with the best arm of its depth.
@@ -110,14 +112,16 @@ def _rank_predicts(setting: Setting) -> list[Finding]:
         evidence += "; against it: " + ", ".join(
             f"{arm.name} at {arm.experiment.depth} layers, r = {arm.initial_rank_text}, {end}" for arm, end in against
         )
-    low, high = overall.interval or (None, None)
-    if low is not None and low > 0:
+    rho, p = found or (0.0, 1.0)
+    if p < LEVEL and rho > 0:
         return [("in part" if against else "holds", evidence)]
-    return [("does not hold" if against or (high is not None and high < 0) else "inconclusive", evidence)]
+    return [("does not hold" if against or p < LEVEL else "inconclusive", evidence)]
 
 
-def _rho(found: Correlation) -> str:
-    return "undefined" if found.rho is None else f"{found.rho:.2f}{interval_text(*(found.interval or (None, None)))}"
+def _correlation(arms: Sequence[Arm]) -> tuple[float, float] | None:
+    """Return the rank correlation of the arms' mean ranks before training and accuracies, and its p-value."""
+    ranks = [round(fmean(arm.initial_rank.values()), _DECIMALS) for arm in arms]
+    return exact_spearman(ranks, [fmean(arm.final.values()) for arm in arms])
 
 
 def _shift_breaks(setting: Setting) -> list[Finding]:

@@ -82,13 +82,17 @@ def _no_collapse(nets: Sequence[Net]) -> Claim:
 
 
 def _root(grown: Sequence[Growth], text: str, source: str) -> Claim:
-    """Theorem 2, r >= c sqrt(d): an exponent holds if its interval reaches 1/2; without any the claim is open."""
-    fitted = [
-        ((one.exponent.value if one.exponent.high is None else one.exponent.high) >= ROOT, one.text)
-        for one in grown
-        if one.exponent
-    ]
-    return claim(text, f"{PAPER}, {source}", fitted or [(None, one.text) for one in grown])
+    """Theorem 2, r >= c sqrt(d); kinds of networks with too few widths count only if there are no others."""
+    fitted = [one for one in grown if one.exponent]
+    return claim(text, f"{PAPER}, {source}", [(_reaches_root(one), one.text) for one in fitted or grown])
+
+
+def _reaches_root(grown: Growth) -> bool | None:
+    """Whether the exponent is shown to be 1/2 or more over all widths, or to be less there or over the last two."""
+    whole = grown.exponent
+    if any(one and one.high is not None and one.high < ROOT for one in (whole, grown.last_exponent)):
+        return False
+    return True if whole and whole.low is not None and whole.low >= ROOT else None
 
 
 def _soft_rank(nets: Sequence[Net]) -> Claim:

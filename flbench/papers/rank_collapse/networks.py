@@ -7,16 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flbench.messages import format_scalar
-from flbench.papers.evidence import exponent_text, fit_exponent, mean_text
+from flbench.papers.evidence import Exponent, exponent_text, fit_exponent, mean_text
 from flbench.report.cells import grouped
 from flbench.report.runs import Collection, Run
 from flbench.studies.rank import Rank
-
-if TYPE_CHECKING:
-    from flbench.theory.fits import Exponent
 
 #: A network without normalization is deep enough to be judged where the second eigenvalue of M has fallen by this many
 #: factors of e against the first (``flbench.theory.rank.collapse_rate``); its rank is then below 1.02.
@@ -119,6 +116,11 @@ class Growth:
         """The exponent of r over d; None for too few widths."""
         return fit_exponent(self.ranks, fewest=FEWEST_WIDTHS)
 
+    @cached_property
+    def last_exponent(self) -> Exponent | None:
+        """The exponent over the two largest widths, as growth may slow down."""
+        return fit_exponent(dict(list(self.ranks.items())[-2:]))
+
     @property
     def text(self) -> str:
         """The kind of network, r over sqrt(d), and the exponent."""
@@ -129,7 +131,8 @@ class Growth:
             return f"{name}: r = {mean_text(ratios)} √d at d = {', '.join(map(str, widths))} only (n={len(ratios)})"
         least, most = min(ratios), max(ratios)
         where = f"d = {widths[0]} to {widths[-1]}, n={len(ratios)}"
-        return f"{name}: exponent {exponent_text(self.exponent)}, r = {least:.2f} to {most:.2f} √d ({where})"
+        last = f"{exponent_text(self.last_exponent)} from {widths[-2]} to {widths[-1]}"
+        return f"{name}: exponent {exponent_text(self.exponent)}, {last}, r = {least:.2f} to {most:.2f} √d ({where})"
 
 
 def growths(nets: Sequence[Net]) -> list[Growth]:

@@ -27,7 +27,8 @@ _INTRODUCTION = (
     "connected networks of width M with C outputs on T Gaussian samples, and gradient descent on them (Karakida et al. "
     "2019, The Normalization Method for Alleviating Pathological Sharpness in Wide Neural Networks). Normalization: "
     "subtracted means (`mean`), batch (`bn`) or layer normalization (`ln`), in the `last` layer, the `middle` ones or "
-    "`all`. Exponents are fitted to the logarithms of all draws, with 95 % intervals; sd and ranges are over draws."
+    "`all`. Exponents are fitted to the logarithms of all draws, with Welch's 95 % intervals; "
+    "sd and ranges are over draws."
 )
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from flbench.papers.evidence import Finding, claim, fit_text, range_text, three_digits
+from flbench.papers.evidence import Exponent, Finding, claim, fit_text, range_text, three_digits
 from flbench.papers.sharpness.networks import Curve, Family, Point
 from flbench.report.claims import Claim, Verdict
-
-if TYPE_CHECKING:
-    from flbench.theory.fits import Exponent
 
 #: Widths, and draws at each, that a verdict needs.
 FEWEST_WIDTHS, FEWEST_DRAWS = 3, 3
@@ -66,12 +62,7 @@ def _follows_theory(curve: Curve) -> tuple[Verdict, str]:
     assert widest.predicted is not None and widest.predicted.value is not None
     theory = widest.predicted.value
     ratios = [(point.width, point.ratio or 0.0) for point in curve.points]
-    off, reach = abs(widest.summary.mean / theory - 1), (widest.summary.half_width or 0.0) / theory
-    value: Verdict = "inconclusive"
-    if off + reach <= TOLERANCE:
-        value = "holds"
-    elif off - reach > TOLERANCE:
-        value = "does not hold"
+    value = _within(widest.summary.mean / theory - 1, (widest.summary.half_width or 0.0) / theory, TOLERANCE)
     listed = ", ".join(f"{ratio:.2f} at {width}" for width, ratio in ratios)
     sd = "" if widest.summary.sd is None else f"sd {three_digits(widest.summary.sd)}, "
     mean = f"mean {three_digits(widest.summary.mean)} ({sd}n={widest.summary.n}) at M = {widest.width}"
@@ -119,10 +110,14 @@ def near(found: Exponent | None, claimed: float, slack: float = SLACK) -> Verdic
     """Judge an exponent: its whole interval is within the slack of the claimed one, across its edge, or outside."""
     if found is None or found.low is None or found.high is None:
         return "inconclusive"
-    if claimed - slack <= found.low and found.high <= claimed + slack:
+    return _within((found.low + found.high) / 2 - claimed, (found.high - found.low) / 2, slack)
+
+
+def _within(deviation: float, half_width: float, slack: float) -> Verdict:
+    """Judge a deviation from theory: its whole interval is within the slack of 0, across its edge, or outside."""
+    if abs(deviation) + half_width <= slack:
         return "holds"
-    outside = found.high < claimed - slack or claimed + slack < found.low
-    return "does not hold" if outside else "inconclusive"
+    return "does not hold" if abs(deviation) - half_width > slack else "inconclusive"
 
 
 def grows(found: Exponent | None) -> Verdict:

@@ -15,13 +15,12 @@ import numpy as np
 
 from flbench.messages import format_scalar
 from flbench.metric_specs import Record
-from flbench.papers.evidence import fit_exponent
+from flbench.papers.evidence import Exponent, fit_exponent
 from flbench.report.cells import Summary, grouped, summarize
 from flbench.report.runs import Run
 from flbench.studies.sharpness import Sharpness
 
 if TYPE_CHECKING:
-    from flbench.theory.fits import Exponent
     from flbench.theory.order import Kappas
 
 #: Normalizations in the order of tables and legends.

@@ -43,11 +43,14 @@ def add(
     rounds: int = EPOCHS,
     **fields: Any,
 ) -> None:
-    """Seeds of one arm: accuracy rises to ``acc`` for 20 epochs (None: it diverges) and differs a little by seed."""
+    """Seeds of one arm: accuracy rises to ``acc`` for 20 epochs (None: it diverges) and differs a little by seed.
+
+    What arms differ by differs by seed, too: equal differences of three seeds show nothing.
+    """
     for lr in lrs:
         for seed in range(seeds):
             request = experiment(kind="deep", rounds=rounds, eval_every=5, lr=lr, seed=seed, **{"depth": 32, **fields})
-            last = 0.1 if acc is None else acc + 0.001 * seed
+            last = 0.1 if acc is None else acc + 0.001 * seed + 1e-6 * (seed * round(1000 * acc) % 11)
             lines = [
                 {
                     "round": epoch,
@@ -92,16 +95,21 @@ def test_runs_can_refute_figure_1() -> None:
 
 
 def test_a_network_that_trains_on_a_collapsed_rank_is_evidence_against_the_claim() -> None:
-    said = over_depth().claim(CRUCIAL).evidence
-    assert "against it: He's init at 8 layers, r = 1.20 ± 0.00, 97.1 ± 0.2 %" in said
-    assert "in 6 arms" in said
-    assert over_depth().claim(CRUCIAL).verdict in ("in part", "does not hold")
+    store = over_depth()
+    for rank, acc, shift in ((2.8, 0.6, 0.05), (1.1, 0.2, 0.1), (1.0, 0.1, 0.2)):
+        add(store, acc, rank, shift=shift, **BN)
+    found = store.claim(CRUCIAL)
+    assert "rank correlation of the 5 arms with 32 layers 0.82 (exact permutation test: p = 0.13)" in found.evidence
+    assert "of all 9 arms and depths" in found.evidence
+    assert "against it: He's init at 8 layers, r = 1.20 ± 0.00, 97.1 ± 0.2 %" in found.evidence
+    assert found.verdict == "does not hold"
 
 
 def test_rank_that_orders_accuracy_predicts_it(store: Memory) -> None:
-    for place, depth in enumerate((2, 3, 4, 6, 8, 12, 16, 32)):
-        add(store, 0.9 - 0.1 * place, 9.0 - place, depth=depth, **HE)
+    for place, shift in enumerate((0.0, 0.05, 0.1, 0.2, 0.5)):
+        add(store, 0.9 - 0.1 * place, 9.0 - place, shift=shift, **BN)
     assert store.claim(CRUCIAL).verdict == "holds"
+    assert "32 layers 1.00 (exact permutation test: p = 0.017)" in store.claim(CRUCIAL).evidence
 
 
 def test_shifts_break_batch_norm_dose_by_dose(store: Memory) -> None:
@@ -195,7 +203,7 @@ def test_arms_are_compared_at_the_best_of_the_common_learning_rates(store: Memor
     he, _ = setting.arms
     best = he.best(EPOCHS)
     assert best is not None and best.lr == 0.1
-    assert list(he.final.values()) == pytest.approx([0.8, 0.801, 0.802])
+    assert list(he.final.values()) == pytest.approx([0.8, 0.801, 0.802], abs=2e-4)
 
 
 def test_a_trial_that_lost_seeds_is_not_the_best(store: Memory) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from flbench.papers.evidence import Exponent
 from flbench.papers.sharpness.claims_width import grows, near
 from flbench.papers.sharpness.networks import Family, curves_of, predict
 from flbench.report.blocks import Grid
 from flbench.report.claims import Verdict
-from flbench.theory.fits import Exponent
 from tests.papers.in_memory import Memory
 from tests.report.stores import experiment, leaderboard_of, unfolded_of
 

@@ -1,11 +1,11 @@
-"""Ranks of given spectra, and exponents of given power laws."""
+"""Ranks of given spectra."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from flbench.theory import fits, rank
+from flbench.theory import rank
 
 
 def test_effective_rank_of_known_spectra() -> None:
@@ -47,33 +47,3 @@ def test_the_rate_of_collapse_is_the_gap_of_the_first_two_lyapunov_exponents(gam
         frames, upper = np.linalg.qr(signal if gamma is None else frames + gamma * signal)
         gaps += np.log(np.abs(upper[:, 0, 0] / upper[:, 1, 1]))
     assert 2 * gaps.mean() / layers == pytest.approx(rank.collapse_rate(features, gamma), rel=slack)
-
-
-def test_exponent_of_an_exact_power_law() -> None:
-    found = fits.exponent([1, 2, 4, 8], [3, 3 / 2**0.5, 1.5, 1.5 / 2**0.5])
-    assert found.value == pytest.approx(-0.5)
-    assert found.low == pytest.approx(-0.5)
-    assert found.high == pytest.approx(-0.5)
-
-
-def test_interval_covers_the_true_exponent_at_its_nominal_rate() -> None:
-    """2,000 fits of six noisy points: 95 % of the intervals hold the truth (within four standard errors)."""
-    generator, widths = np.random.default_rng(0), np.array([50.0, 100, 200, 400, 800, 1600])
-    hits = 0
-    for _ in range(2000):
-        found = fits.exponent(list(widths), list(widths**0.7 * np.exp(0.1 * generator.standard_normal(6))))
-        assert found.low is not None
-        assert found.high is not None
-        hits += found.low <= 0.7 <= found.high
-    assert abs(hits / 2000 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 2000)
-
-
-def test_two_points_have_no_interval() -> None:
-    found = fits.exponent([1, 10], [1, 100])
-    assert found.value == pytest.approx(2)
-    assert found.low is None
-    assert found.high is None
-    with pytest.raises(ValueError, match="two different"):
-        fits.exponent([3, 3], [1, 2])
-    with pytest.raises(ValueError, match="positive"):
-        fits.exponent([1, 2], [0, 2])
