@@ -1,0 +1,142 @@
+"""How often the claims' verdicts are wrong, by simulation of data with known answers, through the rules themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flbench.papers.evidence import combined, direction, fit_exponent
+from flbench.papers.label_skew import claims_one_class
+from flbench.papers.label_skew.claims_bounded_norms import _verdict as norms_verdict
+from flbench.papers.label_skew.claims_rank_dose import Dose
+from flbench.papers.label_skew.claims_rank_dose import verdict as dose_verdict
+from flbench.papers.label_skew.correlations import RankCorrelation
+from flbench.papers.rank_collapse.claims_networks import _reaches_root
+from flbench.papers.sharpness import claims_learning_rate
+from flbench.papers.sharpness.claims_width import grows, near
+from flbench.papers.sharpness.networks import Family
+from flbench.papers.sharpness.training import Descent
+from flbench.report.correlation import Correlation, Mean
+from flbench.report.planned import judged
+from flbench.report.stats import Difference, paired
+
+TIMES = 400
+
+#: Four standard errors above shares of 2.5 and 5 %.
+ONE_SIDE, BOTH_SIDES = (share + 4 * (share * (1 - share) / TIMES) ** 0.5 for share in (0.025, 0.05))
+
+
+def gap(values: Any) -> Difference:
+    """The paired difference of values by seed and zero."""
+    found = paired(dict(enumerate(values.tolist())), dict.fromkeys(range(len(values)), 0.0))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("power", [0.25, 0.75])
+def test_exponents_at_the_edge_are_rarely_near_a_claimed_one(power: float) -> None:
+    """An exponent that is just 0.25 away from 0 or 1; spreads fall with the width, as those of lambda_max."""
+    draw, found = np.random.default_rng(0), Counter[str]()
+    for _ in range(TIMES):
+        values = {m: m**power * np.exp(2 / m**0.5 * draw.standard_normal(5)) for m in (50, 100, 200, 400)}
+        found[near(fit_exponent(values), round(power))] += 1
+    assert found["holds"] / TIMES <= ONE_SIDE and found["does not hold"] / TIMES <= ONE_SIDE, found
+
+
+def test_exponents_of_one_half_are_rarely_judged() -> None:
+    """Neither growth in proportion nor none, and neither at least sqrt(d) nor less."""
+    draw, growth, root = np.random.default_rng(1), Counter[str](), Counter[bool | None]()
+    for _ in range(TIMES):
+        fits = [
+            fit_exponent({d: d**0.5 * np.exp(0.05 * draw.standard_normal(3)) for d in widths})
+            for widths in ((8, 16, 32, 64, 128), (64, 128))
+        ]
+        growth[grows(fits[0])] += 1
+        root[_reaches_root(SimpleNamespace(exponent=fits[0], last_exponent=fits[1]))] += 1  # type: ignore[arg-type]
+    assert max(growth["holds"], growth["does not hold"], root[True]) / TIMES <= ONE_SIDE, (growth, root)
+    assert root[False] / TIMES <= BOTH_SIDES, "two intervals can refute it"
+
+
+def descents(draw: np.random.Generator, gain: float, normalized: str, networks: int = 4) -> list[Descent]:
+    """Networks of three widths at 15 rates, which converge up to a rate that scatters by a quarter."""
+    family = Family("relu", 4.0, 1.0, 3, 1, 1000, normalized)  # type: ignore[arg-type]
+    found = []
+    for width in (100, 200, 400):
+        for seed in range(networks):
+            highest = 0.03 * gain * np.exp(0.25 * draw.standard_normal())
+            for lr in np.geomspace(0.001, 10, 15):
+                final = 0.0 if lr <= highest else 1.0
+                found.append(Descent(family, width, seed, float(lr), 1.0, 1.0, 1.0, final))
+    return found
+
+
+@pytest.mark.slow
+def test_the_gain_of_subtracted_means_is_not_found_where_there_is_none() -> None:
+    """The exact rank test at three widths of four networks. No gain refutes the claim: it is about larger rates."""
+    draw = np.random.default_rng(2)
+    verdicts = {
+        gain: Counter(
+            claims_learning_rate._gain(descents(draw, 1.0, "none"), descents(draw, gain, "mean-last"))[0]
+            for _ in range(100)
+        )
+        for gain in (1.0, 5.5)
+    }
+    assert verdicts[1.0][True] == 0 and verdicts[1.0][False] >= 90, verdicts
+    assert verdicts[5.5][True] >= 90 and verdicts[5.5][False] == 0, verdicts
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_settings_of_the_claims_on_one_class_are_corrected(seeds: int) -> None:
+    """Fourteen settings without an effect: at most 5 of 100 claims find any; one finding makes "in part"."""
+    draw, wrong = np.random.default_rng(seeds), 0
+    for _ in range(TIMES):
+        signs = claims_one_class._shown([gap(values) for values in draw.standard_normal((14, seeds))])
+        wrong += any(signs)
+        assert (combined(claims_one_class._OUTCOMES[sign] for sign in signs) == "inconclusive") != any(signs)
+    assert wrong / TIMES <= BOTH_SIDES
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_a_direction_over_seeds_is_wrong_in_at_most_5_of_100_cases(seeds: int) -> None:
+    """The paired test of arms of deep networks, also where accuracies are multiples of an image in 100."""
+    draw = np.random.default_rng(seeds)
+    for decimals in (6, 2):
+        changes = np.round(0.02 * draw.standard_normal((TIMES, seeds)), decimals)
+        assert sum(direction(gap(values)) != 0 for values in changes) / TIMES <= BOTH_SIDES
+
+
+def dose_verdicts(draw: np.random.Generator, effect: float, margin: float = 0.01) -> Counter[str]:
+    """Six doses with ten seeds that raise the rank by five sd; accuracies differ by ``effect``, sd half a point."""
+    found = Counter[str]()
+    for _ in range(TIMES):
+        ranks = {at: gap(5 + draw.standard_normal(10)) for at in range(6)}
+        accs = {at: gap(effect + 0.005 * draw.standard_normal(10)) for at in range(6)}
+        shown, tested = judged(ranks, 0), judged(accs, margin)
+        found[dose_verdict([Dose(shown[at], tested[at]) for at in ranks])] += 1
+    return found
+
+
+@pytest.mark.slow
+def test_doses_of_rank_without_an_effect_rarely_hold() -> None:
+    draw = np.random.default_rng(3)
+    none, at_margin, large = (dose_verdicts(draw, effect) for effect in (0.0, 0.01, 0.03))
+    assert (none["holds"] + none["in part"]) / TIMES <= BOTH_SIDES, none
+    assert at_margin["does not hold"] / TIMES <= BOTH_SIDES, at_margin
+    assert large["holds"] / TIMES >= 0.95, large
+
+
+def test_the_verdict_on_bounded_norms_needs_intervals() -> None:
+    """Of intervals that cover in 95 of 100 cases, none of a zero correlation makes "holds" in more than 2.5."""
+    draw, found = np.random.default_rng(4), Counter[str]()
+    for _ in range(TIMES):
+        gain = Mean(70, 10, 0.05, (0.02, 0.08))
+        centres = 0.2 * draw.standard_normal(3)
+        same_rate, best, inside = (
+            RankCorrelation("", "", Correlation(70, 10, c, (c - 0.392, c + 0.392)), "methods") for c in centres
+        )
+        found[norms_verdict(gain, gain, same_rate, best, [], inside)] += 1
+    assert (found["holds"] + found["in part"]) / TIMES <= ONE_SIDE, found
