@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Mapping
 
@@ -10,7 +9,7 @@ import pandas as pd
 
 from tests.audit import published
 from tests.audit.planned import LEVEL, WITHIN, Comparison, comparisons
-from tests.audit.runs import ROW, TAIL, Place, chosen, exported, only, studied
+from tests.audit.runs import ROW, TAIL, chosen, exported, only
 from tests.audit.tables import CONFIDENCE, At, Row, better, in_order, values
 
 #: The columns of the table of values, with their heads.
@@ -25,44 +24,36 @@ COLUMNS: dict[str, At] = {
 #: Most rows of the table of values, and lines of a figure.
 MOST_ROWS, MOST_LINES = 12, 8
 
-#: The columns of each table of planned comparisons, with their heads.
-PLANNED_COLUMNS: dict[str, dict[str, Place]] = {
-    "skew": {
-        "classes:1, E 10": ("classes:1", 10),
-        "dirichlet:0.1, E 10": ("dirichlet:0.1", 10),
-        "iid, E 10": ("iid", 10),
-    },
-    "rank_dose": {"iid, lr 0.1": ("iid", 0.1), "iid, lr 0.3": ("iid", 0.3), "classes:1, lr 0.1": ("classes:1", 0.1)},
-    "fashion_mnist": {"classes:1": ("classes:1",)},
+#: The columns of the tables of planned comparisons.
+GAINS = {
+    "skew": ["classes:1, E 10", "dirichlet:0.1, E 10", "iid, E 10"],
+    "rank_dose": ["iid, lr 0.1", "iid, lr 0.3", "classes:1, lr 0.1"],
+    "fashion_mnist": ["classes:1"],
 }
-INTERACTION_COLUMNS: dict[str, Place] = {"E 1": (1,), "E 10": (10,)}
+INTERACTIONS = ["E 1", "E 10"]
 
 #: The order of verdicts in a summary.
 VERDICTS = ["more", f"more, {WITHIN}", "less", f"less, {WITHIN}", WITHIN, "open"]
 
-#: The studies: page, sweep and kind.
-STUDIES = {"Sharpness of wide networks": ("sharpness", "sharpness")}
-STUDIES |= {"Ranks over depth": ("rank", "rank"), "Deep networks": ("rank", "deep")}
-
 
 def tables() -> list[list[list[str]]]:
     """Return all tables of the page."""
-    gains = {sweep: [one for one in comparisons(sweep) if not one.between] for sweep in PLANNED_COLUMNS}
+    gains = {sweep: [one for one in comparisons(sweep) if not one.between] for sweep in GAINS}
     interactions = [one for one in comparisons("skew") if one.between]
-    first, *others = (_planned_table(gains[sweep], PLANNED_COLUMNS[sweep]) for sweep in PLANNED_COLUMNS)
-    return [first, _planned_table(interactions, INTERACTION_COLUMNS), *others, _values_table()]
+    first, *others = (_planned_table(gains[sweep], columns) for sweep, columns in GAINS.items())
+    return [first, _planned_table(interactions, INTERACTIONS), *others, _values_table()]
 
 
-def _planned_table(some: list[Comparison], columns: dict[str, Place]) -> list[list[str]]:
+def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]]:
     """Return gains with their verdicts, bold where a difference is shown, and how many columns have which verdict."""
-    every = {one.column for one in some}
+    every = {one.head for one in some}
     has_summary = len(every) > len(columns)
     rows = [["comparison", *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
     for name in dict.fromkeys(one.name for one in some):
-        by_column = {one.column: one for one in some if one.name == name}
+        by_column = {one.head: one for one in some if one.name == name}
         counts = Counter(one.verdict for one in by_column.values())
         summary = ", ".join(f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
-        entries = [_gain(by_column[column]) for column in columns.values()]
+        entries = [_gain(by_column[column]) for column in columns]
         rows.append([name, *entries, *([summary] if has_summary else [])])
     return rows
 
@@ -96,15 +87,11 @@ def _value(row: Row, cell: Mapping[Hashable, float], is_better: bool, at: At) ->
     return "<br>".join(lines)
 
 
-def sentences(page: str) -> list[str]:
-    """Return the sentences of the page that contain a number.
-
-    Args:
-        page: says how many claims of each study hold, of how many; the list of details repeats the latter.
-    """
+def sentences() -> list[str]:
+    """Return the sentences of the page that contain a number."""
     percent = f"{100 * CONFIDENCE:.0f} %"
     return [
-        *_counts(page),
+        *_counts(),
         f"± half-width of the {percent} interval over seeds; a minus b",
         f"More, less, equivalent: shown at {100 * LEVEL:.0f} % by t-tests with Holm's correction over the comparisons",
         published.summary(),
@@ -114,21 +101,18 @@ def sentences(page: str) -> list[str]:
     ]
 
 
-def _counts(page: str) -> list[str]:
+def _counts() -> list[str]:
     """Return how many runs there are, how many diverged, and how many each page of details has."""
     sweeps = ("skew", "digits", "rank_dose", "sharpening", "cifar10", "cifar10_one_step", "fashion_mnist")
     results = {sweep: exported(sweep, "result").result.map(lambda one: one["status"]) for sweep in sweeps}
     runs = {sweep: len(status) for sweep, status in results.items()}
     trained, diverged = sum(runs.values()), sum((status == "diverged").sum() for status in results.values())
-    studies = {title: studied(*study) for title, study in STUDIES.items()}
-    claims = dict(re.findall(r"\[([^]]*)\][^:]*: \d+ of (\d+) claims hold", page))
     pages = {"digits, mlp": sum(runs[sweep] for sweep in ("skew", "digits", "rank_dose", "sharpening"))}
     pages |= {"cifar10, cnn": runs["cifar10"] + runs["cifar10_one_step"], "fashion_mnist, cnn": runs["fashion_mnist"]}
     return [
-        f"{trained:,} training runs on digits, cifar10, fashion_mnist and {sum(studies.values()):,} runs of studies",
+        f"{trained:,} training runs on digits, cifar10, fashion_mnist",
         f"{diverged:,} of {trained:,} runs diverged; they have no value.",
         *(f"{title}: tables and figures of {count:,} runs" for title, count in pages.items()),
-        *(f"{title}: {claims[title]} claims, {count:,} runs" for title, count in studies.items()),
     ]
 
 

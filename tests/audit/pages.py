@@ -56,5 +56,5 @@ def unaudited(page: str, sentences: Iterable[str]) -> list[str]:
         for text in (*sentences, *NAMES):
             rest = rest.replace(text, "")
         if re.search(r"\d", re.sub(r"`[^`]*`", "", rest)):
-            left.append(rest)
+            left.append(rest.strip())
     return left

@@ -35,8 +35,10 @@ class Comparison(Plan):
     """What a planned comparison shows in a column, in points; an interaction's column has no partition."""
 
     column: Place = ()
+    head: str = ""  # of the column
     mean: float = 0.0
     half_width: float = 0.0
+    p: float = 1.0  # of the test of a difference, corrected
     verdict: str = ""
 
 
@@ -81,17 +83,25 @@ def comparisons(sweep: str) -> tuple[Comparison, ...]:
     # Two one-sided tests (Schuirmann 1987): both must show that the mean is within the margin.
     above = stats.ttest_1samp(gains, -MARGIN, axis=1, alternative="greater").pvalue
     below = stats.ttest_1samp(gains, MARGIN, axis=1, alternative="less").pvalue
-    is_different, is_equivalent = (holm(pd.Series(p)) < LEVEL for p in (test.pvalue, np.maximum(above, below)))
+    different, equivalent = (holm(pd.Series(p)) for p in (test.pvalue, np.maximum(above, below)))
     return tuple(
         Comparison(
             **vars(plan),
             column=column,
+            head=_head(column, [name for name in COLUMNS[sweep] if not (plan.between and name == "partition")]),
             mean=100 * gain.mean(),
             half_width=50 * (high - low)[i],
-            verdict=_verdict(gain.mean(), is_different[i], is_equivalent[i]),
+            p=different[i],
+            verdict=_verdict(gain.mean(), different[i] < LEVEL, equivalent[i] < LEVEL),
         )
         for i, (plan, column, gain) in enumerate(tested)
     )
+
+
+def _head(column: Place, axes: list[str]) -> str:
+    """Return ``classes:1, E 10``."""
+    parts = zip(axes, column, strict=True)
+    return ", ".join(value if isinstance(value, str) else f"{axis} {value:g}" for axis, value in parts)
 
 
 def _verdict(mean: float, is_different: bool, is_equivalent: bool) -> str:

@@ -41,7 +41,7 @@ def published() -> pd.DataFrame:
     numbers = paper[[place in places for place in zip(paper.dataset, paper.model, strict=True)]]
     other_groups = numbers.groups.notna() & (numbers.groups != GROUPS)
     numbers = numbers.assign(norm=numbers.norm.where(~other_groups, numbers.norm + " of other groups"))
-    longest = ours.sort_values("rounds").groupby(SHARED).last().reset_index()
+    longest = ours.sort_values("rounds").drop_duplicates(SHARED, keep="last")
     beside = numbers.merge(longest[[*SHARED, "rounds", "value"]], how="left", on=SHARED, suffixes=("", "_ours"))
     beside = beside.rename(columns={"value_ours": "ours"})
     return beside.join(beside.apply(_verdict, axis=1, result_type="expand"))

@@ -138,7 +138,7 @@ def _without_drift() -> str:
     gain = 100 * (runs.fn - runs.none)
     return (
         f"with E = {only('cifar10_one_step', 'E')}, where FedAvg is SGD on all data, feature norm still gains "
-        f"{gain[0.01]:.0f} points on CIFAR-10 at the paper's learning rate, and {gain[0.1]:.0f} at ten times that rate."
+        f"{gain[0.01]:.0f} points on CIFAR-10 at the paper's learning rate, and {gain[0.1]:.0f} at ten times that rate"
     )
 
 

@@ -116,15 +116,3 @@ def is_copy(frame: pd.DataFrame) -> pd.Series[bool]:
     one_step = (method == "fedprox") & (frame.E == 1)
     every_class = (method == "fedrs") & (frame.partition == "iid")
     return method.isin(["fedbn", "fednova"]) | one_step | every_class
-
-
-def studied(sweep: str, kind: str) -> int:
-    """Return the number of runs of a kind of study: a setting has its first n seeds at each requested length.
-
-    Runs are not rows: one that diverged is one row for all lengths.
-    """
-    frame = exported(sweep, "experiment", "result")
-    frame = frame[frame.experiment.map(lambda one: one["kind"] == kind)]
-    settings = frame.experiment.map(lambda one: json.dumps({**one, "seed": None, "rounds": None}))
-    seeds, length = frame.experiment.map(lambda one: one["seed"]), frame.result.map(lambda one: one["wanted"])
-    return int((seeds.groupby([settings, length]).max() + 1).sum())
