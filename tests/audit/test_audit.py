@@ -20,7 +20,7 @@ ELSEWHERE = {
         "FedAvg on one class a client: with FN the global model's features are spread",
         r"A higher rank of the features raises accuracy\.",
         "A few local steps on one class make the global model forget the others",
-        r"Over [\d,]+ (runs of|settings on) digits accuracy rises with the rank of the features",
+        r"Over [\d,]+ settings on digits accuracy rises with the rank of the features",
     ],
     "test_studies": [
         r"and [\d,]+ runs of studies of networks \(provenance\)\.$",

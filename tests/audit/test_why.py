@@ -1,0 +1,151 @@
+"""The claims on label skew on the pages against ``why_claims.py`` and ``why_seeds.py``, which import no ``flbench``."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.audit import why_claims, why_seeds
+from tests.audit.runs import ROOT
+from tests.audit.why import UNTUNED, at_best_rate, cells, probed
+from tests.audit.why_claims import BOUND, Claim
+from tests.audit.why_correlations import RESAMPLES
+
+#: The sections of the chapter by their sweep, and their names on the first page.
+SECTIONS = {
+    "digits": ("digits, mlp(widths=[64, 64]) (digits)", "digits (digits)"),
+    "rank_dose": ("digits, mlp(widths=[64, 64]) (rank_dose)", "digits (rank_dose)"),
+    "sharpening": ("digits, mlp(widths=[64, 64]) (sharpening)", "digits (sharpening)"),
+    "cifar10": ("cifar10, cnn (cifar10)", "cifar10 (cifar10)"),
+    "cifar10_one_step": ("cifar10, cnn (cifar10_one_step)", "cifar10 (cifar10_one_step)"),
+    "fashion_mnist": ("fashion_mnist, cnn", "fashion_mnist"),
+}
+
+#: Sections whose claims are recomputed here.
+RECOMPUTED = ["digits", "cifar10_one_step", "fashion_mnist"]
+
+#: The claims in the order of the first page, without that of ``test_sharpening.py``.
+RATES = "The range of learning rates that works follows 2 / lambda_max"
+RANK = "Accuracy follows the rank of the features"
+BOUNDED = "Bounded norms explain the gain of FN"
+GROW = "Local training on one class without normalization makes the norms of features grow; FN bounds them"
+COLLAPSE = "Local training on one class makes features collapse onto one direction without normalization, not with FN"
+SPREAD = "FedAvg on one class a client: with FN the global model's features are spread over more directions"
+DOSES = "A higher rank of the features raises accuracy"
+FORGET = "A few local steps on one class make the global model forget the others; with FN it forgets less"
+CLAIMS = [RATES, RANK, BOUNDED, GROW, COLLAPSE, SPREAD, DOSES, FORGET]
+
+
+def section_of(sweep: str) -> dict[str, tuple[str, str]]:
+    """Verdict and evidence of each claim in a section of the chapter, from paragraphs and the rows of its table."""
+    page = (ROOT / "docs/results/why.md").read_text()
+    text = page.split(f"## Why: {SECTIONS[sweep][0]}\n")[1].split("\n## ")[0]
+    paragraphs = re.findall(r"^\*\*(.+): ([a-z ]+)\.\*\* (.+)$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (.+)<br>.+ \| \*\*(.+)\*\* \| (.+) \|$", text, re.MULTILINE)
+    return {claim: (verdict, evidence) for claim, verdict, evidence in paragraphs + rows}
+
+
+def claims_of(sweep: str) -> dict[str, Claim]:
+    """The claims that a sweep is about, recomputed."""
+    of = probed(sweep)
+    everything, shared = cells(of), cells(of[of.shared])
+    best, is_tuned = at_best_rate(shared, sweep), sweep not in UNTUNED
+    found = {
+        RATES: why_claims.learning_rates(
+            shared, best if is_tuned else shared, tuned=is_tuned and shared.lr.nunique() > 1
+        ),
+        RANK: why_claims.feature_rank(shared, best),
+        BOUNDED: why_claims.bounded_norms(shared, best),
+    }
+    if (of.method == "local-only").any():
+        found |= {GROW: why_seeds.norms_grow(of, everything), COLLAPSE: why_seeds.features_collapse(everything)}
+    if (of.method == "fedavg").any():
+        found[SPREAD] = why_seeds.features_spread(of, everything)
+    if of.coefficient.nunique() > 1:
+        found[DOSES] = why_seeds.rank_doses(of)
+    if of.forgotten.notna().any():
+        found[FORGET] = why_seeds.less_forgotten(of)
+    return found
+
+
+def assert_is_percentile(value: str, level: float, draws: NDArray[np.float64]) -> None:
+    """Assert that a printed percentile of other draws is that of ours, up to four standard errors and its last digit.
+
+    The share of our draws below it differs from the level by the errors of both bootstraps, each with the standard
+    error sqrt(level (1 - level) / RESAMPLES).
+    """
+    half_digit = 0.5 * 10.0 ** -len(value.partition(".")[2])
+    error = 4 * np.sqrt(2 * level * (1 - level) / RESAMPLES)
+    least, most = (float(np.mean(draws < float(value) + sign * half_digit)) for sign in (-1, 1))
+    assert least <= level + error and most >= level - error, (value, level, np.quantile(draws, level))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", RECOMPUTED)
+def test_every_verdict_and_number_of_the_chapter(sweep: str) -> None:
+    on_page, found = section_of(sweep), claims_of(sweep)
+    assert on_page.keys() == found.keys()
+    for claim, (verdict, evidence) in on_page.items():
+        ours = found[claim]
+        assert verdict == ours.verdict, claim
+        pattern = re.escape(ours.evidence).replace(BOUND, r"([+-]?[\d.]+)")
+        match = re.fullmatch(pattern, evidence)
+        assert match is not None, (evidence, ours.evidence)
+        bounds, drawn = match.groups(), [one.draws for one in ours.estimates if one.interval]
+        for low, high, draws in zip(bounds[::2], bounds[1::2], drawn, strict=True):
+            assert_is_percentile(low, 0.025, draws)
+            assert_is_percentile(high, 0.975, draws)
+
+
+def test_the_first_page_repeats_the_chapter() -> None:
+    """Verdicts that runs decide have their evidence; then come sections that decide nothing, and those without runs."""
+    sections = {SECTIONS[sweep][1]: section_of(sweep) for sweep in SECTIONS}
+    bullets = re.findall(r"^- \*\*((?!Along).+?)\.\*\* (.+)$", (ROOT / "leaderboard.md").read_text(), re.MULTILINE)
+    assert [claim for claim, _ in bullets] == CLAIMS
+    for claim, bullet in bullets:
+        known = {name: found[claim] for name, found in sections.items() if claim in found}
+        parts = [
+            f"{verdict.capitalize()} on {name}: {evidence}"
+            for name, (verdict, evidence) in known.items()
+            if verdict not in ("inconclusive", "not run")
+        ]
+        rest = {
+            word: [name for name, (verdict, _) in known.items() if verdict == word]
+            for word in ("inconclusive", "not run")
+        }
+        parts += [f"{word.capitalize()} on {', '.join(names)}." for word, names in rest.items() if names]
+        assert bullet == " ".join(parts)
+
+
+def test_the_sentences_of_readme() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    _, evidence = section_of("digits")[RANK]
+    (rho, interval, n), (good, good_interval, _) = re.findall(r"rho ([\d.]+) \((.+?); n = (\d+)", evidence)[:2]
+    assert f"Over {int(n):,} settings on digits accuracy rises" in text
+    assert f"(Spearman {rho}, 95 % interval {interval}), but among those above 90 %" in text
+    assert f"the direction is open ({good}, {good_interval})" in text
+    one_step = cells(probed("cifar10_one_step"))
+    gain = why_claims.gains(one_step, "fn", ["method", "lr"]).set_index("lr").gain
+    assert f"feature norm still gains {gain[0.01]:.0f} points on CIFAR-10 at the paper's learning rate" in text
+    assert f"and {gain[0.1]:.0f} at ten times that rate (one seed each)" in text
+
+
+def test_the_numbers_of_one_class_training_in_the_documentation() -> None:
+    text = " ".join((ROOT / "docs/why.md").read_text().split())
+    of = probed("feature_collapse")
+    alone, averaged = why_seeds.alone_on_one_class(cells(of)), why_seeds.fedavg_on_one_class(cells(of))
+    growth, head = (alone[0][name].item() for name in ("growth", "head_growth"))
+    assert f"features become {growth:.1f} times as long and the class's own embedding {head:.1f} times" in text
+    shares, before = ([100 * own[name].item() for own in alone] for name in ("share", "share_0"))
+    assert "has {:.1f} % of all squares without normalization and {:.1f} % with FN".format(*shares) in text
+    assert "with FN ({:.0f} and {:.0f} % before)".format(*before) in text
+    verdict, gap = why_seeds.reduced_by_fn(of, "share")
+    less_by = [float(number) for number in re.findall(r"[\d.]+\d", gap)[:2]]
+    shares = [100 * own.share.item() for own in averaged]
+    assert "the share is {:.1f} % without normalization and {:.0f} % with FN".format(*shares) in text
+    assert "with FN (less by {:.1f} ± {:.1f} points".format(*less_by) in text and verdict == "holds"
+    lost = [100 * own.forgotten.mean() for own in why_seeds.fedavg_on_one_class(of)]
+    assert "FedAvg {:.1f} points of mean class accuracy without normalization, {:.1f} with FN".format(*lost) in text

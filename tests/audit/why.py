@@ -1,0 +1,91 @@
+"""Cells with probes from exported runs, with pandas and numpy alone.
+
+Nothing of ``flbench`` is imported. The rules are those of ``docs/statistics.md``, written down a second time.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tests.audit.runs import exported, is_copy, label
+
+#: Sweeps whose files say ``tune: []``: nothing is chosen there.
+UNTUNED = {"cifar10", "rank_dose"}
+
+#: What makes a cell, a column apart from it: all other fields of the experiment.
+CELL = ["column", "partition", "method", "norm", "lr"]
+
+#: Numbers of the features as they are recorded.
+FEATURES = {"length": "norm", "rank": "rank", "share": "first_share"}
+
+#: Numbers of a run with plain means over seeds, and lengths, whose means are geometric.
+PLAIN = ["acc", "rank", "share", "share_0"]
+LENGTHS = ["length", "length_0", "growth", "head_growth", "sharpness", "sharpness_0", "local_0"]
+
+
+def probed(sweep: str) -> pd.DataFrame:
+    """Return a row a federated run: its cell, its seed, and its accuracy and probes (NaN if it did not finish).
+
+    ``shared`` runs have one model for all clients, and each computation once.
+    """
+    found = []
+    for experiment, result, metrics in exported(sweep, "experiment", "result", "metrics").to_numpy():
+        if experiment["kind"] != "federated":
+            continue
+        others = {name: value for name, value in experiment.items() if name not in ("method", "norm", "lr", "seed")}
+        place = {name: label(experiment[name]) for name in ("method", "norm", "partition")}
+        place |= {"column": json.dumps(others, sort_keys=True), "E": experiment["local_steps"]}
+        place |= {name: experiment[name] for name in ("lr", "seed")}
+        place |= {"coefficient": experiment["method"].get("coefficient")}
+        records = [json.loads(line) for line in metrics.splitlines()]
+        found.append(place | (_numbers(records[-1], records[0]) if result["status"] == "done" else {}))
+    frame = pd.DataFrame(found).infer_objects()
+    frame["growth"] = frame.length / frame.length_0
+    frame["head_growth"] = frame["head"] / frame.head_0
+    keeps_parts = frame.groupby(["method", "norm"]).personal.transform(lambda of: of.eq(True).any())
+    return frame.assign(shared=~keeps_parts & ~is_copy(frame))
+
+
+def _numbers(last: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    """Return what the last record and the one before the first round have."""
+    assert first["round"] == 0 < last["round"]
+    numbers = {"acc": last["acc"], "personal": "acc_personal" in last, "classes": len(last["recall"])}
+    for record, suffix in ((last, ""), (first, "_0")):
+        features, sharpness = (record["probes"].get(name, {}) for name in ("features", "sharpness"))
+        numbers |= {name + suffix: features.get(as_recorded, np.nan) for name, as_recorded in FEATURES.items()}
+        own = {"sharpness": sharpness.get("lambda_max", np.nan)}
+        for name, several in (("head", features.get("head_norms")), ("local", sharpness.get("local"))):
+            own[name] = max((value for value in several or () if value is not None), default=np.nan)
+        numbers |= {name + suffix: value for name, value in own.items()}
+    overfit = last["probes"].get("overfit") or {}
+    return numbers | {"forgotten": overfit.get("mean_before", np.nan) - overfit.get("mean_after", np.nan)}
+
+
+def cells(of: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a cell: means over its finished seeds, how many there are, and of how many."""
+    lengths = np.log(of[LENGTHS].where(of[LENGTHS] > 0))
+    by_cell = of.assign(**lengths).groupby(CELL)
+    means = by_cell[PLAIN].mean().join(np.exp(by_cell[LENGTHS].mean()))
+    counts = by_cell.agg(finished=("acc", "count"), seeds=("seed", "count"), classes=("classes", "max"))
+    found = means.join(counts).reset_index()
+    return found.assign(used=found.lr * found.sharpness / 2)
+
+
+def at_best_rate(of: pd.DataFrame, sweep: str) -> pd.DataFrame:
+    """Return the cells of the best learning rate of each row and column, among the rates that all rows have.
+
+    All seeds of the best rate have finished; the lowest of equal ones is chosen. Nothing is chosen in a sweep that
+    tunes nothing: its rows with several rates have no best one.
+    """
+    row = ["column", "method", "norm"]
+    if sweep in UNTUNED:
+        return of[of.groupby(row).lr.transform("count") == 1]
+    rows = of[row].drop_duplicates().column.value_counts()
+    common = of.groupby(["column", "lr"]).lr.transform("count") == of.column.map(rows)
+    complete = of[common & (of.finished == of.seeds)]
+    ordered = complete.assign(acc=complete.acc.round(12)).sort_values(["acc", "lr"], ascending=[False, True])
+    return of.loc[sorted(ordered.groupby(row).head(1).index)]
