@@ -25,7 +25,7 @@ SECTIONS = {
 }
 
 #: Sections whose claims are recomputed here.
-RECOMPUTED = ["digits", "cifar10_one_step", "fashion_mnist"]
+RECOMPUTED = ["digits", "rank_dose", "cifar10", "cifar10_one_step", "fashion_mnist"]
 
 #: The claims in the order of the first page, without that of ``test_sharpening.py``.
 RATES = "The range of learning rates that works follows 2 / lambda_max"

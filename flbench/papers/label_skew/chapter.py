@@ -18,7 +18,7 @@ from flbench.papers.label_skew import (
     claims_sharpening,
 )
 from flbench.papers.label_skew.correlations import READING, Mechanism, RankCorrelation
-from flbench.papers.label_skew.probe_cells import Births, Probed, has_probes, probed
+from flbench.papers.label_skew.probe_cells import Births, Probed, at_best_rate, has_probes, probed
 from flbench.report.blocks import Block, Entry, Figure, Fold, Grid, Heading, Paragraph, words
 from flbench.report.board import Section
 from flbench.report.claims import Claim, claims_grid
@@ -68,10 +68,11 @@ def synthesize(sections: Sequence[Section], collection: Collection) -> tuple[Syn
         everything = [cell for table in section.tables for cell in table.in_order]
         cells = probed(distinct(everything), births)
         tuned = probed(distinct(cell for details in section.details for cell in details.table.in_order), births)
-        shared, best = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
+        shared, shown = ([one for one in some if one.is_federated and not one.cell.personal] for some in (cells, tuned))
+        best = at_best_rate(shown)
         metric = METRICS[cells[0].cell.metric] if cells else None
         mechanisms = (
-            claims_learning_rate.judge(section.ranges, shared, best),
+            claims_learning_rate.judge(section.ranges, shared, shown),
             claims_feature_rank.judge(shared, best),
             claims_bounded_norms.judge(shared, best),
         )

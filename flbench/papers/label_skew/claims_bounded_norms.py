@@ -106,7 +106,9 @@ def judge(cells: Sequence[Probed], tuned: Sequence[Probed]) -> Mechanism:
         f"The gain against the growth of none's norms: at the same learning rate {same_rate.text}"
         + (f" (by partition, {ways})" if ways else "")
         + f", at the best ones {best.text}.",
-        f"At the best learning rates the gain of fn over none is {mean_points_text(overall)}.",
+        f"At the best learning rates the gain of fn over none is {mean_points_text(overall)}."
+        if overall
+        else "No cells of fn and none are at their best learning rates.",
         f"Where none's norms grow less than twofold the gain is {mean_points_text(without)} at the same learning rate."
         if without
         else "Nowhere do none's norms grow less than twofold.",

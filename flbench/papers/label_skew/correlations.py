@@ -172,10 +172,8 @@ def by_partition(items: Iterable[T], partition: Callable[[T], str]) -> list[tupl
     return [*(by_name.items() if len(by_name) > 1 else ()), ("everywhere", everything)]
 
 
-def mean_points_text(found: Mean | None) -> str:
+def mean_points_text(found: Mean) -> str:
     """``+3.2 points (1.1 to 5.0; n = 40)``."""
-    if found is None:
-        return "nothing"
     low_high = f"{100 * found.interval[0]:+.1f} to {100 * found.interval[1]:+.1f}" if found.interval else "no interval"
     return f"{100 * found.mean:+.1f} points ({low_high}; n = {found.n})"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -162,6 +163,15 @@ def _probed(cell: Cell, births: Births) -> Probed:
         final=_geometric([number(end, "sharpness", "lambda_max") for end in ends]),
         final_local=_geometric([_sharpest_client(end) for end in ends]),
     )
+
+
+def at_best_rate(tuned: Sequence[Probed]) -> list[Probed]:
+    """Return the cells whose learning rate was chosen, or is the only one of their row and column.
+
+    Where nothing is tuned (``tune: []``), a row with several rates has no best one: each of them is a column.
+    """
+    rates = Counter((one.column, one.row) for one in tuned)
+    return [one for one in tuned if rates[one.column, one.row] == 1]
 
 
 def number(probes: Probes, probe: str, name: str) -> float | None:

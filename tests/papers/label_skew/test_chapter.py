@@ -239,6 +239,18 @@ def test_the_evidence_names_features_that_are_longer_from_the_start() -> None:
     assert "fn's features are 16.0 times as long as none's" in found.claim.evidence
 
 
+def test_rows_with_several_rates_have_no_best_one_where_nothing_is_tuned() -> None:
+    """Each rate is then a column: cells with different rates are no pairs."""
+    measure = grows(lambda request: 0.5 + request.lr / 4 + 0.1 * (request.norm.name == "fn"))
+    (found,) = syntheses_of(board(probed_runs(measure), tune=()))
+    _, rank, norms = (one.claim.evidence for one in found.mechanisms)
+    assert rank.endswith(
+        "at the best learning rates within one norm the direction is open, rho is not defined (n = 0)."
+    )
+    assert "at the best ones rho is not defined (n = 0)" in norms
+    assert "No cells of fn and none are at their best learning rates." in norms
+
+
 def test_cells_that_diverged_have_no_gain() -> None:
     found = mechanism("norms", lambda request: None if request.norm.name == "none" else Measured(0.9))
     assert found.claim.verdict == "not run"
