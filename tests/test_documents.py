@@ -1,4 +1,4 @@
-"""Numbers in README and docs, recomputed from the committed results with pandas and scipy only.
+"""Numbers in docs, recomputed from the committed results with pandas and scipy only; ``tests/audit`` has the others.
 
 This file imports nothing from flbench: otherwise an error in flbench could be in both numbers.
 """
@@ -18,11 +18,6 @@ import pytest
 from scipy import special, stats
 
 ROOT = Path(__file__).parents[1]
-
-#: The names that tables use for normalizations and methods.
-NORMS = {"none": "none", "constant": "scale", "feature norm": "fn", "layer norm": "ln", "group norm": "gn"}
-NORMS |= {"batch norm": "bn", "none, cosine head": "none"}
-METHODS = {"FedAvg": "fedavg", "FedYogi": "fedyogi"}
 
 
 @cache
@@ -53,21 +48,6 @@ def cell(name: str, **where: Any) -> pd.Series:
     return 100 * found.set_index("seed")["acc"].astype(float).sort_index()
 
 
-def shown(values: pd.Series, images: int = 10_000) -> str:
-    """Return the mean and, for at least three seeds, the half-width of its 95 % interval by scipy.
-
-    Its square is the sum of those of the intervals over seeds and of a share of the test images.
-    """
-    n, mean = len(values), values.mean()
-    if n < 3:
-        return f"{mean:.2f}"
-    squares = [
-        (stats.t.ppf(0.975, n - 1) * stats.sem(values)) ** 2,
-        stats.norm.ppf(0.975) ** 2 * mean * (100 - mean) / images,
-    ]
-    return f"{mean:.2f} ± {math.sqrt(sum(squares)):.2f}"
-
-
 def tables(text: str) -> list[list[list[str]]]:
     """Return the tables of a Markdown text as rows of cells, without their heads."""
     found = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
@@ -82,119 +62,8 @@ def prose(name: str) -> str:
 ONE = ("classes", 1)
 
 
-def test_the_table_of_readme() -> None:
-    """``tests/audit`` has the columns of digits."""
-    (table, *_) = tables((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(table) == 8
-    for method, norm, *_digits, fashion, step in table:
-        row = {"method": METHODS[method], "norm": NORMS[norm]}
-        if fashion != "–":
-            assert fashion == shown(cell("fashion_mnist", partition=ONE, **row))
-        if step != "–":
-            assert step.split(" (")[0] == shown(cell("cifar10_one_step", lr=0.01, partition=ONE, **row))
-    published = {number for row in table for number in re.findall(r"\((.*?)\)", row[-1])}
-    paper = pd.read_csv(ROOT / "flbench" / "papers" / "label_skew" / "published.csv", dtype=str)
-    assert len(published) == 4 and published <= set(paper["value"])
-
-
-#: The columns of the first page that README's table has.
-HEADS = (
-    "digits (skew)<br>classes:1, E 10",
-    "digits (skew)<br>dirichlet:0.1, E 10",
-    "digits (skew)<br>iid, E 10",
-    "fashion_mnist<br>classes:1",
-    "cifar10 (cifar10_one_step)<br>classes:1",
-)
-
-
-def test_the_first_page_agrees_with_readme() -> None:
-    (said, *_) = tables((ROOT / "README.md").read_text(encoding="utf-8"))
-    page = (ROOT / "leaderboard.md").read_text(encoding="utf-8").partition("\n## Values\n")[2]
-    heads = [part.strip() for part in next(re.finditer(r"^\|(.*)\|$", page, re.MULTILINE))[1].split("|")]
-    (there, *_) = tables(page)
-    rows = {tuple(row[:3]): dict(zip(heads, row, strict=True)) for row in there}
-    for method, norm, *numbers in said:
-        row = rows[METHODS[method], NORMS[norm], "cosine" if "cosine" in norm else "linear"]
-        for head, number in zip(HEADS, numbers, strict=True):
-            assert re.sub(r"<.*|\*\*", "", row[head]) == re.sub(r" \(.*\)", "", number), (head, method, norm)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "rounds", "seeds", "rates", "phrase"),
-    [
-        ("skew", 100, 10, 9, "digits: MLP, 100 rounds, ten seeds, mean of the last five evaluations, the best of nine"),
-        ("fashion_mnist", 50, 3, 1, "Fashion-MNIST: CNN, 50 rounds, three seeds"),
-        ("cifar10_one_step", 10_000, 1, 2, "CIFAR-10: CNN, one seed; both at the paper's learning rate of 0.01"),
-    ],
-)
-def test_the_settings_above_the_table(dataset: str, rounds: int, seeds: int, rates: int, phrase: str) -> None:
-    assert phrase in prose("README.md")
-    found = runs(dataset)
-    found = found[(found["partition"] == ONE) & (found["method"] == "fedavg") & (found["norm"] == "fn")]
-    assert set(found["rounds"]) == {rounds} and found["seed"].nunique() == seeds and found["lr"].nunique() == rates
-    assert {one["name"] for one in found["model"]} == {"mlp" if dataset == "skew" else "cnn"}
-
-
-def test_what_feature_norm_gains_with_one_step() -> None:
-    gains = {
-        rate: (cell("cifar10_one_step", lr=rate, norm="fn", method="fedavg") - none).item()
-        for rate in (0.01, 0.1)
-        for none in [cell("cifar10_one_step", lr=rate, norm="none", method="fedavg")]
-    }
-    sentence = (
-        f"feature norm still gains {gains[0.01]:.0f} points on CIFAR-10 at the paper's learning rate, "
-        f"and {gains[0.1]:.0f} at ten times"
-    )
-    assert sentence in prose("README.md")
-
-
-def pooled_rho(cells: pd.DataFrame) -> float:
-    """Return Spearman's rho of rank and accuracy, from ranks that are scaled and centred in each column, pooled."""
-    columns = cells.groupby(["partition", "local_steps"])
-    scaled = columns[["rank", "acc"]].rank() / columns[["rank"]].transform("size").to_numpy()[:, None]
-    centred = scaled - scaled.assign(p=cells["partition"], e=cells["local_steps"]).groupby(["p", "e"]).transform("mean")
-    return float(stats.pearsonr(centred["rank"], centred["acc"])[0])
-
-
-def crossed_interval(cells: pd.DataFrame) -> list[float]:
-    """Return the 95 % interval of rho by 300 resamples that draw methods and norms, each with replacement."""
-    draw, found = np.random.default_rng(0), []
-    for _ in range(300):
-        weights = pd.Series(1, index=cells.index)
-        for field in ("method", "norm"):
-            names = cells[field].unique()
-            drawn = pd.Series(draw.choice(names, len(names))).value_counts()
-            weights *= cells[field].map(drawn).fillna(0).astype(int)
-        if weights.sum() > 2:
-            found.append(pooled_rho(cells.loc[np.repeat(cells.index, weights)].reset_index(drop=True)))
-    return list(np.nanquantile(found, [0.025, 0.975]))
-
-
-@pytest.mark.slow
-def test_accuracy_and_the_rank_of_the_features() -> None:
-    found = runs("digits")
-    assert f"Over {len(found):,} runs of digits" in prose("README.md")
-    shared = found[~found["diverged"] & np.array(["acc_personal" not in last for last in found["last"]])]
-    shared = shared.assign(rank=[last.get("probes", {}).get("features", {}).get("rank") for last in shared["last"]])
-    by = ["method", "norm", "lr", "local_steps", "partition"]
-    cells = shared.groupby(by).agg(rank=("rank", "mean"), acc=("acc", "mean")).reset_index().dropna()
-    # Equal to the bit: the same method under another name.
-    cells = cells.drop_duplicates(["norm", "lr", "local_steps", "partition", "rank", "acc"])
-    cells["method"] = cells["method"].replace({"fedbn": "fedavg", "fednova": "fedavg"})
-    said = re.search(
-        r"Spearman ([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)\).*? open \(([\d.]+), (-[\d.]+) to ([\d.]+)\)",
-        prose("README.md"),
-    )
-    assert said is not None
-    good = cells[cells["acc"] > 0.9]
-    for some, (rho, *ends) in ((cells, said.groups()[:3]), (good, said.groups()[3:])):
-        some = some.reset_index(drop=True)
-        assert f"{pooled_rho(some):.2f}" == rho
-        assert [float(end) for end in ends] == pytest.approx(crossed_interval(some), abs=0.07), "another bootstrap"
-
-
 def test_the_tables_of_results() -> None:
-    _, short = tables((ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8"))
+    _, short, _ = tables((ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8"))
     generated = (ROOT / "docs" / "results" / "cifar10-cnn.md").read_text(encoding="utf-8")
     (full, *_) = tables(generated.partition("\n## Published numbers\n")[2])
     paper = pd.read_csv(ROOT / "flbench" / "papers" / "label_skew" / "published.csv")

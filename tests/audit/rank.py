@@ -135,7 +135,7 @@ def claims() -> Claims:
         "Batch normalization keeps the rank": kept(every),
         "Batch normalization keeps r ≥ c √d": root(linear[linear.gamma > 0]),
         "The soft rank of every layer": soft_ranks(every),
-        "The same order, √d, holds for ReLU": root(relu),
+        "The same lower bound, r ≥ c √d, holds for ReLU": root(relu),
     }
 
 

@@ -61,7 +61,7 @@ def claims_of(sweep: str) -> dict[str, Claim]:
         BOUNDED: why_claims.bounded_norms(shared, best),
     }
     if (of.method == "local-only").any():
-        found |= {GROW: why_seeds.norms_grow(of, everything), COLLAPSE: why_seeds.features_collapse(everything)}
+        found |= {GROW: why_seeds.norms_grow(of, everything), COLLAPSE: why_seeds.features_collapse(of, everything)}
     if (of.method == "fedavg").any():
         found[SPREAD] = why_seeds.features_spread(of, everything)
     if of.coefficient.nunique() > 1:

@@ -6,7 +6,7 @@ Each function returns a claim as the pages print it. The rules are those of ``do
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,8 @@ from tests.audit.studies import span
 from tests.audit.why import CELL
 from tests.audit.why_claims import Claim
 
-#: Fewer seeds have no interval.
-FEWEST_SEEDS = 3
+#: How settings are tested.
+TESTS = "t-tests over seeds, Holm's correction over settings"
 
 #: Accuracies that differ by less than this are equivalent.
 MARGIN = 0.01
@@ -32,12 +32,25 @@ def combined(outcomes: Iterable[bool | None]) -> str:
     return "does not hold" if False in found else "inconclusive"
 
 
-def interval(values: pd.Series) -> tuple[float, float]:
-    """Return Student's 95 % interval of the mean; everything for too few values."""
-    if len(values) < FEWEST_SEEDS:
-        return -np.inf, np.inf
-    low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    return float(low), float(high)
+def shown(gaps: Sequence[pd.Series]) -> np.ndarray:
+    """Return 1 or -1 where the mean over seeds is shown to be above or below 0, else 0: t-tests, Holm's correction."""
+    p_values = pd.Series([stats.ttest_1samp(gap, 0).pvalue if len(gap) > 1 else 1.0 for gap in gaps])
+    return np.sign([gap.mean() for gap in gaps]) * (holm(p_values).to_numpy() < 0.05)
+
+
+def outcomes(signs: np.ndarray) -> list[bool | None]:
+    """Return what signs say of a claim that a number is positive."""
+    return [bool(sign > 0) if sign else None for sign in signs]
+
+
+def counted_of(signs: np.ndarray) -> str:
+    """``13 of 14 settings, below in 0``."""
+    return f"{(signs > 0).sum()} of {len(signs)} settings, below in {(signs < 0).sum()}"
+
+
+def by_setting(of: pd.DataFrame, name: str) -> list[pd.Series]:
+    """Return a number of the runs of each setting."""
+    return [own.dropna() for _, own in of.set_index(CELL)[name].groupby(level=CELL)]
 
 
 def shares(cells: pd.DataFrame) -> str:
@@ -49,27 +62,27 @@ def shares(cells: pd.DataFrame) -> str:
 def norms_grow(of: pd.DataFrame, cells: pd.DataFrame) -> Claim:
     """Local training on one class makes norms grow without normalization; FN bounds them."""
     plain, bounded = alone_on_one_class(cells)
-    runs_of_plain, _ = alone_on_one_class(of)
-    logarithms = np.log(runs_of_plain.set_index(CELL).growth).groupby(level=CELL)
-    grown = [interval(own)[0] > 0 for _, own in logarithms]
-    kept = bounded.growth.between(1 / 1.05, 1.05, inclusive="neither")
+    runs_of_plain, runs_of_fn = alone_on_one_class(of)
+    grown = shown([np.log(own) for own in by_setting(runs_of_plain, "growth")])
+    kept = [own.between(1 / 1.05, 1.05, inclusive="neither").all() for own in by_setting(runs_of_fn, "growth")]
     return Claim(
-        combined([*grown, *kept]),
-        f"none: factor {span(plain.growth)}, above 1 in {sum(grown)} of {len(plain)} settings (95 % t-interval of its "
-        f"logarithm over seeds); fn: {span(bounded.growth)}; longest class embedding of none: factor "
-        f"{span(plain.head_growth.dropna())}.",
+        combined([*outcomes(grown), *kept]),
+        f"none: factor {span(plain.growth)}, shown to be above 1 in {counted_of(grown)} (its logarithm; {TESTS}); fn: "
+        f"{span(bounded.growth)}; longest class embedding of none: factor {span(plain.head_growth.dropna())}.",
     )
 
 
-def features_collapse(cells: pd.DataFrame) -> Claim:
+def features_collapse(of: pd.DataFrame, cells: pd.DataFrame) -> Claim:
     """Local training on one class makes features collapse onto one direction without normalization, not with FN."""
     plain, normalized = alone_on_one_class(cells)
-    collapsed, kept = plain.share > 0.99, normalized.share > 0.99
+    settings = [by_setting(own, "share") for own in alone_on_one_class(of)]
+    signs = shown([own - 0.99 for some in settings for own in some])
+    collapsed, kept = signs[: len(settings[0])], signs[len(settings[0]) :]
     return Claim(
-        combined([*collapsed, *~kept]),
-        f"share of the first singular value, none: {shares(plain)}, above 99 % in {collapsed.sum()} of {len(plain)} "
-        f"settings, effective rank {span(plain['rank'])}; fn: {shares(normalized)}, above 99 % in {kept.sum()} of "
-        f"{len(normalized)} settings.",
+        combined([*outcomes(collapsed), *outcomes(-kept)]),
+        f"share of the first singular value, none: {shares(plain)}, shown to be above 99 % in {counted_of(collapsed)}, "
+        f"effective rank {span(plain['rank'])}; fn: {shares(normalized)}, shown to be above 99 % in {counted_of(kept)} "
+        f"({TESTS}).",
     )
 
 
@@ -103,17 +116,17 @@ def reduced_by_fn(of: pd.DataFrame, name: str) -> tuple[str, str]:
     """Return whether FN makes a number of FedAvg on one class smaller, paired by seed in each setting, and the text."""
     plain, normalized = (own.set_index(["column", "lr", "seed"])[name] for own in fedavg_on_one_class(of))
     gaps = [100 * gap for _, gap in (normalized - plain).dropna().groupby(level=["column", "lr"])]
-    bounds = [interval(gap) for gap in gaps]
-    below = [high < 0 for _, high in bounds]
-    verdict = combined(
-        is_below or (False if low > 0 else None) for is_below, (low, _) in zip(below, bounds, strict=True)
-    )
+    signs = shown(gaps)
+    verdict = combined(outcomes(-signs))
     if len(gaps) == 1:
-        half_width = (bounds[0][1] - bounds[0][0]) / 2
-        text = f"{gaps[0].mean():+.2f} ± {half_width:.2f} points (paired by seed, n = {len(gaps[0])})"
+        low, high = stats.ttest_1samp(gaps[0], 0).confidence_interval(0.95)
+        text = f"{gaps[0].mean():+.2f} ± {(high - low) / 2:.2f} points (paired by seed, n = {len(gaps[0])})"
     else:
         means = span([gap.mean() for gap in gaps])
-        text = f"{means} points in {len(gaps)} settings, below 0 in {sum(below)} (95 % t-interval over seeds)"
+        text = (
+            f"{means} points, shown to be below 0 in {(signs < 0).sum()} of {len(gaps)} settings, above in "
+            f"{(signs > 0).sum()} ({TESTS})"
+        )
     return verdict, f"fn less none: {text}."
 
 

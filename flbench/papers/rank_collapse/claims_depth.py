@@ -9,6 +9,7 @@ from statistics import fmean
 from flbench.messages import format_scalar
 from flbench.papers.evidence import Finding, Outcome, direction, percent_text, points_text
 from flbench.papers.rank_collapse.training import PAPER_EPOCHS, Arm, Setting
+from flbench.report.cells import summarize
 from flbench.report.correlation import exact_spearman
 from flbench.report.stats import LEVEL, paired
 
@@ -63,8 +64,9 @@ def _accuracy_over_depth(
 
 
 def _length(arm: Arm) -> str:
-    """``15 epochs``, and whether its accuracy still rises."""
-    return f"{arm.epochs} epochs" + (f" of {PAPER_EPOCHS}, still rising" if arm.still_rises else "")
+    """``15 epochs of 75``, the paper's, and whether its accuracy still rises."""
+    paper = f" of {PAPER_EPOCHS}" if arm.epochs < PAPER_EPOCHS else ""
+    return f"{arm.epochs} epochs{paper}" + (", still rising" if arm.still_rises else "")
 
 
 def _falls(first: Arm, last: Arm) -> bool | None:
@@ -100,10 +102,13 @@ def _rank_predicts(setting: Setting) -> list[Finding]:
         evidence += f", of all {len(arms)} arms and depths {overall[0]:.2f} (not tested: depth changes both)"
     against = []
     for arm in arms:
-        # It trains on a collapsed rank, or not on a high one, compared with the best arm of its depth.
-        rank, accuracy = fmean(arm.initial_rank.values()), fmean(arm.final.values())
+        # Shown by its interval: it trains on a collapsed rank, or not on a high one, by the best arm of its depth.
+        rank, accuracy = fmean(arm.initial_rank.values()), summarize(list(arm.final.values()))
+        if accuracy is None or accuracy.half_width is None:
+            continue
+        low, high = accuracy.mean - accuracy.half_width, accuracy.mean + accuracy.half_width
         best = max(fmean(one.final.values()) for one in arms if one.experiment.depth == arm.experiment.depth)
-        if accuracy > best - CLOSE if rank < COLLAPSED else rank > HIGH and accuracy < best / 2:
+        if low > best - CLOSE if rank < COLLAPSED else rank > HIGH and high < best / 2:
             against.append((arm, f"{percent_text(arm.final.values())} %"))
     if lost := [arm for arm in setting.arms if arm.has_diverged]:
         named = ", ".join(f"{arm.name} at {arm.experiment.depth} layers, r = {arm.initial_rank_text}" for arm in lost)
@@ -144,7 +149,8 @@ def _shift_breaks(setting: Setting) -> list[Finding]:
             f"{format_scalar(arm.experiment.shift)}: r = {arm.initial_rank_text}, {percent_text(arm.final.values())} %"
             for arm in [centred, *shifted]
         )
-        evidence = f"shift {doses} (change {points_text(change)} points, {depth} layers, n={len(centred.final)})"
+        size = f"{depth} layers, n={len(centred.final)}, {_length(last)}"
+        evidence = f"shift {doses} (change {points_text(change)} points, {size})"
         found.append((is_lower and way < 0 if (way and not last.still_rises) or not is_lower else None, evidence))
     return found
 

@@ -23,13 +23,14 @@ def claims(nets: Sequence[Net]) -> list[Claim]:
     normalized = [one for one in growths(nets) if one.net.experiment.normalized != "none"]
     linear = [one for one in normalized if one.net.family[0] == "linear" and one.net.experiment.gamma]
     relu = [one for one in normalized if one.net.family[0] == "relu"]
+    same_bound = "The same lower bound, r ≥ c √d, holds for ReLU networks (an open question of the paper)"
     return [
         _collapse(nets, "linear", "Without normalization a deep linear network ends in rank one", "lemma 1"),
         _collapse(nets, "relu", "Without normalization a deep ReLU network ends in rank one", "figure 2, right"),
         _no_collapse(nets),
         _root(linear, "Batch normalization keeps r ≥ c √d in deep linear residual networks", "theorem 2"),
         _soft_rank(nets),
-        _root(relu, "The same order, √d, holds for ReLU networks (an open question of the paper)", "future work"),
+        _root(relu, same_bound, "future work"),
     ]
 
 

@@ -100,13 +100,19 @@ def _more_is_better(setting: Setting) -> list[Finding]:
 def _keeps_rank(setting: Setting) -> list[Finding]:
     """Trained arms of the greatest depth, each at its best learning rate."""
     found: list[Finding] = []
+    # An arm with less than half the accuracy of the best one has not trained: that its rank stays is no evidence.
+    best = max((fmean(arm.final.values()) for arm in setting.deepest if arm.final), default=0.0)
     for arm in setting.deepest:
         early, late = arm.initial_rank, arm.at_best(arm.epochs, "rank")
         pairs = [(early[seed], late[seed]) for seed in late if seed in early]
-        if pairs:
+        if pairs and fmean(arm.final.values()) >= best / 2:
             before, after = (fmean(ranks) for ranks in zip(*pairs, strict=True))
-            evidence = f"{arm.name}: {before:.1f} to {after:.1f} in {arm.epochs} epochs (n={len(pairs)})"
-            found.append((all(1 / SAME <= last / first <= SAME for first, last in pairs), evidence))
+            factors = [last / first for first, last in pairs]
+            evidence = (
+                f"{arm.name}: {before:.1f} to {after:.1f} in {arm.epochs} epochs (by {min(factors):.2f} to "
+                f"{max(factors):.2f}, n={len(pairs)})"
+            )
+            found.append((all(1 / SAME <= factor <= SAME for factor in factors), evidence))
     return found
 
 

@@ -18,7 +18,7 @@ RELU = "Without normalization a deep ReLU network ends in rank one"
 AVOIDS = "Batch normalization keeps the rank of linear and of ReLU networks from collapsing"
 ROOT = "Batch normalization keeps r ≥ c √d in deep linear residual networks"
 BOUND = "The soft rank of every layer is at least (1 - τ)² r, τ relative to the mean eigenvalue"
-RELU_ROOT = "The same order, √d, holds for ReLU networks (an open question of the paper)"
+RELU_ROOT = "The same lower bound, r ≥ c √d, holds for ReLU networks (an open question of the paper)"
 
 
 def request(seed: int, **fields: Any) -> Any:
