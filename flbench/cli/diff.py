@@ -113,7 +113,7 @@ def _print(console: Console, names: tuple[str, str], found: Differences, metric:
         console.print(table)
     if len(found.cells) > 1 and found.mean is not None:
         over = f"Mean over {len(found.cells)} configurations: {spec.change(found.mean)}{unit}"
-        ends = f", 95 % interval {_interval(found.interval, metric)} (bootstrap over the seeds of each)"
+        ends = f", 95 % interval {_interval(found.interval, metric)} (over seeds)"
         say(console, over + (ends if found.interval else ""))
     say(console, _counts(found))
 

@@ -70,6 +70,19 @@ def summarize(values: Sequence[float]) -> Summary | None:
     return Summary(n, mean, sd, quantile * sd / math.sqrt(n))
 
 
+def with_images(found: Summary | None, images: int | None) -> float | None:
+    """Return the half-width of a mean over seeds, with the binomial error of the test images that all seeds share."""
+    if found is None or found.half_width is None:
+        return None
+    if not images:
+        return found.half_width
+    from scipy.special import ndtri
+
+    share = min(max(found.mean, 0), 1)  # imported records may have any number
+    of_images = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(share * (1 - share) / images)
+    return math.hypot(found.half_width, of_images)
+
+
 @dataclass(frozen=True)
 class Cell:
     """The seeds of one configuration on one version of the data."""
@@ -166,16 +179,7 @@ class Cell:
         then too small, and records do not have the sizes of test shards. Numbers that are no share of test images have
         the interval over seeds alone.
         """
-        found = self.summary
-        if found is None or found.sd is None or found.half_width is None:
-            return None
-        if not self.images:
-            return found.half_width
-        from scipy.special import ndtri
-
-        share = min(max(found.mean, 0), 1)  # imported records may have any number
-        of_images = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(share * (1 - share) / self.images)
-        return math.hypot(found.half_width, of_images)
+        return with_images(self.summary, self.images)
 
     @cached_property
     def collapsed(self) -> tuple[int, ...]:

@@ -1,18 +1,18 @@
-"""Rank correlations within strata of cells that depend on each other in groups, with bootstrap intervals.
+"""Rank correlations within strata of cells that depend on each other in groups, with jackknife intervals.
 
 Spearman's rho is Pearson's correlation of ranks; equal values share their mean rank. With strata, values are ranked
 within each stratum, ranks are divided by its size, and their deviations from its mean are pooled, so that differences
 between strata do not count.
 
-Cells of one group vary together, so the interval is a percentile bootstrap that draws whole groups with replacement and
-ranks again. Cells of a table of norms and methods share their norm with some cells and their method with others. There
-the bootstrap draws norms and, independently, methods, and a cell counts the product of both times (the pigeonhole
-bootstrap: McCullagh 2000, Resampling and exchangeable arrays; Owen 2007, The pigeonhole bootstrap). Its variance is at
-least that of the estimate, so it covers the correlation in 94 to 100 % of simulated data sets, where a bootstrap of
-rows (norm x method) covers it in 60 to 93 % (``tests/report/test_correlation.py``). scipy has no Spearman correlation
-within strata and no bootstrap of groups.
+Cells of one group vary together, so the interval follows from what rho is without each group in turn (the delete-one
+jackknife of groups, on Fisher's scale, with Student's t for the number of groups). Cells of a table of norms and
+methods share their norm with some cells and their method with others: the variances over norms and over methods are
+added, with Welch's degrees of freedom. Their sum counts twice what a single cell adds, so it is at least the variance
+of the estimate. In simulations the interval covers the correlation in 94 to 99 % of data sets, where that of rows
+(norm x method) covers it in 67 to 83 % (``tests/report/test_correlation.py``). scipy has no Spearman correlation
+within strata and no jackknife of groups.
 
-Shape suffixes: R resamples, N values, G groups, K distinct values.
+Shape suffixes: N values, G groups, K distinct values.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flbench.report.cells import CONFIDENCE
-from flbench.report.stats import RESAMPLES
+from flbench.report.stats import welch_half_width
 from flbench.streams import stream
 
-#: Fewer groups than this have no interval: a bootstrap of so few is not reliable.
+#: Fewer groups than this have no interval.
 FEWEST_GROUPS = 6
+
+#: The largest correlation on Fisher's scale, which has no value at 1.
+_LARGEST = 1 - 1e-9
 
 #: Orders of eight units: of more, as many are drawn.
 _ORDERS = 40_320
-
-#: Resamples that are ranked at a time, to limit memory.
-_AT_A_TIME = 250
 
 Array = NDArray[np.float64]
 
@@ -63,24 +62,23 @@ def spearman(
     Args:
         first: values of one quantity.
         second: values of the other.
-        groups: the group of each pair; whole groups are resampled. Fewer than ``FEWEST_GROUPS`` have no interval.
+        groups: the group of each pair, which vary together. Fewer than ``FEWEST_GROUPS`` have no interval.
         strata: the stratum of each pair, within which it is ranked; None: one stratum.
-        crossed: the group of each pair by a second criterion, resampled independently; None: there is none.
+        crossed: the group of each pair by a second criterion; None: there is none.
     """
     x_N, y_N = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     stratum_N, strata_count = _codes([()] * len(x_N) if strata is None else strata)
     members = [np.flatnonzero(stratum_N == number) for number in range(strata_count)]
     group_N, count = _codes(groups)
     other_N, others = _codes([()] * len(x_N) if crossed is None else crossed)
-    crossed_count = None if crossed is None else others
     ranked = [(index, _Ranks(x_N[index]), _Ranks(y_N[index])) for index in members]
     rho = _pooled(ranked, np.ones((1, len(x_N))))[0] if len(x_N) else np.nan
     interval = None
     if np.isfinite(rho) and count >= FEWEST_GROUPS:
-        portions = zip(_resamples(count), _resamples(others, "bootstrap of crossed groups"), strict=True)
-        draws = [_pooled(ranked, own_RG[:, group_N] * other_RG[:, other_N]) for own_RG, other_RG in portions]
-        interval = _interval(np.concatenate(draws))
-    return Correlation(len(x_N), count, float(rho) if np.isfinite(rho) else None, interval, crossed_count)
+        without = [_pooled(ranked, _all_but_one(codes_N)) for codes_N in (group_N, other_N)[: 1 + (others > 1)]]
+        interval = _jackknife(rho, without)
+    found = float(rho) if np.isfinite(rho) else None
+    return Correlation(len(x_N), count, found, interval, None if crossed is None else others)
 
 
 def exact_spearman(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
@@ -115,17 +113,20 @@ class Mean:
 
 
 def mean(values: Sequence[float], groups: Sequence[Hashable]) -> Mean | None:
-    """Return the mean with its interval by a bootstrap of whole groups; None for no values."""
+    """Return the mean with Student's interval, whose unit is a group; None for no values."""
     if not values:
         return None
     value_N = np.asarray(values, dtype=np.float64)
     group_N, count = _codes(groups)
-    sums_G, sizes_G = np.bincount(group_N, value_N), np.bincount(group_N)
+    middle = float(value_N.mean())
     interval = None
     if count >= FEWEST_GROUPS:
-        draws = [weights_RG @ sums_G / (weights_RG @ sizes_G) for weights_RG in _resamples(count)]
-        interval = _interval(np.concatenate(draws))
-    return Mean(len(value_N), count, float(value_N.mean()), interval)
+        # The mean is a ratio of two sums over groups: its variance is that of the groups' sums of deviations.
+        deviations_G = np.bincount(group_N, value_N - middle)
+        variance = count / (count - 1) * float(np.sum(deviations_G**2)) / len(value_N) ** 2
+        half_width = welch_half_width([(variance, count - 1)])
+        interval = middle - half_width, middle + half_width
+    return Mean(len(value_N), count, middle, interval)
 
 
 class _Ranks:
@@ -161,21 +162,25 @@ def _pooled(ranked: Sequence[tuple[NDArray[Any], _Ranks, _Ranks]], weights_RN: A
     return rho_R
 
 
-def _resamples(count: int, purpose: str = "bootstrap of groups") -> list[Array]:
-    """Return how often each group is drawn, a row a resample, in portions; the same for equal counts."""
-    draw = stream(0, purpose)
-    drawn_RG = draw.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
-    return [drawn_RG[start : start + _AT_A_TIME] for start in range(0, RESAMPLES, _AT_A_TIME)]
+def _all_but_one(codes_N: NDArray[np.int64]) -> Array:
+    """Return weights that leave out one group, a row a group."""
+    weights_GN: Array = (codes_N != np.arange(codes_N.max() + 1)[:, None]).astype(np.float64)
+    return weights_GN
 
 
-def _interval(draws_R: Array) -> tuple[float, float] | None:
-    """Return the middle 95 % of the defined draws; None if most are undefined."""
-    known = draws_R[np.isfinite(draws_R)]
-    if len(known) < RESAMPLES / 2:
+def _jackknife(rho: float, without: Sequence[Array]) -> tuple[float, float] | None:
+    """Return the 95 % interval of rho from its values without each group, for each kind of groups.
+
+    None where rho is not defined without a group.
+    """
+    if not all(np.isfinite(rho_G).all() for rho_G in without):
         return None
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(known, [tail, 1 - tail])
-    return float(low), float(high)
+    parts = []
+    for rho_G in without:
+        z_G = np.arctanh(np.clip(rho_G, -_LARGEST, _LARGEST))
+        parts.append(((len(z_G) - 1) * float(z_G.var()), len(z_G) - 1))
+    centre, half_width = float(np.arctanh(np.clip(rho, -_LARGEST, _LARGEST))), welch_half_width(parts)
+    return float(np.tanh(centre - half_width)), float(np.tanh(centre + half_width))
 
 
 def _codes(labels: Sequence[Hashable]) -> tuple[NDArray[np.int64], int]:

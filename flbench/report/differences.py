@@ -15,7 +15,7 @@ from flbench.config import label
 from flbench.errors import UserError
 from flbench.metric_specs import value_of
 from flbench.report.runs import Run, compared_fields
-from flbench.report.stats import Contrast, bootstrap_interval, corrected, paired
+from flbench.report.stats import Contrast, corrected, interval_across, paired
 
 #: The values of all fields in which two groups can agree, as users write them.
 Key = tuple[tuple[str, str], ...]
@@ -39,7 +39,7 @@ class Differences:
         fields: the fields that have no value in common, with the values of both groups.
         cells: the configurations that both groups have, those of the first in order.
         mean: mean over these of the mean difference; None without any.
-        interval: of that mean, by a bootstrap over the seeds of each configuration; None for fewer than three seeds.
+        interval: of that mean, over seeds; None for fewer than three, and where configurations have different ones.
         pairs: number of pairs of runs.
         same: pairs of one run id, in two stores, with equal metrics.
         unpaired: runs of each group without a partner, or without a number.
@@ -75,14 +75,14 @@ def differences(first: Sequence[Run], second: Sequence[Run], metric: str) -> Dif
         common = sorted(_numbers(a).keys() & _numbers(b).keys())
         means = [sum(group[seed][1] for seed in common) / len(common) for group in (a, b)]
         cells.append(CellPair({name: text for name, text in key if name in varying}, means[0], means[1], contrast))
-        gaps.append([b[seed][1] - a[seed][1] for seed in common])
+        gaps.append({seed: b[seed][1] - a[seed][1] for seed in common})
         same += sum(_is_same(a[seed][0], b[seed][0]) for seed in common)
     pairs = sum(map(len, gaps))
     return Differences(
         fields=fields,
         cells=tuple(cells),
         mean=sum(cell.contrast.difference.mean for cell in cells) / len(cells) if cells else None,
-        interval=bootstrap_interval(gaps),
+        interval=interval_across(gaps),
         pairs=pairs,
         same=same,
         unpaired=(len(first) - pairs, len(second) - pairs),

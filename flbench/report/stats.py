@@ -1,8 +1,7 @@
-"""Comparisons of cells: paired tests with Holm's correction, a bootstrap across cells, Kendall's tau.
+"""Comparisons of cells: paired tests with Holm's correction, intervals across cells, Kendall's tau.
 
-scipy has no t-test that treats equal differences exactly, no bootstrap that draws n - 1 of n within strata, and no Holm
-correction. statsmodels has Holm's correction, with the same numbers, but the overhead of its calls dominates a report,
-which corrects thousands of small tables.
+scipy has no t-test that treats equal differences exactly, and no Holm correction. statsmodels has Holm's correction,
+with the same numbers, but the overhead of its calls dominates a report, which corrects thousands of small tables.
 """
 
 from __future__ import annotations
@@ -12,18 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
-from flbench.report.cells import CONFIDENCE, FEWEST, Cell, summarize
-from flbench.streams import stream
+from flbench.report.cells import CONFIDENCE, Cell, summarize, with_images
 
 At = TypeVar("At")
 
 #: A difference is significant where its corrected p-value is below this.
 LEVEL = 0.05
-
-#: Resamples of a bootstrap.
-RESAMPLES = 2000
 
 #: Decimals of a difference between two recorded numbers; the digits below are rounding errors.
 _DECIMALS = 12
@@ -143,35 +136,27 @@ def corrected(found: Mapping[At, Difference]) -> dict[At, Contrast]:
     return {at: Contrast(gap, p_values.get(at)) for at, gap in found.items()}
 
 
-def bootstrap_interval(strata: Sequence[Sequence[float]], images: int | None = None) -> tuple[float, float] | None:
-    """Return the 95 % percentile interval of the mean over cells of the mean over seeds, by a stratified bootstrap.
+def interval_across(cells: Sequence[Mapping[int, float]], images: int | None = None) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean over cells of their values by seed; the unit is a seed, by Student's t.
 
-    Seeds are drawn within each cell, n - 1 of n with replacement: n of n would understate the variance by (n - 1) / n,
-    a third with three seeds (Rao and Wu 1988, Resampling inference with complex survey data). With three seeds it
-    covers the mean in 85 % of cases for two cells, 93 % for six, 95 % for twelve (``tests/report/test_simulation.py``).
+    The cells of a seed share partition, initial weights and test images, so that their values vary together.
 
     Args:
-        strata: the values of each cell's seeds; the draws depend on the number of values alone.
+        cells: the values of each cell by seed.
         images: the number of test images that all values share, whose binomial error is added (``Cell.half_width``);
             None: the values are no shares of test images.
 
     Returns:
-        None where a cell has fewer than ``FEWEST`` values.
+        None for fewer than ``FEWEST`` seeds, and where cells have different ones.
     """
-    if not strata or min(map(len, strata)) < FEWEST:
+    seeds = {frozenset(cell) for cell in cells}
+    if len(seeds) != 1:
         return None
-    draw = stream(0, "bootstrap across cells")
-    total_R = np.zeros(RESAMPLES)
-    for values in strata:
-        n = len(values)
-        total_R += np.asarray(values)[draw.integers(0, n, size=(RESAMPLES, n - 1))].mean(axis=1)
-    tail = (1 - CONFIDENCE) / 2
-    mean_R = total_R / len(strata)
-    if images:
-        share = float(np.clip(mean_R.mean(), 0, 1))
-        mean_R += stream(0, "bootstrap of test images").binomial(images, share, size=RESAMPLES) / images - share
-    low, high = np.quantile(mean_R, [tail, 1 - tail])
-    return float(low), float(high)
+    found = summarize([math.fsum(cell[seed] for cell in cells) / len(cells) for seed in cells[0]])
+    half_width = with_images(found, images)
+    if found is None or half_width is None:
+        return None
+    return found.mean - half_width, found.mean + half_width
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flbench.metric_specs import METRICS
 from flbench.report.cells import Cell, summarize
-from flbench.report.stats import bootstrap_interval
+from flbench.report.stats import interval_across
 from flbench.report.tables import MAX_COLUMNS, Layout, Position, Table
 from flbench.report.ticks import Tick, place_label
 
@@ -39,7 +39,7 @@ class OverallRow:
     standings: tuple[Standing | None, ...]  # its position in each column; None where nothing was requested
     complete: int  # columns in which all of its seeds have a value
     mean: float | None  # mean over columns of the mean over seeds; None unless it is complete in every column
-    interval: tuple[float, float] | None  # of that mean, by a stratified bootstrap
+    interval: tuple[float, float] | None  # of that mean, over seeds and test images
     rank: float | None  # mean rank among the rows that are complete in every column
     best: int  # columns in which it is the best or tied with it
 
@@ -113,7 +113,7 @@ def _row(
         standings=tuple(standings),
         complete=len(means),
         mean=summary.mean if summary and full else None,
-        interval=bootstrap_interval([cell.values for cell in cells], images) if full else None,
+        interval=interval_across([cell.by_seed for cell in cells], images) if full else None,
         rank=rank,
         best=sum(one is not None and one.at in one.table.best | one.table.tied for one in standings),
     )

@@ -1,17 +1,18 @@
-"""Rank correlations within strata and means, with bootstrap intervals over groups, with pandas and numpy alone."""
+"""Rank correlations within strata, and means, with intervals whose units are groups; pandas, numpy and scipy alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 
-#: Resamples, and the fewest groups that have an interval.
-RESAMPLES, FEWEST_GROUPS = 2000, 6
+#: The fewest groups that have an interval.
+FEWEST_GROUPS = 6
 
 #: An interval within this of zero excludes all but weak correlations.
 WEAK = 0.3
@@ -21,17 +22,12 @@ Direction = Literal["rises", "falls", "flat", "open"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number over ``n`` cells, and its bootstrap: finite draws, none where there is no interval."""
+    """A number over ``n`` cells, and its 95 % interval."""
 
     value: float  # NaN where it is not defined
     n: int
-    groups: dict[str, int]  # how many there are of each unit that is resampled
-    draws: NDArray[np.float64]
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The middle 95 % of the draws."""
-        return tuple(np.quantile(self.draws, [0.025, 0.975])) if len(self.draws) else None  # type: ignore[return-value]
+    groups: dict[str, int]  # how many there are of each unit
+    interval: tuple[float, float] | None  # None for too few groups
 
     @property
     def direction(self) -> Direction:
@@ -45,55 +41,52 @@ class Estimate:
 
 
 def correlation(of: pd.DataFrame, x: str, y: str, strata: Sequence[str], units: Sequence[str]) -> Estimate:
-    """Return Spearman's correlation of two columns within strata, with a bootstrap over units.
+    """Return Spearman's correlation of two columns within strata, with a jackknife of units on Fisher's scale.
 
-    Ranks are taken within each stratum and divided by its size; their deviations from its mean are pooled. A resample
-    draws the labels of each unit independently: a cell counts the product of the times that its labels were drawn.
+    Ranks are taken within each stratum and divided by its size; their deviations from its mean are pooled. The
+    variances of several units are added.
     """
     known = of.dropna(subset=[x, y])
     if known.empty:
-        return Estimate(np.nan, 0, {}, np.empty(0))
-    stratum = known.groupby(list(strata)).ngroup()
-    numbers = known[[x, y]].assign(stratum=stratum, **known[list(units)].apply(lambda own: pd.factorize(own)[0]))
-    rho = float(_pooled(numbers.assign(draw=0), x, y).iloc[0])
-    draws = [_pooled(some, x, y) for some in _resampled(numbers, units)] if np.isfinite(rho) else []
-    return _estimate(rho, numbers, units, draws)
+        return Estimate(np.nan, 0, {}, None)
+    known = known.assign(stratum=known.groupby(list(strata)).ngroup())
+    groups = {unit: known[unit].nunique() for unit in units}
+    value, interval = _pooled(known, x, y), None
+    if np.isfinite(value) and groups[units[0]] >= FEWEST_GROUPS:
+        some = [unit for unit in units if unit == units[0] or groups[unit] > 1]
+        without = [[_pooled(known[known[unit] != one], x, y) for one in known[unit].unique()] for unit in some]
+        if np.isfinite(np.concatenate(without)).all():
+            variances = [(len(one) - 1) * np.var(_fisher(one)) for one in without]
+            half_width = student(variances, [len(one) - 1 for one in without])
+            interval = tuple(np.tanh(_fisher([value])[0] + np.array([-half_width, half_width])))
+    return Estimate(value, len(known), groups, interval)
 
 
 def mean(of: pd.DataFrame, x: str, unit: str) -> Estimate:
-    """Return the mean of a column, with a bootstrap over a unit."""
-    numbers = of[[x]].assign(**{unit: pd.factorize(of[unit])[0]})
-    draws = [some.groupby("draw")[x].mean() for some in _resampled(numbers, [unit])]
-    return _estimate(float(numbers[x].mean()), numbers, [unit], draws)
+    """Return the mean of a column, with an interval whose unit is a group."""
+    groups, value = of[unit].nunique(), float(of[x].mean())
+    if groups < FEWEST_GROUPS:
+        return Estimate(value, len(of), {unit: groups}, None)
+    deviations = (of[x] - value).groupby(of[unit]).sum()
+    variance = groups / (groups - 1) * (deviations**2).sum() / len(of) ** 2
+    half_width = student([variance], [groups - 1])
+    return Estimate(value, len(of), {unit: groups}, (value - half_width, value + half_width))
 
 
-def _estimate(value: float, of: pd.DataFrame, units: Sequence[str], draws: Sequence[pd.Series]) -> Estimate:
-    known = np.concatenate(draws) if draws else np.empty(0)
-    known = known[np.isfinite(known)]
-    groups = {unit: of[unit].nunique() for unit in units}
-    return Estimate(value, len(of), groups, known if len(known) >= RESAMPLES / 2 else np.empty(0))
+def student(variances: Sequence[float], freedoms: Sequence[int]) -> float:
+    """Return the half-width of the 95 % interval of a sum with these variances (Welch)."""
+    parts = np.array(variances)
+    freedom = parts.sum() ** 2 / (parts**2 / np.array(freedoms)).sum()
+    return float(stats.t.ppf(0.975, freedom) * np.sqrt(parts.sum()))
 
 
-def _pooled(of: pd.DataFrame, x: str, y: str) -> pd.Series:
-    """Return the pooled correlation of each draw; NaN where one of the columns has equal values alone."""
-    place = of.draw.to_numpy() * (of.stratum.max() + 1) + of.stratum.to_numpy()
-    ranks = of[[x, y]].groupby(place).rank(pct=True)
-    centred = ranks - ranks.groupby(place).transform("mean")
-    products = {"xy": centred[x] * centred[y], "xx": centred[x] ** 2, "yy": centred[y] ** 2}
-    sums = pd.DataFrame(products).groupby(of.draw.to_numpy()).sum()
-    scale = np.sqrt(sums.xx * sums.yy)
-    return sums.xy / scale.where(scale > 1e-12)
+def _fisher(rho: Sequence[float]) -> NDArray[np.float64]:
+    return np.arctanh(np.clip(rho, 1e-9 - 1, 1 - 1e-9))
 
 
-def _resampled(of: pd.DataFrame, units: Sequence[str], portion: int = 100) -> Iterator[pd.DataFrame]:
-    """Yield the rows of resamples, repeated as often as they count; nothing if the first unit has too few groups."""
-    if of[units[0]].nunique() < FEWEST_GROUPS:
-        return
-    random = np.random.default_rng(18)
-    for start in range(0, RESAMPLES, portion):
-        times = np.ones((portion, len(of)), dtype=np.int64)
-        for unit in units:
-            count = of[unit].nunique()
-            times *= random.multinomial(count, np.full(count, 1 / count), size=portion)[:, of[unit]]
-        draw, row = np.divmod(np.repeat(np.arange(times.size), times.ravel()), len(of))
-        yield of.iloc[row].reset_index(drop=True).assign(draw=start + draw)
+def _pooled(of: pd.DataFrame, x: str, y: str) -> float:
+    """Return the pooled correlation; NaN where one of the columns has equal values alone."""
+    ranks = of[[x, y]].groupby(of.stratum).rank(pct=True)
+    centred = ranks - ranks.groupby(of.stratum).transform("mean")
+    scale = np.sqrt((centred[x] ** 2).sum() * (centred[y] ** 2).sum())
+    return float((centred[x] * centred[y]).sum() / scale) if scale > 1e-12 else np.nan

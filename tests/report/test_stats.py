@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from flbench.report.cells import FEWEST, Summary, summarize
-from flbench.report.stats import Difference, bootstrap_interval, holm, kendall_tau, paired
+from flbench.report.stats import Difference, holm, interval_across, kendall_tau, paired
 
 
 @pytest.mark.parametrize(("degrees", "table"), [(2, 4.303), (4, 2.776), (9, 2.262), (29, 2.045)])
@@ -103,19 +103,12 @@ def test_holm_by_hand(raw: list[float], corrected: list[float]) -> None:
     assert holm(raw) == pytest.approx(corrected, abs=1e-12)
 
 
-def test_the_bootstrap_is_reproducible_and_needs_three_seeds() -> None:
-    strata = [[0.1, 0.2, 0.4], [0.5, 0.6, 0.9]]
-    found = bootstrap_interval(strata)
-    assert found is not None
-    assert found == bootstrap_interval(strata)
-    low, high = found
-    # means 0.7 / 3 and 2 / 3, so 0.45; no resample leaves the hull of the values
-    assert 0.3 <= low < 0.45 < high <= 0.65
-    assert bootstrap_interval([[0.1, 0.2, 0.3], [0.3, 0.4]]) is None
-    assert bootstrap_interval([]) is None
-
-
-def test_the_bootstrap_has_the_variance_of_a_mean() -> None:
-    # Of equal strata with values -1, 0, 1 the mean's standard error is sd / sqrt(3 k), with sd = 1.
-    low, high = bootstrap_interval([[-1.0, 0.0, 1.0]] * 40) or (0.0, 0.0)
-    assert (high - low) / 2 == pytest.approx(1.96 / math.sqrt(3 * 40), rel=0.06)
+def test_the_interval_across_cells_has_seeds_as_units() -> None:
+    cells = [{0: 0.1, 1: 0.2, 2: 0.4}, {0: 0.5, 1: 0.6, 2: 0.9}]
+    # means by seed 0.3, 0.4, 0.65: mean 0.45, sd sqrt(0.065 / 2), t(0.975; 2) = 4.303
+    half_width = 4.302653 * math.sqrt(0.065 / 2 / 3)
+    assert interval_across(cells) == pytest.approx((0.45 - half_width, 0.45 + half_width), abs=1e-6)
+    wider = math.hypot(half_width, 1.959964 * math.sqrt(0.45 * 0.55 / 355))
+    assert interval_across(cells, images=355) == pytest.approx((0.45 - wider, 0.45 + wider), abs=1e-6)
+    assert interval_across([cells[0], {0: 0.5, 1: 0.6, 3: 0.9}]) is None, "other seeds"
+    assert interval_across([{0: 0.1, 1: 0.2}]) is interval_across([]) is None

@@ -139,10 +139,10 @@ def _correlation_table(correlations: Sequence[RankCorrelation]) -> Grid:
     for one in correlations:
         found = one.correlation
         interval = "none" if found.interval is None else f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}"
-        size = (Entry(str(found.n), order=found.n), Entry(one.resampled, order=found.groups))
+        size = (Entry(str(found.n), order=found.n), Entry(one.units, order=found.groups))
         rho = number_entry(found.rho, "{:+.2f}".format)
         rows.append((*words(one.what, one.where), rho, Entry(interval), *size))
-    return Grid(("of", "where", "rho", "95 % interval", "n", "resampled"), tuple(rows), names=2)
+    return Grid(("of", "where", "rho", "95 % interval", "n", "units"), tuple(rows), names=2)
 
 
 def _mean_entry(found: Mean | None) -> Entry:
@@ -213,7 +213,7 @@ def _mechanism_fields(one: Mechanism) -> dict[str, Any]:
                 "interval": list(found.correlation.interval) if found.correlation.interval else None,
                 "n": found.correlation.n,
                 "groups": found.correlation.groups,
-                "resampled": found.unit,
+                "unit": found.unit,
                 "crossed_groups": found.correlation.crossed,
                 "crossed": found.crossed or None,
             }

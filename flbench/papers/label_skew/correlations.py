@@ -34,8 +34,8 @@ class RankCorrelation:
     what: str  # the two quantities
     where: str  # the cells
     correlation: Correlation  # within strata
-    unit: str  # what was resampled, in the plural
-    crossed: str = ""  # what was resampled independently, in the plural
+    unit: str  # the unit of the interval, in the plural
+    crossed: str = ""  # its second unit, in the plural
 
     @property
     def direction(self) -> Direction:
@@ -56,12 +56,13 @@ class RankCorrelation:
         if found.rho is None:
             return f"rho is not defined (n = {found.n})"
         if found.interval is None:
-            return f"rho {found.rho:.2f} (no interval: n = {found.n} in only {self.resampled})"
+            only = "only " if found.groups < FEWEST_GROUPS else ""
+            return f"rho {found.rho:.2f} (no interval: n = {found.n} in {only}{self.units})"
         low, high = found.interval
-        return f"rho {found.rho:.2f} ({low:.2f} to {high:.2f}; n = {found.n} in {self.resampled})"
+        return f"rho {found.rho:.2f} ({low:.2f} to {high:.2f}; n = {found.n} in {self.units})"
 
     @property
-    def resampled(self) -> str:
+    def units(self) -> str:
         """``15 norms x 10 methods``."""
         found = self.correlation
         several = found.crossed is not None and found.crossed > 1
@@ -120,7 +121,7 @@ def correlate(
 ) -> RankCorrelation:
     """Return the correlation of two quantities of the items that have both.
 
-    Ranks are taken among the items of equal ``strata``; whole ``groups`` are resampled, and independently ``crossed``.
+    Ranks are taken among the items of equal ``strata``; its interval has ``groups`` as units, and ``crossed`` if given.
     """
     pairs = [(item, quantities[0](item), quantities[1](item)) for item in items]
     known = [(item, x, y) for item, x, y in pairs if x is not None and y is not None]
@@ -147,7 +148,7 @@ def correlate_accuracy(
     *,
     within_norms: bool = False,
 ) -> RankCorrelation:
-    """Return the correlation of a quantity of cells with their accuracy; norms and methods are resampled.
+    """Return the correlation of a quantity of cells with their accuracy; the units are norms and methods.
 
     Args:
         cells: each computation once.
@@ -187,8 +188,8 @@ def quartiles_text(values: Sequence[float]) -> str:
 READING = (
     "rho: Spearman's rank correlation within columns: ranks are among cells that differ only by method, norm and "
     "learning rate, unless stated otherwise; methods that compute the same count once. Its "
-    f"{100 * CONFIDENCE:g} % bootstrap interval resamples norms and, independently, methods, because cells that share "
-    f"either vary together; with fewer than {FEWEST_GROUPS} norms (within norms: methods) there is no interval. "
+    f"{100 * CONFIDENCE:g} % interval is a jackknife of norms and of methods, because cells that share either vary "
+    f"together; with fewer than {FEWEST_GROUPS} norms (within norms: methods) there is no interval. "
     "Intervals are not corrected for multiple comparisons: of twenty correlations that are zero, about one has an "
     "interval without zero."
 )

@@ -9,7 +9,7 @@ from flbench.report.blocks import Block, Code, Heading, Items, Paragraph
 from flbench.report.board import Leaderboard
 from flbench.report.cells import COLLAPSE, CONFIDENCE, FAR
 from flbench.report.literal import literal
-from flbench.report.stats import LEVEL, RESAMPLES
+from flbench.report.stats import LEVEL
 from flbench.report.wording import TIED, margin_text
 
 
@@ -36,9 +36,8 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         columns = " or ".join(dict.fromkeys(str(len(found.columns)) for found in compared))
         rows = " or ".join(dict.fromkeys(str(found.ranked) for found in compared))
         texts.append(
-            f"mean of {columns}: mean over the columns, below it its {confidence} interval by a bootstrap of "
-            f"{RESAMPLES:,} resamples of seeds, stratified by column, and of test images; mean rank: among the {rows} "
-            "rows that are complete in every column, 1 is the best."
+            f"mean of {columns}: mean over the columns, below it its {confidence} interval over seeds and test images, "
+            f"whose unit is a seed; mean rank: among the {rows} rows that are complete in every column, 1 is the best."
         )
     yield Heading(2, "How to read this")
     yield Items((*texts, *(text for one in board.supplements for text in one.reading())))

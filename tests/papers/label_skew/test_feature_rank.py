@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from flbench.papers.label_skew.correlations import RankCorrelation, verdict_on
-from flbench.report import correlation
 from flbench.report.correlation import spearman
 from tests.report.test_correlation import crossed_cells
 
@@ -40,7 +39,6 @@ def verdict(draw: np.random.Generator, rho: float, *, only_failures: bool) -> st
 @pytest.mark.slow
 def test_error_rates_of_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """A true zero is not a finding in 97 of 100 cases; a rank that only tells failing cells apart never "holds"."""
-    monkeypatch.setattr(correlation, "RESAMPLES", 400)
     draw, times = np.random.default_rng(0), 60
     counts = {
         name: Counter(verdict(draw, rho, only_failures=only) for _ in range(times))
