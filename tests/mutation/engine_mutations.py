@@ -88,11 +88,9 @@ _PROJECTION = mutations_of(
 
 _UNIT = mutations_of(
     "models.heads.unit",
-    ("cosine's scale by default", "scale: _Scale = 10.0", "scale: _Scale = 16.0", 0),
-    ("the frame's scale by default", "scale: _Scale = 10.0", "scale: _Scale = 16.0", 1),
+    ("the scale of cosines by default", "scale: _Scale = 10.0", "scale: _Scale = 16.0"),
     ("frozen's scale by default", "scale: _Scale = 1.0", "scale: _Scale = 2.0"),
-    ("cosine's scale learned by default", "learned: bool = False", "learned: bool = True", 0),
-    ("the frame's scale learned by default", "learned: bool = False", "learned: bool = True", 1),
+    ("the scale of cosines learned by default", "learned: bool = False", "learned: bool = True"),
     ("cosine's scale never learned", "self.scale, learned=self.learned)", "self.scale, learned=False)"),
     ("the frame's scale never learned", "unit_features=True, learned=self.learned)", "unit_features=True)"),
     ("cosine ignores its scale", "CosineHead(features, classes, self.scale,", "CosineHead(features, classes, 10.0,"),
@@ -108,8 +106,7 @@ _UNIT = mutations_of(
     ("more classes than features accepted", "classes <= features", "classes <= 2 * features"),
     ("a frame of one row", "classes < 2 else", "classes < 1 else"),
     ("a frame of two rows refused", "classes < 2 else", "classes < 3 else"),
-    ("cosine sees lengths", '"""Always."""\n        return True', '"""Always."""\n        return False', 0),
-    ("the frame sees lengths", '"""Always."""\n        return True', '"""Always."""\n        return False', 1),
+    ("cosines see lengths", '"""Always."""\n        return True', '"""Always."""\n        return False'),
 )
 
 _LAYERS = mutations_of(

@@ -63,11 +63,13 @@ def test_every_mutation_is_killed(mutation: Mutation) -> None:
 
 
 def test_replaced_code_is_restored() -> None:
-    learned = next(mutation for mutation in ENGINE_MUTATIONS if mutation.what == "cosine's scale learned by default")
+    learned = next(
+        mutation for mutation in ENGINE_MUTATIONS if mutation.what == "the scale of cosines learned by default"
+    )
     with engine_harness.mutated(learned):
         assert HEADS.parse("cosine").learned
     assert not HEADS.parse("cosine").learned
-    assert engine_harness.killer_of(Mutation("models.heads.unit", "nothing", "= 10.0", "= 10.0", 0)) is None
+    assert engine_harness.killer_of(Mutation("models.heads.unit", "nothing", "= 10.0", "= 10.0")) is None
 
 
 @pytest.mark.slow
