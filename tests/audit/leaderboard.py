@@ -40,11 +40,11 @@ def tables() -> list[list[list[str]]]:
     """Return all tables of the page."""
     gains = {sweep: [one for one in comparisons(sweep) if not one.between] for sweep in GAINS}
     interactions = [one for one in comparisons("skew") if one.between]
-    first, *others = (_planned_table(gains[sweep], columns) for sweep, columns in GAINS.items())
-    return [first, _planned_table(interactions, INTERACTIONS), *others, _values_table()]
+    first, *others = (planned_table(gains[sweep], columns) for sweep, columns in GAINS.items())
+    return [first, planned_table(interactions, INTERACTIONS), *others, _values_table()]
 
 
-def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]]:
+def planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]]:
     """Return gains with their verdicts, bold where a difference is shown, and how many columns have which verdict."""
     every = {one.head for one in some}
     has_summary = len(every) > len(columns)

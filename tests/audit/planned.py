@@ -66,6 +66,15 @@ PLANNED = {
         )
         for dose in (0.3, 1.0, 3.0)
     ],
+    "skew_fashion_mnist": [
+        *(Plan(f"{norm} against none", "norm", norm, "none") for norm in ("scale", "fn", "ln", "gn")),
+        *(Plan(f"{norm} against scale", "norm", norm, "scale") for norm in ("fn", "ln", "gn")),
+        *(Plan(f"{head} against linear", "head", head, "linear") for head in ("cosine", "etf")),
+        *(
+            Plan(f"{norm} against none, classes:1 minus iid", "norm", norm, "none", between=("classes:1", "iid"))
+            for norm in ("scale", "fn", "ln", "gn")
+        ),
+    ],
     "fashion_mnist": [Plan(f"{norm} against none", "norm", norm, "none") for norm in ("fn", "ln", "gn")],
     "cifar10_one_step": [],
 }
@@ -119,6 +128,8 @@ def _gains(sweep: str, plan: Plan) -> dict[Place, pd.Series[float]]:
     gains: pd.DataFrame = pairs.groupby(level=columns).mean()
     if plan.between:
         of_first, of_second = (gains.index.get_level_values("partition") == one for one in plan.between)
+        if columns == ["partition"]:
+            return {(): gains[of_first].iloc[0] - gains[of_second].iloc[0]}
         gains = gains[of_first].droplevel("partition") - gains[of_second].droplevel("partition")
     assert (gains.std(axis=1) > 0).all(), "a t-test of equal differences is undefined"
     return {at if isinstance(at, tuple) else (at,): gain for at, gain in gains.iterrows()}

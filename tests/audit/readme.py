@@ -60,7 +60,15 @@ def _value(row: Row, cell: Mapping[Hashable, float], at: At) -> str:
 
 def sentences() -> list[str]:
     """Return the sentences of the page that contain a number."""
-    return [*_gains(), *_against_the_constant(), _one_rate(), *_settings(), _without_drift(), _python()]
+    return [
+        *_gains(),
+        *_against_the_constant(),
+        _on_fashion_mnist(),
+        _one_rate(),
+        *_settings(),
+        _without_drift(),
+        _python(),
+    ]
 
 
 def _gains() -> list[str]:
@@ -71,8 +79,8 @@ def _gains() -> list[str]:
     equivalent = iid.count(WITHIN)
     assert equivalent == len(iid) == len(said)
     return [
-        f"With one class a client and ten local steps a round, FedAvg gains {said['scale']} points if its features are "
-        "multiplied by the constant that gives them feature norm's length before training; "
+        f"On digits, with one class a client and ten local steps a round, FedAvg gains {said['scale']} points if its "
+        "features are multiplied by the constant that gives them feature norm's length before training; "
         f"{said['fn']} with feature, {said['ln']} with layer and {said['gn']} with group normalization.",
         f"With iid data and as many steps, all {WORDS[equivalent]} are equivalent to no normalization within one "
         "point.",
@@ -96,6 +104,25 @@ def _against_the_constant() -> list[str]:
 
 def _gain(one: Comparison) -> str:
     return f"{one.mean:.1f} ± {one.half_width:.1f}"
+
+
+def _on_fashion_mnist() -> str:
+    """Return what the constant and feature normalization gain on Fashion-MNIST with one class."""
+    gains = {
+        (one.value, one.against): one
+        for one in comparisons("skew_fashion_mnist")
+        if one.column == ("classes:1",) and not one.between
+    }
+    scale, fn, ln, beyond = (
+        gains[pair] for pair in [("scale", "none"), ("fn", "none"), ("ln", "none"), ("fn", "scale")]
+    )
+    assert {one.verdict for one in (scale, fn, ln, beyond, gains["ln", "scale"])} == {"more"}
+    return (
+        f"in the same network with one class, the constant gains {_gain(scale)} points, feature norm {_gain(fn)} and "
+        f"layer norm {_gain(ln)}: "
+        f"feature norm is shown to gain {_gain(beyond)} more than the constant, and layer norm "
+        f"{_gain(gains['ln', 'scale'])}."
+    )
 
 
 def _one_rate() -> str:

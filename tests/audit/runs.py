@@ -24,12 +24,16 @@ COLUMNS = {
     "skew": ["partition", "E"],
     "rank_dose": ["partition", "lr"],
     "fashion_mnist": ["partition"],
+    "skew_fashion_mnist": ["partition"],
     "cifar10_one_step": ["partition"],
 }
 
 #: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
 #: the others are the last accuracy on the test data.
-TAIL = {"skew": 5}
+TAIL = {"skew": 5, "skew_fashion_mnist": 5}
+
+#: Sweeps with successive halving, and their rounds; runs of fewer rounds were dropped.
+SEARCHED = {"skew_fashion_mnist": 200}
 
 #: A place on the axes of a column.
 Place = tuple[str | int | float, ...]
@@ -54,15 +58,21 @@ def exported(sweep: str, *columns: str) -> pd.DataFrame:
 def runs(sweep: str) -> pd.DataFrame:
     """Return each run's settings, its ``value`` (NaN if it diverged), and the ``score`` that ranks learning rates."""
     found = []
-    for experiment, result, metrics in exported(sweep, "experiment", "result", "metrics").to_numpy():
+    for experiment, result, metrics in _longest(exported(sweep, "experiment", "result", "metrics")).to_numpy():
         records = [json.loads(line) for line in metrics.splitlines()[-TAIL.get(sweep, 1) :]]
-        known = result["status"] == "done"
+        known = result["status"] == "done" and result["rounds"] >= SEARCHED.get(sweep, 0)
         value = np.mean([_accuracy(record) for record in records]) if known else np.nan
         held_out = np.mean([record["val_acc"] for record in records]) if known and sweep in TAIL else value
         place = {name: experiment.get(name) for name in SETTINGS} | {"E": experiment["local_steps"]}
         place |= {name: label(experiment.get(name)) for name in COMPONENTS}
         found.append({**place, "value": value, "score": held_out})
     return pd.DataFrame(found)
+
+
+def _longest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the row with the most rounds of each run, which a search extends."""
+    names, rounds = (frame.result.map(lambda one, name=name: one[name]) for name in ("run_id", "rounds"))
+    return frame.loc[rounds.sort_values(kind="stable").groupby(names).tail(1).sort_index().index]
 
 
 def federated(sweep: str) -> pd.DataFrame:
