@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 
 from flbench.config import Experiment
-from flbench.halving import Ended, Halving
+from flbench.halving import Ended, Halving, Race
 from flbench.report.cells import summarize
 from flbench.report.runs import StoreSource, collect
 from flbench.store import Store
@@ -47,30 +47,30 @@ def mean(curves: list[Curve], round: int, name: str) -> float:
     return sum(values) / len(values) if len(values) == len(curves) else -1.0
 
 
-def replay(race: list[list[Experiment]], curves: dict[str, Curve], search: Halving) -> Replay:
+def replay(race: Race[Experiment], curves: dict[str, Curve], search: Halving) -> Replay:
     """Return what a search does in a race whose runs are all trained to the end."""
 
     def ended(run: Experiment, rung: int) -> Ended:
         return Ended(search.value(curves[run.run_id].get(rung)))
 
-    last = search.rungs[-1]
+    last = race.rungs[-1]
     found = search.standings(race, ended)
-    seeds = [[curves[run.run_id] for run in candidate] for candidate in race]
+    seeds = [[curves[run.run_id] for run in candidate] for candidate in race.candidates]
     scores = [round(mean(one, last, "val_acc"), 9) for one in seeds]
     kept = [place for place, standing in enumerate(found) if standing.rung == last and not standing.dropped]
     best, chosen = scores.index(max(scores)), max(kept, key=lambda place: scores[place])
     pairs = [pair for pair in zip(seeds[chosen], seeds[best], strict=True) if all(last in one for one in pair)]
     summary = summarize([one[last]["acc"] - other[last]["acc"] for one, other in pairs])
     assert summary is not None and summary.half_width is not None
-    trained = sum(standing.rung * len(candidate) for standing, candidate in zip(found, race, strict=True))
-    first = race[0][0]
+    trained = sum(standing.rung * len(candidate) for standing, candidate in zip(found, race.candidates, strict=True))
+    first = race.candidates[0][0]
     return Replay(
-        trained / (last * sum(map(len, race))),
+        trained / (last * sum(map(len, race.candidates))),
         scores[chosen] == scores[best],
         summary.mean >= -summary.half_width,
         -100 * summary.mean,
         f"{first.method.label()} {first.norm.label()} {first.partition.label()} E={first.local_steps}: "  # type: ignore[attr-defined]
-        f"lr {race[chosen][0].lr:g} for {race[best][0].lr:g}",  # type: ignore[attr-defined]
+        f"lr {race.candidates[chosen][0].lr:g} for {race.candidates[best][0].lr:g}",  # type: ignore[attr-defined]
     )
 
 
@@ -97,15 +97,13 @@ def main() -> None:
         run_id: {} if run.state == "diverged" else {record["round"]: record for record in collection.records(run)}
         for run_id, run in ended.items()
     }
-    axis = Halving(("lr",), (1,), Fraction(1, 2), "val_acc")
-    races = axis.races((run.experiment, run.experiment.cell_id, run.experiment.to_json()) for run in collection.runs)
-    whole = [race for race in races if all(run.run_id in curves for seeds in race for run in seeds)]
-    runs = sum(len(seeds) for race in whole for seeds in race)
-    print(f"{len(whole)} of {len(races)} races are complete: {runs} runs")
+    runs = [(run.experiment, run.experiment.cell_id, run.experiment.to_json()) for run in collection.runs]
     for rungs, keep in product(given.rungs, given.keep):
-        search = Halving(("lr",), tuple(map(int, rungs.split(","))), Fraction(keep), "val_acc")
+        search = Halving(("lr",), (tuple(map(int, rungs.split(","))),), Fraction(keep), "val_acc")
+        races = search.races(runs)
+        whole = [race for race in races if all(run.run_id in curves for seeds in race.candidates for run in seeds)]
         found = [replay(race, curves, search) for race in whole]
-        print(f"rungs {rungs}, keep {keep}")
+        print(f"rungs {rungs}, keep {keep}: {len(whole)} of {len(races)} races are complete")
         for name, half in (("first half ", found[::2]), ("second half", found[1::2]), ("all        ", found)):
             print(f"  {name} {line(half)}")
         for one in found:

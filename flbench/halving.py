@@ -1,7 +1,8 @@
 """Successive halving: which settings of a tuned field go on after each rung. Pure: a function of values at the rungs.
 
 A race is a cell of the report without the tuned fields: its candidates differ in nothing else, and their seeds are
-averaged. Every candidate is trained to the first rung, the best share of them to the next, and so on.
+averaged. Every candidate is trained to the first rung, the best share of them to the next, and so on. Races with
+different numbers of rounds have different rungs.
 
 Jamieson and Talwalkar (2016), "Non-stochastic best arm identification and hyperparameter optimization", AISTATS.
 """
@@ -13,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from flbench.config import REQUEST_FIELDS, canonical_json
 from flbench.metric_specs import METRICS, Record, value_of
@@ -31,21 +32,21 @@ class Halving:
 
     Attributes:
         axes: the tuned fields, ``lr`` or settings such as ``method.mu``.
-        rungs: numbers of rounds, increasing; the last is that of all runs.
+        rungs: of each number of rounds that the runs have, increasing; the last is that number.
         keep: the share of a race's candidates that a rung keeps.
         metric: what ranks them.
     """
 
     axes: tuple[str, ...]
-    rungs: tuple[int, ...]
+    rungs: tuple[tuple[int, ...], ...]
     keep: Fraction
     metric: str
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
         """Return what ``to_json`` wrote; raises ValueError, TypeError or KeyError for anything else."""
-        search = cls(tuple(raw["axes"]), tuple(raw["rungs"]), Fraction(raw["keep"]), raw["metric"])
-        increasing = [*search.rungs] == sorted({int(rung) for rung in search.rungs})
+        search = cls(tuple(raw["axes"]), tuple(map(tuple, raw["rungs"])), Fraction(raw["keep"]), raw["metric"])
+        increasing = all(rungs and [*rungs] == sorted({int(rung) for rung in rungs}) for rungs in search.rungs)
         if not (search.rungs and increasing and 0 < search.keep < 1 and search.metric in METRICS):
             raise ValueError(f"not a search: {raw!r:.200}")
         return search
@@ -54,25 +55,26 @@ class Halving:
         """Return the search as plain JSON."""
         return dataclasses.asdict(self) | {"keep": str(self.keep)}
 
-    def sizes(self, candidates: int) -> list[int]:
+    def sizes(self, race: Race[K]) -> list[int]:
         """Return how many of a race's candidates are trained to each rung, without ties.
 
-        >>> Halving(("lr",), (10, 30, 100), Fraction(1, 3), "val_acc").sizes(7)
+        >>> Halving(("lr",), ((10, 30, 100),), Fraction(1, 3), "val_acc").sizes(Race((10, 30, 100), [[0]] * 7))
         [7, 3, 1]
         """
-        return [math.ceil(candidates * self.keep**index) for index in range(len(self.rungs))]
+        return [math.ceil(len(race.candidates) * self.keep**index) for index in range(len(race.rungs))]
 
-    def expected_rounds(self, race: Sequence[Sequence[K]], standings: Sequence[Standing] = ()) -> int:
+    def expected_rounds(self, race: Race[K], standings: Sequence[Standing] = ()) -> int:
         """Return the rounds of all runs of a race: of its standings so far, and without ties from there on.
 
-        >>> Halving(("lr",), (10, 30, 100), Fraction(1, 3), "val_acc").expected_rounds([[0], [1], [2]])
-        100
+        >>> race = Race((10, 30, 100), [[0], [1], [2]])
+        >>> Halving(("lr",), (race.rungs,), Fraction(1, 3), "val_acc").expected_rounds(race)
+        120
         """
-        standings = standings or [Standing(self.rungs[0])] * len(race)
-        decided = sum(standing.rung * len(seeds) for standing, seeds in zip(standings, race, strict=True))
+        standings = standings or race.start
+        decided = sum(standing.rung * len(seeds) for standing, seeds in zip(standings, race.candidates, strict=True))
         now = max(standing.rung for standing in standings if not standing.dropped)
-        seeds = Fraction(sum(map(len, race)), len(race))
-        ahead = zip(self.sizes(len(race))[1:], self.rungs, self.rungs[1:], strict=False)
+        seeds = Fraction(sum(map(len, race.candidates)), len(race.candidates))
+        ahead = zip(self.sizes(race)[1:], race.rungs, race.rungs[1:], strict=False)
         return decided + round(seeds * sum(size * (after - rung) for size, rung, after in ahead if rung >= now))
 
     def race_of(self, experiment: Mapping[str, Any]) -> str:
@@ -86,15 +88,17 @@ class Halving:
                 shared[field] = {name: value for name, value in component.items() if name != setting}
         return canonical_json(shared)
 
-    def races(self, runs: Iterable[tuple[K, str, Mapping[str, Any]]]) -> list[list[list[K]]]:
-        """Return the runs (name, cell id, plain JSON) as races of candidates of seeds, in order."""
-        races: dict[str, dict[str, list[K]]] = {}
+    def races(self, runs: Iterable[tuple[K, str, Mapping[str, Any]]]) -> list[Race[K]]:
+        """Return the runs (name, cell id, plain JSON) as races, in order."""
+        ladders = {rungs[-1]: rungs for rungs in self.rungs}
+        races: dict[str, tuple[int, dict[str, list[K]]]] = {}
         keys: dict[str, str] = {}
         for name, cell_id, experiment in runs:
             if cell_id not in keys:
                 keys[cell_id] = self.race_of(experiment)
-            races.setdefault(keys[cell_id], {}).setdefault(cell_id, []).append(name)
-        return [list(candidates.values()) for candidates in races.values()]
+            _, candidates = races.setdefault(keys[cell_id], (experiment["rounds"], {}))
+            candidates.setdefault(cell_id, []).append(name)
+        return [Race(ladders[rounds], list(candidates.values())) for rounds, candidates in races.values()]
 
     def value(self, record: Record | None) -> float | None:
         """Return what ranks a run, larger is better; None without a finite value."""
@@ -103,7 +107,7 @@ class Halving:
             return None
         return -value if METRICS[self.metric].lower_is_better else value
 
-    def standings(self, race: Sequence[Sequence[K]], ended: Callable[[K, int], Ended | None]) -> list[Standing]:
+    def standings(self, race: Race[K], ended: Callable[[K, int], Ended | None]) -> list[Standing]:
         """Return how far each candidate of a race is trained, as far as the results decide.
 
         A rung is decided when all runs that reach it have ended there. Candidates with more seeds that have a value are
@@ -111,24 +115,42 @@ class Halving:
         that equal the last one that is kept are kept, too.
 
         Args:
-            race: the seeds of each candidate.
+            race: the race.
             ended: returns how a run ended up to a rung; None while it has not.
         """
-        sizes = self.sizes(len(race))
-        standings = [Standing(self.rungs[0])] * len(race)
-        for index, rung in enumerate(self.rungs[:-1]):
+        sizes = self.sizes(race)
+        standings = race.start
+        for index, rung in enumerate(race.rungs[:-1]):
             left = [place for place, standing in enumerate(standings) if not standing.dropped]
             scores = []
             for place in left:
-                ends = [ended(run, rung) for run in race[place]]
+                ends = [ended(run, rung) for run in race.candidates[place]]
                 if None in ends:
                     return standings
                 scores.append(_score([end.value for end in ends if end and end.value is not None]))
             last_kept = sorted(scores, reverse=True)[: sizes[index + 1]][-1]
             for place, score in zip(left, scores, strict=True):
                 kept = score >= last_kept
-                standings[place] = Standing(self.rungs[index + 1]) if kept else Standing(rung, dropped=True)
+                standings[place] = Standing(race.rungs[index + 1]) if kept else Standing(rung, dropped=True)
         return standings
+
+
+@dataclass(frozen=True)
+class Race(Generic[K]):
+    """Candidates that are compared at the same rungs.
+
+    Attributes:
+        rungs: numbers of rounds, increasing; the last is that of all of its runs.
+        candidates: the seeds of each.
+    """
+
+    rungs: tuple[int, ...]
+    candidates: Sequence[Sequence[K]]
+
+    @property
+    def start(self) -> list[Standing]:
+        """Return the standings before any result."""
+        return [Standing(self.rungs[0])] * len(self.candidates)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,25 @@
-"""The examples in docstrings of pure functions are true."""
+"""The examples in docstrings are true."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+from pathlib import Path
 
 import pytest
 
+import flbench
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "config.base", "config.evaluations", "config.training", "data.batches", "data.partition.base", "data.shards",
-        "messages", "metrics", "registry", "streams", "sweeps.source", "sweeps.spec", "theory.fisher",
-        "theory.gaussian", "theory.order", "theory.rank",
-    ],
-)  # fmt: skip
+PACKAGE = Path(flbench.__file__).parent
+MODULES = sorted(
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for path in PACKAGE.rglob("*.py")
+    if ">>> " in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(f"flbench.{name}"))
+    found = doctest.testmod(importlib.import_module(name))
     assert found.attempted > 0
     assert found.failed == 0

@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from flbench.halving import Ended, Halving, Standing
+from flbench.halving import Ended, Halving, Race, Standing
 
-SEARCH = Halving(("lr", "method.mu"), (10, 30, 100), Fraction(1, 3), "val_acc")
+SEARCH = Halving(("lr", "method.mu"), ((10, 30, 100),), Fraction(1, 3), "val_acc")
 
 #: Accuracies of two seeds of seven candidates: the sixth is the best at the first rung, the fifth at the second.
 FIRST = [(0.1, 0.2), (0.3, 0.3), (0.5, 0.6), (0.2, 0.3), (0.7, 0.6), (0.7, 0.8), (0.1, 0.1)]
@@ -21,7 +21,8 @@ def standings(first: list[tuple[float | None, ...] | None], second: dict[int, tu
         values = first[candidate] if rung == 10 else second.get(candidate)
         return None if values is None else Ended(values[seed])
 
-    return SEARCH.standings([[(candidate, seed) for seed in range(2)] for candidate in range(len(first))], ended)
+    race = Race((10, 30, 100), [[(candidate, seed) for seed in range(2)] for candidate in range(len(first))])
+    return SEARCH.standings(race, ended)
 
 
 def kept(found: list[Standing], rung: int) -> list[int]:
@@ -58,7 +59,7 @@ def test_candidates_with_a_diverged_or_failed_seed_come_last() -> None:
 
 
 def test_the_budget_is_that_of_the_sizes_and_at_the_end_that_of_the_standings() -> None:
-    race = [[0, 1]] * 7
+    race = Race((10, 30, 100), [[0, 1]] * 7)
     assert SEARCH.expected_rounds(race) == 2 * (7 * 10 + 3 * 20 + 1 * 70)
     assert SEARCH.expected_rounds(race, standings([*FIRST], SECOND)) == 2 * (4 * 10 + 2 * 30 + 1 * 100)
     four = standings([*FIRST[:1], (0.6, 0.5), *FIRST[2:]], {})
@@ -66,22 +67,32 @@ def test_the_budget_is_that_of_the_sizes_and_at_the_end_that_of_the_standings() 
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:
-    assert Halving(("lr",), (1, 2), Fraction(1, 2), "loss").value({"loss": 0.5}) == -0.5
+    assert Halving(("lr",), ((1, 2),), Fraction(1, 2), "loss").value({"loss": 0.5}) == -0.5
     assert SEARCH.value({"val_acc": float("nan")}) is None
     assert SEARCH.value(None) is None
 
 
 def test_a_race_is_what_candidates_and_seeds_share() -> None:
-    one = {"lr": 0.1, "seed": 0, "rounds": 9, "method": {"name": "fedprox", "mu": 1.0}, "norm": {"name": "ln"}}
-    same = {"lr": 0.2, "seed": 1, "rounds": 8, "method": {"name": "fedprox"}, "norm": {"name": "ln"}}
+    one = {"lr": 0.1, "seed": 0, "rounds": 100, "method": {"name": "fedprox", "mu": 1.0}, "norm": {"name": "ln"}}
+    same = {"lr": 0.2, "seed": 1, "rounds": 100, "method": {"name": "fedprox"}, "norm": {"name": "ln"}}
     assert SEARCH.race_of(one) == SEARCH.race_of(same)
     assert SEARCH.race_of(one) != SEARCH.race_of({**one, "norm": {"name": "fn"}})
-    races = SEARCH.races([("a", "1", one), ("b", "2", same), ("c", "1", {**one, "seed": 1}), ("d", "3", {"norm": 0})])
-    assert races == [[["a", "c"], ["b"]], [["d"]]]
+    search = Halving(SEARCH.axes, ((4, 20), (10, 30, 100)), SEARCH.keep, SEARCH.metric)
+    other = {"norm": 0, "rounds": 20}
+    races = search.races([("a", "1", one), ("b", "2", same), ("c", "1", {**one, "seed": 1}), ("d", "3", other)])
+    assert races == [Race((10, 30, 100), [["a", "c"], ["b"]]), Race((4, 20), [["d"]])]
 
 
 def test_json_is_read_back_or_refused() -> None:
     assert Halving.from_json(SEARCH.to_json()) == SEARCH
-    for wrong in ({"keep": "2"}, {"rungs": [30, 10]}, {"metric": "luck"}, {"rungs": []}, {"keep": []}):
+    for wrong in (
+        {"keep": "2"},
+        {"rungs": [[30, 10]]},
+        {"rungs": [[]]},
+        {"rungs": [10, 30]},
+        {"metric": "luck"},
+        {"rungs": []},
+        {"keep": []},
+    ):
         with pytest.raises((ValueError, TypeError)):
             Halving.from_json({**SEARCH.to_json(), **wrong})

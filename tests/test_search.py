@@ -218,7 +218,7 @@ def test_a_failed_run_holds_up_no_race(store: Store, sweep: Sweep) -> None:
 
 def test_a_damaged_search_is_refused(store: Store, sweep: Sweep) -> None:
     directory = write_plan(store, sweep)
-    assert read_search(directory) == sweep.search == Halving(("lr",), (2, 6, 20), Fraction(1, 2), "val_acc")
+    assert read_search(directory) == sweep.search == Halving(("lr",), ((2, 6, 20),), Fraction(1, 2), "val_acc")
     (directory / "search.json").write_text(json.dumps({**sweep.search.to_json(), "keep": "3/2"}))
     with pytest.raises(StoreUnusable, match=r"search.json: the plan cannot be read \(it is damaged\)"):
         tally_plan(store, directory / "plan.jsonl")
@@ -237,7 +237,11 @@ def test_a_damaged_search_is_refused(store: Store, sweep: Sweep) -> None:
             "search.rungs: expected two or more increasing numbers of rounds, as in [10, 30, 100]",
         ),
         ("search.rungs=[20]", "search.rungs: expected two or more increasing numbers of rounds"),
-        ("search.rungs=[2,10]", "search.rungs: expected the rounds of all runs, 20, as the last, got 10"),
+        (
+            "search.rungs=[2,10]",
+            "search.rungs: expected the rounds of all runs, 20, as the last, got 10; without rungs, each number of "
+            "rounds has its own",
+        ),
         ("rounds=40", "search.rungs: expected the rounds of all runs, 40, as the last, got 20"),
         ("eval_every=4", "search.rungs: no run is evaluated after round 2: eval_every is 4"),
         ("search.keep=1", "search.keep: expected a share between 0 and 1, as 1/3 or 0.5, got 1"),
@@ -261,7 +265,34 @@ def test_the_search_is_part_of_the_plans_name_and_rungs_have_defaults(sweep: Swe
     assert len({sweep.spec_hash, whole.spec_hash, other.spec_hash}) == 3
     assert [run.run_id for run in sweep.experiments] == [run.run_id for run in whole.experiments]
     default = load_sweep(sweep.path, ["search={axis: lr}", "rounds=200", "eval_every=10"]).search
-    assert default == Halving(("lr",), (20, 80, 200), Fraction(2, 5), "val_acc")
+    assert default == Halving(("lr",), ((20, 80, 200),), Fraction(2, 5), "val_acc")
+
+
+def test_races_with_other_numbers_of_rounds_have_their_own_rungs(store: Store, tmp_path: Path) -> None:
+    """Half the rounds with twice the local steps: each column is searched at a tenth and two fifths of its rounds."""
+    text = SWEEP.replace("search: {axis: lr, rungs: [2, 6, 20], keep: 1/2}", "search: {axis: lr, keep: 1/2}")
+    text = text.replace("rounds: 20, eval_every: 2, ", "")
+    text = text.replace("seeds:", "zip: {E: [1, 2], rounds: [40, 20], eval_every: [4, 2]}\nseeds:")
+    (tmp_path / "lengths.yaml").write_text(text.replace("axes: {norm: [none, ln]", "axes: {norm: [none]"))
+    sweep = load_sweep(tmp_path / "lengths.yaml", ["report.cols=[E]"])
+    assert sweep.search == Halving(("lr",), ((2, 8, 20), (4, 16, 40)), Fraction(1, 2), "val_acc")
+    go(store, sweep)
+    one, two = ({0.001: 4, 0.01: 16, 0.1: 40, 0.5: 40, 1: 4}, {0.001: 2, 0.01: 8, 0.1: 20, 0.5: 20, 1: 2})
+    found = reached(store, sweep)
+    assert found == {("none", lr): [one[lr]] * 2 + [two[lr]] * 2 for lr in one}
+    board = build(parts_of(StoreSource(store), [sweep]))
+    assert [cost["budget"] for cost in to_json(board)["details"]] == [sum(one.values()) * 2, sum(two.values()) * 2]
+    assert "after 2, 8 of 20; 4, 16 of 40 rounds the best 1/2" in unfolded_of(board)
+    tally = tally_plan(store, write_plan(store, sweep) / "plan.jsonl")
+    assert (tally.share, tally.open) == (1, 0)
+    facts = summary(sweep, finished_runs(sweep, store.root), 1)
+    assert facts["search"]["expected_rounds"] == 2 * (5 * 4 + 3 * 12 + 2 * 24) * 3 // 2
+    with pytest.raises(SpecError, match="expected the rounds of all runs, 40, as the last, got 20; without rungs"):
+        load_sweep(sweep.path, ["search.rungs=[2,8,20]"])
+    with pytest.raises(
+        SpecError, match="expected the same rounds for all values of lr in a row and column, got 20 and 40"
+    ):
+        load_sweep(sweep.path, ["axes={norm: [none]}", "zip={lr: [0.1, 0.2], rounds: [20, 40]}", "search={axis: lr}"])
 
 
 @pytest.mark.slow

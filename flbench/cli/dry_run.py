@@ -122,7 +122,7 @@ def _search(sweep: Sweep) -> dict[str, Any] | None:
     races = search.races((run, run.cell_id, run.to_json()) for run in sweep.experiments)
     return {
         **search.to_json(),
-        "settings": [search.sizes(size) for size in sorted({len(race) for race in races})],
+        "settings": [list(sizes) for sizes in sorted({tuple(search.sizes(race)) for race in races})],
         "expected_rounds": sum(search.expected_rounds(race) for race in races),
         "largest_rounds": sum(run.rounds for run in sweep.experiments),
     }
@@ -198,7 +198,7 @@ def _arithmetic_lines(sweep: Sweep) -> Iterator[str]:
         yield f"--limit keeps the first {counted(count.runs, 'run')}"
     if (found := _search(sweep)) is not None:
         sizes = " or ".join(" -> ".join(map(str, sizes)) for sizes in found["settings"])
-        rungs = ", ".join(map(str, found["rungs"]))
+        rungs = "; ".join(", ".join(map(str, ladder)) for ladder in found["rungs"])
         yield f"search: {sizes} values of {' and '.join(found['axes'])} by {found['metric']}, to rounds {rungs}"
         expected, largest = found["expected_rounds"], found["largest_rounds"]
         share = f"{100 * expected / largest:.0f} %"

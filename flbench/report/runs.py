@@ -252,7 +252,7 @@ def _dropped(source: Source, experiments: Sequence[Experiment], search: Halving)
 
     dropped: dict[str, int] = {}
     for race in search.races((one, one.cell_id, one.to_json()) for one in experiments):
-        for seeds, standing in zip(race, search.standings(race, ended), strict=True):
+        for seeds, standing in zip(race.candidates, search.standings(race, ended), strict=True):
             dropped.update((seed.run_id, standing.rung) for seed in seeds if standing.dropped)
     return dropped
 

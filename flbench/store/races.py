@@ -30,7 +30,7 @@ class Races:
         self._places = {
             index: (number, place)
             for number, race in enumerate(self._races)
-            for place, seeds in enumerate(race)
+            for place, seeds in enumerate(race.candidates)
             for index in seeds
         }
         self._values: dict[tuple[int, int], Ended] = {}
@@ -38,11 +38,10 @@ class Races:
 
     def refresh(self) -> None:
         """Forget all standings that later results may change."""
-        last = self._search.rungs[-1]
         self._standings = {
             number: standings
             for number, standings in self._standings.items()
-            if all(standing.dropped or standing.rung == last for standing in standings)
+            if all(standing.dropped or standing.rung == self._races[number].rungs[-1] for standing in standings)
         }
 
     def standing(self, index: int) -> Standing:
@@ -52,8 +51,9 @@ class Races:
 
     def may_go_on(self, index: int) -> bool:
         """Return whether the search has not decided yet how far a run is trained."""
-        standing = self.standing(index)
-        return not standing.dropped and standing.rung < self._search.rungs[-1]
+        number, place = self._places[index]
+        standing = self._of_race(number)[place]
+        return not standing.dropped and standing.rung < self._races[number].rungs[-1]
 
     def expected_rounds(self) -> int:
         """Return the rounds of all runs: those decided so far, and from there on those without ties."""

@@ -20,24 +20,16 @@ def read_search(source: Source, spec: SweepSpec, experiments: Sequence[Experimen
     if section is None:
         return None
     axes = tuple(_axis(source, name, experiments) for name in section.axis)
-    rounds = _rounds(source, experiments)
-    every = max(experiment.eval_every for experiment in experiments)
-    rungs = section.rungs or default_rungs(rounds, every)
-    if rungs[-1] != rounds:
-        raise source.error(
-            ("search", "rungs"), f"expected the rounds of all runs, {rounds}, as the last, got {rungs[-1]}"
-        )
-    for rung in rungs[:-1]:
-        if skipping := next((run.eval_every for run in experiments if rung % run.eval_every), None):
-            hint = f"no run is evaluated after round {rung}: eval_every is {skipping}"
-            raise source.error(("search", "rungs"), f"{hint}; change one of them, so that it divides every rung")
+    trainings = _by_rounds(source, experiments)
+    rungs = tuple(_rungs(source, section.rungs, rounds, runs) for rounds, runs in trainings.items())
     if section.select_by == "val" and not all(getattr(run, "val_fraction", 0) for run in experiments):
         hint = "val needs held-out data: set val_fraction, for example to 0.1, in base"
         raise source.error(("search", "select_by"), f"{hint}, or select_by: last, which selects on the test data")
     metric = "val_acc" if section.select_by == "val" else spec.report.metric
     search = Halving(axes, rungs, section.keep, metric)
+    _check_lengths(source, search, experiments)
     races = search.races((None, run.cell_id, run.to_json()) for run in experiments)
-    if all(len(race) == 1 for race in races):
+    if all(len(race.candidates) == 1 for race in races):
         raise source.error(("search", "axis"), f"nothing to choose: no two cells differ in {' and '.join(axes)} alone")
     return search
 
@@ -66,11 +58,34 @@ def _axis(source: Source, name: str, experiments: Sequence[Experiment]) -> str:
     return path
 
 
-def _rounds(source: Source, experiments: Sequence[Experiment]) -> int:
-    """Return the rounds of the experiments, which must be trainings of the same length."""
-    if other := next((run.kind for run in experiments if not isinstance(run, Training)), None):
-        raise source.error(("search",), f"only trainings on data sets can be searched, got a {other} experiment")
-    several = sorted({run.rounds for run in experiments})
-    if len(several) > 1:
-        raise source.error(("search",), f"expected the same rounds in every cell, got {several[0]} and {several[-1]}")
-    return several[0]
+def _by_rounds(source: Source, experiments: Sequence[Experiment]) -> dict[int, list[Training]]:
+    """Return the experiments, which must be trainings, by their numbers of rounds, fewest first."""
+    found: dict[int, list[Training]] = {}
+    for run in experiments:
+        if not isinstance(run, Training):
+            raise source.error(("search",), f"only trainings on data sets can be searched, got a {run.kind} experiment")
+        found.setdefault(run.rounds, []).append(run)
+    return dict(sorted(found.items()))
+
+
+def _rungs(source: Source, given: tuple[int, ...] | None, rounds: int, runs: Sequence[Training]) -> tuple[int, ...]:
+    """Return the rungs of all runs with a number of rounds."""
+    rungs = given or default_rungs(rounds, max(run.eval_every for run in runs))
+    if rungs[-1] != rounds:
+        hint = f"expected the rounds of all runs, {rounds}, as the last, got {rungs[-1]}"
+        raise source.error(("search", "rungs"), f"{hint}; without rungs, each number of rounds has its own")
+    for rung in rungs[:-1]:
+        if skipping := next((run.eval_every for run in runs if rung % run.eval_every), None):
+            hint = f"no run is evaluated after round {rung}: eval_every is {skipping}"
+            raise source.error(("search", "rungs"), f"{hint}; change one of them, so that it divides every rung")
+    return rungs
+
+
+def _check_lengths(source: Source, search: Halving, experiments: Sequence[Experiment]) -> None:
+    """Check that settings which are compared are trained for the same number of rounds."""
+    lengths: dict[str, int] = {}
+    for run in experiments:
+        rounds = lengths.setdefault(search.race_of(run.to_json()), run.rounds)
+        if rounds != run.rounds:
+            hint = f"expected the same rounds for all values of {' and '.join(search.axes)} in a row and column"
+            raise source.error(("search",), f"{hint}, got {rounds} and {run.rounds}")

@@ -301,7 +301,8 @@ class Search(Strict):
     )
     rungs: Annotated[tuple[int, ...] | None, BeforeValidator(_rungs)] = Field(
         default=None,
-        description="increasing numbers of rounds, the last that of all runs; default: a tenth, two fifths and all",
+        description="increasing numbers of rounds, the last that of all runs; default: a tenth, two fifths and all of "
+        "the rounds of each run",
     )
     keep: Annotated[
         Fraction, BeforeValidator(_share), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})

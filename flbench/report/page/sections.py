@@ -169,9 +169,9 @@ def _search_text(section: Section, search: Halving) -> str:
     budgets = {costs.budget or 0 for details in section.details for costs in details.costs.values()}
     least, most = min(budgets), max(budgets)
     given = f"{most:,} rounds" if least == most else f"{least:,} to {most:,} rounds (more where settings tie at a rung)"
-    *early, last = map(str, search.rungs)
+    rungs = "; ".join(f"{', '.join(map(str, early))} of {last}" for *early, last in search.rungs)
     return (
-        f"**Search:** after {', '.join(early)} of {last} rounds the best {search.keep} of the settings of a row and "
+        f"**Search:** after {rungs} rounds the best {search.keep} of the settings of a row and "
         f"column by their mean `{search.metric}` went on, and the others were dropped. Budget of every row in a "
         f"column, over all settings and seeds: {given}."
     )
