@@ -17,9 +17,9 @@ from flbench.report import exports
 ROOT = Path(__file__).parents[1]
 
 
-def command_of(leaderboard: str) -> list[str]:
-    """Return the arguments of the command at the end of the leaderboard."""
-    *_, code = leaderboard.split("```")[1::2]
+def command_of(provenance: str) -> list[str]:
+    """Return the arguments of the command on the page of provenance."""
+    *_, code = provenance.split("```")[1::2]
     program, *arguments = shlex.split(code.removeprefix("sh\n"))
     assert program == "flbench"
     return arguments
@@ -33,7 +33,8 @@ def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path) -> None
     # All programs share a user's font cache, and another program may have written it without matplotlib's fonts.
     environment = os.environ | {"MPLCONFIGDIR": str(tmp_path / "fonts")}
     environment.pop("FLBENCH_DATA", None)  # pictures of a data set are drawn where it is there
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", *command_of(committed)]
+    arguments = command_of((ROOT / "docs/results/provenance.md").read_text())
+    command = [sys.executable, "-c", "from flbench.cli import main; main()", *arguments]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert (tmp_path / "leaderboard.md").read_text() == committed
     pages = {path.name: path.read_text() for path in (tmp_path / "docs/results").glob("*.md")}

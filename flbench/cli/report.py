@@ -56,7 +56,7 @@ TuneOption = Annotated[
     ),
 ]
 
-#: Options that the command at a leaderboard's end omits: it has the sweep files and their changes anyway, and the last
+#: Options that the command in a leaderboard omits: it has the sweep files and their changes anyway, and the last
 #: two do not change the leaderboard.
 _NOT_REPEATED = frozenset({"specs", "sets", "only", "limit", "force", "as_json"})
 

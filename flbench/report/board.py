@@ -47,7 +47,7 @@ class Section:
     """One data set and model, with the report options of some sweeps."""
 
     title: str  # data set and model, and the sweeps if others have other report options
-    name: str  # the shortest of its title that no other section has: the data set, or with the sweeps, or the title
+    name: str  # the shortest that no other section has: the data set, with its model, or with the sweeps
     place: tuple[str, str]  # the names of data set and model
     layout: Layout  # the report options of the sweeps
     constants: str  # the settings that all cells share

@@ -28,7 +28,7 @@ from flbench.report.units import merge_rows
 from flbench.sweeps import condition
 
 #: Settings that a section's constants name even at their default.
-ALWAYS_NAMED = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition"})
+ALWAYS_NAMED = frozenset({"lr", "local_steps", "batch_size", "clients", "method", "norm", "partition", "rounds"})
 
 
 def build(parts: Sequence[Part], options: Options | None = None, papers: Sequence[Paper] = ()) -> Leaderboard:
@@ -71,11 +71,15 @@ def _sections(parts: Sequence[Part]) -> tuple[Section, ...]:
         _check(runs, part.layout)
         found += [(_ticks(members[0]), part, members) for members in grouped(runs, _ticks)]
     counts = Counter(ticks for ticks, _, _ in found)
-    datasets = Counter(ticks[0] for ticks in counts)
+    models = {ticks: place_of(members[0].training)[1] for ticks, _, members in found}
+    names_of_data = Counter(ticks[0] for ticks in models)
+    names_with_model = Counter((ticks[0], model) for ticks, model in models.items())
     sections = []
     for ticks, part, members in sorted(found, key=lambda one: one[0]):
         title = ", ".join(at.label for at in ticks)
-        name = ticks[0].label if datasets[ticks[0]] == 1 else title
+        name = ticks[0].label
+        if names_of_data[ticks[0]] > 1:
+            name = f"{name}, {models[ticks]}" if names_with_model[ticks[0], models[ticks]] == 1 else title
         if counts[ticks] > 1:
             names = [name for name, places in part.sweeps.items() if place_of(members[0].training) in places]
             title, name = (f"{text} ({', '.join(names)})" for text in (title, name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flbench.metric_specs import METRICS, Metric
 from flbench.report.costs import Reached
@@ -60,6 +60,11 @@ def margin_text(margin: float, metric: Metric) -> str:
     if not metric.percent:
         return f"{margin:g}"
     return f"{100 * margin:g} {'point' if margin == POINT else 'points'}"
+
+
+def margins_text(layouts: Iterable[Layout]) -> str:
+    """Return ``1 point``, or the margins of several layouts."""
+    return " or ".join(dict.fromkeys(margin_text(one.tie_margin, METRICS[one.metric]) for one in layouts))
 
 
 def verdict_text(judged: Judged, layout: Layout) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Mapping
 import pandas as pd
 
 from tests.audit import published
-from tests.audit.planned import LEVEL, WITHIN, Comparison, comparisons
-from tests.audit.runs import ROW, TAIL, chosen, exported, only
+from tests.audit.planned import LEVEL, MARGIN, WITHIN, Comparison, comparisons
+from tests.audit.runs import ROW, SEARCHED, TAIL, chosen, exported, longest, only
 from tests.audit.tables import CONFIDENCE, At, Row, better, in_order, values
 
 #: The columns of the table of values, with their heads.
@@ -18,40 +18,40 @@ COLUMNS: dict[str, At] = {
     "digits (skew)<br>dirichlet:0.1, E 10": ("skew", ("dirichlet:0.1", 10)),
     "digits (skew)<br>iid, E 10": ("skew", ("iid", 10)),
     "cifar10 (cifar10_one_step)<br>classes:1": ("cifar10_one_step", ("classes:1",)),
-    "fashion_mnist<br>classes:1": ("fashion_mnist", ("classes:1",)),
+    "fashion_mnist, mlp<br>classes:1": ("skew_fashion_mnist", ("classes:1",)),
 }
 
 #: Most rows of the table of values, and lines of a figure.
 MOST_ROWS, MOST_LINES = 12, 8
 
-#: The columns of the tables of planned comparisons.
-GAINS = {
-    "skew": ["classes:1, E 10", "dirichlet:0.1, E 10", "iid, E 10"],
-    "rank_dose": ["iid, lr 0.1", "iid, lr 0.3", "classes:1, lr 0.1"],
-    "fashion_mnist": ["classes:1"],
+#: The columns of the tables of planned comparisons: of gains, and of their differences between partitions.
+PLANNED = {
+    "skew": (["classes:1, E 10", "dirichlet:0.1, E 10", "iid, E 10"], ["E 1", "E 10"]),
+    "skew_fashion_mnist": (["classes:1"], ["accuracy"]),
 }
-INTERACTIONS = ["E 1", "E 10"]
 
 #: The order of verdicts in a summary.
-VERDICTS = ["more", f"more, {WITHIN}", "less", f"less, {WITHIN}", WITHIN, "open"]
+VERDICTS = ["more", "more and equivalent", "less", "less and equivalent", "equivalent", "open"]
 
 
 def tables() -> list[list[list[str]]]:
     """Return all tables of the page."""
-    gains = {sweep: [one for one in comparisons(sweep) if not one.between] for sweep in GAINS}
-    interactions = [one for one in comparisons("skew") if one.between]
-    first, *others = (planned_table(gains[sweep], columns) for sweep, columns in GAINS.items())
-    return [first, planned_table(interactions, INTERACTIONS), *others, _values_table()]
+    found = []
+    for sweep, (columns, columns_of_differences) in PLANNED.items():
+        family = comparisons(sweep)
+        found.append(_planned_table([one for one in family if not one.between], columns))
+        found.append(_planned_table([one for one in family if one.between], columns_of_differences))
+    return [*found, _values_table()]
 
 
-def planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]]:
+def _planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]]:
     """Return gains with their verdicts, bold where a difference is shown, and how many columns have which verdict."""
     every = {one.head for one in some}
     has_summary = len(every) > len(columns)
     rows = [["comparison", *columns, *([f"all {len(every)} columns"] if has_summary else [])]]
     for name in dict.fromkeys(one.name for one in some):
         by_column = {one.head: one for one in some if one.name == name}
-        counts = Counter(one.verdict for one in by_column.values())
+        counts = Counter(_verdict(one) for one in by_column.values())
         summary = ", ".join(f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
         entries = [_gain(by_column[column]) for column in columns]
         rows.append([name, *entries, *([summary] if has_summary else [])])
@@ -61,7 +61,12 @@ def planned_table(some: list[Comparison], columns: list[str]) -> list[list[str]]
 def _gain(one: Comparison) -> str:
     number = f"{one.mean:+.2f} ± {one.half_width:.2f}"
     is_different = one.verdict.startswith(("more", "less"))
-    return f"{f'**{number}**' if is_different else number}<br><sub>{one.verdict}</sub>"
+    return f"{f'**{number}**' if is_different else number}<br><sub>{_verdict(one)}</sub>"
+
+
+def _verdict(one: Comparison) -> str:
+    """Return the verdict as the page has it, which names the margin once."""
+    return one.verdict.replace(WITHIN, "equivalent").replace(", ", " and ")
 
 
 def _values_table() -> list[list[str]]:
@@ -93,7 +98,8 @@ def sentences() -> list[str]:
     return [
         *_counts(),
         f"± half-width of the {percent} interval over seeds; a minus b",
-        f"More, less, equivalent: shown at {100 * LEVEL:.0f} % by t-tests with Holm's correction over the comparisons",
+        f"More, less, equivalent (within {100 * MARGIN:.0f} point): shown at {100 * LEVEL:.0f} % by t-tests with "
+        "Holm's correction over the comparisons",
         published.summary(),
         f"Mean ± half-width of its {percent} interval, over seeds and test images",
         *_settings(),
@@ -103,12 +109,18 @@ def sentences() -> list[str]:
 
 def _counts() -> list[str]:
     """Return how many runs there are, how many diverged, and how many each page of details has."""
-    sweeps = ("skew", "digits", "rank_dose", "sharpening", "cifar10", "cifar10_one_step", "fashion_mnist")
-    results = {sweep: exported(sweep, "result").result.map(lambda one: one["status"]) for sweep in sweeps}
-    runs = {sweep: len(status) for sweep, status in results.items()}
-    trained, diverged = sum(runs.values()), sum((status == "diverged").sum() for status in results.values())
-    pages = {"digits, mlp": sum(runs[sweep] for sweep in ("skew", "digits", "rank_dose", "sharpening"))}
-    pages |= {"cifar10, cnn": runs["cifar10"] + runs["cifar10_one_step"], "fashion_mnist, cnn": runs["fashion_mnist"]}
+    sweeps = {
+        "digits, mlp": ("skew", "digits", "rank_dose", "sharpening"),
+        "cifar10, cnn": ("cifar10", "cifar10_one_step"),
+        "fashion_mnist, cnn": ("fashion_mnist",),
+        f"fashion_mnist, {only('skew_fashion_mnist', 'model')}": ("skew_fashion_mnist",),
+    }
+    status = {
+        page: pd.concat([longest(exported(one, "result")).result.map(lambda result: result["status"]) for one in some])
+        for page, some in sweeps.items()
+    }
+    pages = {page: len(of_runs) for page, of_runs in status.items()}
+    trained, diverged = sum(pages.values()), sum((of_runs == "diverged").sum() for of_runs in status.values())
     return [
         f"{trained:,} training runs on digits, cifar10, fashion_mnist",
         f"{diverged:,} of {trained:,} runs diverged; they have no value.",
@@ -127,7 +139,11 @@ def _settings() -> list[str]:
         f"cifar10, cnn (cifar10_one_step): {_listed('cifar10_one_step', 'batch_size', 'E', 'augment')}, "
         f"{only('cifar10_one_step', 'partition')}, {_listed('cifar10_one_step', 'clients', 'rounds')}; after the last "
         f"round; lr {rate:g}.",
-        f"fashion_mnist, cnn: {_listed('fashion_mnist', 'lr', 'batch_size', 'E', 'clients', 'rounds')}; after the last",
+        f"fashion_mnist, {only('skew_fashion_mnist', 'model')}: "
+        f"{_listed('skew_fashion_mnist', 'batch_size', 'E', 'val_fraction')}, fedavg, "
+        f"{_listed('skew_fashion_mnist', 'clients')}, rounds {SEARCHED['skew_fashion_mnist']}; mean of the last "
+        f"{TAIL['skew_fashion_mnist']} evaluations; the best lr of each row and column, chosen on held-out training "
+        "data.",
         f"{left_out} more rows are in the details.",
     ]
 

@@ -17,8 +17,8 @@ def readme() -> str:
 
 
 def leaderboard() -> str:
-    """Return leaderboard.md without the command that writes it."""
-    return (ROOT / "leaderboard.md").read_text().split("\n## Regenerate\n")[0]
+    """Return leaderboard.md."""
+    return (ROOT / "leaderboard.md").read_text()
 
 
 def details(name: str) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tests.audit import published
 from tests.audit.planned import WITHIN, Comparison, comparisons
-from tests.audit.runs import ROOT, TAIL, federated, only
+from tests.audit.runs import ROOT, SEARCHED, TAIL, chosen, federated, only
 from tests.audit.tables import CONFIDENCE, At, Row, values
 
 #: The columns of the table, with their heads.
@@ -17,7 +17,7 @@ COLUMNS: dict[str, At] = {
     "digits, one class": ("skew", ("classes:1", 10)),
     "digits, Dirichlet(0.1)": ("skew", ("dirichlet:0.1", 10)),
     "digits, iid": ("skew", ("iid", 10)),
-    "Fashion-MNIST, one class": ("fashion_mnist", ("classes:1",)),
+    "Fashion-MNIST, one class": ("skew_fashion_mnist", ("classes:1",)),
     "CIFAR-10, one class, E = 1, 10,000 rounds": ("cifar10_one_step", ("classes:1",)),
 }
 
@@ -141,21 +141,25 @@ def _one_rate() -> str:
 
 def _settings() -> list[str]:
     """Return the settings of the table."""
-    skew, fashion, cifar10 = (federated(sweep) for sweep in ("skew", "fashion_mnist", "cifar10_one_step"))
+    skew, fashion, cifar10 = (federated(sweep) for sweep in ("skew", "skew_fashion_mnist", "cifar10_one_step"))
     (clients,) = pd.concat([skew, fashion, cifar10]).clients.unique()
     (of_paper,) = published.published().dropna(subset="p").rounds.unique()
-    rate, rounds, steps = only("fashion_mnist", "lr"), only("cifar10_one_step", "rounds"), only("fashion_mnist", "E")
-    assert rounds == of_paper and rate in set(cifar10.lr)
+    (rate,) = chosen("cifar10_one_step").lr.unique()
+    rounds, steps = only("cifar10_one_step", "rounds"), only("skew_fashion_mnist", "E")
+    assert rounds == of_paper
     assert {column[1] for _, column in COLUMNS.values() if len(column) > 1} == {steps}
+    alike = [
+        (one.seed.nunique(), one.lr.nunique(), only(name, "model"))
+        for name, one in (("skew", skew), ("skew_fashion_mnist", fashion))
+    ]
+    assert alike[0] == alike[1] and TAIL["skew"] == TAIL["skew_fashion_mnist"]
     return [
         f"Accuracy in %, mean ± half-width of its {100 * CONFIDENCE:.0f} % interval",
-        f"{WORDS[clients].capitalize()} clients; digits: MLP, {only('skew', 'rounds')} rounds, "
-        f"{WORDS[skew.seed.nunique()]} seeds, mean of the last {WORDS[TAIL['skew']]} evaluations, the best of "
-        f"{WORDS[skew.lr.nunique()]} learning rates on held-out training data; Fashion-MNIST: CNN, "
-        f"{only('fashion_mnist', 'rounds')} rounds, {WORDS[fashion.seed.nunique()]} seeds; CIFAR-10: CNN, "
-        f"{WORDS[cifar10.seed.nunique()]} seed; both at the paper's learning rate of {rate}.",
-        f"Each round has E = {steps} local steps. The last column has E = {only('cifar10_one_step', 'E')} and all "
-        f"{rounds:,} rounds of the paper, with the published numbers in brackets",
+        f"{WORDS[clients].capitalize()} clients. Digits and Fashion-MNIST: MLP, {only('skew', 'rounds')} and "
+        f"{SEARCHED['skew_fashion_mnist']} rounds of E = {steps} local steps, {WORDS[skew.seed.nunique()]} seeds, mean "
+        f"of the last {WORDS[TAIL['skew']]} evaluations, the best of {WORDS[skew.lr.nunique()]} learning rates on "
+        f"held-out training data. CIFAR-10: CNN, {WORDS[cifar10.seed.nunique()]} seed, the paper's learning rate of "
+        f"{rate}, E = {only('cifar10_one_step', 'E')} and {rounds:,} rounds, with the published numbers in brackets",
     ]
 
 

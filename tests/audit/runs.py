@@ -58,7 +58,7 @@ def exported(sweep: str, *columns: str) -> pd.DataFrame:
 def runs(sweep: str) -> pd.DataFrame:
     """Return each run's settings, its ``value`` (NaN if it diverged), and the ``score`` that ranks learning rates."""
     found = []
-    for experiment, result, metrics in _longest(exported(sweep, "experiment", "result", "metrics")).to_numpy():
+    for experiment, result, metrics in longest(exported(sweep, "experiment", "result", "metrics")).to_numpy():
         records = [json.loads(line) for line in metrics.splitlines()[-TAIL.get(sweep, 1) :]]
         known = result["status"] == "done" and result["rounds"] >= SEARCHED.get(sweep, 0)
         value = np.mean([_accuracy(record) for record in records]) if known else np.nan
@@ -69,7 +69,7 @@ def runs(sweep: str) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def _longest(frame: pd.DataFrame) -> pd.DataFrame:
+def longest(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the row with the most rounds of each run, which a search extends."""
     names, rounds = (frame.result.map(lambda one, name=name: one[name]) for name in ("run_id", "rounds"))
     return frame.loc[rounds.sort_values(kind="stable").groupby(names).tail(1).sort_index().index]

@@ -26,6 +26,7 @@ ELSEWHERE = {
         r"and [\d,]+ runs of studies of networks \(provenance\)\.$",
         r"(Sharpness of wide networks|Ranks over depth|Deep networks): \d+ of \d+ claims hold",
         r"(Sharpness of wide networks|Ranks over depth|Deep networks): \d+ claims, [\d,]+ runs$",
+        r"Provenance: [\d,]+ finished runs of \d+ sweeps: ",
     ],
     "test_sharpening": ["Along training lr x lambda_max / 2 of the global model"],
 }
@@ -45,7 +46,7 @@ def test_the_tables_of_the_leaderboard() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "sweeps"), [("digits-mlp", ["skew", "rank_dose"]), ("fashion-mnist-cnn", ["fashion_mnist"])]
+    ("name", "sweeps"), [("digits-mlp", ["skew", "rank_dose"]), ("fashion-mnist-mlp", ["skew_fashion_mnist"])]
 )
 def test_the_planned_comparisons_of_the_details(name: str, sweeps: list[str]) -> None:
     page = pages.details(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 
@@ -63,8 +64,12 @@ def test_the_numbers_of_runs() -> None:
         "deep": len(of_arms.drop_duplicates([*arms.ARM, "lr", "seed"])),
     }
     assert counts == {name: count for name, (*_, count) in STUDIES.items()}
-    total = f" and {sum(counts.values()):,} runs of studies of networks"
-    assert total in pages.leaderboard()
+    studies = sum(counts.values())
+    assert f" and {studies:,} runs of studies of networks" in pages.leaderboard()
+    (trained,) = re.findall(r"^([\d,]+) training runs", pages.leaderboard(), re.MULTILINE)  # audited in test_audit.py
+    sweeps = set(re.findall(r"sweeps/\w+\.yaml", pages.details("provenance").split("Regenerate with:")[1]))
+    total = int(trained.replace(",", "")) + studies
+    assert f"(docs/results/provenance.md): {total:,} finished runs of {len(sweeps)} sweeps:" in pages.leaderboard()
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def test_json() -> None:
     assert digits["scaling"] == []
 
 
+@pytest.mark.slow
 def test_tables_show_what_was_measured_and_on_what() -> None:
     out = bench("digits", "--scaling").stdout
     assert "digits, MLP 64-128-10, norm none: 10 clients, E=10, batch 32, 0.0404" in out

@@ -40,6 +40,7 @@ def flbench(
     return ended.returncode, (ended.stdout or b"").decode("ascii", errors="replace"), errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
 def test_what_the_output_cannot_encode_is_replaced(folder: Path, encoding: str) -> None:
     for command in (["status"], ["show", "methods"]):

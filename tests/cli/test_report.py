@@ -264,6 +264,7 @@ def test_mistakes_are_reported_in_one_line(
     assert list(here.glob("*.md")) == []
 
 
+@pytest.mark.slow
 def test_hundreds_of_cells(tmp_path: Path) -> None:
     requests = [experiment(lr=lr / 1000, seed=seed) for lr in range(1, 201) for seed in range(2)]
     board = leaderboard_of(collect(StoreSource(filled(tmp_path, requests))))

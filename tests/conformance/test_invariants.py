@@ -72,6 +72,7 @@ def context_of(x: Tree, **given: Any) -> Context:
     return Context(x=x, **{**defaults, **others, **given})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohort", [3, 2, 1])
 @pytest.mark.parametrize("alpha", [0.1, 1.0])
 def test_feddyn_ends_at_the_optimum_of_the_global_loss(cohort: int, alpha: float) -> None:

@@ -139,6 +139,7 @@ def test_quantity_is_label_uniform() -> None:
     assert n.std() > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [1.0, 4.0])
 def test_balanced_dirichlet_has_feddyns_law(beta: float) -> None:
     """Means over 400 partitions, of clients' largest classes and of squared counts; beta is large, see ``feddyn``."""

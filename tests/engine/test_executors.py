@@ -156,6 +156,7 @@ def test_pool_size_does_not_change_a_bit(model: str, norm: str) -> None:
         assert record == others_record
 
 
+@pytest.mark.slow
 def test_pool_under_stress() -> None:
     """Many clients on many threads, again and again: every round must give the reference's bits."""
     clients, images = toy_clients((6,) * 24), toy_images(train=144)

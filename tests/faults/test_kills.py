@@ -135,6 +135,7 @@ def test_kill_everything_at_random_moments(store: Store, kills: int) -> None:
     assert finish(store, seeds)["launched"] == 0
 
 
+@pytest.mark.slow
 def test_kill_then_truncate_every_file(store: Store) -> None:
     plan = experiments(2, rounds=ROUNDS)
     orchestrator = start(store, 2)
@@ -150,6 +151,7 @@ def test_kill_then_truncate_every_file(store: Store) -> None:
     assert list(store.quarantine.iterdir())
 
 
+@pytest.mark.slow
 def test_truncated_result_is_computed_again(store: Store) -> None:
     plan = experiments(2, rounds=ROUNDS)
     finish(store, 2)
@@ -177,6 +179,7 @@ def test_interrupt_drains(store: Store, number: signal.Signals) -> None:
         assert list(chain(*executed(store, experiment.run_id))) == list(range(1, ROUNDS + 1))
 
 
+@pytest.mark.slow
 def test_interrupt_drains_adopted_workers_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_HOLD", str(hold := store.root.with_name("hold")))
     orchestrator = start(store, 4, pause=0.05)
@@ -224,8 +227,9 @@ def held(store: Store) -> list[list[Path]]:
     return [[path for path, lease in leases if lease is not None and lease.token == token] for token in tokens]
 
 
-@pytest.mark.parametrize("group", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_interrupt_kills_at_once_and_charges_no_attempt(
     store: Store, group: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +251,7 @@ def test_second_interrupt_kills_at_once_and_charges_no_attempt(
     check_undisturbed(store, plan)
 
 
+@pytest.mark.slow
 def test_ignored_interrupts_stay_ignored_and_termination_drains(store: Store) -> None:
     """A script's background job ignores SIGINT; SIGTERM still drains the sweep."""
     orchestrator = start(store, 4, 0.05, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
@@ -261,6 +266,7 @@ def test_ignored_interrupts_stay_ignored_and_termination_drains(store: Store) ->
     assert store.live_workers() == []
 
 
+@pytest.mark.slow
 def test_blocked_signals_reach_orchestrator_and_workers(store: Store) -> None:
     """A parent process may start flbench with blocked signals."""
     mask = {signal.SIGINT, signal.SIGTERM}
@@ -290,6 +296,7 @@ def test_a_deleted_store_stays_deleted(store: Store, pause: float) -> None:
         assert log.read_text().splitlines()[-1].endswith("was deleted or moved while it was in use")
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_store_is_deleted_exits_with_a_message(store: Store) -> None:
     orchestrator = start(store, 4, 0.05, stderr=subprocess.PIPE)
     wait_until(lambda: recorded(store) > 2)
@@ -300,6 +307,7 @@ def test_a_sweep_whose_store_is_deleted_exits_with_a_message(store: Store) -> No
     assert err.splitlines()[-1].endswith("was deleted or moved while it was in use")
 
 
+@pytest.mark.slow
 def test_a_store_removed_under_its_workers_stays_removed(store: Store) -> None:
     orchestrator = start(store, 4, 0.05)
     wait_until(lambda: len(list(store.root.glob("runs/*/*/attempts/0001/executed"))) == 2)

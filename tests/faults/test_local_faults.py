@@ -140,6 +140,7 @@ def test_lone_worker_out_of_memory_fails_its_run_once(store: Store, monkeypatch:
     check_done_once(store, [sound])
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_retried_with_fewer_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_MEMORY", str(64 << 20))
     greedy, others = experiments(1, lr=GREEDY)[0], experiments(4)
@@ -253,6 +254,7 @@ def test_no_run_starts_on_a_nearly_full_disk(small_disk: Path) -> None:
     assert list(store.run_ids()) == []
 
 
+@pytest.mark.slow
 def test_file_size_limit_counts_as_a_full_disk(store: Store) -> None:
     """Some clusters set RLIMIT_FSIZE."""
     plan = experiments(1, rounds=200, eval_every=1)

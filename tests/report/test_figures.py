@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import math
+import re
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib import pyplot as plt
 from matplotlib.image import imread
 
 from flbench.papers import papers
 from flbench.report.board import Leaderboard
-from flbench.report.figures.drawing import Drawing
+from flbench.report.figures.drawing import Drawing, save_as
 from flbench.report.figures.style import COLORS
 from flbench.report.paper import figure_kinds
 from flbench.report.runs import StoreSource, collect
@@ -57,6 +60,23 @@ def test_every_kind_is_written_as_svg_and_png_with_the_same_bytes_each_time(tmp_
         assert str(tmp_path) not in one.svg.read_text() and "<dc:date>" not in one.svg.read_text()
         assert imread(one.svg.with_suffix(".png")).std() > 0.05, "something is drawn"
         assert one.place == ("digits", "mlp") and one.caption.startswith("digits")
+
+
+def test_the_last_bit_of_a_coordinate_is_not_in_the_file(tmp_path: Path) -> None:
+    """Processors differ there; Matplotlib's names of clip paths are digests of all bits."""
+
+    def written(name: str, low: float) -> str:
+        figure, axes = plt.subplots()
+        axes.plot([1, 2], [1, 2], "o")
+        axes.set_position((low, 0.1, 0.8, 0.8))
+        save_as(Drawing(name, "", figure), tmp_path / f"{name}.svg")
+        plt.close(figure)
+        return (tmp_path / f"{name}.svg").read_text()
+
+    text = written("one", 0.1)
+    assert text == written("other", math.nextafter(0.1, 1))
+    names, used = (re.findall(pattern, text) for pattern in (r'id="([mp]\d+)"', r'(?:href="#|url\(#)([mp]\d+)[")]'))
+    assert len(names) == len(set(names)) >= 4 and set(used) == set(names)
 
 
 def test_gaps_are_listed_in_the_panel(tmp_path: Path) -> None:

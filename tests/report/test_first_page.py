@@ -104,6 +104,7 @@ def test_the_table_of_planned_comparisons() -> None:
     assert re.search(r"^\| ln against none \| \*\*\+10\.00 ± .*more.* \| more in 1, open in 1 \|$", text, re.MULTILINE)
     whole = markdown_of(board(contrasts=pairs("ln"))).partition("## Values")[0]
     assert "| comparison | iid | classes:1 |" in whole
+    assert "| comparison |" not in markdown_of(board(contrasts=pairs("ln"), headline=())).partition("# digits")[0]
 
 
 def test_sections_with_other_row_axes_share_the_table() -> None:

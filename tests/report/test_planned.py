@@ -159,10 +159,24 @@ def test_the_phase_diagram_names_columns_by_local_steps_alone() -> None:
     assert section.constants.endswith("rounds 40 with E 1, 20 with E 2, 10 with E 4")
     (drawing,) = draw(board, "phase")
     texts = [text.get_text() for text in drawing.figure.axes[0].texts]
-    # Seeds gain 0, 1 and 2 points times classes and E; their sd is so large that no interval excludes zero.
+    # Seeds gain 0, 1 and 2 points times classes and E; their sd is so large that nothing is shown.
     assert texts == [f"{1.0 * classes * E:+.1f}" for classes in (1, 2, 3) for E in (1, 2, 4)]
     assert drawing.name == "phase-digits-mlp-against-none"
+    assert draw(board, "gains") == [], "no gain is drawn twice"
     assert draw(board_of(VALUES, contrasts=(GAIN,)), "phase") == [], "two by two columns are a table"
+
+
+def test_a_table_of_many_columns_has_a_row_for_each() -> None:
+    values = {
+        (norm, f"classes:{classes}", E): [0.5 + (norm == "ln") * (0.01 * classes + 0.001 * seed) for seed in range(3)]
+        for norm in ("none", "ln")
+        for classes in (1, 2, 3)
+        for E in (1, 2, 4, 8)
+    }
+    text = markdown_of(board_of(values, rounds=40, contrasts=(GAIN,)))
+    assert "| column | ln against none |" in text
+    assert "| classes:3, E 8 | +3.10 ± 0.25<br>" in text
+    assert "| comparison | iid, E 1 |" in markdown_of(board_of(VALUES, contrasts=(GAIN,)))
 
 
 def test_a_compared_number_has_the_name_of_its_field() -> None:

@@ -51,6 +51,7 @@ def test_unnormalized_networks_follow_theorem_2_2(activation: str) -> None:
         assert abs(found.mean() - predicted) < 4 * error + slack * predicted
 
 
+@pytest.mark.slow
 def test_only_the_last_layers_mean_flattens_relu_networks() -> None:
     """Exponents of lambda_max over widths 25 to 200, medians of 9 draws: 0 with mean-last and bn-last, else near 1."""
     widths = [25, 50, 100, 200]

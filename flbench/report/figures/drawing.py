@@ -74,9 +74,24 @@ def save_as(drawing: Drawing, path: Path) -> None:
     """Write a drawing to one file in the format of its suffix, one of ``FORMATS``."""
     box = "tight" if drawing.tight else None
     drawing.figure.savefig(path, dpi=160, bbox_inches=box, metadata=FORMATS[path.suffix.lower()])
-    if drawing.few_colors and path.suffix.lower() == ".svg":
-        text = path.read_text(encoding="utf-8")
-        path.write_text(re.sub(r'(?<=;base64,)[^"]+', _with_palette, text), encoding="utf-8")
+    if path.suffix.lower() == ".svg":
+        text = _with_numbered_ids(path.read_text(encoding="utf-8"))
+        if drawing.few_colors:
+            text = re.sub(r'(?<=;base64,)[^"]+', _with_palette, text)
+        path.write_text(text, encoding="utf-8")
+
+
+def _with_numbered_ids(svg: str) -> str:
+    """Return a picture with ids by number in place of Matplotlib's digests.
+
+    Those are of all bits of coordinates, of which the last ones depend on the processor, but only six digits are drawn.
+    """
+    numbers: dict[str, int] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return f"{found[1]}{numbers.setdefault(found[2], len(numbers) + 1)}"
+
+    return re.sub(r'((?:\bid="|href="#|url\(#)\w*?)([0-9a-f]{10})(?=[")])', numbered, svg)
 
 
 def _with_palette(picture: re.Match[str]) -> str:

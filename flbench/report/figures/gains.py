@@ -9,6 +9,7 @@ from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
 from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
+from flbench.report.figures.phase import mapped
 from flbench.report.figures.style import LineStyle, line_style, no_math, scale_of, set_title
 from flbench.report.planned import Planned
 from flbench.report.wording import margin_text
@@ -21,10 +22,16 @@ _WIDTH, _LINE, _GAP, _AROUND = 7.6, 0.14, 0.1, 0.5
 
 
 def gains(board: Leaderboard) -> Iterator[Drawing]:
-    """Draw one figure for each value that others are compared with: a panel of gains, one for each interaction."""
+    """Draw one figure for each value that others are compared with.
+
+    Yields:
+        A panel of gains, without those that a phase diagram shows, and one for each interaction.
+    """
     for section in board.sections:
-        for reference in dict.fromkeys((one.pair.field, one.reference) for one in section.planned):
-            yield _draw(section, [one for one in section.planned if (one.pair.field, one.reference) == reference])
+        elsewhere = {id(one) for some in mapped(section) for one in some}
+        plotted = [one for one in section.planned if id(one) not in elsewhere]
+        for reference in dict.fromkeys((one.pair.field, one.reference) for one in plotted):
+            yield _draw(section, [one for one in plotted if (one.pair.field, one.reference) == reference])
 
 
 def _draw(section: Section, some: Sequence[Planned]) -> Drawing:

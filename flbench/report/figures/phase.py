@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flbench.metric_specs import METRICS
 from flbench.report.board import Leaderboard, Section
@@ -12,6 +12,7 @@ from flbench.report.cells import grouped
 from flbench.report.figures.drawing import Drawing, file_name
 from flbench.report.figures.style import COLOR_MAP, is_lowest, no_math, scale_of, set_title
 from flbench.report.planned import Planned
+from flbench.report.ticks import Tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,20 +32,30 @@ def phase(board: Leaderboard) -> Iterator[Drawing]:
         A figure where columns have two axes with ``FEWEST`` places or more.
     """
     for section in board.sections:
-        plain = [one for one in section.planned if not one.between and len(one.place.axes) == 2]
-        for some in grouped(plain, lambda one: (one.pair.field, one.pair.against)):
-            ticks = [sorted({one.place.ticks[axis] for one in some}) for axis in (0, 1)]
-            if min(map(len, ticks)) >= FEWEST:
-                yield _draw(section, some, ticks)
+        for some in mapped(section):
+            yield _draw(section, some)
 
 
-def _draw(section: Section, some: Sequence[Planned], ticks: Sequence[Sequence[Any]]) -> Drawing:
+def mapped(section: Section) -> Iterator[list[Planned]]:
+    """Yield the planned comparisons of each figure."""
+    plain = [one for one in section.planned if not one.between and len(one.place.axes) == 2]
+    for some in grouped(plain, lambda one: (one.pair.field, one.pair.against)):
+        if min(map(len, _ticks(some))) >= FEWEST:
+            yield some
+
+
+def _ticks(some: Sequence[Planned]) -> list[list[Tick]]:
+    """Return the places on both axes."""
+    return [sorted({one.place.ticks[axis] for one in some}) for axis in (0, 1)]
+
+
+def _draw(section: Section, some: Sequence[Planned]) -> Drawing:
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    values = list(dict.fromkeys(one.value for one in some))
+    ticks, values = _ticks(some), list(dict.fromkeys(one.value for one in some))
     across = min(_ACROSS, len(values))
     down = math.ceil(len(values) / across)
     size = (_PLACE[0] * len(ticks[1]) + 0.45) * across + 1.9, (_PLACE[1] * len(ticks[0]) + 0.45) * down + 0.8
@@ -67,8 +78,8 @@ def _draw(section: Section, some: Sequence[Planned], ticks: Sequence[Sequence[An
     figure.supxlabel(names[1], fontsize="medium")
     set_title(figure, f"{section.title}: gain against {against}")
     caption = (
-        f"{section.title}: gain in {metric.title}{unit} against {against}, paired by seed; bold with *: the 95 % "
-        "interval excludes zero."
+        f"{section.title}: gain in {metric.title}{unit} against {against}, paired by seed; bold with *: shown, by a "
+        f"t-test with Holm's correction over the {len(section.planned)} planned comparisons."
     )
     return Drawing(file_name("phase", section.title, f"against {against}"), caption, figure, section.place)
 
@@ -76,7 +87,7 @@ def _draw(section: Section, some: Sequence[Planned], ticks: Sequence[Sequence[An
 def _draw_map(
     panel: Axes,
     some: Sequence[Planned],
-    ticks: Sequence[Sequence[Any]],
+    ticks: Sequence[Sequence[Tick]],
     scale: int,
     shade: Normalize,
     colors: Colormap,
@@ -85,12 +96,10 @@ def _draw_map(
 
     for one in some:
         y, x = (at.index(tick) for at, tick in zip(ticks, one.place.ticks, strict=True))
-        found = one.contrast.difference
-        gain = scale * found.mean
+        gain = scale * one.contrast.difference.mean
         panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colors(shade(gain)), edgecolor="#FFFFFF"))
-        is_clear = found.half_width is not None and abs(found.mean) > found.half_width
         ink = "#FFFFFF" if shade(gain) < 0.5 else "#000000"
-        text, weight = (f"{gain:+.1f}*", "bold") if is_clear else (f"{gain:+.1f}", "normal")
+        text, weight = (f"{gain:+.1f}*", "bold") if one.judged.is_different else (f"{gain:+.1f}", "normal")
         panel.text(x, y, text, ha="center", va="center", color=ink, fontsize=7.5, fontweight=weight)
     panel.set_xlim(-0.5, len(ticks[1]) - 0.5)
     panel.set_ylim(len(ticks[0]) - 0.5, -0.5)

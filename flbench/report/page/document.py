@@ -15,7 +15,7 @@ from flbench.report.board import Leaderboard
 from flbench.report.claims import Chapter
 from flbench.report.literal import literal
 from flbench.report.page.first import first_page, pictures_of_first, place_page
-from flbench.report.page.reading import origin, provenance, reading
+from flbench.report.page.reading import provenance, reading
 from flbench.report.page.sections import chapter_blocks, place_blocks
 from flbench.report.parts import place_of
 from flbench.report.supplement import Place
@@ -53,7 +53,7 @@ def documents(board: Leaderboard, out: Path, details: Path) -> dict[Path, list[B
     pages = _pages(board)
     links = {page.name: _relative(details / f"{page.name}.md", out) for page in pages}
     listed = [f"[{literal(page.title)}]({links[page.name]}){f': {page.about}' if page.about else ''}" for page in pages]
-    first = [*first_page(board, links), Heading(2, "Details"), Items(tuple(listed)), *origin(board)]
+    first = [*first_page(board, links), Heading(2, "Details"), Items(tuple(listed))]
     files = {out: first}
     for page in pages:
         path = details / f"{page.name}.md"
@@ -89,7 +89,9 @@ def _pages(board: Leaderboard) -> list[Page]:
     pages += [Page(one.kind, tuple(chapter_blocks(one, board.pictures)), _about(one)) for one in board.chapters]
     if board.sections:
         pages += _split(reading(board))
-    return [*pages, *_split(provenance(board))]
+    made = f"{board.provenance.finished:,} finished runs of {len(board.options.specs)} sweeps"
+    about = f"{made}: code, packages, data and numerics, and the command that writes these files"
+    return [*pages, *_split(provenance(board), about)]
 
 
 def _split(blocks: Iterable[Block], about: str = "") -> list[Page]:

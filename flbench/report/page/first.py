@@ -15,11 +15,11 @@ from flbench.report.headline import Column, Headline, Row, headline
 from flbench.report.literal import literal
 from flbench.report.page.planned import planned_grid
 from flbench.report.page.sections import WHEN
-from flbench.report.planned import Planned, Verdict
+from flbench.report.planned import Judged, Planned, Verdict
 from flbench.report.provenance import CONTRIBUTORS
 from flbench.report.stats import LEVEL
 from flbench.report.supplement import Place
-from flbench.report.wording import NONE, contrast_text, marked, verdict_text
+from flbench.report.wording import NONE, contrast_text, margins_text, marked
 
 #: Most figures of the page.
 MOST_FIGURES = 3
@@ -98,14 +98,16 @@ def _gaps(board: Leaderboard) -> Iterator[Block]:
 
 def _answers(board: Leaderboard, found: Headline | None, links: Mapping[str, str]) -> Iterator[Block]:
     """Yield a sentence for each planned comparison, claim and paper."""
-    if any(section.planned for section in board.sections):
+    sections = [section for section in board.sections if section.planned and section.layout.headline != ()]
+    if sections:
+        margins = margins_text(section.layout for section in sections)
         yield Paragraph(
             "**Planned comparisons** of the sweep files: differences of cells that differ in one field alone, paired "
             "by seed, on these test images, ± half-width of the 95 % interval over seeds; *a minus b*: the difference "
-            f"with a minus that with b. More, less, equivalent: shown at {100 * LEVEL:g} % by t-tests with Holm's "
-            "correction over the comparisons of the section; open: neither."
+            f"with a minus that with b. More, less, equivalent (within {margins}): shown at {100 * LEVEL:g} % "
+            "by t-tests with Holm's correction over the comparisons of the section; open: neither."
         )
-    for section in board.sections:
+    for section in sections:
         yield from _planned(section, found, links)
     for supplement in board.supplements:
         yield from supplement.opening()
@@ -136,26 +138,30 @@ def _planned_grid(section: Section, some: Sequence[Planned], headed: Sequence[st
     every = list(dict.fromkeys(one.column for one in some))
     columns = [column for column in headed if column in every] or every[:MOST_COLUMNS]
     names = dict.fromkeys(one.name for one in some)
-    counts = {name: _counts([one for one in some if one.name == name], section) for name in names}
+    counts = {name: _counts([one for one in some if one.name == name]) for name in names}
     return planned_grid(section, some, columns, _gain, counts if len(every) > len(columns) else None)
 
 
 def _gain(section: Section, one: Planned) -> Entry:
     text, _ = contrast_text(one.contrast, section.layout.metric)
-    verdict = verdict_text(one.judged, section.layout)
-    return Entry(text, (verdict,), bold=one.judged.is_different, order=one.contrast.difference.mean)
+    return Entry(text, (_verdict(one.judged),), bold=one.judged.is_different, order=one.contrast.difference.mean)
 
 
-def _counts(some: Sequence[Planned], section: Section) -> str:
+def _counts(some: Sequence[Planned]) -> str:
     """Return ``more in 5, open in 3``."""
     by_verdict = {verdict: [one for one in some if one.judged.verdict == verdict] for verdict in ORDER}
-    return ", ".join(
-        f"{verdict_text(same[0].judged, section.layout)} in {len(same)}" for same in by_verdict.values() if same
-    )
+    return ", ".join(f"{_verdict(same[0].judged)} in {len(same)}" for same in by_verdict.values() if same)
+
+
+def _verdict(judged: Judged) -> str:
+    return judged.verdict.replace(", ", " and ")
 
 
 def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Iterator[str]:
-    """Yield each statement with its verdicts by data set, and with numbers where it is decided."""
+    """Yield each statement with its verdicts by data set, and with numbers where it is decided.
+
+    Where it was not run is said only of one that was run nowhere.
+    """
     names = {section.title: literal(section.name) for section in board.sections}
     for text in dict.fromkeys(claim.text for _, claim in claims):
         same = [(where, claim) for where, claim in claims if claim.text == text]
@@ -164,12 +170,11 @@ def _claim_texts(board: Leaderboard, claims: Sequence[tuple[str, Claim]]) -> Ite
             for where, claim in same
             if claim.verdict not in UNDECIDED
         ]
-        places = {
-            verdict: ", ".join(names[where] for where, claim in same if claim.verdict == verdict)
-            for verdict in UNDECIDED
-        }
-        others = [f"{verdict.capitalize()} on {where}." for verdict, where in places.items() if where]
-        yield " ".join([f"**{literal(text)}.**", *decided, *others])
+        for verdict in UNDECIDED:
+            where = ", ".join(names[where] for where, claim in same if claim.verdict == verdict)
+            if where and (verdict == "inconclusive" or not decided):
+                decided.append(f"{verdict.capitalize()} on {where}.")
+        yield " ".join([f"**{literal(text)}.**", *decided])
 
 
 def _chapter_text(chapter: Chapter, links: Mapping[str, str]) -> str:

@@ -11,9 +11,12 @@ from flbench.report.planned import Planned
 from flbench.report.stats import LEVEL
 from flbench.report.wording import NONE, contrast_text, margin_text, verdict_text
 
+#: Most columns of a table that has a row a comparison; with more, columns and comparisons change places.
+MOST_COLUMNS = 10
+
 
 def planned_blocks(section: Section) -> Iterator[Block]:
-    """Yield a table of differences and one of interactions, a row a comparison; nothing without comparisons."""
+    """Yield a table of differences and one of interactions; nothing without comparisons."""
     if not section.planned:
         return
     metric, margin = METRICS[section.layout.metric], section.layout.tie_margin
@@ -40,7 +43,13 @@ def planned_blocks(section: Section) -> Iterator[Block]:
 
 
 def _grid(section: Section, some: Sequence[Planned]) -> Grid:
-    return planned_grid(section, some, list(dict.fromkeys(one.column for one in some)), _entry)
+    columns = list(dict.fromkeys(one.column for one in some))
+    if len(columns) <= MOST_COLUMNS:
+        return planned_grid(section, some, columns, _entry)
+    names = list(dict.fromkeys(one.name for one in some))
+    entries = {(one.column, one.name): _entry(section, one) for one in some}
+    rows = [(*words(column), *(entries.get((column, name), Entry(NONE)) for name in names)) for column in columns]
+    return Grid(("column", *names), tuple(rows), 1)
 
 
 def planned_grid(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flbench.metric_specs import METRICS
 from flbench.report.blocks import Block, Code, Heading, Items, Paragraph
 from flbench.report.board import Leaderboard
 from flbench.report.cells import COLLAPSE, CONFIDENCE, FAR
 from flbench.report.literal import literal
 from flbench.report.stats import LEVEL
-from flbench.report.wording import TIED, margin_text
+from flbench.report.wording import TIED, margins_text
 
 
 def reading(board: Leaderboard) -> Iterator[Block]:
     """Yield what intervals, marks and verdicts mean."""
     confidence, level = f"{100 * CONFIDENCE:g} %", f"{100 * LEVEL:g} %"
+    margins = margins_text(section.layout for section in board.sections)
     texts = [
         f"± is the half-width of the {confidence} interval of the mean, for other seeds and other test images: "
         "Student's t over seeds, and for accuracies the binomial error of the test set, which all seeds share (of 355 "
@@ -26,7 +26,7 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         "`1/3 diverged`: how many of them stopped at a number that was not finite; `–`: not requested. Such cells are "
         "never the best.",
         f"{TIED}: a one-sided paired t-test over seeds (all cells of a seed share partition, initial weights and test "
-        f"images) shows at {level} that the cell is less than {_margins(board)} worse than the best of its column. Of "
+        f"images) shows at {level} that the cell is less than {margins} worse than the best of its column. Of "
         "cells that are worse by that or more, at most 5 of 100 have the mark. A cell without it may be worse or "
         "undecided: the table of differences tells which. p-values there are corrected for the different cells of the "
         "column (Holm) and exploratory; planned comparisons have a table of their own.",
@@ -41,23 +41,6 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         )
     yield Heading(2, "How to read this")
     yield Items((*texts, *(text for one in board.supplements for text in one.reading())))
-
-
-def origin(board: Leaderboard) -> Iterator[Block]:
-    """Yield in short where the numbers come from, and the command that writes the report."""
-    made = board.provenance
-    yield Heading(2, "Regenerate")
-    yield Paragraph(
-        f"{made.finished:,} finished runs of {len(board.options.specs)} sweeps; the details have their code, packages, "
-        "data and numerics. This command writes all files:"
-    )
-    yield Code(board.options.command)
-
-
-def _margins(board: Leaderboard) -> str:
-    """Return ``1 point``, or the margins of several layouts."""
-    layouts = [section.layout for section in board.sections]
-    return " or ".join(dict.fromkeys(margin_text(one.tie_margin, METRICS[one.metric]) for one in layouts))
 
 
 def provenance(board: Leaderboard) -> Iterator[Block]:
