@@ -17,26 +17,29 @@ from flbench.report import exports
 ROOT = Path(__file__).parents[1]
 
 
-def command_of(provenance: str) -> list[str]:
-    """Return the arguments of the command on the page of provenance."""
-    *_, code = provenance.split("```")[1::2]
+#: Pages that name the command which writes them: the leaderboard with its details, and the phase diagram.
+PAGES = ("docs/results/provenance.md", "docs/results/phase-diagram.md")
+
+
+def command_of(page: str) -> list[str]:
+    """Return the arguments of the command at the end of a page."""
+    *_, code = (ROOT / page).read_text().split("```")[1::2]
     program, *arguments = shlex.split(code.removeprefix("sh\n"))
     assert program == "flbench"
     return arguments
 
 
 @pytest.mark.slow
-def test_leaderboard_and_figures_follow_from_the_results(tmp_path: Path) -> None:
-    committed = (ROOT / "leaderboard.md").read_text()
+def test_pages_and_figures_follow_from_the_results(tmp_path: Path) -> None:
     for folder in ("sweeps", "results"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     # All programs share a user's font cache, and another program may have written it without matplotlib's fonts.
     environment = os.environ | {"MPLCONFIGDIR": str(tmp_path / "fonts")}
     environment.pop("FLBENCH_DATA", None)  # pictures of a data set are drawn where it is there
-    arguments = command_of((ROOT / "docs/results/provenance.md").read_text())
-    command = [sys.executable, "-c", "from flbench.cli import main; main()", *arguments]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    assert (tmp_path / "leaderboard.md").read_text() == committed
+    for page in PAGES:
+        command = [sys.executable, "-c", "from flbench.cli import main; main()", *command_of(page)]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert (tmp_path / "leaderboard.md").read_text() == (ROOT / "leaderboard.md").read_text()
     pages = {path.name: path.read_text() for path in (tmp_path / "docs/results").glob("*.md")}
     kept_pages = {path.name: path.read_text() for path in (ROOT / "docs/results").glob("*.md")}
     del kept_pages["README.md"]  # written by people

@@ -130,7 +130,7 @@ def _counts() -> list[str]:
 
 def _settings() -> list[str]:
     """Return the settings below the table of values, and how many rows are not in it."""
-    (rate,) = chosen("cifar10_one_step").lr.unique()
+    (rate,), steps = chosen("cifar10_one_step").lr.unique(), SEARCHED["skew_fashion_mnist"]
     left_out = len(in_order(list(COLUMNS.values()))) - MOST_ROWS
     return [
         f"digits, {only('skew', 'model')} (skew): "
@@ -141,9 +141,9 @@ def _settings() -> list[str]:
         f"round; lr {rate:g}.",
         f"fashion_mnist, {only('skew_fashion_mnist', 'model')}: "
         f"{_listed('skew_fashion_mnist', 'batch_size', 'E', 'val_fraction')}, fedavg, "
-        f"{_listed('skew_fashion_mnist', 'clients')}, rounds {SEARCHED['skew_fashion_mnist']}; mean of the last "
-        f"{TAIL['skew_fashion_mnist']} evaluations; the best lr of each row and column, chosen on held-out training "
-        "data.",
+        f"{_listed('skew_fashion_mnist', 'clients')}, rounds {steps // only('skew_fashion_mnist', 'E')}; mean of the "
+        f"last {TAIL['skew_fashion_mnist']} evaluations; the best lr of each row and column, chosen on held-out "
+        "training data.",
         f"{left_out} more rows are in the details.",
     ]
 

@@ -75,6 +75,20 @@ PLANNED = {
             for norm in ("scale", "fn", "ln", "gn")
         ),
     ],
+    "phase_diagram": [
+        *(Plan(f"{norm} against none", "norm", norm, "none") for norm in ("scale", "fn", "ln")),
+        *(Plan(f"{norm} against scale", "norm", norm, "scale") for norm in ("fn", "ln")),
+        *(
+            Plan(
+                f"{norm} against none, classes:1 minus classes:10",
+                "norm",
+                norm,
+                "none",
+                between=("classes:1", "classes:10"),
+            )
+            for norm in ("scale", "fn", "ln")
+        ),
+    ],
     "fashion_mnist": [],
     "cifar10_one_step": [],
 }

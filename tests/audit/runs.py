@@ -25,15 +25,16 @@ COLUMNS = {
     "rank_dose": ["partition", "lr"],
     "fashion_mnist": ["partition"],
     "skew_fashion_mnist": ["partition"],
+    "phase_diagram": ["partition", "E"],
     "cifar10_one_step": ["partition"],
 }
 
 #: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
 #: the others are the last accuracy on the test data.
-TAIL = {"skew": 5, "skew_fashion_mnist": 5}
+TAIL = {"skew": 5, "skew_fashion_mnist": 5, "phase_diagram": 5}
 
-#: Sweeps with successive halving, and their rounds; runs of fewer rounds were dropped.
-SEARCHED = {"skew_fashion_mnist": 200}
+#: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
+SEARCHED = {"skew_fashion_mnist": 2000, "phase_diagram": 1000}
 
 #: A place on the axes of a column.
 Place = tuple[str | int | float, ...]
@@ -60,7 +61,8 @@ def runs(sweep: str) -> pd.DataFrame:
     found = []
     for experiment, result, metrics in longest(exported(sweep, "experiment", "result", "metrics")).to_numpy():
         records = [json.loads(line) for line in metrics.splitlines()[-TAIL.get(sweep, 1) :]]
-        known = result["status"] == "done" and result["rounds"] >= SEARCHED.get(sweep, 0)
+        steps = result["rounds"] * (experiment["local_steps"] or 0)
+        known = result["status"] == "done" and steps >= SEARCHED.get(sweep, 0)
         value = np.mean([_accuracy(record) for record in records]) if known else np.nan
         held_out = np.mean([record["val_acc"] for record in records]) if known and sweep in TAIL else value
         place = {name: experiment.get(name) for name in SETTINGS} | {"E": experiment["local_steps"]}
