@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from tests.audit.planned import holm
 from tests.audit.runs import ROOT, exported, label
 
 CLAIM = "Along training lr x lambda_max / 2 of the global model moves to 1 and stays there"
@@ -32,13 +33,6 @@ def runs() -> pd.DataFrame:
             place |= {"start": ratio[0], "end": ratio[-5:].mean()}
         found.append(place)
     return pd.DataFrame(found)
-
-
-def holm(p: pd.Series) -> pd.Series:
-    """Return p-values corrected by Holm's step-down rule."""
-    ordered = p.sort_values()
-    steps = ordered * np.arange(len(p), 0, -1)
-    return steps.cummax().clip(upper=1).reindex(p.index)
 
 
 def judged(of: pd.DataFrame) -> pd.DataFrame:
