@@ -17,7 +17,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from flbench.config import Experiment
+from flbench.config import Experiment, registry_of
+from flbench.errors import UserError
 from flbench.messages import format_scalar
 from flbench.report.cells import FEWEST, Cell
 from flbench.report.stats import LEVEL, Contrast, Difference, corrected, equivalence_p, holm, paired
@@ -216,8 +217,12 @@ def _gains(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
 
 
 def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
-    """Return the cells that differ in the field alone, by column, each computation once."""
-    is_first, is_reference = _is(pair.field, pair.value), _is(pair.field, pair.against)
+    """Return the cells that differ in the field alone, by column, each computation once.
+
+    Raises:
+        UserError: two values of the field match the one to compare with.
+    """
+    is_first, is_reference = _means(cells, pair.field, pair.value), _means(cells, pair.field, pair.against)
     references: dict[Hashable, Cell] = {}
     firsts: dict[Place, dict[_Key, Cell]] = {}
     seen: set[Hashable] = set()
@@ -226,7 +231,12 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
         others = [tick for axis, tick in zip(axes.rows, axes.row(cell), strict=True) if axis != pair.field]
         row = (*others, cell.fingerprint)
         if is_reference(cell.experiment):
-            references[place, row] = cell
+            other = references.setdefault((place, row), cell).tick(pair.field)
+            if other != (this := cell.tick(pair.field)):
+                raise UserError(
+                    f"planned comparison against {pair.field}: {_text(pair.against)}: {other.label} and {this.label} "
+                    "both match; give the settings that tell them apart"
+                )
         elif is_first(cell.experiment) and (place, cell.unit) not in seen:
             firsts.setdefault(place, {})[row, cell.tick(pair.field)] = cell
         seen.add((place, cell.unit))
@@ -238,6 +248,22 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
         }
         for place, found in firsts.items()
     }
+
+
+def _means(cells: Sequence[Cell], field: str, value: str) -> Callable[[Experiment], bool]:
+    """Return a test whether a field has a value: a component with its defaults if a cell has that, else with any."""
+    registry = registry_of(field)
+    if registry is None:
+        return _is(field, value)
+    try:
+        component = registry.parse(json.loads(value))
+    except ValueError:  # it has no defaults, such as ``classes``
+        return _is(field, value)
+
+    def is_same(experiment: Experiment) -> bool:
+        return bool(getattr(experiment, field, None) == component)
+
+    return is_same if any(is_same(cell.experiment) for cell in cells) else _is(field, value)
 
 
 def _is(field: str, value: str) -> Callable[[Experiment], bool]:

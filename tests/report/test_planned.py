@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flbench.errors import UserError
 from flbench.report.board import Section
 from flbench.report.planned import judged
 from flbench.report.runs import Collection, Run
@@ -189,3 +190,31 @@ def test_a_compared_number_has_the_name_of_its_field() -> None:
     options = {"rows": ("method.coefficient",), "contrasts": (Pair("method.coefficient", "1", "0"),)}
     (section,) = leaderboard_of(Collection(runs), **options).sections
     assert [one.name for one in section.planned] == ["coefficient 1 against 0"]
+
+
+def norms(*values: Any) -> Collection:
+    """Three seeds of each norm; the accuracy is 0.5, plus a tenth for each norm before it, plus a hundredth a seed."""
+    requests = [(experiment(norm=norm, seed=seed), i, seed) for i, norm in enumerate(values) for seed in range(3)]
+    return Collection(
+        tuple(
+            Run(one, one.rounds, "done", record={"acc": 0.5 + 0.1 * i + 0.01 * seed * (i + 1)})
+            for one, i, seed in requests
+        )
+    )
+
+
+def test_a_name_means_the_component_with_its_defaults() -> None:
+    """Not the mean over all its settings, and not the last of them."""
+    runs = norms("none", "scale", {"name": "scale", "factor": 3}, "ln")
+    pairs = (Pair("norm", '"scale"', '"none"'), Pair("norm", '"ln"', '"scale"'))
+    (section,) = leaderboard_of(runs, contrasts=pairs).sections
+    found = {one.name: (one.contrast.difference.mean, one.cells) for one in section.planned}
+    assert found == {"scale against none": (pytest.approx(0.11), 1), "ln against scale": (pytest.approx(0.22), 1)}
+
+
+def test_a_name_that_two_settings_match_cannot_be_the_reference() -> None:
+    runs = norms({"name": "scale", "factor": 3}, {"name": "scale", "factor": 30}, "ln")
+    (section,) = leaderboard_of(runs, contrasts=(Pair("norm", '"scale"', '"ln"'),)).sections
+    assert [one.cells for one in section.planned] == [2], "the mean over both"
+    with pytest.raises(UserError, match=r"against norm: scale: scale\(factor=3\) and scale\(factor=30\) both match"):
+        leaderboard_of(runs, contrasts=(Pair("norm", '"ln"', '"scale"'),))
