@@ -17,8 +17,8 @@ from flbench.report import exports
 ROOT = Path(__file__).parents[1]
 
 
-#: Pages that name the command which writes them: the leaderboard with its details, and the phase diagram.
-PAGES = ("docs/results/provenance.md", "docs/results/phase-diagram.md")
+#: Pages that name the command which writes them: the leaderboard with its details, and reports of their own.
+PAGES = tuple(f"docs/results/{name}.md" for name in ("provenance", "phase-diagram", "scale-or-geometry"))
 
 
 def command_of(page: str) -> list[str]:
@@ -44,8 +44,10 @@ def test_pages_and_figures_follow_from_the_results(tmp_path: Path) -> None:
     kept_pages = {path.name: path.read_text() for path in (ROOT / "docs/results").glob("*.md")}
     del kept_pages["README.md"]  # written by people
     assert pages == kept_pages
-    made = {path.name: path.read_bytes() for path in (tmp_path / "docs/figures").glob("*.svg")}
-    kept = {path.name: path.read_bytes() for path in (ROOT / "docs/figures").glob("*.svg")}
+    made, kept = (
+        {str(path.relative_to(root)): path.read_bytes() for path in (root / "docs/figures").rglob("*.svg")}
+        for root in (tmp_path, ROOT)
+    )
     assert sorted(made) == sorted(kept)
     assert [name for name in made if made[name] != kept[name]] == []
 

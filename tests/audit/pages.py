@@ -35,6 +35,31 @@ def tables(page: str) -> list[list[list[str]]]:
     ]
 
 
+def section(page: str, title: str) -> str:
+    """Return the section with a title, without it the page."""
+    if not title:
+        return page
+    (start,) = (one for one in re.finditer(r"^(#+) (.+)$", page, re.MULTILINE) if one[2] == title)
+    rest = page[start.end() :]
+    end = re.search(rf"^#{{1,{len(start[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def planned(page: str) -> dict[tuple[str, str], str]:
+    """Return the entries of tables of planned comparisons by comparison and column; either makes the rows."""
+    found = {}
+    for heads, *rows in tables(page):
+        for row in rows:
+            for head, entry in zip(heads[1:], row[1:], strict=True):
+                if entry == "–":
+                    continue
+                if heads[0] == "comparison":
+                    found[row[0], head] = entry
+                elif heads[0] == "column":
+                    found[head, row[0]] = entry
+    return found
+
+
 def paragraphs(page: str) -> list[str]:
     """Return the paragraphs and list items outside of tables and code, each on one line, without marks and targets."""
     prose = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)

@@ -42,53 +42,63 @@ class Comparison(Plan):
     verdict: str = ""
 
 
-def _with_fedavg(field: str, values: list[str], against: str, between: tuple[str, str] | None = None) -> list[Plan]:
+def _plans(
+    field: str, values: list[str], against: str, method: str = "", between: tuple[str, str] | None = None
+) -> list[Plan]:
+    among = f" with {method}" if method else ""
     interaction = f", {between[0]} minus {between[1]}" if between else ""
-    names = {value: "cosine(learned=false)" if value == "cosine" else value for value in values}
     return [
-        Plan(f"{names[value]} against {against} with fedavg{interaction}", field, value, against, "fedavg", between)
+        Plan(f"{value} against {against}{among}{interaction}", field, value, against, method, between)
         for value in values
     ]
 
 
-#: What ``sweeps/*.yaml`` planned. Those of one sweep are one family of tests.
+#: What ``sweeps/phase_diagram.yaml`` planned.
+PHASES = [
+    *_plans("norm", ["scale", "fn", "ln"], "none"),
+    *_plans("norm", ["fn", "ln"], "scale"),
+    *_plans("norm", ["scale", "fn", "ln"], "none", between=("classes:1", "classes:10")),
+]
+
+#: What ``sweeps/scale_or_geometry.yaml`` planned of FedAvg; the deeper network has one constant.
+CONSTANTS = [
+    *_plans("norm", ["scale", "fn", "ln"], "none", "fedavg"),
+    *_plans("norm", ["fn", "ln"], "scale", "fedavg"),
+]
+
+#: What ``sweeps/*.yaml`` planned. Those of one sweep or section are one family of tests.
 PLANNED = {
     "skew": [
-        *_with_fedavg("norm", ["scale", "fn", "ln", "gn"], "none"),
-        *_with_fedavg("norm", ["fn", "ln", "gn"], "scale"),
-        *_with_fedavg("head", ["cosine", "cosine(learned=true)", "etf"], "linear"),
-        *_with_fedavg("norm", ["scale", "fn", "ln", "gn"], "none", ("classes:1", "iid")),
-        *_with_fedavg("norm", ["fn", "ln", "gn"], "scale", ("classes:1", "iid")),
+        *_plans("norm", ["scale", "fn", "ln", "gn"], "none", "fedavg"),
+        *_plans("norm", ["fn", "ln", "gn"], "scale", "fedavg"),
+        Plan("cosine(learned=false) against linear with fedavg", "head", "cosine", "linear", "fedavg"),
+        *_plans("head", ["cosine(learned=true)", "etf"], "linear", "fedavg"),
+        *_plans("norm", ["scale", "fn", "ln", "gn"], "none", "fedavg", ("classes:1", "iid")),
+        *_plans("norm", ["fn", "ln", "gn"], "scale", "fedavg", ("classes:1", "iid")),
     ],
     "rank_dose": [
-        Plan(
-            f"coefficient {dose:g} against 0", "method", f"feddecorr(coefficient={dose})", "feddecorr(coefficient=0.0)"
-        )
-        for dose in (0.3, 1.0, 3.0)
+        Plan(f"coefficient {dose} against 0", "method", f"feddecorr(coefficient={dose})", "feddecorr(coefficient=0)")
+        for dose in ("0.3", "1", "3")
     ],
     "skew_fashion_mnist": [
-        *(Plan(f"{norm} against none", "norm", norm, "none") for norm in ("scale", "fn", "ln", "gn")),
-        *(Plan(f"{norm} against scale", "norm", norm, "scale") for norm in ("fn", "ln", "gn")),
-        *(Plan(f"{head} against linear", "head", head, "linear") for head in ("cosine", "etf")),
-        *(
-            Plan(f"{norm} against none, classes:1 minus iid", "norm", norm, "none", between=("classes:1", "iid"))
-            for norm in ("scale", "fn", "ln", "gn")
-        ),
+        *_plans("norm", ["scale", "fn", "ln", "gn"], "none"),
+        *_plans("norm", ["fn", "ln", "gn"], "scale"),
+        *_plans("head", ["cosine", "etf"], "linear"),
+        *_plans("norm", ["scale", "fn", "ln", "gn"], "none", between=("classes:1", "iid")),
     ],
-    "phase_diagram": [
-        *(Plan(f"{norm} against none", "norm", norm, "none") for norm in ("scale", "fn", "ln")),
-        *(Plan(f"{norm} against scale", "norm", norm, "scale") for norm in ("fn", "ln")),
+    "phase_digits": PHASES,
+    "phase_fashion_mnist": PHASES,
+    "constants": [
+        *CONSTANTS,
         *(
-            Plan(
-                f"{norm} against none, classes:1 minus classes:10",
-                "norm",
-                norm,
-                "none",
-                between=("classes:1", "classes:10"),
-            )
-            for norm in ("scale", "fn", "ln")
+            plan
+            for constant in ("scale(factor=3)", "scale(factor=30)", "scale(factor=100)", "scale-layerwise")
+            for plan in _plans("norm", ["fn", "ln"], constant, "fedavg")
         ),
+        *_plans("norm", ["scale", "fn", "ln"], "none", "fedyogi"),
+        *_plans("norm", ["fn", "ln"], "scale", "fedyogi"),
     ],
+    "constants_of_a_deeper_network": CONSTANTS,
     "fashion_mnist": [],
     "cifar10_one_step": [],
 }

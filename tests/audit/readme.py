@@ -33,6 +33,9 @@ ROWS: dict[tuple[str, str], Row] = {
     ("FedYogi", "none"): ("fedyogi", "none", "linear"),
 }
 
+#: The data sets of the phase diagram.
+PHASES = ("phase_digits", "phase_fashion_mnist")
+
 #: Small numbers as the page writes them.
 WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
@@ -61,59 +64,62 @@ def _value(row: Row, cell: Mapping[Hashable, float], at: At) -> str:
 def sentences() -> list[str]:
     """Return the sentences of the page that contain a number."""
     return [
-        *_by_skew_and_steps(),
-        *_gains(),
+        _by_skew_and_steps(),
+        _against_constants(),
         _against_the_constant(),
-        _on_fashion_mnist(),
-        _one_rate(),
+        _fedyogi(),
         *_settings(),
         _without_drift(),
         _python(),
     ]
 
 
-def _by_skew_and_steps() -> list[str]:
-    """Return from which skew and number of local steps on a normalization is shown to gain, and where none is."""
-    gains = [one for one in comparisons("phase_diagram") if one.against == "none" and not one.between]
-    places = [(one.column, one) for one in gains if one.value == "ln"]
-    one_class = {column[1]: one for column, one in places if column[0] == "classes:1"}
-    shown = {
-        classes: [column[1] for column, one in places if column[0] == f"classes:{classes}" and one.verdict == "more"]
-        for classes in (1, 2, 3, 5, 10)
+def _by_skew_and_steps() -> str:
+    """Return what skew adds to the gain of layer normalization, and the largest gain without skew."""
+    added = {
+        (data, one.column[0]): one
+        for data in PHASES
+        for one in comparisons(data)
+        if one.between == ("classes:1", "classes:10") and one.value == "ln"
     }
-    assert shown == {1: [5, 10, 20, 50], 2: [10, 20, 50], 3: [50], 5: [], 10: []}
-    elsewhere = [one for one in gains if one.column[1] in (1, 2) or one.column[0] in ("classes:5", "classes:10")]
-    equivalent = sum(one.verdict == WITHIN for one in elsewhere)
-    assert equivalent + sum(one.verdict == "open" for one in elsewhere) == len(elsewhere)
-    means = [one.mean for one in elsewhere]
-    return [
-        f"At equal training ({SEARCHED['phase_diagram']:,} local steps in all)",
-        f"layer normalization gains {_gain(one_class[5])} points with five local steps a round, "
-        f"{_gain(one_class[10])} with ten and {_gain(one_class[20])} with twenty",
-        f"these {len(elsewhere)} comparisons lie between {min(means):.1f} and {max(means):+.1f} points, and "
-        f"{equivalent} of them are shown to be equivalent to no normalization within one point.",
-    ]
+    assert {one.verdict for (_, steps), one in added.items() if steps >= 10} == {"more"}
+    assert all(one.verdict in (WITHIN, "open") for (_, steps), one in added.items() if steps == 1)
+    of = {data: [_gain(added[data, steps]) for steps in (1, 10, 50)] for data in PHASES}
+    digits, fashion = (
+        max(one.mean for one in comparisons(data) if one.against == "none" and one.column[0] == "classes:10")
+        for data in PHASES
+    )
+    return (
+        f"At equal training ({SEARCHED['phase_digits']:,} local steps in all) layer normalization gains this much "
+        "more with one class a client than with all ten: on digits {} points with one local step a round, {} with ten "
+        "and {} with fifty; on Fashion-MNIST {}, {} and {}.".format(*of["phase_digits"], *of["phase_fashion_mnist"])
+        + f" With all ten classes the largest gain of a normalization is {digits:.1f} and {fashion:.1f} points."
+    )
 
 
-def _gains() -> list[str]:
-    """Return the gains over no normalization with one class and ten local steps."""
-    gains = [one for one in comparisons("skew") if one.against == "none" and not one.between]
-    said = {one.value: _gain(one) for one in gains if one.column == ("classes:1", 10)}
-    return [
-        f"On digits, with one class a client and ten local steps a round, FedAvg gains {said['scale']} points if its "
-        "features are multiplied by the constant that gives them feature norm's length before training; "
-        f"{said['fn']} with feature, {said['ln']} with layer and {said['gn']} with group normalization.",
+def _against_constants() -> str:
+    """Return what feature and layer norm gain more than each constant on Fashion-MNIST with one class."""
+    more = [
+        one
+        for one in comparisons("constants")
+        if one.against.startswith("scale") and one.method == "fedavg" and one.column == ("classes:1",)
     ]
+    assert all(one.verdict.startswith("more") for one in more) and {one.value for one in more} == {"fn", "ln"}
+    means = [one.mean for one in more]
+    return (
+        f"than each of {WORDS[len(more) // 2]} constants, with one class and {WORDS[only('constants', 'E')]} local "
+        f"steps {min(means):.1f} to {max(means):.1f} points."
+    )
 
 
 def _against_the_constant() -> str:
-    """Return what the comparisons of three normalizations with the constant show."""
+    """Return what the comparisons of three normalizations with the constant show on digits."""
     against = [one for one in comparisons("skew") if one.against == "scale" and not one.between]
     different = [one for one in against if one.verdict.startswith(("more", "less"))]
     (shown,) = (f"{NORMS[one.value]} with {CLASSES[str(one.column[0])]}, {_gain(one)}" for one in different)
     return (
-        f"Of {len(against)} comparisons of these {WORDS[len(NORMS)]} with the constant {WORDS[len(different)]} shows a "
-        f"difference: {shown} points."
+        f"On digits {WORDS[len(different)]} of {len(against)} comparisons with the constant that gives features "
+        f"feature norm's length before training shows a difference: {shown} points."
     )
 
 
@@ -121,36 +127,19 @@ def _gain(one: Comparison) -> str:
     return f"{one.mean:.1f} ± {one.half_width:.1f}"
 
 
-def _on_fashion_mnist() -> str:
-    """Return what the constant and feature normalization gain on Fashion-MNIST with one class."""
-    gains = {
-        (one.value, one.against): one
-        for one in comparisons("skew_fashion_mnist")
-        if one.column == ("classes:1",) and not one.between
-    }
-    scale, fn, ln, beyond = (
-        gains[pair] for pair in [("scale", "none"), ("fn", "none"), ("ln", "none"), ("fn", "scale")]
-    )
-    assert {one.verdict for one in (scale, fn, ln, beyond, gains["ln", "scale"])} == {"more"}
+def _fedyogi() -> str:
+    """Return where FedYogi ends without a normalization and FedAvg with layer norm, with one class."""
+    places: list[At] = [("skew", ("classes:1", 10)), ("constants", ("classes:1",))]
+    rows: list[Row] = [("fedyogi", "none", "linear"), ("fedavg", "ln", "linear")]
+    of = [values(at).to_dict("index") for at in places]
+    yogi, avg = ([f"{one[row]['mean']:.1f} ± {one[row]['half_width']:.1f}" for one in of] for row in rows)
+    gains = {one.value: one for one in comparisons("constants") if one.method == "fedyogi" and one.against == "none"}
+    assert (gains["fn"].verdict, gains["ln"].verdict) == (WITHIN, "open")
     return (
-        f"in the same network with one class, the constant gains {_gain(scale)} points, feature norm {_gain(fn)} and "
-        f"layer norm {_gain(ln)}: "
-        f"feature norm is shown to gain {_gain(beyond)} more than the constant, and layer norm "
-        f"{_gain(gains['ln', 'scale'])}."
-    )
-
-
-def _one_rate() -> str:
-    """Return the expected accuracy of one drawn learning rate; a diverged run counts as guessing one of ten classes."""
-    runs = federated("skew")
-    runs = runs[(runs.method == "fedavg") & (runs.partition == "classes:1") & (runs.E == 10)]
-    drawn = runs.assign(value=runs.value.fillna(0.1)).groupby(["norm", "head"]).value.mean() * 100
-    said = [
-        f"{drawn[row]:.0f} %" for row in [("none", "linear"), ("scale", "linear"), ("ln", "linear"), ("none", "cosine")]
-    ]
-    return (
-        f"with one learning rate, drawn from {WORDS[runs.lr.nunique()]}, FedAvg ends at {said[0]} on average, with the "
-        f"constant at {said[1]}, with layer normalization at {said[2]}, and with a cosine head at {said[3]} (diverged"
+        f"With one class and {WORDS[only('constants', 'E')]} local steps it ends without a normalization at {yogi[0]} "
+        f"% on digits and {yogi[1]} % on Fashion-MNIST after {SEARCHED['constants']:,} steps; FedAvg with layer norm "
+        f"at {avg[0]} and {avg[1]} %. On Fashion-MNIST it gains {_gain(gains['fn'])} points with feature norm, which "
+        f"shows them equivalent, and {_gain(gains['ln'])} with layer norm."
     )
 
 

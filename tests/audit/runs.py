@@ -19,22 +19,33 @@ ROOT = Path(__file__).parents[2]
 #: The fields that make a row of a table.
 ROW = ["method", "norm", "head"]
 
-#: The fields that make a column, by sweep.
+#: Sections of the reports on a sweep with several: the sweep, and the field and value that tell them apart.
+SECTIONS = {
+    "phase_digits": ("phase_diagram", "dataset", "digits"),
+    "phase_fashion_mnist": ("phase_diagram", "dataset", "fashion_mnist"),
+    "constants": ("scale_or_geometry", "model", "mlp(widths=[64, 64])"),
+    "constants_of_a_deeper_network": ("scale_or_geometry", "model", "mlp(widths=[64, 64, 64, 64])"),
+}
+
+#: The fields that make a column, by sweep or section.
 COLUMNS = {
     "skew": ["partition", "E"],
     "rank_dose": ["partition", "lr"],
     "fashion_mnist": ["partition"],
     "skew_fashion_mnist": ["partition"],
-    "phase_diagram": ["partition", "E"],
+    "phase_digits": ["partition", "E"],
+    "phase_fashion_mnist": ["partition", "E"],
+    "constants": ["partition"],
+    "constants_of_a_deeper_network": ["partition"],
     "cifar10_one_step": ["partition"],
 }
 
 #: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
 #: the others are the last accuracy on the test data.
-TAIL = {"skew": 5, "skew_fashion_mnist": 5, "phase_diagram": 5}
+TAIL = {"skew": 5, "skew_fashion_mnist": 5, **dict.fromkeys(SECTIONS, 5)}
 
 #: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
-SEARCHED = {"skew_fashion_mnist": 2000, "phase_diagram": 1000}
+SEARCHED = {"skew_fashion_mnist": 2000, **dict.fromkeys(SECTIONS, 1000)}
 
 #: A place on the axes of a column.
 Place = tuple[str | int | float, ...]
@@ -59,7 +70,10 @@ def exported(sweep: str, *columns: str) -> pd.DataFrame:
 def runs(sweep: str) -> pd.DataFrame:
     """Return each run's settings, its ``value`` (NaN if it diverged), and the ``score`` that ranks learning rates."""
     found = []
-    for experiment, result, metrics in longest(exported(sweep, "experiment", "result", "metrics")).to_numpy():
+    file, field, wanted = SECTIONS.get(sweep, (sweep, "", ""))
+    for experiment, result, metrics in longest(exported(file, "experiment", "result", "metrics")).to_numpy():
+        if field and label(experiment[field]) != wanted:
+            continue
         records = [json.loads(line) for line in metrics.splitlines()[-TAIL.get(sweep, 1) :]]
         steps = result["rounds"] * (experiment["local_steps"] or 0)
         known = result["status"] == "done" and steps >= SEARCHED.get(sweep, 0)
@@ -96,7 +110,13 @@ def label(component: dict[str, Any] | None) -> str:
     name, *settings = component["name"], *(item for item in component.items() if item[0] != "name")
     if name in ("classes", "dirichlet"):
         return f"{name}:{settings[0][1]:g}"
-    return f"{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in settings)})" if settings else name
+    return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in settings)})" if settings else name
+
+
+def _text(value: Any) -> str:
+    """Return ``[64, 64]``, ``true``, or a number of six digits."""
+    is_number = isinstance(value, float)
+    return f"{value:g}" if is_number else json.dumps(value)
 
 
 def _accuracy(record: dict[str, Any]) -> float:

@@ -1,0 +1,131 @@
+"""What docs/results/README.md says of planned comparisons, recomputed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.audit import pages
+from tests.audit.planned import WITHIN, Comparison, comparisons
+from tests.audit.runs import federated
+from tests.audit.tables import values
+
+NAMES = {"phase_digits": "digits", "phase_fashion_mnist": "Fashion-MNIST"}
+NORMS = {"scale": "constant", "fn": "feature norm", "ln": "layer norm"}
+STEPS = (1, 2, 5, 10, 20, 50)
+
+
+def gains(data: str, against: str) -> list[Comparison]:
+    return [one for one in comparisons(data) if one.against == against and not one.between]
+
+
+def text(section: str) -> str:
+    return pages.plain(pages.section(pages.details("README"), section))
+
+
+def entry(one: Comparison) -> str:
+    """Return the mean and half-width, bold where a difference is shown, with ≈ where equivalence is."""
+    said = f"{one.mean:+.1f} ± {one.half_width:.1f}"
+    return (f"**{said}**" if one.verdict.startswith(("more", "less")) else said) + " ≈" * (WITHIN in one.verdict)
+
+
+@pytest.mark.slow
+def test_the_table_of_what_skew_adds() -> None:
+    added = {(data, one.value, one.column[0]): entry(one) for data in NAMES for one in comparisons(data) if one.between}
+    heads = ["local steps a round", *(f"{name}, {norm}" for name in NAMES.values() for norm in NORMS.values())]
+    rows = [[str(steps), *(added[data, norm, steps] for data in NAMES for norm in NORMS)] for steps in STEPS]
+    assert pages.tables(pages.section(pages.details("README"), "Skew and local steps")) == [[heads, *rows]]
+
+
+@pytest.mark.slow
+def test_where_skew_adds_to_the_gain() -> None:
+    added = {(data, one.value, one.column[0]): one for data in NAMES for one in comparisons(data) if one.between}
+    shown = {at for at, one in added.items() if one.verdict.startswith(("more", "less"))}
+    assert {at for at in added if at[2] >= 10} - shown == {("phase_digits", "fn", 50)}
+    assert not {at for at in shown if at[2] <= 2}
+    for norm in NORMS:
+        means = [added["phase_fashion_mnist", norm, steps].mean for steps in STEPS]
+        assert sorted(means)[2:] == means[2:], "more with more steps"
+    at_one = {data: [one for one in gains(data, "none") if one.column[1] == 1] for data in NAMES}
+    assert not [one for one in at_one["phase_digits"] if one.verdict.startswith(("more", "less"))]
+    fashion = [one for one in at_one["phase_fashion_mnist"] if one.value in ("fn", "ln")]
+    assert len(fashion) == 4 and all(one.verdict.startswith("more") for one in fashion)
+    low, high = min(one.mean for one in fashion), max(one.mean for one in fashion)
+    assert f"gain {low:.1f} to {high:.1f} points, with one class and with all ten" in text("Skew and local steps")
+
+
+@pytest.mark.slow
+def test_where_a_normalization_gains_on_digits() -> None:
+    """Layer normalization needs skew and local steps; elsewhere nothing is shown, and most is equivalent."""
+    shown = {one.column for one in gains("phase_digits", "none") if one.value == "ln" and one.verdict == "more"}
+    assert shown == {
+        *(("classes:1", steps) for steps in (5, 10, 20, 50)),
+        *(("classes:2", steps) for steps in (10, 20, 50)),
+        ("classes:3", 50),
+    }
+    elsewhere = [
+        one
+        for one in gains("phase_digits", "none")
+        if one.column[1] in (1, 2) or one.column[0] in ("classes:5", "classes:10")
+    ]
+    equivalent = sum(one.verdict == WITHIN for one in elsewhere)
+    assert equivalent + sum(one.verdict == "open" for one in elsewhere) == len(elsewhere)
+    means = [one.mean for one in elsewhere]
+    assert (
+        f"these {len(elsewhere)} comparisons lie between {min(means):.1f} and {max(means):+.1f} points, and "
+        f"{equivalent} of them are shown to be equivalent to none within one point"
+    ) in text("Skew and local steps")
+
+
+@pytest.mark.slow
+def test_what_the_comparisons_with_the_constant_show() -> None:
+    against = gains("phase_digits", "scale")
+    more, less = (
+        {(one.value, one.column) for one in against if one.verdict.startswith(word)} for word in ("more", "less")
+    )
+    assert more == {("ln", ("classes:2", 50)), ("ln", ("classes:3", 50))}
+    assert less == {("fn", ("classes:3", 1))}
+    assert f"of {len(against)} comparisons of feature and layer normalization with it, two show more" in text(
+        "Skew and local steps"
+    )
+    against = gains("phase_fashion_mnist", "scale")
+    more = [one for one in against if one.verdict.startswith("more")]
+    assert not [one for one in against if one.verdict.startswith("less")]
+    assert f"{len(more)} of {len(against)} comparisons with it show more, and none less" in text("Skew and local steps")
+
+
+@pytest.mark.slow
+def test_what_a_drawn_learning_rate_gives() -> None:
+    """A diverged run counts as guessing one of ten classes."""
+    runs = federated("skew")
+    runs = runs[(runs.method == "fedavg") & (runs.partition == "classes:1") & (runs.E == 10)]
+    assert runs.lr.nunique() == 9
+    drawn = runs.assign(value=runs.value.fillna(0.1)).groupby(["norm", "head"]).value.mean() * 100
+    rows = [("none", "linear"), ("scale", "linear"), ("ln", "linear"), ("none", "cosine")]
+    assert (
+        "with one learning rate, drawn from nine, FedAvg with one class and E = 10 ends at {:.0f} % on average, with "
+        "the constant at {:.0f} %, with layer normalization at {:.0f} %, and with a cosine head at {:.0f} %"
+    ).format(*(drawn[row] for row in rows)) in text("Digits: scale or geometry")
+
+
+@pytest.mark.slow
+def test_what_other_constants_fedyogi_and_depth_show() -> None:
+    said = text("Fashion-MNIST: scale or geometry")
+    found = {
+        (one.value, one.against, one.method): one for one in comparisons("constants") if one.column == ("classes:1",)
+    }
+    more = [one for (value, against, _), one in found.items() if value == "fn" and against.startswith("scale")]
+    more = [one for one in more if one.method == "fedavg"]
+    assert len(more) == 5 and all(one.verdict.startswith("more") for one in more)
+    assert f"by {min(one.mean for one in more):.1f} to {max(one.mean for one in more):.1f} points" in said
+    assert [found[norm, "none", "fedyogi"].verdict for norm in ("fn", "ln")] == [WITHIN, "open"]
+    loss = found["scale", "none", "fedyogi"]
+    assert loss.verdict.startswith("less") and f"the constant loses {-loss.mean:.1f} points" in said
+    fedyogi, fedavg = (values(("constants", ("classes:1",))), values(("constants_of_a_deeper_network", ("classes:1",))))
+    assert f"it ends at {fedyogi['mean'][('fedyogi', 'none', 'linear')]:.1f} % without a normalization" in said
+    ends = [fedavg["mean"][("fedavg", norm, "linear")] for norm in ("none", "scale", "fn", "ln")]
+    assert (
+        "FedAvg ends at {:.1f} % without a normalization, {:.1f} % with the constant, {:.1f} % with feature and "
+        "{:.1f} % with layer normalization"
+    ).format(*ends) in said
+    deeper = [one for one in comparisons("constants_of_a_deeper_network") if one.against == "scale"]
+    assert {(one.value, one.verdict) for one in deeper} == {("fn", "more"), ("ln", "more")}
