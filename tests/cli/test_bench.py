@@ -70,6 +70,7 @@ def test_tables_show_what_was_measured_and_on_what() -> None:
         assert f"\n{series} " in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("load", "warned"), [(3.0, True), (0.1, False), (None, False)])
 def test_a_busy_machine_is_reported(monkeypatch: pytest.MonkeyPatch, load: float | None, warned: bool) -> None:
     monkeypatch.setattr(module, "_load", lambda: load)

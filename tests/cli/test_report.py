@@ -305,6 +305,7 @@ def test_published_numbers_appear_with_their_data_set_and_model(here: Path, monk
     assert Path("runs.md").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_why_is_shown_on_request(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def check_little_repeated(store: Store, plan: list[Experiment]) -> None:
         assert result.attempt == len(store.run(experiment.run_id).attempts())
 
 
+@pytest.mark.slow
 def test_kill_worker_during_a_run(store: Store) -> None:
     plan = experiments(4, rounds=ROUNDS)
     orchestrator = start(store, 4)
@@ -98,6 +99,7 @@ def start_and_adopt(store: Store) -> subprocess.Popen[str]:
     return successor
 
 
+@pytest.mark.slow
 def test_kill_orchestrator_during_a_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiments(4, rounds=ROUNDS)
     monkeypatch.setenv("STUB_HOLD", str(hold := store.root.with_name("hold")))
@@ -162,7 +164,8 @@ def test_truncated_result_is_computed_again(store: Store) -> None:
     assert len(executed(store, plan[1].run_id)) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_drains(store: Store, number: signal.Signals) -> None:
     plan = experiments(4, rounds=ROUNDS)
     orchestrator = start(store, 4, pause=0.05)
@@ -195,6 +198,7 @@ def test_interrupt_drains_adopted_workers_too(store: Store, monkeypatch: pytest.
     assert store.live_workers() == []
 
 
+@pytest.mark.slow
 def test_stopped_worker_exits_with_the_requeue_code(store: Store) -> None:
     orchestrator = start(store, 1, pause=0.05)
     wait_until(lambda: recorded(store) > 0)

@@ -213,6 +213,7 @@ def fill(place: Path) -> Path:
     return ballast
 
 
+@pytest.mark.slow
 def test_full_disk_ends_the_sweep_and_the_next_resumes(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_PAUSE", "0.02")
     store, plan = Store(small_disk / "store"), experiments(3, rounds=40)
@@ -383,6 +384,7 @@ def finished(store: Store) -> Experiment:
     return experiment
 
 
+@pytest.mark.slow
 def test_result_truncated_at_every_byte_is_never_used(store: Store) -> None:
     experiment = finished(store)
     run = store.run(experiment.run_id)
@@ -432,6 +434,7 @@ def test_file_of_an_unfinished_attempt_truncated_at_every_byte(store: Store, nam
     check_undisturbed(store, [experiment])
 
 
+@pytest.mark.slow
 def test_plan_truncated_at_any_byte_is_refused_and_written_again(store: Store) -> None:
     plan = experiments(3)
     name = write_toy_plan(store, plan)

@@ -35,6 +35,7 @@ def axes_of(drawing: Drawing) -> list[Any]:
     return [panel for panel in drawing.figure.axes if panel.axison]
 
 
+@pytest.mark.slow
 def test_every_kind_is_written_as_svg_and_png_with_the_same_bytes_each_time(tmp_path: Path) -> None:
     requests = [
         experiment(method=method, norm=norm, partition=p, seed=s)

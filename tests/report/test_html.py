@@ -95,6 +95,7 @@ def test_the_page_has_the_text_of_the_leaderboard(page: str) -> None:
     assert "laptop-of-somebody" not in page
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_page(page: str, tmp_path: Path) -> None:
     assert html_of(draw_board(tmp_path)) == page
 
