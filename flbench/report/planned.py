@@ -17,9 +17,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from flbench.config import Experiment, registry_of
+from flbench.config import Experiment
 from flbench.errors import UserError
 from flbench.messages import format_scalar
+from flbench.registry import Component
 from flbench.report.cells import FEWEST, Cell
 from flbench.report.stats import LEVEL, Contrast, Difference, corrected, equivalence_p, holm, paired
 from flbench.report.tables import KIND_TITLES, Axes, Layout, Pair
@@ -251,19 +252,13 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
 
 
 def _means(cells: Sequence[Cell], field: str, value: str) -> Callable[[Experiment], bool]:
-    """Return a test whether a field has a value: a component with its defaults if a cell has that, else with any."""
-    registry = registry_of(field)
-    if registry is None:
-        return _is(field, value)
-    try:
-        component = registry.parse(json.loads(value))
-    except ValueError:  # it has no defaults, such as ``classes``
-        return _is(field, value)
+    """Return a test whether a field has a value: the component with this label if a cell has it, else any match."""
 
-    def is_same(experiment: Experiment) -> bool:
-        return bool(getattr(experiment, field, None) == component)
+    def has_label(experiment: Experiment) -> bool:
+        component = getattr(experiment, field, None)
+        return isinstance(component, Component) and component.label() == _text(value)
 
-    return is_same if any(is_same(cell.experiment) for cell in cells) else _is(field, value)
+    return has_label if any(has_label(cell.experiment) for cell in cells) else _is(field, value)
 
 
 def _is(field: str, value: str) -> Callable[[Experiment], bool]:

@@ -210,6 +210,9 @@ def test_a_name_means_the_component_with_its_defaults() -> None:
     (section,) = leaderboard_of(runs, contrasts=pairs).sections
     found = {one.name: (one.contrast.difference.mean, one.cells) for one in section.planned}
     assert found == {"scale against none": (pytest.approx(0.11), 1), "ln against scale": (pytest.approx(0.22), 1)}
+    (section,) = leaderboard_of(runs, contrasts=(Pair("norm", '"ln"', '"scale(factor=3)"'),)).sections
+    (one,) = section.planned
+    assert one.contrast.difference.mean == pytest.approx(0.11), "a label means itself"
 
 
 def test_a_name_that_two_settings_match_cannot_be_the_reference() -> None:
