@@ -28,8 +28,8 @@ def gains(board: Leaderboard) -> Iterator[Drawing]:
         A panel of gains, without those that a phase diagram shows, and one for each interaction.
     """
     for section in board.sections:
-        elsewhere = {id(one) for some in mapped(section) for one in some}
-        plotted = [one for one in section.planned if id(one) not in elsewhere]
+        elsewhere = {one for some in mapped(section) for one in some}
+        plotted = [one for one in section.planned if one not in elsewhere]
         for reference in dict.fromkeys((one.pair.field, one.reference) for one in plotted):
             yield _draw(section, [one for one in plotted if (one.pair.field, one.reference) == reference])
 
