@@ -50,14 +50,12 @@ def planned(page: str) -> dict[tuple[str, str], str]:
     found = {}
     for heads, *rows in tables(page):
         for row in rows:
-            for head, entry in zip(heads[1:], row[1:], strict=True):
-                if entry == "–":
-                    continue
-                if heads[0] == "comparison":
-                    found[row[0], head] = entry
-                elif heads[0] == "column":
-                    found[head, row[0]] = entry
-    return found
+            entries = zip(heads[1:], row[1:], strict=True)
+            if heads[0] == "comparison":
+                found |= {(row[0], column): entry for column, entry in entries}
+            elif heads[0] == "column":
+                found |= {(comparison, row[0]): entry for comparison, entry in entries}
+    return {at: entry for at, entry in found.items() if entry != "–"}
 
 
 def paragraphs(page: str) -> list[str]:

@@ -54,17 +54,14 @@ def _plans(
 
 
 #: What ``sweeps/phase_diagram.yaml`` planned.
-PHASES = [
+_PHASES = [
     *_plans("norm", ["scale", "fn", "ln"], "none"),
     *_plans("norm", ["fn", "ln"], "scale"),
     *_plans("norm", ["scale", "fn", "ln"], "none", between=("classes:1", "classes:10")),
 ]
 
-#: What ``sweeps/scale_or_geometry.yaml`` planned of FedAvg; the deeper network has one constant.
-CONSTANTS = [
-    *_plans("norm", ["scale", "fn", "ln"], "none", "fedavg"),
-    *_plans("norm", ["fn", "ln"], "scale", "fedavg"),
-]
+#: The constants of ``sweeps/scale_or_geometry.yaml``; the deeper network has the first alone.
+CONSTANTS = ("scale", "scale(factor=3)", "scale(factor=30)", "scale(factor=100)", "scale-layerwise")
 
 #: What ``sweeps/*.yaml`` planned. Those of one sweep or section are one family of tests.
 PLANNED = {
@@ -86,19 +83,18 @@ PLANNED = {
         *_plans("head", ["cosine", "etf"], "linear"),
         *_plans("norm", ["scale", "fn", "ln", "gn"], "none", between=("classes:1", "iid")),
     ],
-    "phase_digits": PHASES,
-    "phase_fashion_mnist": PHASES,
+    "phase_digits": _PHASES,
+    "phase_fashion_mnist": _PHASES,
     "constants": [
-        *CONSTANTS,
-        *(
-            plan
-            for constant in ("scale(factor=3)", "scale(factor=30)", "scale(factor=100)", "scale-layerwise")
-            for plan in _plans("norm", ["fn", "ln"], constant, "fedavg")
-        ),
+        *_plans("norm", ["scale", "fn", "ln"], "none", "fedavg"),
+        *(plan for constant in CONSTANTS for plan in _plans("norm", ["fn", "ln"], constant, "fedavg")),
         *_plans("norm", ["scale", "fn", "ln"], "none", "fedyogi"),
         *_plans("norm", ["fn", "ln"], "scale", "fedyogi"),
     ],
-    "constants_of_a_deeper_network": CONSTANTS,
+    "constants_of_a_deeper_network": [
+        *_plans("norm", ["scale", "fn", "ln"], "none", "fedavg"),
+        *_plans("norm", ["fn", "ln"], "scale", "fedavg"),
+    ],
     "fashion_mnist": [],
     "cifar10_one_step": [],
 }
@@ -129,6 +125,16 @@ def comparisons(sweep: str) -> tuple[Comparison, ...]:
         )
         for i, (plan, column, gain) in enumerate(tested)
     )
+
+
+def gains(sweep: str, against: str, method: str = "") -> list[Comparison]:
+    """Return the planned comparisons with one value, without interactions."""
+    return [one for one in comparisons(sweep) if (one.against, one.method, one.between) == (against, method, None)]
+
+
+def added_by_skew(sweep: str) -> dict[tuple[str, str | int | float], Comparison]:
+    """Return the interactions of a sweep over partitions and local steps, by value and steps."""
+    return {(one.value, one.column[0]): one for one in comparisons(sweep) if one.between}
 
 
 def _head(column: Place, axes: list[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 import pandas as pd
 
 from tests.audit import published
-from tests.audit.planned import WITHIN, Comparison, comparisons
+from tests.audit.planned import CONSTANTS, WITHIN, Comparison, added_by_skew, gains
 from tests.audit.runs import ROOT, SEARCHED, TAIL, chosen, federated, only
 from tests.audit.tables import CONFIDENCE, At, Row, values
 
@@ -33,8 +33,8 @@ ROWS: dict[tuple[str, str], Row] = {
     ("FedYogi", "none"): ("fedyogi", "none", "linear"),
 }
 
-#: The data sets of the phase diagram.
-PHASES = ("phase_digits", "phase_fashion_mnist")
+#: The sections of the phase diagram, with the names of their data sets.
+PHASES = {"phase_digits": "digits", "phase_fashion_mnist": "Fashion-MNIST"}
 
 #: Small numbers as the page writes them.
 WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -77,44 +77,35 @@ def sentences() -> list[str]:
 def _by_skew_and_steps() -> str:
     """Return what skew adds to the gain of layer normalization, and the largest gain without skew."""
     added = {
-        (data, one.column[0]): one
-        for data in PHASES
-        for one in comparisons(data)
-        if one.between == ("classes:1", "classes:10") and one.value == "ln"
+        data: {steps: one for (norm, steps), one in added_by_skew(data).items() if norm == "ln"} for data in PHASES
     }
-    assert {one.verdict for (_, steps), one in added.items() if steps >= 10} == {"more"}
-    assert all(one.verdict in (WITHIN, "open") for (_, steps), one in added.items() if steps == 1)
-    of = {data: [_gain(added[data, steps]) for steps in (1, 10, 50)] for data in PHASES}
-    digits, fashion = (
-        max(one.mean for one in comparisons(data) if one.against == "none" and one.column[0] == "classes:10")
-        for data in PHASES
-    )
+    for of in added.values():
+        assert of[1].verdict in (WITHIN, "open") and {of[steps].verdict for steps in (10, 20, 50)} == {"more"}
+    said = [_gain(of[steps]) for of in added.values() for steps in (1, 10, 50)]
+    digits, fashion = (max(one.mean for one in gains(data, "none") if one.column[0] == "classes:10") for data in PHASES)
     return (
-        f"At equal training ({SEARCHED['phase_digits']:,} local steps in all) layer normalization gains this much "
+        f"At equal training ({SEARCHED['phase_diagram']:,} local steps in all) layer normalization gains this much "
         "more with one class a client than with all ten: on digits {} points with one local step a round, {} with ten "
-        "and {} with fifty; on Fashion-MNIST {}, {} and {}.".format(*of["phase_digits"], *of["phase_fashion_mnist"])
+        "and {} with fifty; on Fashion-MNIST {}, {} and {}.".format(*said)
         + f" With all ten classes the largest gain of a normalization is {digits:.1f} and {fashion:.1f} points."
     )
 
 
 def _against_constants() -> str:
     """Return what feature and layer norm gain more than each constant on Fashion-MNIST with one class."""
-    more = [
-        one
-        for one in comparisons("constants")
-        if one.against.startswith("scale") and one.method == "fedavg" and one.column == ("classes:1",)
-    ]
+    more = [one for constant in CONSTANTS for one in gains("constants", constant, "fedavg")]
+    more = [one for one in more if one.column == ("classes:1",)]
     assert all(one.verdict.startswith("more") for one in more) and {one.value for one in more} == {"fn", "ln"}
     means = [one.mean for one in more]
     return (
-        f"than each of {WORDS[len(more) // 2]} constants, with one class and {WORDS[only('constants', 'E')]} local "
+        f"than each of {WORDS[len(CONSTANTS)]} constants, with one class and {WORDS[only('constants', 'E')]} local "
         f"steps {min(means):.1f} to {max(means):.1f} points."
     )
 
 
 def _against_the_constant() -> str:
     """Return what the comparisons of three normalizations with the constant show on digits."""
-    against = [one for one in comparisons("skew") if one.against == "scale" and not one.between]
+    against = gains("skew", "scale", "fedavg")
     different = [one for one in against if one.verdict.startswith(("more", "less"))]
     (shown,) = (f"{NORMS[one.value]} with {CLASSES[str(one.column[0])]}, {_gain(one)}" for one in different)
     return (
@@ -133,13 +124,13 @@ def _fedyogi() -> str:
     rows: list[Row] = [("fedyogi", "none", "linear"), ("fedavg", "ln", "linear")]
     of = [values(at).to_dict("index") for at in places]
     yogi, avg = ([f"{one[row]['mean']:.1f} ± {one[row]['half_width']:.1f}" for one in of] for row in rows)
-    gains = {one.value: one for one in comparisons("constants") if one.method == "fedyogi" and one.against == "none"}
-    assert (gains["fn"].verdict, gains["ln"].verdict) == (WITHIN, "open")
+    with_norm = {one.value: one for one in gains("constants", "none", "fedyogi")}
+    assert (with_norm["fn"].verdict, with_norm["ln"].verdict) == (WITHIN, "open")
     return (
         f"With one class and {WORDS[only('constants', 'E')]} local steps it ends without a normalization at {yogi[0]} "
-        f"% on digits and {yogi[1]} % on Fashion-MNIST after {SEARCHED['constants']:,} steps; FedAvg with layer norm "
-        f"at {avg[0]} and {avg[1]} %. On Fashion-MNIST it gains {_gain(gains['fn'])} points with feature norm, which "
-        f"shows them equivalent, and {_gain(gains['ln'])} with layer norm."
+        f"% on digits and {yogi[1]} % on Fashion-MNIST after {SEARCHED['scale_or_geometry']:,} steps; FedAvg with "
+        f"layer norm at {avg[0]} and {avg[1]} %. On Fashion-MNIST it gains {_gain(with_norm['fn'])} points with "
+        f"feature norm, which shows them equivalent, and {_gain(with_norm['ln'])} with layer norm."
     )
 
 

@@ -42,10 +42,10 @@ COLUMNS = {
 
 #: Sweeps whose values are means of the last evaluations, and whose learning rates are chosen on held-out data; those of
 #: the others are the last accuracy on the test data.
-TAIL = {"skew": 5, "skew_fashion_mnist": 5, **dict.fromkeys(SECTIONS, 5)}
+TAIL = {"skew": 5, "skew_fashion_mnist": 5, "phase_diagram": 5, "scale_or_geometry": 5}
 
 #: Sweeps with successive halving, and the local steps of whole runs; runs of fewer steps were dropped.
-SEARCHED = {"skew_fashion_mnist": 2000, **dict.fromkeys(SECTIONS, 1000)}
+SEARCHED = {"skew_fashion_mnist": 2000, "phase_diagram": 1000, "scale_or_geometry": 1000}
 
 #: A place on the axes of a column.
 Place = tuple[str | int | float, ...]
@@ -69,11 +69,11 @@ def exported(sweep: str, *columns: str) -> pd.DataFrame:
 @cache
 def runs(sweep: str) -> pd.DataFrame:
     """Return each run's settings, its ``value`` (NaN if it diverged), and the ``score`` that ranks learning rates."""
+    if sweep in SECTIONS:
+        whole, field, value = SECTIONS[sweep]
+        return runs(whole)[lambda frame: frame[field] == value].reset_index(drop=True)
     found = []
-    file, field, wanted = SECTIONS.get(sweep, (sweep, "", ""))
-    for experiment, result, metrics in longest(exported(file, "experiment", "result", "metrics")).to_numpy():
-        if field and label(experiment[field]) != wanted:
-            continue
+    for experiment, result, metrics in longest(exported(sweep, "experiment", "result", "metrics")).to_numpy():
         records = [json.loads(line) for line in metrics.splitlines()[-TAIL.get(sweep, 1) :]]
         steps = result["rounds"] * (experiment["local_steps"] or 0)
         known = result["status"] == "done" and steps >= SEARCHED.get(sweep, 0)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.audit import pages
-from tests.audit.planned import WITHIN, Comparison, comparisons
+from tests.audit.planned import CONSTANTS, WITHIN, Comparison, added_by_skew, gains
+from tests.audit.readme import PHASES
 from tests.audit.runs import federated
 from tests.audit.tables import values
 
-NAMES = {"phase_digits": "digits", "phase_fashion_mnist": "Fashion-MNIST"}
 NORMS = {"scale": "constant", "fn": "feature norm", "ln": "layer norm"}
 STEPS = (1, 2, 5, 10, 20, 50)
 
-
-def gains(data: str, against: str) -> list[Comparison]:
-    return [one for one in comparisons(data) if one.against == against and not one.between]
+#: The section on the phase diagram.
+PHASE = "Skew and local steps"
 
 
 def text(section: str) -> str:
@@ -30,27 +29,27 @@ def entry(one: Comparison) -> str:
 
 @pytest.mark.slow
 def test_the_table_of_what_skew_adds() -> None:
-    added = {(data, one.value, one.column[0]): entry(one) for data in NAMES for one in comparisons(data) if one.between}
-    heads = ["local steps a round", *(f"{name}, {norm}" for name in NAMES.values() for norm in NORMS.values())]
-    rows = [[str(steps), *(added[data, norm, steps] for data in NAMES for norm in NORMS)] for steps in STEPS]
-    assert pages.tables(pages.section(pages.details("README"), "Skew and local steps")) == [[heads, *rows]]
+    added = [added_by_skew(data) for data in PHASES]
+    heads = ["local steps a round", *(f"{name}, {norm}" for name in PHASES.values() for norm in NORMS.values())]
+    rows = [[str(steps), *(entry(of[norm, steps]) for of in added for norm in NORMS)] for steps in STEPS]
+    assert pages.tables(pages.section(pages.details("README"), PHASE)) == [[heads, *rows]]
 
 
 @pytest.mark.slow
 def test_where_skew_adds_to_the_gain() -> None:
-    added = {(data, one.value, one.column[0]): one for data in NAMES for one in comparisons(data) if one.between}
+    added = {(data, *at): one for data in PHASES for at, one in added_by_skew(data).items()}
     shown = {at for at, one in added.items() if one.verdict.startswith(("more", "less"))}
     assert {at for at in added if at[2] >= 10} - shown == {("phase_digits", "fn", 50)}
     assert not {at for at in shown if at[2] <= 2}
     for norm in NORMS:
         means = [added["phase_fashion_mnist", norm, steps].mean for steps in STEPS]
         assert sorted(means)[2:] == means[2:], "more with more steps"
-    at_one = {data: [one for one in gains(data, "none") if one.column[1] == 1] for data in NAMES}
+    at_one = {data: [one for one in gains(data, "none") if one.column[1] == 1] for data in PHASES}
     assert not [one for one in at_one["phase_digits"] if one.verdict.startswith(("more", "less"))]
     fashion = [one for one in at_one["phase_fashion_mnist"] if one.value in ("fn", "ln")]
     assert len(fashion) == 4 and all(one.verdict.startswith("more") for one in fashion)
     low, high = min(one.mean for one in fashion), max(one.mean for one in fashion)
-    assert f"gain {low:.1f} to {high:.1f} points, with one class and with all ten" in text("Skew and local steps")
+    assert f"gain {low:.1f} to {high:.1f} points, with one class and with all ten" in text(PHASE)
 
 
 @pytest.mark.slow
@@ -73,7 +72,7 @@ def test_where_a_normalization_gains_on_digits() -> None:
     assert (
         f"these {len(elsewhere)} comparisons lie between {min(means):.1f} and {max(means):+.1f} points, and "
         f"{equivalent} of them are shown to be equivalent to none within one point"
-    ) in text("Skew and local steps")
+    ) in text(PHASE)
 
 
 @pytest.mark.slow
@@ -84,13 +83,11 @@ def test_what_the_comparisons_with_the_constant_show() -> None:
     )
     assert more == {("ln", ("classes:2", 50)), ("ln", ("classes:3", 50))}
     assert less == {("fn", ("classes:3", 1))}
-    assert f"of {len(against)} comparisons of feature and layer normalization with it, two show more" in text(
-        "Skew and local steps"
-    )
+    assert f"of {len(against)} comparisons of feature and layer normalization with it, two show more" in text(PHASE)
     against = gains("phase_fashion_mnist", "scale")
     more = [one for one in against if one.verdict.startswith("more")]
     assert not [one for one in against if one.verdict.startswith("less")]
-    assert f"{len(more)} of {len(against)} comparisons with it show more, and none less" in text("Skew and local steps")
+    assert f"{len(more)} of {len(against)} comparisons with it show more, and none less" in text(PHASE)
 
 
 @pytest.mark.slow
@@ -110,15 +107,13 @@ def test_what_a_drawn_learning_rate_gives() -> None:
 @pytest.mark.slow
 def test_what_other_constants_fedyogi_and_depth_show() -> None:
     said = text("Fashion-MNIST: scale or geometry")
-    found = {
-        (one.value, one.against, one.method): one for one in comparisons("constants") if one.column == ("classes:1",)
-    }
-    more = [one for (value, against, _), one in found.items() if value == "fn" and against.startswith("scale")]
-    more = [one for one in more if one.method == "fedavg"]
+    more = [one for constant in CONSTANTS for one in gains("constants", constant, "fedavg")]
+    more = [one for one in more if one.value == "fn" and one.column == ("classes:1",)]
     assert len(more) == 5 and all(one.verdict.startswith("more") for one in more)
     assert f"by {min(one.mean for one in more):.1f} to {max(one.mean for one in more):.1f} points" in said
-    assert [found[norm, "none", "fedyogi"].verdict for norm in ("fn", "ln")] == [WITHIN, "open"]
-    loss = found["scale", "none", "fedyogi"]
+    with_norm = {one.value: one for one in gains("constants", "none", "fedyogi")}
+    assert [with_norm[norm].verdict for norm in ("fn", "ln")] == [WITHIN, "open"]
+    loss = with_norm["scale"]
     assert loss.verdict.startswith("less") and f"the constant loses {-loss.mean:.1f} points" in said
     fedyogi, fedavg = (values(("constants", ("classes:1",))), values(("constants_of_a_deeper_network", ("classes:1",))))
     assert f"it ends at {fedyogi['mean'][('fedyogi', 'none', 'linear')]:.1f} % without a normalization" in said
@@ -127,5 +122,5 @@ def test_what_other_constants_fedyogi_and_depth_show() -> None:
         "FedAvg ends at {:.1f} % without a normalization, {:.1f} % with the constant, {:.1f} % with feature and "
         "{:.1f} % with layer normalization"
     ).format(*ends) in said
-    deeper = [one for one in comparisons("constants_of_a_deeper_network") if one.against == "scale"]
+    deeper = gains("constants_of_a_deeper_network", "scale", "fedavg")
     assert {(one.value, one.verdict) for one in deeper} == {("fn", "more"), ("ln", "more")}
