@@ -7,15 +7,15 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from flbench.papers.evidence import Finding, claim, range_text
-from flbench.papers.sharpness.training import CONVERGED, EXPLODED, GROWN, Descent, networks_of, predicted_rate
+from flbench.papers.sharpness.training import CONVERGED, EXPLODED, GROWN, Descent, Network, networks_of, predicted_rate
 from flbench.report.cells import grouped
 from flbench.report.claims import Claim
 from flbench.report.stats import LEVEL
 
-#: Runs on each side of a line, and networks, that a verdict needs.
-FEWEST_RUNS = 5
+#: Networks that a verdict needs.
+FEWEST = 5
 
-#: Share of the runs on one side of a line that must do what the claim says.
+#: Share of the networks that must do what a claim says.
 MOST = 0.9
 
 #: Just above a line, in its units: runs far above it do not show where it is.
@@ -49,40 +49,52 @@ def claims(descents: Sequence[Descent]) -> tuple[Claim, ...]:
 
 
 def _onset(plain: Sequence[Descent]) -> Finding:
-    """No growth below the line of a run's own network, growth just above it."""
-    below, above = [one for one in plain if one.factor < 1], _just_above(plain)
+    """Of every network (the unit): no run grows below its own line, every run grows just above it."""
+    below, above = networks_of([one for one in plain if one.factor < 1]), _just_above(plain)
+    grew_below = sum(any(run.grew for run in network.descents) for network in below)
+    grew_above = sum(all(run.grew for run in network.descents) for network in above)
     brackets = [(one, bracket) for one in networks_of(plain) if (bracket := one.bracket(lambda run: run.grew))]
     onsets = [statistics.geometric_mean(bracket) * one.lambda_max / 2 for one, bracket in brackets]
-    grew = [sum(one.grew for one in some) for some in (below, above)]
     evidence = (
-        f"Loss above {GROWN:g} of its first value in {grew[0]} of {len(below)} runs below the line of their own "
-        f"network and in {grew[1]} of {len(above)} at {ABOVE[0]:g} to {ABOVE[1]:g} times it; onset over "
-        f"line: {_median(onsets)}."
+        f"Loss above {GROWN:g} of its first value at some rate below the line of their own network in {grew_below} of "
+        f"{len(below)} networks, and at every rate of {ABOVE[0]:g} to {ABOVE[1]:g} times it in {grew_above} of "
+        f"{len(above)}; onset over line: {_median(onsets)}."
     )
-    if min(len(below), len(above)) < FEWEST_RUNS:
+    if min(len(below), len(above)) < FEWEST:
         return None, evidence
-    right = [1 - grew[0] / len(below) >= MOST, grew[1] / len(above) >= MOST]
+    right = [1 - grew_below / len(below) >= MOST, grew_above / len(above) >= MOST]
     return "holds" if all(right) else "in part" if any(right) else "does not hold", evidence
 
 
 def _explosion(plain: Sequence[Descent]) -> Finding:
-    """Just above the line at the largest width: whether losses explode at some step; needs networks that are wide."""
-    widest = max(one.width for one in plain)
-    above, there = _just_above(plain), _just_above([one for one in plain if one.width == widest])
-    evidence = (
-        f"At {ABOVE[0]:g} to {ABOVE[1]:g} times the line of their own network, {_exploded(there)} with M = {widest}, "
-        f"{_exploded(above)} over all widths."
+    """Of wide networks (the unit): whether the loss just above the line explodes at some step, at every rate or any."""
+    above = _just_above(plain)
+    listed = ", ".join(
+        f"{sum(map(_explodes_throughout, same))} ({sum(map(_explodes, same))}) of {len(same)} at {same[0].width}"
+        for same in grouped(above, lambda network: network.width)
     )
-    if widest < WIDE:
-        return None, f"{evidence} No network has M = {WIDE} or more."
-    if len(there) < FEWEST_RUNS:
+    ended = sum(any(run.exploded for run in network.descents) for network in above)
+    evidence = (
+        f"Networks whose loss was above {EXPLODED:g} or not finite at some step, at every rate (at some rate) of "
+        f"{ABOVE[0]:g} to {ABOVE[1]:g} times their own line, by M: {listed or 'none'}. At the end: {ended} of "
+        f"{len(above)}."
+    )
+    wide = [network for network in above if network.width >= WIDE]
+    if not wide:
+        return None, f"{evidence} None has M = {WIDE} or more."
+    if len(wide) < FEWEST:
         return None, evidence
-    return sum(one.peaked for one in there) / len(there) >= MOST, evidence
+    if sum(map(_explodes_throughout, wide)) / len(wide) >= MOST:
+        return "holds", evidence
+    return "in part" if sum(map(_explodes, wide)) / len(wide) > 1 - MOST else "does not hold", evidence
 
 
-def _exploded(some: Sequence[Descent]) -> str:
-    ended, peaked = sum(one.exploded for one in some), sum(one.peaked for one in some)
-    return f"{peaked} of {len(some)} runs were above {EXPLODED:g} or not finite at some step and {ended} at the end"
+def _explodes_throughout(network: Network) -> bool:
+    return all(run.peaked for run in network.descents)
+
+
+def _explodes(network: Network) -> bool:
+    return any(run.peaked for run in network.descents)
 
 
 def _gain(plain: Sequence[Descent], centred: Sequence[Descent]) -> Finding:
@@ -125,11 +137,12 @@ def _line(centred: Sequence[Descent]) -> Finding:
         f"{survived} of {above} runs above the line survived, in {survivors} of {networks} networks; line over "
         f"2 / lambda_max as measured, by M: {listed}."
     )
-    return None if networks < FEWEST_RUNS else survivors / networks <= 1 - MOST, evidence
+    return None if networks < FEWEST else survivors / networks <= 1 - MOST, evidence
 
 
-def _just_above(some: Sequence[Descent]) -> list[Descent]:
-    return [one for one in some if ABOVE[0] <= one.factor <= ABOVE[1]]
+def _just_above(some: Sequence[Descent]) -> tuple[Network, ...]:
+    """The networks that were tried just above their own line, each with its runs there."""
+    return networks_of([one for one in some if ABOVE[0] <= one.factor <= ABOVE[1]])
 
 
 def _highest_by_width(descents: Sequence[Descent]) -> dict[int, list[float]]:
