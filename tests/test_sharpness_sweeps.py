@@ -52,6 +52,16 @@ def test_figure_2_has_the_papers_networks() -> None:
     assert [run.run_id for run in full] == [run.run_id for run in runs], "finished runs are extended"
 
 
+def test_wide_networks_differ_from_figure_2_in_their_width_and_learning_rates_alone() -> None:
+    def settings(run: Sharpness) -> str:
+        return repr(run.model_copy(update={"width": 0, "lr": 0.0, "seed": 0}))
+
+    narrow = {settings(run) for run in asked_for("sharpness_figure2") if run.normalized == "none"}
+    wide = asked_for("sharpness_wide")
+    assert {settings(run) for run in wide} == narrow
+    assert {run.width for run in wide} == {800, 1600}
+
+
 @pytest.mark.parametrize("name", ["sharpness_figure1", "sharpness_figure2"])
 def test_commands_in_the_comments_are_valid(name: str) -> None:
     text = (SWEEPS / f"{name}.yaml").read_text(encoding="utf-8")

@@ -70,7 +70,7 @@ def descents(draw: np.random.Generator, gain: float, normalized: str, networks: 
             highest = 0.03 * gain * np.exp(0.25 * draw.standard_normal())
             for lr in np.geomspace(0.001, 10, 15):
                 final = 0.0 if lr <= highest else 1.0
-                found.append(Descent(family, width, seed, float(lr), 1.0, 1.0, 1.0, final))
+                found.append(Descent(family, width, seed, float(lr), 150, 1.0, 1.0, 1.0, final))
     return found
 
 

@@ -53,7 +53,7 @@ def sharpness(board: Leaderboard) -> Iterator[Drawing]:
     """Draw what the runs support."""
     runs = [run for run in board.collection.runs if run.experiment.kind == "sharpness"]
     yield from _over_width([curve for curve in curves_of(runs) if len(curve.points) > 1])
-    for same in grouped(descents_of(runs, board.collection), lambda one: one.family.unnormalized):
+    for same in grouped(descents_of(runs, board.collection), lambda one: (one.family.unnormalized, one.steps)):
         if len({one.lr for one in same}) > 1:
             yield _losses(same)
     spectra = [run for run in runs if run.record and "spectrum" in run.record and experiment_of(run).lr is None]
@@ -171,7 +171,7 @@ def _losses(descents: Sequence[Descent]) -> Drawing:
         axes[1][column].set_xlabel("width M")
     figure.supylabel("learning rate", fontsize="medium")
     figure.colorbar(ScalarMappable(shade, _LOSS_COLORS), ax=axes, label="training loss", fraction=0.05, extend="min")
-    title = descents[0].family.title
+    title = f"{descents[0].family.title}, {descents[0].steps} steps"
     figure.suptitle(f"Gradient descent on random networks: {title}", fontsize="medium")
     handles = [
         Line2D([], [], **_RATE_LINE, label=r"$2/\lambda_\mathrm{max}$, theory"),

@@ -32,6 +32,7 @@ class Descent:
     width: int
     seed: int
     lr: float
+    steps: int
     lambda_max: float
     first: float
     peak: float
@@ -83,7 +84,7 @@ def descents_of(runs: Sequence[Run], collection: Collection) -> tuple[Descent, .
             for loss in (end.get("peak_loss"), end.get("loss"))
         )
         draw = (Family.of(experiment), experiment.width, experiment.seed)
-        found.append(Descent(*draw, experiment.lr, start["lambda_max"], start["loss"], peak, final))
+        found.append(Descent(*draw, experiment.lr, run.rounds, start["lambda_max"], start["loss"], peak, final))
     return tuple(sorted(found, key=lambda one: (one.family, one.width, one.seed, one.lr)))
 
 

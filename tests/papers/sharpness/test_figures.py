@@ -74,6 +74,16 @@ def test_losses_over_width_and_learning_rate(store: Memory) -> None:
     assert "points: of each network as measured" in drawing.caption
 
 
+def test_descents_of_different_lengths_are_drawn_apart(store: Memory) -> None:
+    descend(store, wall)
+    descend(store, wall, widths=(800,), steps=20)
+    names = [drawing.name for drawing in store.drawings("sharpness")]
+    assert [name.removeprefix("sharpness-losses-ReLU-4-1-L-3-C-1-T-1000-") for name in names] == [
+        "20-steps",
+        "50-steps",
+    ]
+
+
 def test_spectra(store: Memory) -> None:
     for normalized, values in (("none", [140.0, 3.0, 2.0, 1e-13]), ("mean-last", [8.0, 3.0, 2.0, 1e-13])):
         add_draws(
@@ -93,7 +103,7 @@ def test_figures_are_written_and_linked_with_their_chapter(store: Memory, tmp_pa
     pictures = write_figures(leaderboard_of(store.collection()), tmp_path)
     assert [picture.svg.name for picture in pictures] == [
         "sharpness-width.svg",
-        "sharpness-losses-ReLU-4-1-L-3-C-1-T-1000.svg",
+        "sharpness-losses-ReLU-4-1-L-3-C-1-T-1000-50-steps.svg",
     ]
     for picture in pictures:
         assert imread(picture.svg.with_suffix(".png")).std() > 0.05

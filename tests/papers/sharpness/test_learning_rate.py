@@ -29,6 +29,7 @@ def descend(
     lambda_max: Callable[[int], float] = lambda width: 4.67 * width,
     widths: Sequence[int] = (100, 200, 400),
     factors: Sequence[float] = FACTORS,
+    steps: int = 50,
 ) -> None:
     """A run for each width, two seeds and each factor; one whose losses are infinite diverged."""
     for width in widths:
@@ -37,11 +38,11 @@ def descend(
             for factor in factors:
                 peak, final = losses(factor)
                 request = experiment(
-                    kind="sharpness", sigma_w2=4.0, sigma_b2=1.0, samples=1000, precision="fp32", rounds=50,
+                    kind="sharpness", sigma_w2=4.0, sigma_b2=1.0, samples=1000, precision="fp32", rounds=steps,
                     eval_every=1000, normalized=normalized, width=width, seed=seed, lr=2 * factor / top,
                 )  # fmt: skip
                 start = {"round": 0, "lambda_max": top, "loss": 10.0, "first_loss": 10.0, "peak_loss": 10.0}
-                end = {"round": 50, "lambda_max": 1.0, "loss": final, "first_loss": 10.0, "peak_loss": peak}
+                end = {"round": steps, "lambda_max": 1.0, "loss": final, "first_loss": 10.0, "peak_loss": peak}
                 if math.isinf(final):
                     store.finish(request, [start], status="diverged")
                 else:
