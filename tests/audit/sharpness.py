@@ -241,9 +241,14 @@ def line(centred: pd.DataFrame) -> tuple[str, str]:
     return "holds" if survivors.mean() <= 0.1 else "does not hold", evidence
 
 
+def runs() -> pd.DataFrame:
+    """Return the runs of figure 1, of figure 2 and of its wide networks."""
+    return pd.concat([results(file, "sharpness") for file in ("sharpness", "sharpness_wide")], ignore_index=True)
+
+
 def claims() -> Claims:
     """Return the verdict and the numbers of every claim."""
-    frame = results("sharpness", "sharpness")
+    frame = runs()
     return dict([*figure_1(networks(frame)), *figure_2(descents(frame))])
 
 

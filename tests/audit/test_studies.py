@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 #: By page: its audit, and the numbers of claims and of runs.
 STUDIES: dict[str, tuple[Callable[[], Claims], int, int]] = {
-    "sharpness": (sharpness.claims, 9, 7656),
+    "sharpness": (sharpness.claims, 9, 7716),
     "rank": (rank.claims, 6, 366),
     "deep": (deep.claims, 10, 327),
 }
@@ -59,7 +59,7 @@ def test_the_numbers_of_runs() -> None:
     """A run on deep networks is one of an arm, a learning rate, a seed and a number of epochs."""
     of_arms = arms.measured()
     counts = {
-        "sharpness": len(results("sharpness", "sharpness")),
+        "sharpness": len(sharpness.runs()),
         "rank": len(results("rank", "rank")),
         "deep": len(of_arms.drop_duplicates([*arms.ARM, "lr", "seed"])),
     }

@@ -89,6 +89,18 @@ def test_the_gain_of_subtracted_means_is_not_found_where_there_is_none() -> None
     assert verdicts[5.5][True] >= 90 and verdicts[5.5][False] == 0, verdicts
 
 
+@pytest.mark.parametrize("networks", [5, 6, 10, 20])
+def test_shares_of_networks_are_rarely_judged_where_half_of_all_do_it(networks: int) -> None:
+    """Wide networks explode with probability 1/2: nine of ten do, or do not, in at most 1/2^5 of cases."""
+    family, draw, verdicts = Family("relu", 4.0, 1.0, 3, 1, 1000, "none"), np.random.default_rng(networks), Counter()
+    for _ in range(TIMES):
+        peaks = np.where(draw.random(networks) < 0.5, 1e4, 10.0)
+        explosions = [Descent(family, 800, seed, 2.0, 150, 2.0, 1.0, peak, 1.0) for seed, peak in enumerate(peaks)]
+        verdicts[claims_learning_rate._explosion(explosions)[0]] += 1
+    limit = 1 / 32 + 4 * (1 / 32 / TIMES) ** 0.5
+    assert max(verdicts["holds"], verdicts["does not hold"]) / TIMES <= limit, verdicts
+
+
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_settings_of_the_claims_on_one_class_are_corrected(seeds: int) -> None:
     """Fourteen settings without an effect: at most 5 of 100 claims find any; one finding makes "in part"."""
