@@ -39,10 +39,6 @@ PHASES = {"phase_digits": "digits", "phase_fashion_mnist": "Fashion-MNIST"}
 #: Small numbers as the page writes them.
 WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
-#: Comparisons and columns in words.
-NORMS = {"fn": "feature norm", "ln": "layer norm", "gn": "group norm"}
-CLASSES = {"classes:1": "one class", "classes:2": "two classes", "dirichlet:0.1": "Dirichlet data", "iid": "iid data"}
-
 
 def table() -> list[list[str]]:
     """Return the table of the page."""
@@ -98,8 +94,8 @@ def _against_constants() -> str:
     assert all(one.verdict.startswith("more") for one in more) and {one.value for one in more} == {"fn", "ln"}
     means = [one.mean for one in more]
     return (
-        f"than each of {WORDS[len(CONSTANTS)]} constants, with one class and {WORDS[only('constants', 'E')]} local "
-        f"steps {min(means):.1f} to {max(means):.1f} points."
+        f"with one class and {WORDS[only('constants', 'E')]} local steps {min(means):.1f} to {max(means):.1f} points "
+        f"more than each of {WORDS[len(CONSTANTS)]} constants."
     )
 
 
@@ -107,11 +103,8 @@ def _against_the_constant() -> str:
     """Return what the comparisons of three normalizations with the constant show on digits."""
     against = gains("skew", "scale", "fedavg")
     different = [one for one in against if one.verdict.startswith(("more", "less"))]
-    (shown,) = (f"{NORMS[one.value]} with {CLASSES[str(one.column[0])]}, {_gain(one)}" for one in different)
-    return (
-        f"On digits {WORDS[len(different)]} of {len(against)} comparisons with the constant that gives features "
-        f"feature norm's length before training shows a difference: {shown} points."
-    )
+    (shown,) = map(_gain, different)
+    return f"(of {len(against)} comparisons {WORDS[len(different)]} shows a difference, {shown} points)"
 
 
 def _gain(one: Comparison) -> str:
@@ -129,8 +122,8 @@ def _fedyogi() -> str:
     return (
         f"With one class and {WORDS[only('constants', 'E')]} local steps it ends without a normalization at {yogi[0]} "
         f"% on digits and {yogi[1]} % on Fashion-MNIST after {SEARCHED['scale_or_geometry']:,} steps; FedAvg with "
-        f"layer norm at {avg[0]} and {avg[1]} %. On Fashion-MNIST it gains {_gain(with_norm['fn'])} points with "
-        f"feature norm, which shows them equivalent, and {_gain(with_norm['ln'])} with layer norm."
+        f"layer norm at {avg[0]} and {avg[1]} %. On Fashion-MNIST feature norm changes this by "
+        f"{_gain(with_norm['fn'])} points (equivalent), layer norm by {_gain(with_norm['ln'])}."
     )
 
 
