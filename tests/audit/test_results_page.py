@@ -91,6 +91,20 @@ def test_what_the_comparisons_with_the_constant_show() -> None:
 
 
 @pytest.mark.slow
+def test_where_a_normalization_gains_on_fashion_mnist() -> None:
+    against = [one for one in gains("phase_fashion_mnist", "none") if one.value in ("fn", "ln")]
+    assert all(one.verdict.startswith("more") for one in against)
+    assert f"all {len(against)} gains of feature and layer normalization over none are shown" in text(PHASE)
+    of = {one.column: one.mean for one in against if one.value == "ln"}
+    one, two, three, five, ten = ([of[f"classes:{k}", steps] for steps in STEPS[2:]] for k in (1, 2, 3, 5, 10))
+    assert (
+        f"goes from {one[0]:.1f} to {one[-1]:.1f} points with one class and from {two[0]:.1f} to {two[-1]:.1f} with "
+        f"two; with three it is {min(three):.1f} to {max(three):.1f} points, "
+        f"with five {min(five):.1f} to {max(five):.1f}, with ten {min(ten):.1f} to {max(ten):.1f}."
+    ) in text(PHASE)
+
+
+@pytest.mark.slow
 def test_what_a_drawn_learning_rate_gives() -> None:
     """A diverged run counts as guessing one of ten classes."""
     runs = federated("skew")
