@@ -187,7 +187,8 @@ def just_above(trained: pd.DataFrame, did: pd.Series) -> SeriesGroupBy:
 
 def explosion(without: pd.DataFrame) -> tuple[str, str]:
     """Figure 2, left: of networks of width 800 or more, nine of ten explode at every rate just above their line."""
-    throughout, once = just_above(without, without.peak > 1000).all(), just_above(without, without.peak > 1000).any()
+    peaked = just_above(without, without.peak > 1000)
+    throughout, once = peaked.all(), peaked.any()
     ended = just_above(without, without.final > 1000).any()
     shares = [
         f"{same.sum()} ({once[width].sum()}) of {len(same)} at {width}" for width, same in throughout.groupby("width")

@@ -51,8 +51,7 @@ def claims(descents: Sequence[Descent]) -> tuple[Claim, ...]:
 def _onset(plain: Sequence[Descent]) -> Finding:
     """Of every network (the unit): no run grows below its own line, every run grows just above it."""
     below, above = networks_of([one for one in plain if one.factor < 1]), _just_above(plain)
-    grew_below = sum(any(run.grew for run in network.descents) for network in below)
-    grew_above = sum(all(run.grew for run in network.descents) for network in above)
+    grew_below, grew_above = _at_some_rate(below, lambda run: run.grew), _at_every_rate(above, lambda run: run.grew)
     brackets = [(one, bracket) for one in networks_of(plain) if (bracket := one.bracket(lambda run: run.grew))]
     onsets = [statistics.geometric_mean(bracket) * one.lambda_max / 2 for one, bracket in brackets]
     evidence = (
@@ -69,11 +68,12 @@ def _onset(plain: Sequence[Descent]) -> Finding:
 def _explosion(plain: Sequence[Descent]) -> Finding:
     """Of wide networks (the unit): whether the loss just above the line explodes at some step, at every rate or any."""
     above = _just_above(plain)
-    listed = ", ".join(
-        f"{sum(map(_explodes_throughout, same))} ({sum(map(_explodes, same))}) of {len(same)} at {same[0].width}"
+    counts = [
+        (_at_every_rate(same, lambda run: run.peaked), _at_some_rate(same, lambda run: run.peaked), same)
         for same in grouped(above, lambda network: network.width)
-    )
-    ended = sum(any(run.exploded for run in network.descents) for network in above)
+    ]
+    listed = ", ".join(f"{every} ({some}) of {len(same)} at {same[0].width}" for every, some, same in counts)
+    ended = _at_some_rate(above, lambda run: run.exploded)
     evidence = (
         f"Networks whose loss was above {EXPLODED:g} or not finite at some step, at every rate (at some rate) of "
         f"{ABOVE[0]:g} to {ABOVE[1]:g} times their own line, by M: {listed or 'none'}. At the end: {ended} of "
@@ -84,17 +84,10 @@ def _explosion(plain: Sequence[Descent]) -> Finding:
         return None, f"{evidence} None has M = {WIDE} or more."
     if len(wide) < FEWEST:
         return None, evidence
-    if sum(map(_explodes_throughout, wide)) / len(wide) >= MOST:
+    every, some = (count(wide, lambda run: run.peaked) / len(wide) for count in (_at_every_rate, _at_some_rate))
+    if every >= MOST:
         return "holds", evidence
-    return "in part" if sum(map(_explodes, wide)) / len(wide) > 1 - MOST else "does not hold", evidence
-
-
-def _explodes_throughout(network: Network) -> bool:
-    return all(run.peaked for run in network.descents)
-
-
-def _explodes(network: Network) -> bool:
-    return any(run.peaked for run in network.descents)
+    return "in part" if some > 1 - MOST else "does not hold", evidence
 
 
 def _gain(plain: Sequence[Descent], centred: Sequence[Descent]) -> Finding:
@@ -143,6 +136,16 @@ def _line(centred: Sequence[Descent]) -> Finding:
 def _just_above(some: Sequence[Descent]) -> tuple[Network, ...]:
     """The networks that were tried just above their own line, each with its runs there."""
     return networks_of([one for one in some if ABOVE[0] <= one.factor <= ABOVE[1]])
+
+
+def _at_every_rate(networks: Sequence[Network], did: Callable[[Descent], bool]) -> int:
+    """The number of networks of which every run did it."""
+    return sum(all(map(did, network.descents)) for network in networks)
+
+
+def _at_some_rate(networks: Sequence[Network], did: Callable[[Descent], bool]) -> int:
+    """The number of networks of which some run did it."""
+    return sum(any(map(did, network.descents)) for network in networks)
 
 
 def _highest_by_width(descents: Sequence[Descent]) -> dict[int, list[float]]:

@@ -37,8 +37,11 @@ _LOSS_COLORS = f"{COLOR_MAP}_r"
 #: Losses below this share one colour.
 _LOWEST_LOSS = 1e-3
 
-#: Learning rates that span less have ticks within a decade.
-_FEW_DECADES = 30
+#: Learning rates whose largest is below this multiple of the least have ticks within a decade.
+_NARROW = 30
+
+#: Least width of the figure of losses, in inches, so that its title and legend fit.
+_LEAST_WIDTH = 5.8
 
 #: The cells of exploded runs.
 _EXPLODED: dict[str, Any] = {"facecolor": "#BDBDBD", "edgecolor": "#FFFFFF", "hatch": "////"}
@@ -163,7 +166,7 @@ def _losses(descents: Sequence[Descent]) -> Drawing:
     from matplotlib.patches import Patch
 
     columns = grouped(descents, lambda one: one.family)
-    figure = Figure(figsize=(max(3.2 * len(columns) + 1.3, 5.8), 6.4), layout="constrained")
+    figure = Figure(figsize=(max(3.2 * len(columns) + 1.3, _LEAST_WIDTH), 6.4), layout="constrained")
     axes = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey=True)
     shade, widths = LogNorm(_LOWEST_LOSS, EXPLODED), sorted({one.width for one in descents})
     for column, same in enumerate(columns):
@@ -213,7 +216,7 @@ def _draw_losses(
     measured = [2 / one.lambda_max for one in networks]
     panel.plot([one.width for one in networks], measured, linestyle="", markersize=5, **_RATE_POINTS)
     panel.set_yscale("log")
-    if rates[-1] < _FEW_DECADES * rates[0]:
+    if rates[-1] < _NARROW * rates[0]:
         panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         panel.yaxis.set_major_formatter("{x:g}")
     set_log_ticks(panel, widths)
