@@ -32,29 +32,36 @@ SWEEPS = ["cifar10", "cifar10_one_step"]
 
 
 @cache
+def cells() -> pd.DataFrame:
+    """Return our cells with the paper's settings: mean, standard deviation and number of seeds."""
+    runs = pd.concat([federated(sweep) for sweep in SWEEPS]).assign(method=lambda of: of.method.str.split("(").str[0])
+    assert runs.value.notna().all(), "no run diverged"
+    return runs.groupby([*SHARED, "rounds"]).value.agg(["mean", "std", "count"]).reset_index()
+
+
+@cache
 def published() -> pd.DataFrame:
     """Return the paper's numbers for the data sets and models of our runs, with ours, a verdict and a p-value."""
     paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").rename(columns={"local_steps": "E"})
-    ours = pd.concat([federated(sweep) for sweep in SWEEPS]).assign(method=lambda of: of.method.str.split("(").str[0])
-    assert not ours.duplicated([*SHARED, "rounds"]).any(), "one seed a cell"
+    ours = cells().rename(columns={"mean": "ours", "count": "our_seeds"})
     places = set(zip(ours.dataset, ours.model, strict=True))
     numbers = paper[[place in places for place in zip(paper.dataset, paper.model, strict=True)]]
     other_groups = numbers.groups.notna() & (numbers.groups != GROUPS)
     numbers = numbers.assign(norm=numbers.norm.where(~other_groups, numbers.norm + " of other groups"))
     longest = ours.sort_values("rounds").drop_duplicates(SHARED, keep="last")
-    beside = numbers.merge(longest[[*SHARED, "rounds", "value"]], how="left", on=SHARED, suffixes=("", "_ours"))
-    beside = beside.rename(columns={"value_ours": "ours"})
+    of_ours = longest[[*SHARED, "rounds", "ours", "our_seeds"]]
+    beside = numbers.merge(of_ours, how="left", on=SHARED, suffixes=("", "_ours"))
     return beside.join(beside.apply(_verdict, axis=1, result_type="expand"))
 
 
 def _verdict(row: pd.Series[float]) -> dict[str, object]:
-    """Return whether a published number lies in the interval that our run of full length predicts for it."""
+    """Return whether a published number lies in the interval that our runs of full length predict for it."""
     if np.isnan(row.ours):
         return {"verdict": "not run", "p": np.nan}
     if row.rounds_ours < row.rounds:
         return {"verdict": "shorter", "p": np.nan}
     sd, freedom = _spread(row)
-    error = sd * np.sqrt(1 / 1 + 1 / row.seeds)
+    error = sd * np.sqrt(1 / row.our_seeds + 1 / row.seeds)
     centre, other = special.logit(row.ours), special.logit(row.value / 100)
     p = 2 * stats.t.sf(abs(other - centre) / error, freedom)
     interval = special.expit(stats.t.interval(1 - LEVEL, freedom, centre, error))
@@ -65,13 +72,15 @@ def _verdict(row: pd.Series[float]) -> dict[str, object]:
 def _spread(row: pd.Series[float]) -> tuple[float, int]:
     """Return the pooled standard deviation of single runs' logits, and its degrees of freedom.
 
-    The pool are published cells of several seeds; ours have one each. The standard deviation of an accuracy becomes
-    that of its logit by the derivative, 1 / (p (1 - p)).
+    The pool are published cells of several seeds, and ours. The standard deviation of an accuracy becomes that of its
+    logit by the derivative, 1 / (p (1 - p)).
     """
-    paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv").dropna(subset="std")
-    pool = paper[(paper[LEVELS] == row[LEVELS]).all(axis=1) & (paper.value >= 100 * CHANCE / CLASSES)]
-    share, freedom = pool.value / 100, pool.seeds - 1
-    sd = pool["std"] / 100 / (share * (1 - share))
+    paper = pd.read_csv(ROOT / "flbench/papers/label_skew/published.csv")
+    paper = paper.assign(mean=paper.value / 100, std=paper["std"] / 100, count=paper.seeds)
+    pool = pd.concat([paper, cells()]).dropna(subset="std")
+    pool = pool[(pool[LEVELS] == row[LEVELS]).all(axis=1) & (pool["mean"] >= CHANCE / CLASSES)]
+    freedom = pool["count"] - 1
+    sd = pool["std"] / (pool["mean"] * (1 - pool["mean"]))
     return float(np.sqrt((freedom * sd**2).sum() / freedom.sum())), int(freedom.sum())
 
 
