@@ -15,7 +15,7 @@ from flbench.config import Experiment
 from flbench.metric_specs import METRICS
 from flbench.report.board import Details, Section
 from flbench.report.cells import Cell
-from flbench.report.planned import Planned, is_named
+from flbench.report.planned import Planned, is_named, means
 from flbench.report.stats import LEVEL
 from flbench.report.summary import Standing, mean_ranks
 from flbench.report.tables import Table
@@ -161,12 +161,10 @@ def _in_order(
         ranks = mean_ranks(sign * np.array([means]).T) if means else []
         for (row, _), rank in zip(standings, ranks, strict=True):
             places[row].append(rank / len(standings))
-    planned = {
-        row
-        for column in columns
-        for row in rows
-        if (one := column.standing(row)) and is_named(one.cell.experiment, column.section.layout)
-    }
+    planned = set()
+    for column in columns:
+        is_planned = is_named(column.details.table.cells.values(), column.section.layout)
+        planned |= {row for row in rows if (one := column.standing(row)) and is_planned(one.cell)}
     return in_order(places, {baseline}, planned)
 
 
@@ -210,6 +208,7 @@ def _is_of(one: Planned, column: Column, cell: Cell) -> bool:
     reference = column.standing(column.baseline) if column.baseline else None
     if reference is None or one.between or one.cells != 1 or one.column != column.name:
         return False
-    is_first, is_reference = (condition([f"{one.pair.field}={value}"]) for value in (one.pair.value, one.pair.against))
-    alone = dataclasses.replace(column.section.layout, contrasts=(one.pair,))
-    return is_first(cell.experiment) and is_named(cell.experiment, alone) and is_reference(reference.cell.experiment)
+    cells = column.details.table.cells.values()
+    is_first, is_reference = (means(cells, one.pair.field, value) for value in (one.pair.value, one.pair.against))
+    is_planned = is_named(cells, dataclasses.replace(column.section.layout, contrasts=(one.pair,)))
+    return is_first(cell.experiment) and is_planned(cell) and is_reference(reference.cell.experiment)

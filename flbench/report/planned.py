@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -186,14 +186,20 @@ def planned(kinds: Sequence[tuple[Sequence[Cell], Axes]], layout: Layout) -> tup
     )
 
 
-def is_named(experiment: Experiment, layout: Layout) -> bool:
-    """Return whether a planned comparison is about the baseline with the value of a field that an experiment has."""
-    for pair in layout.contrasts:
-        others = [one for one in layout.baseline if not one.startswith(f"{pair.field}=")]
-        is_baseline = not others or condition(others)(experiment)
-        if is_baseline and any(_is(pair.field, value)(experiment) for value in (pair.value, pair.against)):
-            return True
-    return False
+def is_named(cells: Iterable[Cell], layout: Layout) -> Callable[[Cell], bool]:
+    """Return a test whether a planned comparison has a cell, which is the baseline but for the compared value."""
+    cells = list(cells)
+    tests = [
+        (
+            condition(one for one in layout.baseline if not one.startswith(f"{pair.field}=")),
+            [means(cells, pair.field, value) for value in (pair.value, pair.against)],
+        )
+        for pair in layout.contrasts
+    ]
+    return lambda cell: any(
+        is_baseline(cell.experiment) and any(has_value(cell.experiment) for has_value in has_either)
+        for is_baseline, has_either in tests
+    )
 
 
 def _gains(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
@@ -223,7 +229,7 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
     Raises:
         UserError: two values of the field match the one to compare with.
     """
-    is_first, is_reference = _means(cells, pair.field, pair.value), _means(cells, pair.field, pair.against)
+    is_first, is_reference = means(cells, pair.field, pair.value), means(cells, pair.field, pair.against)
     references: dict[Hashable, Cell] = {}
     firsts: dict[Place, dict[_Key, Cell]] = {}
     seen: set[Hashable] = set()
@@ -251,7 +257,7 @@ def _differences(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
     }
 
 
-def _means(cells: Sequence[Cell], field: str, value: str) -> Callable[[Experiment], bool]:
+def means(cells: Iterable[Cell], field: str, value: str) -> Callable[[Experiment], bool]:
     """Return a test whether a field has a value: the component with this label if a cell has it, else any match."""
 
     def has_label(experiment: Experiment) -> bool:

@@ -95,6 +95,22 @@ def test_a_planned_comparison_of_the_two_cells_decides() -> None:
     assert better["fedavg ln"] is False and any(better.values())
 
 
+def test_a_component_with_other_settings_is_another_row() -> None:
+    """What a planned comparison shows of ``scale`` says nothing about ``scale(factor=3)``."""
+    gains = {"none": 0.0, "scale": 0.1, "scale(factor=3)": 0.0, "ln": 0.05}
+    runs = []
+    for (norm, gain), seed in product(gains.items(), range(5)):
+        value = {"name": "scale", "factor": 3} if "=" in norm else norm
+        request = experiment(norm=value, seed=seed)
+        noise = 0.01 * ((7 * seed + 3 * len(norm)) % 5)
+        runs.append(Run(request, request.rounds, "done", record={"acc": 0.6 + gain + noise}))
+    found = headline(leaderboard_of(Collection(tuple(runs)), contrasts=pairs("scale")).sections)
+    assert found is not None
+    better = {row.row[-1].label: row.better[0] for row in found.rows}
+    assert list(better) == ["none", "scale", "ln", "scale(factor=3)"]
+    assert better["scale"] and not better["scale(factor=3)"]
+
+
 def test_the_table_of_planned_comparisons() -> None:
     """It has the columns of the page; the last one counts verdicts where there are more."""
     one_class = (('partition="classes:1"',),)

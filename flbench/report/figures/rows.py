@@ -33,7 +33,8 @@ def leading(found: Iterable[tuple[AnyRow, Cell, float | None]], layout: Layout) 
         scores.setdefault(row, []).extend([] if value is None else [sign * value])
     is_baseline = condition(layout.baseline)
     baselines = {row for row, cell in cells.items() if is_baseline(cell.experiment)}
-    planned = {row for row, cell in cells.items() if is_named(cell.experiment, layout)}
+    is_planned = is_named(cells.values(), layout)
+    planned = {row for row, cell in cells.items() if is_planned(cell)}
     return sorted(in_order(scores, baselines, planned)[:MOST_LINES])
 
 
