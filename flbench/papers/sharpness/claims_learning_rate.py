@@ -112,25 +112,20 @@ def _gain(plain: Sequence[Descent], centred: Sequence[Descent]) -> Finding:
 
 def _line(centred: Sequence[Descent]) -> Finding:
     """The line is of a lower bound of lambda_max: no network (the unit) should survive above, some may fail below."""
-    above, survived, networks, survivors, to_measured = 0, 0, 0, 0, []
-    for network in networks_of(centred):
-        line = predicted_rate(network.family, network.width)
-        if line is None:
-            continue
-        to_measured.append((network.width, line * network.lambda_max / 2))
-        beyond = [one for one in network.descents if one.lr > line]
-        alive = sum(not one.exploded for one in beyond)
-        above, survived = above + len(beyond), survived + alive
-        networks, survivors = networks + bool(beyond), survivors + bool(alive)
+    lines = {one: line for one in networks_of(centred) if (line := predicted_rate(one.family, one.width)) is not None}
+    above = networks_of([run for one, line in lines.items() for run in one.descents if run.lr > line])
+    survivors = _at_some_rate(above, lambda run: not run.exploded)
+    beyond = [run for one in above for run in one.descents]
+    to_measured = [(one.width, line * one.lambda_max / 2) for one, line in lines.items()]
     listed = ", ".join(
         f"{statistics.median(ratio for _, ratio in same):.3g} at {same[0][0]}"
         for same in grouped(to_measured, lambda pair: pair[0])
     )
     evidence = (
-        f"{survived} of {above} runs above the line survived, in {survivors} of {networks} networks; line over "
-        f"2 / lambda_max as measured, by M: {listed}."
+        f"{sum(not run.exploded for run in beyond)} of {len(beyond)} runs above the line survived, in {survivors} of "
+        f"{len(above)} networks; line over 2 / lambda_max as measured, by M: {listed}."
     )
-    return None if networks < FEWEST else survivors / networks <= 1 - MOST, evidence
+    return None if len(above) < FEWEST else survivors / len(above) <= 1 - MOST, evidence
 
 
 def _just_above(some: Sequence[Descent]) -> tuple[Network, ...]:
