@@ -60,12 +60,7 @@ _PHASES = [
     *_plans("norm", ["scale", "fn", "ln"], "none", between=("classes:1", "classes:10")),
 ]
 
-_OTHER_NETWORKS = [
-    *_plans("norm", ["scale", "fn", "ln"], "none", "fedavg"),
-    *_plans("norm", ["fn", "ln"], "scale", "fedavg"),
-]
-
-#: The constants of ``sweeps/scale_or_geometry.yaml``; the other networks have the first alone.
+#: The constants of ``sweeps/scale_or_geometry.yaml``; the deeper network has the first alone.
 CONSTANTS = ("scale", "scale(factor=3)", "scale(factor=30)", "scale(factor=100)", "scale-layerwise")
 
 #: What ``sweeps/*.yaml`` planned. Those of one sweep or section are one family of tests.
@@ -96,8 +91,10 @@ PLANNED = {
         *_plans("norm", ["scale", "fn", "ln"], "none", "fedyogi"),
         *_plans("norm", ["fn", "ln"], "scale", "fedyogi"),
     ],
-    "constants_of_a_deeper_network": _OTHER_NETWORKS,
-    "constants_of_a_convolutional_network": _OTHER_NETWORKS,
+    "constants_of_a_deeper_network": [
+        *_plans("norm", ["scale", "fn", "ln"], "none", "fedavg"),
+        *_plans("norm", ["fn", "ln"], "scale", "fedavg"),
+    ],
     "fashion_mnist": [],
     "cifar10_one_step": [],
 }

@@ -25,7 +25,6 @@ SECTIONS = {
     "phase_fashion_mnist": ("phase_diagram", "dataset", "fashion_mnist"),
     "constants": ("scale_or_geometry", "model", "mlp(widths=[64, 64])"),
     "constants_of_a_deeper_network": ("scale_or_geometry", "model", "mlp(widths=[64, 64, 64, 64])"),
-    "constants_of_a_convolutional_network": ("scale_or_geometry", "model", "lenet"),
 }
 
 #: The fields that make a column, by sweep or section.
@@ -38,7 +37,6 @@ COLUMNS = {
     "phase_fashion_mnist": ["partition", "E"],
     "constants": ["partition"],
     "constants_of_a_deeper_network": ["partition"],
-    "constants_of_a_convolutional_network": ["partition"],
     "cifar10_one_step": ["partition"],
 }
 

@@ -54,7 +54,6 @@ def test_the_tables_of_the_leaderboard() -> None:
         ("phase-diagram", "fashion_mnist, mlp(widths=[64, 64])", ["phase_fashion_mnist"]),
         ("scale-or-geometry", "fashion_mnist, mlp(widths=[64, 64])", ["constants"]),
         ("scale-or-geometry", "fashion_mnist, mlp(widths=[64, 64, 64, 64])", ["constants_of_a_deeper_network"]),
-        ("scale-or-geometry", "fashion_mnist, lenet", ["constants_of_a_convolutional_network"]),
     ],
 )
 def test_the_planned_comparisons_of_the_details(name: str, section: str, sweeps: list[str]) -> None:
