@@ -47,9 +47,11 @@ def test_where_skew_adds_to_the_gain() -> None:
     at_one = {data: [one for one in gains(data, "none") if one.column[1] == 1] for data in PHASES}
     assert not [one for one in at_one["phase_digits"] if one.verdict.startswith(("more", "less"))]
     fashion = [one for one in at_one["phase_fashion_mnist"] if one.value in ("fn", "ln")]
-    assert len(fashion) == 4 and all(one.verdict.startswith("more") for one in fashion)
+    assert (sum(one.verdict.startswith("more") for one in fashion), len(fashion)) == (9, 10)
     low, high = min(one.mean for one in fashion), max(one.mean for one in fashion)
-    assert f"gain {low:.1f} to {high:.1f} points, with one class and with all ten" in text(PHASE)
+    assert (
+        f"gain {low:.1f} to {high:.1f} points, whatever the number of classes (shown in nine of ten comparisons)"
+    ) in text(PHASE)
 
 
 @pytest.mark.slow
@@ -93,14 +95,15 @@ def test_what_the_comparisons_with_the_constant_show() -> None:
 @pytest.mark.slow
 def test_where_a_normalization_gains_on_fashion_mnist() -> None:
     against = [one for one in gains("phase_fashion_mnist", "none") if one.value in ("fn", "ln")]
-    assert all(one.verdict.startswith("more") for one in against)
-    assert f"all {len(against)} gains of feature and layer normalization over none are shown" in text(PHASE)
+    shown = [one for one in against if one.verdict.startswith("more")]
+    assert f"{len(shown)} of {len(against)} gains of feature and layer normalization over none are shown" in text(PHASE)
+    assert not [one for one in against if one not in shown and one.column[0] == "classes:10"], "all those without skew"
     of = {one.column: one.mean for one in against if one.value == "ln"}
-    one, two, three, five, ten = ([of[f"classes:{k}", steps] for steps in STEPS[2:]] for k in (1, 2, 3, 5, 10))
+    one, two, three, five, ten = ([of[f"classes:{k}", steps] for steps in STEPS] for k in (1, 2, 3, 5, 10))
     assert (
-        f"goes from {one[0]:.1f} to {one[-1]:.1f} points with one class and from {two[0]:.1f} to {two[-1]:.1f} with "
-        f"two; with three it is {min(three):.1f} to {max(three):.1f} points, "
-        f"with five {min(five):.1f} to {max(five):.1f}, with ten {min(ten):.1f} to {max(ten):.1f}."
+        f"goes from {one[0]:.1f} to {one[-1]:.1f} points with one class, {two[0]:.1f} to {two[-1]:.1f} with two, "
+        f"{three[0]:.1f} to {three[-1]:.1f} with three and {five[0]:.1f} to {five[-1]:.1f} with five; with ten it is "
+        f"{min(ten):.1f} to {max(ten):.1f}."
     ) in text(PHASE)
 
 
