@@ -18,7 +18,7 @@ COLUMNS: dict[str, At] = {
     "digits, Dirichlet(0.1)": ("skew", ("dirichlet:0.1", 10)),
     "digits, iid": ("skew", ("iid", 10)),
     "Fashion-MNIST, one class": ("skew_fashion_mnist", ("classes:1",)),
-    "CIFAR-10, one class, E = 1, 10,000 rounds": ("cifar10_one_step", ("classes:1",)),
+    "CIFAR-10, one class": ("cifar10_one_step", ("classes:1",)),
 }
 
 #: The rows of the table.
