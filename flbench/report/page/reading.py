@@ -31,13 +31,10 @@ def reading(board: Leaderboard) -> Iterator[Block]:
         "undecided: the table of differences tells which. p-values there are corrected for the different cells of the "
         "column (Holm) and exploratory; planned comparisons have a table of their own.",
     ]
-    compared = [found for found in board.overall if len(found.columns) > 1 and found.ranked > 1]
-    if compared:
-        columns = " or ".join(dict.fromkeys(str(len(found.columns)) for found in compared))
-        rows = " or ".join(dict.fromkeys(str(found.ranked) for found in compared))
+    if any(len(found.columns) > 1 and found.ranked > 1 for found in board.overall):
         texts.append(
-            f"mean of {columns}: mean over the columns, below it its {confidence} interval over seeds and test images, "
-            f"whose unit is a seed; mean rank: among the {rows} rows that are complete in every column, 1 is the best."
+            f"`mean of 4`: mean over the four columns, below it its {confidence} interval over seeds and test images, "
+            "whose unit is a seed; mean rank: among the rows that are complete in every column, 1 is the best."
         )
     yield Heading(2, "How to read this")
     yield Items((*texts, *(text for one in board.supplements for text in one.reading())))
