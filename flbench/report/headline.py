@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -14,11 +15,10 @@ import numpy as np
 from flbench.config import Experiment
 from flbench.metric_specs import METRICS
 from flbench.report.board import Details, Section
-from flbench.report.cells import Cell
-from flbench.report.planned import Planned, is_named, means
+from flbench.report.planned import Planned, is_baseline_but_for, is_named, means
 from flbench.report.stats import LEVEL
 from flbench.report.summary import Standing, mean_ranks
-from flbench.report.tables import Table
+from flbench.report.tables import Position, Table
 from flbench.report.ticks import Tick
 from flbench.report.wording import column_name
 from flbench.sweeps import condition
@@ -50,6 +50,23 @@ class Column:
         """The row of the page with which the others are compared."""
         table = self.details.table
         return next((row for row, at in self.rows.items() if table.rows[at] == self.details.baseline), None)
+
+    @cached_property
+    def against_baseline(self) -> Mapping[Position, Planned]:
+        """The planned comparisons of one cell of the column with the baseline alone, by that cell's position."""
+        reference = self.standing(self.baseline) if self.baseline else None
+        cells, found = self.details.table.cells, dict[Position, Planned]()
+        alone = [one for one in self.section.planned if one.cells == 1 and not one.between and one.column == self.name]
+        for one in alone:
+            has_value, is_other = (
+                means(cells.values(), one.pair.field, of) for of in (one.pair.value, one.pair.against)
+            )
+            if reference and is_other(reference.cell.experiment):
+                is_baseline = is_baseline_but_for(one.pair.field, self.section.layout)
+                for at, cell in cells.items():
+                    if at[1] == self.number and has_value(cell.experiment) and is_baseline(cell.experiment):
+                        found.setdefault(at, one)
+        return found
 
     def standing(self, row: tuple[Tick, ...]) -> Standing | None:
         """Return the position of a row; None where nothing was requested."""
@@ -196,19 +213,8 @@ def _is_better(column: Column, standing: Standing | None) -> bool:
         return False
     table = column.details.table
     at = table.twins.get(standing.at, standing.at)
-    planned = next((one for one in column.section.planned if _is_of(one, column, table.cells[at])), None)
+    planned = column.against_baseline.get(at)
     contrast = planned.contrast if planned else column.details.to_baseline.get(at)
     if contrast is None or contrast.p is None or contrast.p >= LEVEL:
         return False
     return (contrast.difference.mean < 0) == METRICS[table.metric].lower_is_better
-
-
-def _is_of(one: Planned, column: Column, cell: Cell) -> bool:
-    """Return whether a planned comparison is that of a cell with the baseline of its column alone."""
-    reference = column.standing(column.baseline) if column.baseline else None
-    if reference is None or one.between or one.cells != 1 or one.column != column.name:
-        return False
-    cells = column.details.table.cells.values()
-    is_first, is_reference = (means(cells, one.pair.field, value) for value in (one.pair.value, one.pair.against))
-    is_planned = is_named(cells, dataclasses.replace(column.section.layout, contrasts=(one.pair,)))
-    return is_first(cell.experiment) and is_planned(cell) and is_reference(reference.cell.experiment)

@@ -190,16 +190,16 @@ def is_named(cells: Iterable[Cell], layout: Layout) -> Callable[[Cell], bool]:
     """Return a test whether a planned comparison has a cell, which is the baseline but for the compared value."""
     cells = list(cells)
     tests = [
-        (
-            condition(one for one in layout.baseline if not one.startswith(f"{pair.field}=")),
-            [means(cells, pair.field, value) for value in (pair.value, pair.against)],
-        )
+        (is_baseline_but_for(pair.field, layout), means(cells, pair.field, value))
         for pair in layout.contrasts
+        for value in (pair.value, pair.against)
     ]
-    return lambda cell: any(
-        is_baseline(cell.experiment) and any(has_value(cell.experiment) for has_value in has_either)
-        for is_baseline, has_either in tests
-    )
+    return lambda cell: any(is_baseline(cell.experiment) and has(cell.experiment) for is_baseline, has in tests)
+
+
+def is_baseline_but_for(field: str, layout: Layout) -> Callable[[Experiment], bool]:
+    """Return a test whether an experiment is the baseline, whatever its value of a field."""
+    return condition(one for one in layout.baseline if not one.startswith(f"{field}="))
 
 
 def _gains(cells: Sequence[Cell], axes: Axes, pair: Pair) -> _Gains:
